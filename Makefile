@@ -1,0 +1,52 @@
+# Two commands on a fresh machine with python3 (>= 3.11, venv) and make: `make demo` and `make test`.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# One thread per fit, parallel fits: on small data a second thread costs more than it brings.
+export OMP_NUM_THREADS ?= 1
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: demo test test-fast lint format types bench docs install clean mosquitto
+.DEFAULT_GOAL := help
+
+help:            ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 14
+
+install: $(STAMP)  ## make .venv and install everything into it
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gatewise needs Python 3.11 or newer; set PYTHON=python3.x"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)   ## train, pack, deploy over MQTT, measure: writes demo-out/report.html
+	$(BIN)/gatewise demo --out demo-out
+
+# The broker tests run against a real mosquitto; install it where that is allowed, else say how.
+mosquitto:
+	@PATH="$$PATH:/usr/sbin" command -v mosquitto >/dev/null || \
+	{ command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] && \
+	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq mosquitto >/dev/null; } || \
+	{ echo "make test needs a mosquitto broker: install it (apt install mosquitto, brew install mosquitto) and run again"; exit 2; }
+
+test: $(STAMP) mosquitto       ## every test, the README and docstring examples included
+	$(PYTEST)
+
+test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
+	$(PYTEST) -m "not slow"
+
+lint: $(STAMP)   ## ruff: style, docstrings, imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## mypy --strict
+	$(BIN)/mypy --strict
+
+format: $(STAMP) ## let ruff put the code in form
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:           ## remove what the targets above made
+	rm -rf $(VENV) demo-out .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,116 @@
+"""What the command lines of all rooms share: tables for people, JSON for machines, progress.
+
+Light on purpose (typer and rich, both imported late), since a device's command line uses it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+__all__ = ["Progress", "emit", "note", "plain", "progress", "table"]
+
+
+class Progress(Protocol):
+    """How long work says where it is: called as ``report(done, total, what)``."""
+
+    def __call__(self, done: float, total: float, what: str = "") -> None: ...
+
+
+def plain(value: Any) -> Any:
+    """Turn numpy scalars and arrays, paths and tuples into what JSON can hold.
+
+    NaN and infinities become None: JSON has no word for them.
+    """
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    return str(value)
+
+
+def emit(document: Mapping[str, Any]) -> None:
+    """Print one JSON document on standard output."""
+    print(json.dumps(plain(document), indent=2))
+
+
+def note(text: str) -> None:
+    """Say something to the person, on standard error, so that JSON on stdout stays clean."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Print a table: numbers to the right, words to the left."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows = [[str(cell) for cell in row] for row in rows]
+    out = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for i, name in enumerate(header):
+        numeric = all(row[i][:1].isdigit() or row[i][:1] in "-+.n" for row in rows if row[i])
+        out.add_column(name, justify="right" if i and numeric else "left")
+    for row in rows:
+        out.add_row(*row)
+    width = None if sys.stdout.isatty() else 120
+    Console(width=width, highlight=False, markup=False).print(out)
+
+
+@contextmanager
+def progress(title: str, *, quiet: bool = False) -> Iterator[Progress]:
+    """Show a progress bar on a terminal, and plain lines (every tenth) elsewhere.
+
+    Parameters
+    ----------
+    title : str
+        What is being done.
+    quiet : bool, default False
+        Say nothing.
+
+    Yields
+    ------
+    Progress
+        To be called with (done, total, what).
+    """
+    if quiet:
+        yield lambda done, total, what="": None
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+        )
+        with Bar(*columns, console=Console(stderr=True)) as bar:
+            task = bar.add_task(title, total=None)
+
+            def draw(done: float, total: float, what: str = "") -> None:
+                text = f"{title}: {what}" if what else title
+                bar.update(task, completed=done, total=total, description=text)
+
+            yield draw
+    else:
+        note(title)
+        told = 0
+
+        def say(done: float, total: float, what: str = "") -> None:
+            nonlocal told
+            tenth = int(10 * done / total) if total else 0
+            if tenth > told:
+                told = tenth
+                note(f"  {title}: {10 * tenth}% {what}".rstrip())
+
+        yield say

@@ -1,0 +1,25 @@
+"""Errors that every room shares.
+
+::
+
+    GatewiseError
+    └── InputError (also a ValueError)   something the user gave is wrong
+
+Rooms hang their own branches on :class:`GatewiseError`. The command line turns any of them
+into one line and exit status 2, so a message says what is wrong and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = ["GatewiseError", "InputError"]
+
+
+class GatewiseError(Exception):
+    """Base of all errors that Gatewise raises on purpose."""
+
+
+class InputError(GatewiseError, ValueError):
+    """Bad input: a file, a table, a price or a setting that cannot be used.
+
+    Also a :class:`ValueError`, so that code with scikit-learn's habits catches it.
+    """
