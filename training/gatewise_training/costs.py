@@ -176,9 +176,7 @@ class FeatureCosts:
         return cls(np.full(n_features, price))
 
     @classmethod
-    def from_file(
-        cls, path: str | Path, *, names: Sequence[str] | None = None
-    ) -> FeatureCosts:
+    def from_file(cls, path: str | Path, *, names: Sequence[str] | None = None) -> FeatureCosts:
         """Read prices from a TOML or CSV file.
 
         TOML: a table ``[features]`` of ``name = price`` or ``name = {own = price, group =
