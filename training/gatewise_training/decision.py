@@ -1,0 +1,123 @@
+"""From a stage's margins to its decision: stop score, label, probabilities, threshold.
+
+Training, device, cloud and simulator all decide with these few functions, in numpy alone,
+so that a device stops exactly where training said it would. Scores are float32 and free of
+``exp``: the same bits on every machine. Conventions:
+
+- margins of shape (n, 1) are a binary model's: class 1 where the margin is above 0;
+- margins of shape (n, M) name the class of the largest (the first of equals);
+- a stage whose ``score`` is ``"column"`` carries its stop score as one more last column
+  (for a gate with ``Pr(offload | x) = sigmoid(g(x))`` that column is ``-g``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "ALWAYS_STOP",
+    "Link",
+    "Score",
+    "labels",
+    "midway",
+    "probabilities",
+    "split",
+    "stop_score",
+    "stops",
+]
+
+Link = Literal["sigmoid", "softmax", "identity"]
+Score = Literal["margin", "column"]
+Margins = NDArray[np.float32]
+
+ALWAYS_STOP = float(np.finfo(np.float32).min)
+"""The threshold that every score but NaN clears (JSON has no word for minus infinity)."""
+
+
+def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
+    """Part a stage's outputs into class margins and stop score.
+
+    Parameters
+    ----------
+    outputs : ndarray of float32, shape (n, n_outputs)
+    score : {"margin", "column"}
+
+    Returns
+    -------
+    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
+    score : ndarray of float32, shape (n,)
+    """
+    if score == "column":
+        return outputs[:, :-1], outputs[:, -1]
+    return outputs, stop_score(outputs)
+
+
+def stop_score(margins: Margins) -> Margins:
+    """Confidence of the low-cost model: ``|m|``, or the gap between the two largest margins.
+
+    Monotone in the largest probability for binary models, and never computes an ``exp``.
+    NaN wherever a margin is NaN.
+    """
+    if margins.shape[1] == 1:
+        return np.abs(margins[:, 0])
+    top = np.partition(margins, margins.shape[1] - 2, axis=1)[:, -2:]
+    gap: Margins = top[:, 1] - top[:, 0]
+    return np.where(np.isnan(margins).any(axis=1), np.float32(np.nan), gap)
+
+
+def labels(margins: Margins) -> NDArray[np.int64]:
+    """Class index of each row, shape (n,)."""
+    if margins.shape[1] == 1:
+        return (margins[:, 0] > 0).astype(np.int64)
+    return margins.argmax(axis=1).astype(np.int64)
+
+
+def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
+    """Class probabilities of each row, shape (n, n_classes), float64.
+
+    Parameters
+    ----------
+    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
+    link : {"sigmoid", "softmax", "identity"}
+        ``identity``: the margins are probabilities already (averaged leaf distributions).
+    """
+    m = margins.astype(np.float64)
+    if link == "sigmoid":
+        p = 0.5 * (1.0 + np.tanh(0.5 * m[:, 0]))
+        return np.column_stack([1.0 - p, p])
+    if link == "softmax":
+        e = np.exp(m - m.max(axis=1, keepdims=True))
+        normalised: NDArray[np.float64] = e / e.sum(axis=1, keepdims=True)
+        return normalised
+    return m
+
+
+def stops(score: Margins, threshold: float | None) -> NDArray[np.bool_]:
+    """Where a stage stops: ``score >= threshold``; NaN goes on, None never stops."""
+    if threshold is None:
+        return np.zeros(len(score), bool)
+    return score >= np.float32(threshold)
+
+
+def midway(below: float, above: float) -> float:
+    """The float32 threshold midway between two neighbouring distinct float32 scores.
+
+    A threshold that equals a score of the data may flip with the last bit of another
+    machine's sum, so thresholds lie between scores. Lies in ``(below, above]``.
+    """
+    low, high = np.float32(below), np.float32(above)
+    middle = np.float32(0.5 * (float(low) + float(high)))
+    return float(high if middle <= low else middle)
+
+
+def exit_stages(scores: Sequence[Margins], thresholds: Sequence[float | None]) -> NDArray[np.int64]:
+    """First stage that stops, per row; ``len(scores)`` where none does, shape (n,)."""
+    n = len(scores[0])
+    exits = np.full(n, len(scores), np.int64)
+    for s in range(len(scores) - 1, -1, -1):
+        exits[stops(scores[s], thresholds[s])] = s
+    return exits

@@ -1,0 +1,71 @@
+"""Linear models as flat float32 arrays, summed in one fixed order.
+
+A matrix product adds its terms in an order that depends on the machine and on the batch.
+Here the terms are added one after another, feature by feature, in float32: the bits are the
+same in numpy, in the ONNX graph (a ``CumSum``) and in C, so a decision never flips.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["LinearModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearModel:
+    """``margins = sum_j z_j * weights_j + bias`` with ``z = (x - mean) * scale``.
+
+    Attributes
+    ----------
+    mean, scale : ndarray of float32, shape (n_features,)
+        Standardisation; never folded into the weights, which would cost precision on data
+        with a large offset.
+    weights : ndarray of float32, shape (n_features, n_outputs)
+    bias : ndarray of float32, shape (n_outputs,)
+    """
+
+    mean: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the input."""
+        return len(self.weights)
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of margins a row gets."""
+        return len(self.bias)
+
+    def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Add up the terms in the order of the features, in float32.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float32, shape (n, n_outputs)
+        """
+        z = (np.asarray(x, np.float32) - self.mean) * self.scale
+        total = np.zeros((len(z), self.n_outputs), np.float32)
+        for j in range(self.n_features):
+            total += z[:, j : j + 1] * self.weights[j]
+        return total + self.bias
+
+    def used(self) -> NDArray[np.intp]:
+        """Features with a weight that is not zero, ascending."""
+        return np.flatnonzero((self.weights != 0).any(axis=1)).astype(np.intp)
+
+    def compact(self) -> tuple[LinearModel, NDArray[np.intp]]:
+        """Keep the features in use; returns the smaller model and which they are."""
+        used = self.used()
+        kept = LinearModel(self.mean[used], self.scale[used], self.weights[used], self.bias)
+        return kept, used

@@ -1,0 +1,62 @@
+"""One step of a cascade: the features it buys, the small model it runs, its stop score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.decision import Link, Score, split
+from gatewise_training.linear import LinearModel
+from gatewise_training.trees import TreeEnsemble
+
+__all__ = ["FlatModel", "Stage"]
+
+FlatModel = TreeEnsemble | LinearModel
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stage as the device runs it.
+
+    Attributes
+    ----------
+    model : TreeEnsemble or LinearModel
+        Reads a float32 matrix of the stage's features.
+    features : ndarray of intp, shape (n_inputs,)
+        Which columns of the instance those are, in the model's order.
+    link : {"sigmoid", "softmax", "identity"}
+        From margins to probabilities.
+    score : {"margin", "column"}
+        Whether the stop score is computed from the margins or is the last output.
+    """
+
+    model: FlatModel
+    features: NDArray[np.intp]
+    link: Link
+    score: Score = "margin"
+
+    @classmethod
+    def of(cls, model: FlatModel, link: Link, score: Score = "margin") -> Stage:
+        """Make a stage of a model over all columns: it keeps only those that it uses."""
+        kept, used = model.compact()
+        return cls(kept, used, link, score)
+
+    def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Outputs of the stage for whole instances.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+            All columns; the stage reads its own.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, n_outputs)
+        """
+        return self.model.margins(x[:, self.features])
+
+    def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Class margins, shape (n, 1) or (n, n_classes), and stop scores, shape (n,)."""
+        return split(self.margins(x), self.score)
