@@ -47,7 +47,7 @@ class CloudPrices:
     Examples
     --------
     >>> CloudPrices(request=1.0, byte=0.01).of_offload(n_features=16)
-    2.63
+    2.24
     """
 
     request: float = 0.0
@@ -66,7 +66,7 @@ class CloudPrices:
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
     """Bytes of an offload request's payload on the wire, as a formula.
 
-    The message is a CBOR map (docs/wire.md): fields of fixed size take about 99 bytes,
+    The message is a CBOR map (docs/wire.md): fields of fixed size take about 60 bytes,
     the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this
     within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not in it.
 
@@ -82,9 +82,9 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
     Examples
     --------
     >>> request_bytes(16), request_bytes(16, rows=10)
-    (163, 739)
+    (124, 700)
     """
-    return 99 + rows * n_features * item_size
+    return 60 + rows * n_features * item_size
 
 
 class FeatureCosts:

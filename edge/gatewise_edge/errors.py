@@ -1,0 +1,78 @@
+"""Errors of the device's room.
+
+::
+
+    GatewiseError
+    ├── WireError       a message that cannot be used      (.reason, .id)
+    ├── SensorError     a feature that cannot be had       (.sensor)
+    ├── SelfTestError   a bundle that computes otherwise   (.differences)
+    └── LinkError       a cloud that cannot be reached     (.url)
+
+A bundle that cannot be read at all is a :class:`gatewise_export.bundle.BundleError`.
+"""
+
+from __future__ import annotations
+
+from gatewise_training.errors import GatewiseError
+
+__all__ = ["LinkError", "SelfTestError", "SensorError", "WireError"]
+
+
+class WireError(GatewiseError):
+    """A message, a topic or a name that the wire does not allow.
+
+    Attributes
+    ----------
+    reason : str
+        A short code, fit for a counter and for the dead-letter topic: ``size``, ``cbor``,
+        ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``, ``missing``.
+    id : bytes or None
+        The message's 16-byte id where one could be read, so that an error can be answered.
+    """
+
+    def __init__(self, reason: str, message: str, *, id: bytes | None = None) -> None:  # noqa: A002
+        super().__init__(message)
+        self.reason = reason
+        self.id = id
+
+
+class SensorError(GatewiseError):
+    """A feature that could not be acquired, or whose value is refused.
+
+    Attributes
+    ----------
+    sensor : str
+        Name of the feature, or of the feature group that was read.
+    """
+
+    def __init__(self, sensor: str, message: str) -> None:
+        super().__init__(message)
+        self.sensor = sensor
+
+
+class SelfTestError(GatewiseError):
+    """A bundle that does not compute here what it computed where it was packed.
+
+    Attributes
+    ----------
+    differences : dict of str to int
+        What differed (an array's name in ``sample.npz``) and in how many rows.
+    """
+
+    def __init__(self, message: str, differences: dict[str, int]) -> None:
+        super().__init__(message)
+        self.differences = differences
+
+
+class LinkError(GatewiseError):
+    """A cloud, or its broker, that cannot be reached.
+
+    Attributes
+    ----------
+    url : str
+        Where it was sought, without user name and password.
+    """
+
+    def __init__(self, url: str, message: str) -> None:
+        super().__init__(message)
+        self.url = url
