@@ -1,0 +1,7 @@
+"""``python -m gatewise_sim``: the ``gatewise`` command."""
+
+import sys
+
+from gatewise_sim.cli import main
+
+sys.exit(main())
