@@ -1,0 +1,339 @@
+"""The high-cost model f0: given by the user, or trained when none is given.
+
+Inside, classes are indices 0..M-1. A given fitted model is never refitted: it only answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.boosting import fit_boosting, link_of
+from gatewise_training.decision import Link, labels, probabilities
+from gatewise_training.errors import InputError
+from gatewise_training.resampling import Resampling, Rows, cross_fit
+from gatewise_training.trees import TreeEnsemble
+
+__all__ = ["HighCostModel", "train_high_cost_model"]
+
+SVM_ROWS = 16000
+"""Above this many rows the kernel machine, quadratic in them, is not tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class HighCostModel:
+    """A fitted high-cost model behind one face.
+
+    Attributes
+    ----------
+    features : ndarray of intp, shape (n_used,)
+        Columns of the instance that it reads, in its own order.
+    n_classes : int
+    kind : str
+        What it is, for people: "svm", "boosting", "extra-trees", "given", "onnx".
+    trees : TreeEnsemble or None
+        Its margins as flat arrays over `features`, where it is our own boosted model.
+    estimator : object or None
+        A fitted scikit-learn classifier over `features`.
+    onnx : bytes or None
+        A given ONNX graph over `features`.
+    lookup : ndarray of int64, shape (n_own_classes,) or None
+        Class index of each of the estimator's (or the graph's) own classes.
+    rounds : int
+        Boosting rounds, 0 for other kinds.
+    """
+
+    features: NDArray[np.intp]
+    n_classes: int
+    kind: str
+    trees: TreeEnsemble | None = None
+    estimator: Any = None
+    onnx: bytes | None = None
+    lookup: NDArray[np.int64] | None = None
+    rounds: int = 0
+
+    @property
+    def link(self) -> Link:
+        """From the margins of `trees` to probabilities."""
+        return link_of(self.n_classes)
+
+    def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Class probabilities; one-hot labels for a classifier that gives none.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+            Whole instances.
+
+        Returns
+        -------
+        ndarray of float64, shape (n, n_classes)
+        """
+        part = x[:, self.features]
+        if self.trees is not None:
+            return probabilities(self.trees.margins(part), self.link)
+        out = np.zeros((len(x), self.n_classes))
+        if self.onnx is None and not hasattr(self.estimator, "predict_proba"):
+            out[np.arange(len(x)), self.labels(x)] = 1.0
+            return out
+        raw = (
+            self.estimator.predict_proba(part)
+            if self.onnx is None
+            else _graph(self.onnx).answer(part)[1]
+        )
+        out[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
+        return out
+
+    def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Class indices, shape (n,): what its own ``predict`` says."""
+        part = x[:, self.features]
+        if self.trees is not None:
+            return labels(self.trees.margins(part))
+        if self.onnx is not None:
+            position = _graph(self.onnx).answer(part)[0]
+        else:
+            own = self.estimator.predict(part)
+            position = np.searchsorted(np.asarray(self.estimator.classes_), own)
+        return position.astype(np.int64) if self.lookup is None else self.lookup[position]
+
+    @classmethod
+    def given(cls, model: Any, classes: NDArray[Any], n_features: int) -> HighCostModel:
+        """Put a fitted classifier, or an ONNX file, behind this face; nothing is refitted.
+
+        Parameters
+        ----------
+        model : fitted scikit-learn or LightGBM classifier, or path or bytes of an ONNX graph
+            A graph has one float32 input of shape (n, n_features), and the outputs label
+            (int64 or strings) and probabilities (a tensor: zipmap off).
+        classes : ndarray, shape (n_classes,)
+            The data's class labels, sorted.
+        n_features : int
+
+        Raises
+        ------
+        InputError
+            If it reads another number of features or knows other classes than the data.
+        """
+        every = np.arange(n_features)
+        if isinstance(model, str | Path | bytes):
+            return _given_graph(model, classes, every)
+        reads = int(getattr(model, "n_features_in_", n_features))
+        if reads != n_features:
+            raise InputError(
+                f"high_cost_model was fitted on {reads} features, the data has {n_features}"
+            )
+        own = np.asarray(getattr(model, "classes_", ()))
+        lookup = _match(own.tolist(), classes)
+        return cls(every, len(classes), "given", estimator=model, lookup=lookup)
+
+
+def train_high_cost_model(
+    plan: Resampling,
+    n_classes: int,
+    *,
+    template: Any = None,
+    allow_missing: bool = False,
+    seed: int = 0,
+    report: Callable[[str], None] = lambda _what: None,
+) -> tuple[HighCostModel, NDArray[np.int64], NDArray[np.float64]]:
+    """Train f0: the most accurate, on judging rows, of the families that fit the data.
+
+    Boosted trees always; extra-trees and an RBF-SVM (calibrated by Platt's sigmoid) unless
+    values may be missing, the SVM up to 16,000 rows.
+
+    Parameters
+    ----------
+    plan : Resampling
+    n_classes : int
+    template : unfitted scikit-learn classifier, optional
+        Train clones of this one instead.
+    allow_missing : bool, default False
+    seed : int
+    report : callable
+        Told what is being fitted.
+
+    Returns
+    -------
+    model : HighCostModel
+    labels : ndarray of int64, shape (n_held,)
+        Honest class indices on ``plan.held``.
+    probabilities : ndarray of float64, shape (n_held, n_classes)
+    """
+    best: tuple[float, HighCostModel, NDArray[np.int64], NDArray[np.float64]] | None = None
+    for kind, fit in _recipes(plan, n_classes, template, allow_missing, seed):
+        report(f"high-cost model: {kind}")
+        model, answers = cross_fit(
+            plan,
+            fit,
+            lambda m, rows: np.column_stack(
+                [m.labels(plan.x[rows]), m.predict_proba(plan.x[rows])]
+            ),
+        )
+        said = answers[:, 0].astype(np.int64)
+        right = float(np.average(said == plan.y[plan.held], weights=plan.weight[plan.held]))
+        if best is None or right > best[0]:
+            best = right, model, said, answers[:, 1:]
+    assert best is not None
+    return best[1:]
+
+
+Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
+
+
+def _recipes(
+    plan: Resampling, n_classes: int, template: Any, allow_missing: bool, seed: int
+) -> list[tuple[str, Fit]]:
+    if template is not None:
+        return [(type(template).__name__, _estimator_fit(plan, n_classes, "given", template))]
+    recipes: list[tuple[str, Fit]] = [("boosting", _boosting_fit(plan, n_classes, seed))]
+    if not allow_missing:
+        from sklearn.ensemble import ExtraTreesClassifier
+
+        forest = ExtraTreesClassifier(300, random_state=seed)
+        recipes.append(("extra-trees", _estimator_fit(plan, n_classes, "extra-trees", forest)))
+        smallest = np.bincount(plan.y[plan.fit_rows]).min()
+        even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
+        if len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds) and even:
+            for name, scaler in _scalers():
+                svm = _calibrated_svm(scaler)
+                recipes.append((f"svm on {name}", _estimator_fit(plan, n_classes, "svm", svm)))
+    return recipes
+
+
+def _scalers() -> list[tuple[str, Any]]:
+    from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+    return [("standard scores", StandardScaler()), ("unit ranges", MinMaxScaler())]
+
+
+def _calibrated_svm(scaler: Any) -> Any:
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import SVC
+
+    machine = make_pipeline(scaler, SVC(C=10.0, gamma="scale"))
+    return CalibratedClassifierCV(machine, ensemble=False, cv=2)
+
+
+def _boosting_fit(plan: Resampling, n_classes: int, seed: int) -> Fit:
+    # 127 leaves at rate 0.2 is a strong f0 on large data; small data wants small trees
+    large = len(plan.fit_rows) > 5000
+    params = {"num_leaves": 127, "learning_rate": 0.2} if large else {"num_leaves": 15}
+
+    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> HighCostModel:
+        trees, kept = fit_boosting(
+            plan.x[rows],
+            plan.y[rows],
+            n_classes,
+            weight=plan.weight[rows],
+            validation=None if held is None else (plan.x[held], plan.y[held]),
+            rounds=rounds or 400,
+            seed=seed,
+            params=params,
+        )
+        every = np.arange(plan.x.shape[1])
+        return HighCostModel(every, n_classes, "boosting", trees=trees, rounds=kept)
+
+    return fit
+
+
+def _estimator_fit(plan: Resampling, n_classes: int, kind: str, template: Any) -> Fit:
+    from sklearn.base import clone
+    from sklearn.utils.validation import has_fit_parameter
+
+    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> HighCostModel:
+        x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
+        weighted = np.ptp(weight) > 0 and has_fit_parameter(template, "sample_weight")
+        estimator = clone(template).fit(x, y, **({"sample_weight": weight} if weighted else {}))
+        lookup = np.asarray(estimator.classes_, np.int64)
+        every = np.arange(x.shape[1])
+        return HighCostModel(every, n_classes, kind, estimator=estimator, lookup=lookup)
+
+    return fit
+
+
+def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
+    known = classes.tolist()
+    strange = [c for c in own if c not in known]
+    if not own or strange:
+        raise InputError(
+            f"high_cost_model knows class {strange[0]!r}, the data does not"
+            if strange
+            else "high_cost_model is not a fitted classifier: it has no classes_"
+        )
+    return np.array([known.index(c) for c in own], np.int64)
+
+
+# -- f0 as an ONNX graph -------------------------------------------------------------------
+
+
+class _Graph:
+    """A session on a given graph; made again after pickling, which sessions do not survive."""
+
+    def __init__(self, graph: bytes) -> None:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        self.session = onnxruntime.InferenceSession(
+            graph, options, providers=["CPUExecutionProvider"]
+        )
+
+    def answer(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Position of the label among the graph's classes, and probabilities."""
+        name = self.session.get_inputs()[0].name
+        first, second = self.session.run(None, {name: np.ascontiguousarray(x, np.float32)})[:2]
+        classes = self.classes()
+        if classes is None:
+            position = np.asarray(first, np.int64).ravel()
+        else:
+            place = {c: i for i, c in enumerate(classes)}
+            position = np.array([place[c] for c in np.ravel(first).tolist()], np.int64)
+        return position, np.asarray(second, np.float64)
+
+    def classes(self) -> list[Any] | None:
+        """Class labels written into the graph's metadata, or None: labels are indices."""
+        import json
+
+        text = self.session.get_modelmeta().custom_metadata_map.get("classes")
+        return None if text is None else list(json.loads(text))
+
+
+_GRAPHS: dict[int, _Graph] = {}
+
+
+def _graph(graph: bytes) -> _Graph:
+    key = hash(graph)
+    if key not in _GRAPHS:
+        _GRAPHS[key] = _Graph(graph)
+    return _GRAPHS[key]
+
+
+def _given_graph(
+    model: str | Path | bytes, classes: NDArray[Any], every: NDArray[np.intp]
+) -> HighCostModel:
+    if not isinstance(model, bytes):
+        path = Path(model)
+        if not path.is_file():
+            raise InputError(f"high_cost_model: file {path} does not exist")
+        model = path.read_bytes()
+    try:
+        session = _graph(model).session
+    except Exception as error:  # onnxruntime raises types of its own, without a common base
+        raise InputError(f"high_cost_model is not a usable ONNX graph: {error}") from error
+    shape = session.get_inputs()[0].shape
+    if len(session.get_inputs()) != 1 or len(shape) != 2 or shape[1] not in (None, len(every)):
+        raise InputError(
+            f"high_cost_model's graph must have one input of shape (n, {len(every)}), not {shape}"
+        )
+    if len(session.get_outputs()) < 2:
+        raise InputError("high_cost_model's graph must give labels and probabilities")
+    own = _graph(model).classes()
+    lookup = None if own is None else _match(own, classes)
+    return HighCostModel(every, len(classes), "onnx", onnx=model, lookup=lookup)

@@ -1,0 +1,51 @@
+"""Methods by name, for the command line and the simulator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gatewise_training.errors import InputError
+
+if TYPE_CHECKING:
+    from gatewise_training.cascade import Cascade
+
+__all__ = ["make", "names"]
+
+_METHODS = {
+    "staged": ("gatewise_training.staged", "StagedCascade"),
+    "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT"),
+    "adapt-lin": ("gatewise_training.adapt.lin", "AdaptLin"),
+}
+
+
+def names() -> tuple[str, ...]:
+    """Names that :func:`make` knows, the recommended first.
+
+    Examples
+    --------
+    >>> names()
+    ('staged', 'adapt-gbrt', 'adapt-lin')
+    """
+    return tuple(_METHODS)
+
+
+def make(name: str, **params: Any) -> Cascade:
+    """Make an unfitted cascade by the name of its method.
+
+    Raises
+    ------
+    InputError
+        If there is no such method.
+
+    Examples
+    --------
+    >>> make("staged", n_stages=3, random_state=0)
+    StagedCascade(n_stages=3, random_state=0)
+    """
+    import importlib
+
+    if name not in _METHODS:
+        raise InputError(f"no method {name!r}; there are {', '.join(_METHODS)}")
+    module, cls = _METHODS[name]
+    cascade: Cascade = getattr(importlib.import_module(module), cls)(**params)
+    return cascade

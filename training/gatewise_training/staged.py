@@ -1,0 +1,160 @@
+"""StagedCascade: nested stages from cheap to dear before the high-cost model.
+
+The recommended default. Feature sets grow from the cheapest useful one; on each set the best
+of several model families answers if its margin is wide enough, else the next stage is bought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.cascade import Cascade, Chain, Problem
+from gatewise_training.costs import CloudPrices, FeatureCosts
+from gatewise_training.decision import labels, split
+from gatewise_training.errors import InputError
+from gatewise_training.families import FAMILIES, StageModel, stage_fit
+from gatewise_training.resampling import Resampling, cross_fit
+from gatewise_training.selection import nested_sets
+
+__all__ = ["StagedCascade"]
+
+
+class StagedCascade(Cascade):
+    """Cheap stages first, each buying more features; hard instances go to the cloud.
+
+    Parameters
+    ----------
+    high_cost_model : classifier, path of an ONNX file, or None
+        A fitted one is used as it is, an unfitted scikit-learn classifier is fitted, None
+        trains the best of boosted trees, extra-trees and an RBF-SVM.
+    feature_costs : FeatureCosts, optional
+        Prices; 1 a feature by default.
+    cloud_prices : CloudPrices, optional
+        Price of a request, of its bytes and of an evaluation; 0 by default.
+    budget : float, optional
+        Mean cost per instance that may be spent.
+    max_loss : float, default 0.01
+        Without a budget: the cheapest operating point within this accuracy loss.
+    offload_rate : float, optional
+        Share of instances that may go to the cloud, instead of a budget.
+    n_stages : int, default 8
+        Stages at most.
+    families : sequence of str, default ("boosting", "extra-trees", "linear")
+        Model families that each stage chooses from on judging rows.
+    allow_missing : bool, default False
+        Whether NaN is a value; then only boosting serves.
+    random_state : int, RandomState or None
+    n_jobs : int, optional
+        Parallel fits (joblib).
+    verbose : int, default 0
+        1 shows progress.
+
+    Attributes
+    ----------
+    stages_ : tuple of Stage
+    families_ : tuple of str
+        The family each stage took.
+    frontier_, operating_point_, high_cost_model_, ... : see :class:`Cascade`
+
+    Notes
+    -----
+    Each stage stops where its margin clears a threshold. Thresholds are tuned jointly for the
+    exact mean cost, along the whole frontier (:mod:`gatewise_training.thresholds`).
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> system = StagedCascade(n_stages=3, families=("linear",), random_state=0).fit(X, y)
+    >>> bool(system.cost(X).mean() < 15)  # of 30 features
+    True
+    """
+
+    def __init__(
+        self,
+        high_cost_model: Any = None,
+        feature_costs: FeatureCosts | None = None,
+        *,
+        cloud_prices: CloudPrices | None = None,
+        budget: float | None = None,
+        max_loss: float | None = 0.01,
+        offload_rate: float | None = None,
+        n_stages: int = 8,
+        families: Sequence[str] = ("boosting", "extra-trees", "linear"),
+        allow_missing: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.high_cost_model = high_cost_model
+        self.feature_costs = feature_costs
+        self.cloud_prices = cloud_prices
+        self.budget = budget
+        self.max_loss = max_loss
+        self.offload_rate = offload_rate
+        self.n_stages = n_stages
+        self.families = families
+        self.allow_missing = allow_missing
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        plan, n_classes = problem.plan, problem.n_classes
+        sets = nested_sets(
+            plan,
+            problem.costs,
+            n_classes,
+            n_stages=self.n_stages,
+            seed=problem.seed,
+            report=lambda done, total: problem.report(done, 2 * total, "choosing features"),
+        )
+        names = ("boosting",) if self.allow_missing else tuple(self.families)
+        jobs = [(chosen, name) for chosen in sets for name in names]
+        fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
+            joblib.delayed(_fit_stage)(plan, n_classes, problem.seed, chosen, name)
+            for chosen, name in jobs
+        )
+        results = []
+        for done, result in enumerate(fitted):
+            problem.report(len(jobs) + done, 2 * len(jobs), "fitting stages")
+            results.append(result)
+        best = [
+            min(results[i : i + len(names)], key=lambda r: _regret(plan, r))
+            for i in range(0, len(results), len(names))
+        ]
+        self.families_ = tuple(model.family for model, _ in best)
+        return [Chain(tuple(m.stage for m, _ in best), tuple(out for _, out in best))]
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.n_stages < 1:
+            raise InputError(f"n_stages must be at least 1, not {self.n_stages}")
+        unknown = [f for f in self.families if f not in FAMILIES]
+        if unknown or not len(self.families):
+            raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
+
+
+_Judged = tuple[StageModel, NDArray[np.float32]]
+
+
+def _fit_stage(
+    plan: Resampling, n_classes: int, seed: int, chosen: NDArray[np.intp], family: str
+) -> _Judged:
+    fit = stage_fit(plan, family, chosen, n_classes, seed)
+    return cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
+
+
+def _regret(plan: Resampling, judged: _Judged) -> float:
+    """Area under the risk-coverage curve: how wrong a stage is where it is sure."""
+    model, outputs = judged
+    margins, score = split(outputs, model.stage.score)
+    wrong = (labels(margins) != plan.y[plan.held]) * plan.weight[plan.held]
+    by_confidence = wrong[np.argsort(-score, kind="stable")]
+    return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))

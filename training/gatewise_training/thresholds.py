@@ -1,0 +1,216 @@
+"""Thresholds of a chain of stages: exact-cost coordinate descent along the whole frontier.
+
+For a price ``lam`` of one unit of cost, the thresholds shall maximise, on validation data,
+``accuracy - lam * mean cost``. With all thresholds but one fixed, the best value of that one
+is found exactly: sort the rows that reach the stage by their score, and the gain of stopping
+at or above each cut is a running sum. Passes over the stages repeat until nothing changes.
+Cuts lie midway between neighbouring distinct scores (:func:`gatewise_training.decision.midway`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.decision import ALWAYS_STOP, exit_stages, midway
+from gatewise_training.frontier import OperatingPoint
+
+__all__ = ["ChainRecord", "frontier_points", "tune"]
+
+NEVER = np.inf
+
+
+@dataclass(frozen=True, eq=False)
+class ChainRecord:
+    """What a chain of stages does on validation data, all that tuning needs to know.
+
+    Attributes
+    ----------
+    scores : ndarray of float32, shape (n_stages, n)
+        Stop scores; NaN goes on.
+    correct : ndarray of float64, shape (n_stages + 1, n)
+        1 where the stage's answer is right; the last row is the high-cost model's. Without
+        one, the last row repeats the last stage's.
+    exit_costs : ndarray of float64, shape (n_stages + 1,)
+        Cost of an instance that leaves at each stage, and of an offloaded one.
+    weights : ndarray of float64, shape (n,)
+        Weights of the instances, of mean 1.
+    has_cloud : bool
+    """
+
+    scores: NDArray[np.float32]
+    correct: NDArray[np.float64]
+    exit_costs: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    has_cloud: bool = True
+
+    @property
+    def n_stages(self) -> int:
+        """Stages on the device's side."""
+        return len(self.scores)
+
+    def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
+        """Cost, accuracy and offload rate of a setting, as an operating point."""
+        setting = tuple(thresholds)
+        exits = exit_stages(self.scores, setting)
+        rows = np.arange(len(exits))
+        right = self.correct[exits, rows]
+        gain = right - self.correct[-1]
+        mean_gain = float(np.average(gain, weights=self.weights))
+        spread = float(np.average((gain - mean_gain) ** 2, weights=self.weights))
+        return OperatingPoint(
+            thresholds=setting,
+            cost=float(np.average(self.exit_costs[exits], weights=self.weights)),
+            accuracy=float(np.average(right, weights=self.weights)),
+            offload_rate=float(np.average(exits == self.n_stages, weights=self.weights)),
+            accuracy_error=(spread / len(exits)) ** 0.5,
+            chain=chain,
+        )
+
+
+def tune(
+    record: ChainRecord,
+    lams: NDArray[np.float64],
+    *,
+    open_stages: NDArray[np.bool_] | None = None,
+    passes: int = 6,
+) -> list[tuple[float | None, ...]]:
+    """Best thresholds for each price of cost, warm-started from one price to the next.
+
+    Parameters
+    ----------
+    record : ChainRecord
+    lams : ndarray of float64, shape (n_lams,)
+        Accuracy given up per unit of cost.
+    open_stages : ndarray of bool, shape (n_stages,), optional
+        Stages that may stop; the others never do. All by default.
+    passes : int, default 6
+        Rounds over the stages at most, for each price.
+
+    Returns
+    -------
+    list of tuple of float or None
+        A setting for each price, duplicates included.
+    """
+    n_stages = record.n_stages
+    free = np.ones(n_stages, bool) if open_stages is None else open_stages
+    scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    last = int(np.flatnonzero(free)[-1]) if not record.has_cloud and free.any() else -1
+    cuts = _descend(
+        scores, order, record.correct, record.exit_costs, record.weights,
+        np.sort(np.asarray(lams, np.float64))[::-1].copy(), free, last, passes,
+    )  # fmt: skip
+    return [
+        tuple(_threshold(scores[s], order[s], int(cut)) for s, cut in enumerate(row))
+        for row in cuts
+    ]
+
+
+def frontier_points(
+    record: ChainRecord, *, chain: int = 0, n_lams: int = 60, pairs: bool = True
+) -> list[OperatingPoint]:
+    """Operating points of a chain along its whole frontier.
+
+    Beside the jointly tuned settings the pool holds the simple ones, so that the chain never
+    loses to a part of itself: each stage alone, each stage before the cloud, and all-cloud.
+
+    Parameters
+    ----------
+    record : ChainRecord
+    chain : int, default 0
+        Number written into the points.
+    n_lams : int, default 60
+        Prices of cost tried, from nearly free to prohibitive.
+    pairs : bool, default True
+        Whether to tune every single stage before the cloud as well.
+
+    Returns
+    -------
+    list of OperatingPoint
+        Distinct settings, in no order.
+    """
+    unit = max(float(record.exit_costs.max()), 1e-12)
+    lams = np.geomspace(1e-4, 3.0, n_lams) / unit
+    settings = dict.fromkeys(tune(record, lams))
+    for s in range(record.n_stages):
+        alone: list[float | None] = [None] * record.n_stages
+        alone[s] = ALWAYS_STOP
+        settings[tuple(alone)] = None
+        if pairs and record.has_cloud and record.n_stages > 1:
+            only = np.arange(record.n_stages) == s
+            settings.update(dict.fromkeys(tune(record, lams[::4], open_stages=only, passes=1)))
+    if record.has_cloud:
+        settings[(None,) * record.n_stages] = None
+    return [record.measure(setting, chain) for setting in settings]
+
+
+def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -> float | None:
+    """Turn "the best `cut` rows stop" into a threshold between two scores."""
+    if cut == 0:
+        return None
+    if cut >= len(order):
+        return ALWAYS_STOP
+    below, above = float(scores[order[cut]]), float(scores[order[cut - 1]])
+    return above if np.isneginf(below) else midway(below, above)
+
+
+@numba.njit(cache=True, nogil=True)
+def _descend(
+    scores: Any, order: Any, correct: Any, exit_costs: Any, weights: Any,
+    lams: Any, free: Any, last: int, passes: int,
+) -> Any:  # fmt: skip
+    """Coordinate descent over "how many rows of the stage's ranking stop", for each price."""
+    n_stages, n = scores.shape
+    cuts = np.zeros((len(lams), n_stages), np.int64)
+    rank = np.empty((n_stages, n), np.int64)
+    for s in range(n_stages):
+        for r in range(n):
+            rank[s, order[s, r]] = r
+    now = np.zeros(n_stages, np.int64)
+    if last >= 0:
+        now[last] = n
+    onward = np.empty(n)
+    for which in range(len(lams)):
+        lam = lams[which]
+        for _ in range(passes):
+            changed = False
+            # from the last stage back: each sees what its successors do with a row
+            for i in range(n):
+                onward[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages])
+            for s in range(n_stages - 1, -1, -1):
+                if free[s] and s != last:
+                    running = 0.0
+                    best = 0.0
+                    cut = 0
+                    for r in range(n):
+                        i = order[s, r]
+                        if scores[s, i] == -np.inf:
+                            break
+                        reached = True
+                        for before in range(s):
+                            if rank[before, i] < now[before]:
+                                reached = False
+                                break
+                        if reached:
+                            here = weights[i] * (correct[s, i] - lam * exit_costs[s])
+                            running += here - onward[i]
+                        tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
+                        if not tied and running > best + 1e-9:
+                            best = running
+                            cut = r + 1
+                    if cut != now[s]:
+                        changed = True
+                        now[s] = cut
+                for i in range(n):
+                    if rank[s, i] < now[s]:
+                        onward[i] = weights[i] * (correct[s, i] - lam * exit_costs[s])
+            if not changed:
+                break
+        cuts[which] = now
+    return cuts
