@@ -8,7 +8,7 @@ use. One thread per fit: on small data a second one costs more than it brings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightgbm as lgb
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.decision import Link
 from gatewise_training.trees import TreeEnsemble
+
+Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 __all__ = ["CoupledBooster", "first_use_penalty", "fit_boosting", "link_of", "tree_params"]
 
@@ -86,7 +88,8 @@ def fit_boosting(
     """
     settings = tree_params(seed) | _objective(n_classes) | dict(params or {})
     data = lgb.Dataset(x, y, weight=weight, params=settings, free_raw_data=False)
-    callbacks, valid = [], None
+    callbacks: list[Callable[..., Any]] = []
+    valid = None
     if validation is not None:
         valid = [data.create_valid(validation[0], validation[1])]
         callbacks = [lgb.early_stopping(patience, verbose=False)]
@@ -153,28 +156,27 @@ class CoupledBooster:
         if penalty.any():
             settings |= {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": penalty.tolist()}
         self._groups_open = bool(costs.shared.any() and strength > 0)
-        self._n_outputs = n_outputs
         data = lgb.Dataset(x, np.zeros(len(x)), params=settings, free_raw_data=True)
         self.booster = lgb.Booster(settings, data)
 
-    def update(self, gradient: NDArray[np.float64], hessian: NDArray[np.float64]) -> bool:
+    def update(self, derivatives: Derivatives) -> bool:
         """Grow one tree an output; returns False once no output can be split further.
 
         Parameters
         ----------
-        gradient, hessian : ndarray of float64, shape (n, n_outputs)
-            Of the summed loss with respect to the outputs.
+        derivatives : callable
+            From the current outputs, shape (n, n_outputs), to gradient and hessian of the
+            summed loss, of the same shape.
         """
-        shaped = (lambda a: a[:, 0]) if self._n_outputs == 1 else (lambda a: a)
-        finished = self.booster.update(fobj=lambda _p, _d: (shaped(gradient), shaped(hessian)))
+
+        def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
+            gradient, hessian = derivatives(np.reshape(scores, (len(scores), -1)))
+            return np.squeeze(gradient), np.squeeze(hessian)
+
+        finished = self.booster.update(fobj=objective)
         if self._groups_open:
             self._settle_groups()
         return not finished
-
-    def scores(self) -> NDArray[np.float64]:
-        """Current outputs on the training rows, shape (n, n_outputs)."""
-        raw: NDArray[np.float64] = self.booster._Booster__inner_predict(0)
-        return raw.reshape(-1, self._n_outputs, order="F") if raw.ndim == 1 else raw
 
     def used(self) -> NDArray[np.bool_]:
         """Features in use, those paid beforehand included, shape (n_features,)."""

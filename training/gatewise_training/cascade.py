@@ -106,6 +106,8 @@ class Cascade(ClassifierMixin, BaseEstimator):
     n_jobs: int | None
     verbose: int
 
+    _cross_fits = True  # whether a fit is cheap enough to be done five times on small data
+
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
         """Fit the method's chains of stages; a method's one duty."""
         raise NotImplementedError
@@ -155,7 +157,12 @@ class Cascade(ClassifierMixin, BaseEstimator):
         self.cloud_prices_ = CloudPrices() if self.cloud_prices is None else self.cloud_prices
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         plan = Resampling.plan(
-            table.x, table.y, table.weight, validation=table.validation, seed=seed
+            table.x,
+            table.y,
+            table.weight,
+            validation=table.validation,
+            seed=seed,
+            cross=self._cross_fits,
         )
         with progress(f"fit {type(self).__name__}", quiet=not self.verbose) as report:
             report(0, 1, "high-cost model")
@@ -264,8 +271,7 @@ class Cascade(ClassifierMixin, BaseEstimator):
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows go to the high-cost model, shape (n,)."""
-        exits, _ = self._route(self._rows(X))
-        return exits == len(self.stages_)
+        return np.equal(self.exit_stage(X), len(self.stages_))
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
         """Labels, shape (n,): of the stage that answers, or of the high-cost model."""

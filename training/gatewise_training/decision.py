@@ -73,7 +73,7 @@ def labels(margins: Margins) -> NDArray[np.int64]:
     """Class index of each row, shape (n,)."""
     if margins.shape[1] == 1:
         return (margins[:, 0] > 0).astype(np.int64)
-    return margins.argmax(axis=1).astype(np.int64)
+    return np.asarray(margins.argmax(axis=1), np.int64)
 
 
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:

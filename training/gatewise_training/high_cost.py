@@ -182,6 +182,11 @@ def train_high_cost_model(
     return best[1:]
 
 
+def _answers(model: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Labels in the first column, probabilities behind them."""
+    return np.column_stack([model.labels(x), model.predict_proba(x)])
+
+
 Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 
 

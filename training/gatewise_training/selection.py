@@ -7,6 +7,7 @@ are nested, so that a stage never pays for what a later one would not use.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import lightgbm as lgb
@@ -108,7 +109,7 @@ class _Chooser:
         return best
 
     def _gap(self, chosen: NDArray[np.bool_], target: float) -> float:
-        return abs(np.log(max(self._costs.of(chosen), 1e-12) / target))
+        return abs(math.log(max(self._costs.of(chosen), 1e-12) / target))
 
     def _choose(self, paid: NDArray[np.bool_], strength: float) -> NDArray[np.bool_]:
         unit = self._costs.total / self._costs.n_features

@@ -57,7 +57,7 @@ class ChainRecord:
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
         """Cost, accuracy and offload rate of a setting, as an operating point."""
         setting = tuple(thresholds)
-        exits = exit_stages(self.scores, setting)
+        exits = exit_stages(list(self.scores), setting)
         rows = np.arange(len(exits))
         right = self.correct[exits, rows]
         gain = right - self.correct[-1]
@@ -77,7 +77,6 @@ def tune(
     record: ChainRecord,
     lams: NDArray[np.float64],
     *,
-    open_stages: NDArray[np.bool_] | None = None,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
     """Best thresholds for each price of cost, warm-started from one price to the next.
@@ -87,8 +86,6 @@ def tune(
     record : ChainRecord
     lams : ndarray of float64, shape (n_lams,)
         Accuracy given up per unit of cost.
-    open_stages : ndarray of bool, shape (n_stages,), optional
-        Stages that may stop; the others never do. All by default.
     passes : int, default 6
         Rounds over the stages at most, for each price.
 
@@ -97,14 +94,12 @@ def tune(
     list of tuple of float or None
         A setting for each price, duplicates included.
     """
-    n_stages = record.n_stages
-    free = np.ones(n_stages, bool) if open_stages is None else open_stages
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
     order = np.argsort(-scores, axis=1, kind="stable")
-    last = int(np.flatnonzero(free)[-1]) if not record.has_cloud and free.any() else -1
+    last = -1 if record.has_cloud else record.n_stages - 1
     cuts = _descend(
         scores, order, record.correct, record.exit_costs, record.weights,
-        np.sort(np.asarray(lams, np.float64))[::-1].copy(), free, last, passes,
+        np.sort(np.asarray(lams, np.float64))[::-1].copy(), last, passes,
     )  # fmt: skip
     return [
         tuple(_threshold(scores[s], order[s], int(cut)) for s, cut in enumerate(row))
@@ -113,12 +108,13 @@ def tune(
 
 
 def frontier_points(
-    record: ChainRecord, *, chain: int = 0, n_lams: int = 60, pairs: bool = True
+    record: ChainRecord, *, chain: int = 0, n_lams: int = 60, n_cuts: int = 40
 ) -> list[OperatingPoint]:
     """Operating points of a chain along its whole frontier.
 
     Beside the jointly tuned settings the pool holds the simple ones, so that the chain never
-    loses to a part of itself: each stage alone, each stage before the cloud, and all-cloud.
+    loses to a part of itself: each stage alone, each stage before the cloud with thresholds
+    at quantiles of its score, and all-cloud.
 
     Parameters
     ----------
@@ -127,8 +123,8 @@ def frontier_points(
         Number written into the points.
     n_lams : int, default 60
         Prices of cost tried, from nearly free to prohibitive.
-    pairs : bool, default True
-        Whether to tune every single stage before the cloud as well.
+    n_cuts : int, default 40
+        Thresholds tried for each stage before the cloud.
 
     Returns
     -------
@@ -136,18 +132,24 @@ def frontier_points(
         Distinct settings, in no order.
     """
     unit = max(float(record.exit_costs.max()), 1e-12)
-    lams = np.geomspace(1e-4, 3.0, n_lams) / unit
-    settings = dict.fromkeys(tune(record, lams))
+    settings = dict.fromkeys(tune(record, np.geomspace(1e-4, 3.0, n_lams) / unit))
     for s in range(record.n_stages):
-        alone: list[float | None] = [None] * record.n_stages
-        alone[s] = ALWAYS_STOP
-        settings[tuple(alone)] = None
-        if pairs and record.has_cloud and record.n_stages > 1:
-            only = np.arange(record.n_stages) == s
-            settings.update(dict.fromkeys(tune(record, lams[::4], open_stages=only, passes=1)))
+        cuts = _quantile_cuts(record.scores[s], n_cuts) if record.has_cloud else []
+        for threshold in [ALWAYS_STOP, *cuts]:
+            alone: list[float | None] = [None] * record.n_stages
+            alone[s] = threshold
+            settings[tuple(alone)] = None
     if record.has_cloud:
         settings[(None,) * record.n_stages] = None
     return [record.measure(setting, chain) for setting in settings]
+
+
+def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
+    distinct = np.unique(scores[~np.isnan(scores)])
+    if len(distinct) < 2:
+        return []
+    places = np.unique(np.linspace(0, len(distinct) - 2, n_cuts).astype(int))
+    return [midway(float(distinct[i]), float(distinct[i + 1])) for i in places]
 
 
 def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -> float | None:
@@ -163,7 +165,7 @@ def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -
 @numba.njit(cache=True, nogil=True)
 def _descend(
     scores: Any, order: Any, correct: Any, exit_costs: Any, weights: Any,
-    lams: Any, free: Any, last: int, passes: int,
+    lams: Any, last: int, passes: int,
 ) -> Any:  # fmt: skip
     """Coordinate descent over "how many rows of the stage's ranking stop", for each price."""
     n_stages, n = scores.shape
@@ -184,7 +186,7 @@ def _descend(
             for i in range(n):
                 onward[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages])
             for s in range(n_stages - 1, -1, -1):
-                if free[s] and s != last:
+                if s != last:
                     running = 0.0
                     best = 0.0
                     cut = 0

@@ -1,0 +1,49 @@
+"""Log losses on margins, with the derivatives that boosting and proximal gradient need.
+
+Margins of shape (n, 1) are a binary model's, of shape (n, M) a model's of M classes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, log_softmax, softmax
+
+__all__ = ["log_loss", "log_loss_gradient", "log_loss_hessian", "one_hot", "softplus"]
+
+Array = NDArray[np.float64]
+
+
+def softplus(m: Array) -> Array:
+    """``log(1 + exp(m))`` without overflow, elementwise."""
+    out: Array = np.logaddexp(0.0, m)
+    return out
+
+
+def one_hot(y: NDArray[np.int64], n_classes: int) -> Array:
+    """Targets as the margins' shape: (n, 1) of 0 and 1 for two classes, else (n, M)."""
+    if n_classes == 2:
+        return y[:, None].astype(np.float64)
+    return np.eye(n_classes)[y]
+
+
+def log_loss(margins: Array, target: Array) -> Array:
+    """``-log p(y | margins)`` of each row, shape (n,)."""
+    if margins.shape[1] == 1:
+        return softplus(margins[:, 0]) - target[:, 0] * margins[:, 0]
+    loss: Array = -(target * log_softmax(margins, axis=1)).sum(axis=1)
+    return loss
+
+
+def log_loss_gradient(margins: Array, target: Array) -> Array:
+    """Derivative of :func:`log_loss` with respect to the margins, of their shape."""
+    p = expit(margins) if margins.shape[1] == 1 else softmax(margins, axis=1)
+    gradient: Array = p - target
+    return gradient
+
+
+def log_loss_hessian(margins: Array) -> Array:
+    """Diagonal second derivatives ``p (1 - p)``, of the margins' shape."""
+    p = expit(margins) if margins.shape[1] == 1 else softmax(margins, axis=1)
+    curvature: Array = p * (1.0 - p)
+    return curvature
