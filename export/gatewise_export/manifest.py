@@ -1,0 +1,324 @@
+"""What a bundle says about itself: ``manifest.json``, schema version 1.
+
+A device and a cloud worker read this with the standard library and numpy alone. Reading is
+strict: every type, range, name and reference is checked, unknown keys are refused, and
+:class:`ManifestError` names the field. Thresholds live only here, so that another operating
+point leaves every graph as it is.
+
+A system may hold several *chains* of stages (Adapt fits one for each strength of its
+penalty); each operating point belongs to one. `Manifest.stages` are those of the chain in
+force, in order, and it is all that a device needs to know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.strict import Field
+from gatewise_training.costs import CloudPrices, FeatureCosts
+from gatewise_training.decision import Link, Score
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "CloudSpec",
+    "FeatureSpec",
+    "FileSpec",
+    "GroupSpec",
+    "Manifest",
+    "OperatingPointSpec",
+    "StageSpec",
+]
+
+SCHEMA_VERSION = 1
+
+ClassLabel = int | float | str | bool
+Missing = Literal["allowed", "refused"]
+Tier = Literal["device", "gateway", "cloud"]
+CloudKind = Literal["margins", "classifier"]
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """A feature: name, own price, and the group it is bought with (or None)."""
+
+    name: str
+    own: float
+    group: str | None = None
+
+
+@dataclass(frozen=True)
+class GroupSpec:
+    """A feature group: name, and the price that its features share."""
+
+    name: str
+    shared: float
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """A stage: the file of its graph, what it reads, and how its outputs are to be read.
+
+    Attributes
+    ----------
+    file : str
+    inputs : tuple of str
+        Feature names, in the order of the graph's columns.
+    bytes : int
+        Size of the file.
+    link : {"sigmoid", "softmax", "identity"}
+    score : {"margin", "column"}
+        Whether the stop score is computed from the margins or is the last output.
+    outputs : int
+        Columns of the graph's output.
+    kind : {"graph"}
+    carry : tuple of int
+        Earlier stages whose outputs are further inputs; none in this version.
+    tier : {"device", "gateway", "cloud"}
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    bytes: int
+    link: Link
+    score: Score
+    outputs: int
+    kind: Literal["graph"] = "graph"
+    carry: tuple[int, ...] = ()
+    tier: Tier = "device"
+
+
+@dataclass(frozen=True)
+class CloudSpec:
+    """The high-cost model.
+
+    Attributes
+    ----------
+    file : str
+    inputs : tuple of str
+        Feature names, in the order of the graph's columns.
+    kind : {"margins", "classifier"}
+        ``margins``: one output, to be read by `link`. ``classifier``: two outputs, the class
+        index, int64, shape (n,), and the probabilities, float32, shape (n, n_classes).
+    link : {"sigmoid", "softmax", "identity"}
+    """
+
+    file: str
+    inputs: tuple[str, ...]
+    kind: CloudKind
+    link: Link
+
+
+@dataclass(frozen=True)
+class OperatingPointSpec:
+    """One setting of thresholds of one chain, with what it did on validation data.
+
+    Attributes
+    ----------
+    thresholds : tuple of float or None
+        One a stage of the chain; a stage stops where its score is at least this (float32);
+        None never stops.
+    expected_cost, accuracy, offload_rate : float
+    guarantee : dict or None
+    accuracy_error : float
+        Standard error of the accuracy minus the high-cost model's (paired).
+    chain : int
+        Which chain the thresholds belong to.
+    """
+
+    thresholds: tuple[float | None, ...]
+    expected_cost: float
+    accuracy: float
+    offload_rate: float
+    guarantee: dict[str, Any] | None = None
+    accuracy_error: float = 0.0
+    chain: int = 0
+
+
+@dataclass(frozen=True)
+class FileSpec:
+    """SHA-256, as 64 hexadecimal digits, and size in bytes of a file."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest of a bundle.
+
+    Attributes
+    ----------
+    name, version : str
+        Of the bundle; topic levels, so without ``/ + #``, at most 64 bytes.
+    created : str
+        ISO 8601, UTC.
+    classes : tuple
+        The user's labels, all of one type; models speak of their indices.
+    link : {"sigmoid", "softmax", "identity"}
+        Of the last stage listed; each stage has its own.
+    features : tuple of FeatureSpec
+        Columns of an instance, in order.
+    groups : tuple of GroupSpec
+    prices : CloudPrices
+    missing : dict
+        Under ``stages`` and ``cloud``: whether NaN is a value, "allowed" or "refused".
+    every_stage : tuple of StageSpec
+        The stages of all chains.
+    chains : tuple of tuple of int
+        Indices into `every_stage`.
+    cloud : CloudSpec or None
+    operating_points : tuple of OperatingPointSpec
+    active : int
+        Index of the operating point in force.
+    files : dict of str to FileSpec
+    reference_accuracy : float or None
+        Of the high-cost model on validation data.
+    """
+
+    name: str
+    version: str
+    created: str
+    classes: tuple[ClassLabel, ...]
+    link: Link
+    features: tuple[FeatureSpec, ...]
+    groups: tuple[GroupSpec, ...]
+    prices: CloudPrices
+    missing: dict[str, Missing]
+    every_stage: tuple[StageSpec, ...]
+    chains: tuple[tuple[int, ...], ...]
+    cloud: CloudSpec | None
+    operating_points: tuple[OperatingPointSpec, ...]
+    active: int
+    files: dict[str, FileSpec]
+    reference_accuracy: float | None = None
+    min_runtime_version: str = "0.1.0"
+    task: Literal["classify"] = "classify"
+    schema_version: int = SCHEMA_VERSION
+    _columns: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        columns = {f.name: k for k, f in enumerate(self.features)}
+        object.__setattr__(self, "_columns", columns)
+
+    # -- what a runtime asks ---------------------------------------------------------------
+
+    @property
+    def active_point(self) -> OperatingPointSpec:
+        """The operating point in force."""
+        return self.operating_points[self.active]
+
+    @property
+    def stages(self) -> tuple[StageSpec, ...]:
+        """Stages of the chain in force, in order."""
+        return tuple(self.every_stage[s] for s in self.chains[self.active_point.chain])
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of an instance."""
+        return tuple(f.name for f in self.features)
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes."""
+        return len(self.classes)
+
+    def stage_inputs(self, stage: int) -> NDArray[np.intp]:
+        """Columns that a stage of the chain in force reads, in its order."""
+        return self._indices(self.stages[stage].inputs)
+
+    def cloud_inputs(self) -> NDArray[np.intp]:
+        """Columns that the high-cost model reads, in its order; none without one."""
+        return self._indices(() if self.cloud is None else self.cloud.inputs)
+
+    def feature_costs(self) -> FeatureCosts:
+        """Prices of the features, with their names."""
+        return FeatureCosts(
+            [f.own for f in self.features],
+            group=[f.group for f in self.features],
+            shared={g.name: g.shared for g in self.groups},
+            names=self.feature_names,
+        )
+
+    def cloud_prices(self) -> CloudPrices:
+        """Prices of an offload beside its features."""
+        return self.prices
+
+    def exit_costs(self) -> NDArray[np.float64]:
+        """Cost of an instance that leaves at each stage and, last, of an offloaded one.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_stages + 1,), or (n_stages,) without a high-cost model
+        """
+        costs = self.feature_costs()
+        bought = np.zeros(costs.n_features, bool)
+        out = []
+        for s in range(len(self.stages)):
+            bought[self.stage_inputs(s)] = True
+            out.append(costs.of(bought))
+        if self.cloud is not None:
+            asked = self.cloud_inputs()
+            bought[asked] = True
+            out.append(costs.of(bought) + self.prices.of_offload(len(asked)))
+        return np.array(out, np.float64)
+
+    def with_active(self, point: int) -> Manifest:
+        """Get the same manifest at another operating point.
+
+        Raises
+        ------
+        ManifestError
+            If there is no such point.
+        """
+        Field(point, "active").integer(0, len(self.operating_points) - 1)
+        return replace(self, active=point)
+
+    def _indices(self, names: Sequence[str]) -> NDArray[np.intp]:
+        return np.array([self._columns[n] for n in names], np.intp)
+
+    # -- JSON ------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Write the manifest as JSON text; the same manifest gives the same bytes."""
+        document = {
+            "schema_version": self.schema_version,
+            "name": self.name,
+            "version": self.version,
+            "created": self.created,
+            "min_runtime_version": self.min_runtime_version,
+            "task": self.task,
+            "classes": list(self.classes),
+            "link": self.link,
+            "features": [asdict(f) for f in self.features],
+            "groups": [asdict(g) for g in self.groups],
+            "prices": asdict(self.prices),
+            "missing": dict(self.missing),
+            "stages": [asdict(s) for s in self.every_stage],
+            "chains": [list(c) for c in self.chains],
+            "cloud": None if self.cloud is None else asdict(self.cloud),
+            "operating_points": [asdict(p) for p in self.operating_points],
+            "active": self.active,
+            "reference_accuracy": self.reference_accuracy,
+            "files": {name: asdict(f) for name, f in sorted(self.files.items())},
+        }
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Read and check a manifest.
+
+        Raises
+        ------
+        ManifestError
+            For anything that is missing, unknown, of the wrong type or range, or that refers
+            to what is not there; `.field` says where.
+        """
+        from gatewise_export.manifest_reader import read_manifest
+
+        return read_manifest(Field.parse(text))

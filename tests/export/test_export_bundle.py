@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import copy
+import io
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewise_export.bundle import Bundle, set_operating_point
+from gatewise_export.errors import BundleError, DamagedFileError, ManifestError
+from gatewise_export.sample import read_arrays, write_arrays
+
+Write = Callable[..., Path]
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in path.iterdir()}
+
+
+def zipped(folder: Path, **changed: bytes) -> Path:
+    path = folder.with_suffix(".gwb")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in contents(folder).items():
+            archive.writestr(name, changed.get(name, data))
+    return path
+
+
+def test_a_directory_is_read(write_bundle: Write) -> None:
+    bundle = Bundle.open(write_bundle())
+    assert bundle.manifest.name == "heart"
+    assert bundle.read("stage_1.onnx") == b"second graph"
+    assert "heart" in repr(bundle)
+
+
+def test_a_zip_is_read_alike(write_bundle: Write) -> None:
+    folder = Bundle.open(write_bundle())
+    archive = Bundle.open(zipped(folder.path))
+    assert archive.manifest == folder.manifest
+    for name in folder.manifest.files:
+        assert archive.read(name) == folder.read(name)
+
+
+def test_the_sample_says_what_the_bundle_answers(write_bundle: Write) -> None:
+    bundle = Bundle.open(write_bundle())
+    sample = bundle.sample()
+    assert sample["exit"].tolist() == [0, 1, 2, 0, 1]
+    assert sample["label"].tolist() == [1, 1, 1, 0, 1]
+    assert sample["exit"].dtype == sample["label"].dtype == np.int64
+    assert sample["cost"].tolist() == bundle.manifest.exit_costs()[[0, 1, 2, 0, 1]].tolist()
+    everything = bundle.with_active(1).sample()
+    assert everything["exit"].tolist() == [2] * 5
+    assert everything["label"].tolist() == sample["cloud_label"].tolist()
+
+
+@pytest.mark.parametrize("pack", [lambda folder: folder, zipped], ids=["directory", "zip"])
+def test_another_operating_point_rewrites_the_manifest_only(
+    write_bundle: Write, pack: Callable[[Path], Path]
+) -> None:
+    path = pack(write_bundle())
+    before = Bundle.open(path)
+    after = set_operating_point(path, 1)
+    assert after.manifest == before.manifest.with_active(1)
+    assert Bundle.open(path).manifest.active == 1
+    for name in before.manifest.files:
+        assert after.read(name) == before.read(name)
+    assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
+    with pytest.raises(ManifestError, match="active"):
+        set_operating_point(path, 7)
+    assert Bundle.open(path).manifest.active == 1
+
+
+@pytest.mark.parametrize("name", ["stage_0.onnx", "cloud.onnx", "sample.npz"])
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b + b"!", lambda b: b"?" + b[1:]])
+def test_an_altered_file_is_refused_on_opening(
+    write_bundle: Write, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    path = write_bundle()
+    good = (path / name).read_bytes()
+    (path / name).write_bytes(change(good))
+    with pytest.raises(DamagedFileError, match="is not the file that was packed") as caught:
+        Bundle.open(path)
+    assert caught.value.file == name
+    (path / name).write_bytes(good)
+    archive = zipped(path, **{name: change(good)})
+    with pytest.raises(DamagedFileError, match="is not the file that was packed"):
+        Bundle.open(archive)
+
+
+def test_a_file_altered_after_opening_is_refused_on_reading(write_bundle: Write) -> None:
+    path = write_bundle()
+    bundle = Bundle.open(path)
+    (path / "stage_0.onnx").write_bytes(b"First graph")
+    with pytest.raises(DamagedFileError, match=r"SHA-256"):
+        bundle.read("stage_0.onnx")
+
+
+def test_missing_files(write_bundle: Write) -> None:
+    path = write_bundle()
+    with pytest.raises(DamagedFileError, match=r"'notes\.txt' is not in its manifest"):
+        Bundle.open(path).read("notes.txt")
+    (path / "cloud.onnx").unlink()
+    with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
+        Bundle.open(path)
+    (path / "manifest.json").unlink()
+    with pytest.raises(BundleError, match=r"manifest\.json is missing"):
+        Bundle.open(path)
+
+
+def test_no_bundle_at_all(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match="does not exist"):
+        Bundle.open(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(BundleError, match="is not a bundle"):
+        Bundle.open(tmp_path / "notes.txt")
+
+
+def test_links_pipes_and_directories_are_not_followed(write_bundle: Write, tmp_path: Path) -> None:
+    path = write_bundle()
+    graph = path / "stage_0.onnx"
+    outside = tmp_path / "outside"
+    outside.write_bytes(graph.read_bytes())
+    graph.unlink()
+    graph.symlink_to(outside)
+    with pytest.raises(DamagedFileError, match="plain file"):
+        Bundle.open(path)
+    graph.unlink()
+    os.mkfifo(graph)
+    with pytest.raises(DamagedFileError, match="plain file"):
+        Bundle.open(path)
+    graph.unlink()
+    graph.mkdir()
+    with pytest.raises(DamagedFileError, match="plain file"):
+        Bundle.open(path)
+
+
+def test_a_zip_with_an_entry_twice_is_refused(write_bundle: Write) -> None:
+    path = zipped(write_bundle())
+    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("stage_0.onnx", b"first graph")
+    with pytest.raises(DamagedFileError, match="twice"):
+        Bundle.open(path)
+
+
+def test_a_torn_zip_is_refused(write_bundle: Write) -> None:
+    path = zipped(write_bundle())
+    data = bytearray(path.read_bytes())
+    at = data.index(b"first graph")
+    data[at] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedFileError, match=r"stage_0\.onnx cannot be read"):
+        Bundle.open(path)
+
+
+def test_a_bundle_for_a_newer_gatewise_is_refused(
+    write_bundle: Write, document: dict[str, Any]
+) -> None:
+    document["min_runtime_version"] = "99.0.0"
+    with pytest.raises(BundleError, match=r"needs gatewise 99\.0\.0 or newer"):
+        Bundle.open(write_bundle(document))
+
+
+# -- the sample's file ---------------------------------------------------------------------
+
+
+def test_arrays_come_back_and_their_file_is_the_same_each_time() -> None:
+    arrays = {"X": np.eye(3, dtype=np.float32), "y": np.arange(3), "s": np.float64(2.5)}
+    content = write_arrays(arrays)  # type: ignore[arg-type]
+    assert content == write_arrays(dict(reversed(arrays.items())))  # type: ignore[arg-type]
+    back = read_arrays(content)
+    assert back["X"].tolist() == np.eye(3).tolist()
+    assert back["X"].dtype == np.float32
+    with np.load(io.BytesIO(content), allow_pickle=False) as other:
+        assert set(other.files) == {"X", "y", "s"}
+
+
+def npy(header: str, body: bytes = b"") -> bytes:
+    text = header.encode()
+    content = b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + body
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("X.npy", content)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"not a zip",
+        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}"),
+        npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"cos\nsystem\n"),
+        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -1)}", b"1234"),
+        npy("__import__('os').getcwd()"),
+        npy("{'descr': '<f4', 'fortran_order': False, 'shape': (2,)}", b"1234"),
+    ],
+)
+def test_bad_arrays_are_refused(content: bytes) -> None:
+    with pytest.raises(BundleError, match=r"sample\.npz cannot be read"):
+        read_arrays(content)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"X": None}, "lacks the array 'X'"),
+        ({"stage_1": None}, "lacks the array 'stage_1'"),
+        ({"X": np.zeros((5, 3), np.float32)}, "'X' is float32"),
+        ({"cloud_label": np.zeros(4, np.int64)}, "'cloud_label' is int64 of shape"),
+        ({"stage_0": np.zeros((5, 1))}, "'stage_0' is float64"),
+    ],
+)
+def test_a_sample_that_does_not_fit_the_manifest(
+    write_bundle: Write, change: dict[str, Any], why: str
+) -> None:
+    path = write_bundle()
+    arrays = read_arrays(Bundle.open(path).read("sample.npz")) | change
+    content = write_arrays({k: v for k, v in arrays.items() if v is not None})
+    files = contents(path)
+    document = json.loads(files.pop("manifest.json"))
+    for file in path.iterdir():
+        file.unlink()
+    path.rmdir()
+    with pytest.raises(BundleError, match=why):
+        Bundle.open(write_bundle(copy.deepcopy(document), files | {"sample.npz": content})).sample()

@@ -1,0 +1,240 @@
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_export.errors import ManifestError
+from gatewise_export.manifest import Manifest
+from gatewise_training.costs import CloudPrices, FeatureCosts
+from gatewise_training.decision import ALWAYS_STOP
+
+Document = dict[str, Any]
+Edit = Callable[[Document], Any]
+
+
+def read(document: Document) -> Manifest:
+    return Manifest.from_json(json.dumps(document))
+
+
+def test_reading_gives_what_was_written(document: Document) -> None:
+    manifest = read(document)
+    assert manifest.name == "heart"
+    assert manifest.classes == ("absent", "present")
+    assert manifest.n_classes == 2
+    assert manifest.feature_names == ("age", "chol", "fbs", "thal")
+    assert manifest.stages[1].inputs == ("fbs", "age")
+    assert manifest.stage_inputs(1).tolist() == [2, 0]
+    assert manifest.cloud_inputs().tolist() == [3, 1, 0]
+    assert manifest.active_point.thresholds == (0.5, -1.25)
+    assert manifest.operating_points[1].guarantee == {"delta": 0.05, "about": "offload_rate"}
+    assert manifest.missing["cloud"] == "refused"
+    assert manifest.cloud_prices() == CloudPrices(1.0, 0.01, 0.5)
+
+
+def test_json_round_trip_keeps_everything_and_is_stable(document: Document) -> None:
+    manifest = read(document)
+    text = manifest.to_json()
+    assert Manifest.from_json(text) == manifest
+    assert Manifest.from_json(text.encode()).to_json() == text
+    written = json.loads(text)
+    for key, value in document.items():
+        if key != "operating_points":  # there the defaults are written out
+            assert written[key] == value
+    assert written["operating_points"][0] == document["operating_points"][0] | {
+        "accuracy_error": 0.0,
+        "chain": 0,
+    }
+
+
+def test_prices_come_back_as_the_training_room_knows_them(document: Document) -> None:
+    costs = read(document).feature_costs()
+    assert costs == FeatureCosts(
+        [1.0, 5.17, 3.1, 100.0],
+        group=[None, "blood", "blood", None],
+        shared={"blood": 2.1},
+        names=["age", "chol", "fbs", "thal"],
+    )
+
+
+def test_exit_costs_are_unions_and_the_offload_pays_its_request(document: Document) -> None:
+    costs = read(document).exit_costs()
+    request = 1.0 + 0.5 + 0.01 * (60 + 3 * 4)
+    everything = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
+    assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, everything + request])
+
+
+def test_another_operating_point(document: Document) -> None:
+    other = read(document).with_active(1)
+    assert other.active_point.thresholds == (None, None)
+    with pytest.raises(ManifestError, match="active: must be 0 to 1, not 2"):
+        other.with_active(2)
+
+
+def test_stages_are_those_of_the_chain_in_force(document: Document) -> None:
+    document["chains"] = [[1], [0, 1]]
+    document["operating_points"][0]["chain"] = 1
+    document["operating_points"][1]["thresholds"] = [None]
+    manifest = read(document)
+    assert [s.file for s in manifest.stages] == ["stage_0.onnx", "stage_1.onnx"]
+    other = manifest.with_active(1)
+    assert [s.file for s in other.stages] == ["stage_1.onnx"]
+    assert other.stage_inputs(0).tolist() == [2, 0]
+    assert Manifest.from_json(other.to_json()) == other
+
+
+def test_without_a_cloud_the_last_stage_must_always_stop(document: Document) -> None:
+    document["cloud"] = None
+    del document["files"]["cloud.onnx"]
+    with pytest.raises(ManifestError, match=r"operating_points\[0\].thresholds: must end with"):
+        read(document)
+    for point in document["operating_points"]:
+        point["thresholds"] = [None, ALWAYS_STOP]
+    manifest = read(document)
+    assert manifest.cloud is None
+    assert len(manifest.cloud_inputs()) == 0
+    assert manifest.exit_costs().tolist() == pytest.approx([1.0, 6.2])
+
+
+def put(*where: Any) -> Edit:
+    *path, key, value = where
+
+    def edit(document: Document) -> None:
+        for step in path:
+            document = document[step]
+        document[key] = value
+
+    return edit
+
+
+def drop(*where: Any) -> Edit:
+    *path, key = where
+
+    def edit(document: Document) -> None:
+        for step in path:
+            document = document[step]
+        del document[key]
+
+    return edit
+
+
+WRONG: list[tuple[Edit, str, str]] = [
+    (put("schema_version", 2), "schema_version", "must be 1"),
+    (put("schema_version", True), "schema_version", "whole number"),
+    (drop("name"), "the document", "lacks 'name'"),
+    (put("extra", 1), "the document", "unknown key 'extra'"),
+    (put("name", "a/b"), "name", "MQTT"),
+    (put("name", ""), "name", "1 to 64 bytes"),
+    (put("version", 3), "version", "must be text"),
+    (put("created", "yesterday"), "created", "ISO 8601"),
+    (put("created", "2026-01-31T12:00:00+01:00"), "created", "UTC"),
+    (put("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),
+    (put("task", "regress"), "task", "'classify'"),
+    (put("classes", ["absent"]), "classes", "2 to"),
+    (put("classes", ["absent", "absent"]), "classes", "twice"),
+    (put("classes", ["absent", 1]), "classes[1]", "another type"),
+    (put("classes", [None, "x"]), "classes[0]", "must be"),
+    (put("link", "logit"), "link", "'sigmoid'"),
+    (put("link", "softmax"), "link", "last stage"),
+    (put("features", 0, "own", -1), "features[0].own", "not -1"),
+    (put("features", 0, "own", "1"), "features[0].own", "number"),
+    (put("features", 0, "own", 10**400), "features[0].own", "not 1000"),
+    (put("features", 0, "name", "chol"), "features", "'chol' stands twice"),
+    (put("features", 0, "name", "a\nb"), "features[0].name", "control"),
+    (put("features", 0, "group", "urine"), "features[0].group", "not among the groups"),
+    (put("groups", 0, "name", "urine"), "features[1].group", "'blood'"),
+    (put("groups", [{"name": n, "shared": 1} for n in ("blood", "x")]), "groups", "'x'"),
+    (put("prices", "byte", None), "prices.byte", "number, not null"),
+    (put("missing", "cloud", "maybe"), "missing.cloud", "'allowed' or 'refused'"),
+    (put("stages", []), "stages", "1 to"),
+    (put("stages", 0, "inputs", ["shoe size"]), "stages[0].inputs[0]", "'shoe size'"),
+    (put("stages", 0, "inputs", ["age", "age"]), "stages[0].inputs", "twice"),
+    (put("stages", 0, "file", "../x.onnx"), "stages[0].file", "plain file name"),
+    (put("stages", 0, "file", "/etc/passwd"), "stages[0].file", "plain file name"),
+    (put("stages", 0, "file", "stage_9.onnx"), "stages[0].file", "not listed"),
+    (put("stages", 0, "file", "stage_1.onnx"), "stages[0].bytes", "files says"),
+    (put("stages", 0, "kind", "pickle"), "stages[0].kind", "'graph'"),
+    (put("stages", 0, "carry", [0]), "stages[0].carry", "0 to 0"),
+    (put("stages", 0, "bytes", 3), "stages[0].bytes", "files says 11"),
+    (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
+    (put("stages", 0, "link", "softmax"), "stages[0].outputs", "1 margins"),
+    (put("cloud", "file", "stage_0.onnx"), "files", "two models share"),
+    (put("cloud", "kind", "torch"), "cloud.kind", "'margins' or 'classifier'"),
+    (put("cloud", "inputs", [3]), "cloud.inputs[0]", "text"),
+    (put("cloud", 7), "cloud", "must be an object"),
+    (put("chains", [[0]]), "chains", "stage 1 is in no chain"),
+    (put("chains", [[0, 2]]), "chains[0][1]", "0 to 1"),
+    (put("chains", [[0, 0, 1]]), "chains[0]", "1 to 2 entries"),
+    (put("chains", [[0, 0], [1]]), "chains[0]", "twice"),
+    (put("operating_points", []), "operating_points", "1 to"),
+    (put("operating_points", 0, "thresholds", [0.5]), "operating_points[0].thresholds", "2 to 2"),
+    (put("operating_points", 0, "thresholds", 0, 1e39), "operating_points[0].thresholds[0]", ""),
+    (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "0 to 1"),
+    (put("operating_points", 0, "chain", 1), "operating_points[0].chain", "0 to 0"),
+    (put("operating_points", 0, "guarantee", [1]), "operating_points[0].guarantee", "object"),
+    (put("active", 2), "active", "0 to 1"),
+    (put("active", -1), "active", "0 to 1"),
+    (put("files", "x.bin", {"sha256": "0" * 64, "size": 1}), "files", "'x.bin'"),
+    (put("files", "../x", {"sha256": "0" * 64, "size": 1}), "files", "plain file name"),
+    (put("files", "stage_0.onnx", "sha256", "0"), "files.stage_0.onnx.sha256", "64"),
+    (put("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "0 to"),
+    (drop("files", "sample.npz"), "files", "'sample.npz'"),
+]
+
+
+@pytest.mark.parametrize(("edit", "field", "why"), WRONG, ids=[f"{f}-{w}" for _, f, w in WRONG])
+def test_what_is_wrong_is_named(document: Document, edit: Edit, field: str, why: str) -> None:
+    edit(document)
+    with pytest.raises(ManifestError) as caught:
+        read(document)
+    assert caught.value.field == field
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "not readable JSON"),
+        (b"\xff\xfe", "not readable JSON"),
+        ("[" * 100000, "not readable JSON"),
+        ("[]", "lacks 'schema_version'"),
+        ('{"schema_version": 1, "schema_version": 1}', "stands twice"),
+        ('{"schema_version": NaN}', "NaN is not JSON"),
+        ("1" * 5000, "not readable JSON"),
+    ],
+)
+def test_what_is_not_a_manifest(text: str | bytes, why: str) -> None:
+    with pytest.raises(ManifestError, match=why):
+        Manifest.from_json(text)
+
+
+@given(data=st.data())
+def test_a_changed_manifest_is_read_or_refused_but_never_breaks(
+    pristine: Document, data: st.DataObject
+) -> None:
+    value: Any = pristine
+    path: list[Any] = []
+    while isinstance(value, dict | list) and value and (not path or data.draw(st.booleans())):
+        keys = sorted(value) if isinstance(value, dict) else list(range(len(value)))
+        path.append(data.draw(st.sampled_from(keys)))
+        value = value[path[-1]]
+    junk = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=5,
+    )
+    changed = copy.deepcopy(pristine)
+    put(*path, data.draw(junk))(changed)
+    try:
+        manifest = Manifest.from_json(json.dumps(changed, allow_nan=True))
+    except ManifestError:
+        return
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    assert np.isfinite(manifest.exit_costs()).all()
