@@ -1,4 +1,7 @@
-"""Run a bundle on a device: sensors, stages, answers in time, and the cloud over MQTT."""
+"""Run a bundle on a device: sensors, stages, answers in time, and the cloud over MQTT.
+
+Importing this package loads nothing but the standard library; its names load what they need.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,47 @@ from typing import TYPE_CHECKING
 from gatewise_training._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gatewise_edge.device import Answer, Device
     from gatewise_edge.errors import LinkError, SelfTestError, SensorError, WireError
+    from gatewise_edge.link import InProcessLink, Link
+    from gatewise_edge.mqtt import MqttLink
+    from gatewise_edge.sensors import Sensors
+    from gatewise_edge.stages import StageRunner, self_test
     from gatewise_edge.wire import Request, Response
 
 __all__ = [
+    "Answer",
+    "Device",
+    "InProcessLink",
+    "Link",
     "LinkError",
+    "MqttLink",
     "Request",
     "Response",
     "SelfTestError",
     "SensorError",
+    "Sensors",
+    "StageRunner",
     "WireError",
+    "self_test",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "Answer": "device",
+        "Device": "device",
+        "InProcessLink": "link",
+        "Link": "link",
         "LinkError": "errors",
+        "MqttLink": "mqtt",
         "Request": "wire",
         "Response": "wire",
         "SelfTestError": "errors",
         "SensorError": "errors",
+        "Sensors": "sensors",
+        "StageRunner": "stages",
         "WireError": "errors",
+        "self_test": "stages",
     },
 )

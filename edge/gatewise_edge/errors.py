@@ -4,7 +4,7 @@
 
     GatewiseError
     ├── WireError       a message that cannot be used      (.reason, .id)
-    ├── SensorError     a feature that cannot be had       (.sensor)
+    ├── SensorError     a feature that cannot be had       (.sensor, .why)
     ├── SelfTestError   a bundle that computes otherwise   (.differences)
     └── LinkError       a cloud that cannot be reached     (.url)
 
@@ -12,6 +12,8 @@ A bundle that cannot be read at all is a :class:`gatewise_export.bundle.BundleEr
 """
 
 from __future__ import annotations
+
+from typing import Literal
 
 from gatewise_training.errors import GatewiseError
 
@@ -43,11 +45,21 @@ class SensorError(GatewiseError):
     ----------
     sensor : str
         Name of the feature, or of the feature group that was read.
+    why : {"sensor", "sensor-late", "missing", "infinite"}
+        It failed; it blocked until it was too late; its value is NaN where the model allows
+        none; its value is infinite or beyond float32.
     """
 
-    def __init__(self, sensor: str, message: str) -> None:
+    def __init__(
+        self,
+        sensor: str,
+        message: str,
+        *,
+        why: Literal["sensor", "sensor-late", "missing", "infinite"] = "sensor",
+    ) -> None:
         super().__init__(message)
         self.sensor = sensor
+        self.why = why
 
 
 class SelfTestError(GatewiseError):

@@ -1,0 +1,73 @@
+"""One thread that may block in place of its caller."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+__all__ = ["Reader", "StillReading"]
+
+
+class StillReading(Exception):  # noqa: N818
+    """The work is not done; it goes on, and its result will not be used."""
+
+
+class _Job:
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+        self.done = threading.Event()
+        self.error: BaseException | None = None
+
+
+class Reader:
+    """Run work on a daemon thread, one piece at a time, each waited for no longer than allowed.
+
+    A thread cannot be stopped. While abandoned work still blocks, the next piece waits for it
+    within its own time and is then given up in turn: nothing piles up, nothing runs twice at a
+    time, and the program can still end.
+    """
+
+    def __init__(self) -> None:
+        self._free = threading.Semaphore(1)
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def run(self, work: Callable[[], None], timeout: float) -> None:
+        """Run `work` and return when it is done; raise what it raises.
+
+        Raises
+        ------
+        StillReading
+            If it is not done after `timeout` seconds.
+        """
+        until = time.monotonic() + timeout
+        if not self._free.acquire(timeout=max(0.0, timeout)):
+            raise StillReading
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._loop, name="gatewise-sensors", daemon=True)
+            self._thread.start()
+        job = _Job(work)
+        self._jobs.put(job)
+        if not job.done.wait(max(0.0, until - time.monotonic())):
+            raise StillReading
+        if job.error is not None:
+            raise job.error
+
+    def close(self) -> None:
+        """End the thread, waiting for at most a second."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            self._thread.join(timeout=1.0)
+            self._thread = None
+
+    def _loop(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job.work()
+            except BaseException as error:
+                job.error = error
+            finally:
+                self._free.release()
+                job.done.set()

@@ -1,0 +1,506 @@
+"""A device: an instance in, exactly one answer out, before its deadline.
+
+The stages run one after the other and buy their features as they come. An instance that no
+stage stops for goes to the cloud; if no usable response is there in time, the last stage's
+answer is given and marked ``fallback``.
+
+Deciding is event-driven: :meth:`Device.begin` runs the stages and sends what must be sent,
+:meth:`Device.advance` says whether the cloud's part is over. :meth:`Device.answer` is the two
+with real waiting between; a simulator in virtual time calls them itself.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise_edge.errors import SensorError, WireError
+from gatewise_edge.link import Link
+from gatewise_edge.offload import DONE, RESEND, Offloads, Outcome, Outstanding
+from gatewise_edge.sensors import Meter, Reading, Row, Sensors, Source
+from gatewise_edge.stages import StageOutput, StageRunner, self_test
+from gatewise_edge.wire import MAX_PAYLOAD, Request, decode_response, encode_request, new_id
+from gatewise_export.bundle import Bundle
+from gatewise_training.costs import request_bytes
+from gatewise_training.errors import InputError
+
+__all__ = ["Answer", "Device", "Pending", "Policy", "Route"]
+
+Policy = Literal["system", "edge-only", "cloud-only"]
+Route = Literal["edge", "cloud", "fallback"]
+
+#: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
+_GUARD: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """The one answer to an instance.
+
+    Attributes
+    ----------
+    label : int, float, str or bool
+        The class, as the user's data names it.
+    class_index : int
+        Its index among the bundle's classes.
+    probabilities : ndarray of float64, shape (n_classes,)
+    route : {"edge", "cloud", "fallback"}
+        A stage stopped here; the cloud answered; the cloud, or a sensor, was needed and
+        failed, and the last finished stage stands in.
+    stage : int
+        The stage whose answer this is; the number of stages for the cloud's.
+    cost : float
+        Features acquired, and the price of the offload if one was made.
+    latency_ms : float
+        From the call to the answer, in milliseconds.
+    reason : str
+        Why this route. edge: ``stopped``, ``last-stage``, ``edge-only``. cloud: ``offloaded``,
+        ``missing``, ``cloud-only``. fallback: ``no-link``, ``link-down``, ``full``, ``unsent``,
+        ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's trouble as
+        ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``, ``sensor-late:<name>``.
+    acquired : tuple of int
+        Features bought, as indices.
+    """
+
+    label: Hashable
+    class_index: int
+    probabilities: NDArray[np.float64]
+    route: Route
+    stage: int
+    cost: float
+    latency_ms: float
+    reason: str
+    acquired: tuple[int, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Case:
+    """An instance on its way to an answer. Times in seconds on the device's clock."""
+
+    reading: Reading
+    started: float
+    deadline: float
+    finished: StageOutput | None = None
+    stage: int = -1
+    error: SensorError | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """An instance whose request is out; see :meth:`Device.advance`."""
+
+    case: _Case
+    item: Outstanding
+
+    @property
+    def wake_at(self) -> float:
+        """When to advance next if no response comes before, in seconds on the device's clock."""
+        return self.item.wake_at
+
+
+@dataclass(slots=True)
+class _Counts:
+    edge: int = 0
+    cloud: int = 0
+    fallback: int = 0
+    errors: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Plan:
+    """What the manifest settles once for all instances."""
+
+    names: tuple[str, ...]
+    classes: tuple[Hashable, ...]
+    cloud_inputs: NDArray[np.intp]
+    has_cloud: bool
+    stages_take_nan: bool
+    cloud_takes_nan: bool
+    offload_price: float
+    request_price: float
+    needed: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
+
+
+class Device:
+    """Answers instances with a bundle's stages and, for the hard ones, the cloud.
+
+    Parameters
+    ----------
+    bundle : Bundle or path
+    link : Link, optional
+        The way to the cloud; the device opens and closes it. Without one every hard instance
+        is a fallback.
+    sensors : Sensors, optional
+        For :meth:`answer` without a row. The device closes them, too.
+    deadline_ms : float, default 500
+        Milliseconds from the call within which an answer is given.
+    policy : {"system", "edge-only", "cloud-only"}, default "system"
+        For measurements: ``edge-only`` never offloads, the last stage always answers;
+        ``cloud-only`` buys the cloud model's features and offloads every instance at once.
+    outstanding : int, default 32
+        Requests out at a time, at most (several threads may ask for answers).
+    check : bool, default True
+        Run the bundle's self-test first.
+    clock : callable, default time.monotonic
+        Seconds, steady.
+
+    Raises
+    ------
+    BundleError
+        If the bundle cannot be read or run.
+    SelfTestError
+        If it computes otherwise here than where it was packed.
+    InputError
+        If a setting is out of range, or the sensors do not fit the bundle.
+
+    Examples
+    --------
+    >>> with Device("bundle/") as device:  # doctest: +SKIP
+    ...     device.answer([0.1, 2.0, 3.5]).label
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path,
+        *,
+        link: Link | None = None,
+        sensors: Sensors | None = None,
+        deadline_ms: float = 500.0,
+        policy: Policy = "system",
+        outstanding: int = 32,
+        check: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
+        self.deadline_ms = _positive("deadline_ms", deadline_ms)
+        self.policy = policy
+        self._runner = StageRunner(self.bundle)
+        self._plan = _plan(self.bundle, self._runner)
+        if policy not in get_args(Policy):
+            raise InputError(f"policy {policy!r}; choose one of {', '.join(get_args(Policy))}")
+        if policy == "cloud-only" and not self._plan.has_cloud:
+            raise InputError("policy cloud-only: the bundle has no cloud model")
+        if outstanding < 1:
+            raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
+        if link is not None and request_bytes(len(self._plan.cloud_inputs)) > MAX_PAYLOAD:
+            raise InputError(
+                f"the cloud model reads {len(self._plan.cloud_inputs)} features, "
+                f"more than a message of {MAX_PAYLOAD} bytes can carry"
+            )
+        if check:
+            self_test(self.bundle, self._runner)
+        costs = self.bundle.manifest.feature_costs()
+        self._meter = Meter(costs)
+        self._sensors = sensors
+        self._source: Source | None = None
+        if sensors is not None:
+            asks_cloud = link is not None and policy != "edge-only"
+            needed = self._plan.cloud_inputs if asks_cloud else ()
+            self._source = sensors.bind(costs, [*self._plan.needed, *needed])
+        self._clock = clock
+        self._guard = min(_GUARD, self.deadline_ms / 1e4)
+        self._offloads = Offloads(limit=outstanding)
+        self._counts = _Counts()
+        # Guards the two above. Never held while the link sends: the link's callback takes it.
+        self._changed = threading.Condition()
+        self._link = link
+        if link is not None:
+            link.open(self._receive)
+
+    # -- life ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the link and the sensors. May be called twice."""
+        if self._link is not None:
+            self._link.close()
+        if self._sensors is not None:
+            self._sensors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counts so far.
+
+        ``edge``, ``cloud``, ``fallback`` and ``errors`` (SensorError) sum to the instances;
+        ``bytes_up`` and ``bytes_down`` are payload bytes; the rest are those of
+        :class:`gatewise_edge.offload.OffloadCounts`.
+        """
+        with self._changed:
+            return asdict(self._counts) | asdict(self._offloads.counts)
+
+    # -- answering -------------------------------------------------------------------------
+
+    def answer(self, row: ArrayLike | None = None) -> Answer:
+        """Classify one instance.
+
+        Parameters
+        ----------
+        row : array-like of shape (n_features,), optional
+            All values, in the manifest's order; only what is needed is read and paid. Without
+            it the sensors are read.
+
+        Raises
+        ------
+        SensorError
+            If a value that the first stage needs cannot be had or is refused: the one case
+            with no local answer to fall back on.
+        InputError
+            If the row does not fit the bundle, or there are neither a row nor sensors.
+        """
+        step = self.begin(row)
+        while isinstance(step, Pending):
+            with self._changed:
+                if step.item.outcome is None:
+                    self._changed.wait(max(0.0, step.wake_at - self._clock()))
+            step = self.advance(step)
+        return step
+
+    def begin(self, row: ArrayLike | None = None) -> Answer | Pending:
+        """Run the stages; send the instance to the cloud if none stops.
+
+        Returns
+        -------
+        Answer or Pending
+            Pending: call :meth:`advance` at its ``wake_at``, or when the link has delivered.
+        """
+        started = self._clock()
+        reading = Reading(self._source_of(row), self._plan.names, self._meter)
+        case = _Case(reading, started, started + self.deadline_ms / 1000.0 - self._guard)
+        if self.policy == "cloud-only":
+            return self._offload(case, "cloud-only")
+        stopped = self._run_stages(case)
+        if stopped:
+            return self._local(case, "edge", "stopped")
+        if case.error is not None:
+            if case.error.why == "missing" and self._plan.cloud_takes_nan and self._may_offload:
+                return self._offload(case, "missing")
+            return self._fall_back(case, _trouble(case.error))
+        if not self._plan.has_cloud:
+            return self._local(case, "edge", "last-stage")
+        if self.policy == "edge-only":
+            return self._local(case, "edge", "edge-only")
+        return self._offload(case, "offloaded")
+
+    def advance(self, pending: Pending) -> Answer | Pending:
+        """Look after a request that is out: retry it, end it, or leave it.
+
+        Returns
+        -------
+        Answer or Pending
+            `pending` itself while the outcome is open.
+        """
+        item = pending.item
+        with self._changed:
+            step = self._offloads.poll(item, self._clock())
+            if step == RESEND:
+                self._counts.bytes_up += len(item.payload)
+        if step == RESEND and self._link is not None:
+            self._link.send(item.payload)
+        if step != DONE:
+            return pending
+        assert item.outcome is not None
+        return self._conclude(pending.case, item.outcome)
+
+    # -- the stages ------------------------------------------------------------------------
+
+    def _source_of(self, row: ArrayLike | None) -> Source:
+        if row is not None:
+            return Row(row, len(self._plan.names))
+        if self._source is None:
+            raise InputError("no instance: give a row, or give the device sensors")
+        return self._source
+
+    def _run_stages(self, case: _Case) -> bool:
+        """Run the stages until one stops, all are done, or a feature cannot be had."""
+        runner = self._runner
+        for s, features in enumerate(runner.inputs):
+            try:
+                x = case.reading.acquire(
+                    features,
+                    allow_missing=self._plan.stages_take_nan,
+                    timeout=case.deadline - self._clock(),
+                )
+            except SensorError as error:
+                case.error = error
+                return False
+            case.finished, case.stage = runner.run(s, x[np.newaxis]), s
+            if case.finished.stops(runner.thresholds[s])[0]:
+                return True
+        return False
+
+    def _local(self, case: _Case, route: Route, reason: str, extra_cost: float = 0.0) -> Answer:
+        finished = case.finished
+        assert finished is not None
+        return self._give(
+            case,
+            index=int(finished.labels[0]),
+            probabilities=finished.probabilities[0],
+            route=route,
+            stage=case.stage,
+            extra_cost=extra_cost,
+            reason=reason,
+        )
+
+    # -- the cloud -------------------------------------------------------------------------
+
+    @property
+    def _may_offload(self) -> bool:
+        return self._plan.has_cloud and self.policy != "edge-only"
+
+    def _offload(self, case: _Case, reason: str) -> Answer | Pending:
+        case.reason = reason
+        # Known at once to be in vain? Then the cloud model's features are not bought.
+        if self._link is None:
+            return self._fall_back(case, "no-link")
+        if not self._link.ready:
+            return self._fall_back(case, "link-down")
+        if len(self._offloads) >= self._offloads.limit:
+            with self._changed:
+                self._offloads.counts.full += 1
+            return self._fall_back(case, "full")
+        try:
+            x = case.reading.acquire(
+                self._plan.cloud_inputs,
+                allow_missing=self._plan.cloud_takes_nan,
+                timeout=case.deadline - self._clock(),
+            )
+        except SensorError as error:
+            case.error = error
+            return self._fall_back(case, _trouble(error))
+        now = self._clock()
+        ttl_ms = math.floor(1000.0 * (case.deadline - now))
+        if ttl_ms <= 0:
+            return self._fall_back(case, "deadline")
+        manifest = self.bundle.manifest
+        request = Request(
+            id=new_id(),
+            model=manifest.name,
+            version=manifest.version,
+            ttl_ms=ttl_ms,
+            X=x[np.newaxis],
+        )
+        payload = encode_request(request)
+        with self._changed:
+            item = self._offloads.open(request, payload, now, case.deadline)
+        if item is None:
+            return self._fall_back(case, "full")
+        sent = self._link.send(payload)
+        with self._changed:
+            if sent:
+                self._counts.bytes_up += len(payload)
+            else:
+                self._offloads.abandon(item, self._clock())
+        return Pending(case, item)
+
+    def _receive(self, payload: bytes) -> None:
+        """Take in a response; on the link's thread."""
+        try:
+            response = decode_response(payload)
+        except WireError:
+            response = None
+        with self._changed:
+            self._counts.bytes_down += len(payload)
+            if response is None:
+                self._offloads.counts.invalid += 1
+            elif self._offloads.receive(response, self._clock()) is not None:
+                self._changed.notify_all()
+
+    def _conclude(self, case: _Case, outcome: Outcome) -> Answer:
+        response = outcome.response
+        if outcome.kind == "answered" and response is not None:
+            if response.probabilities.shape[1] == len(self._plan.classes):
+                return self._give(
+                    case,
+                    index=int(response.labels[0]),
+                    probabilities=response.probabilities[0].astype(np.float64),
+                    route="cloud",
+                    stage=len(self._runner),
+                    extra_cost=self._plan.offload_price,
+                    reason=case.reason,
+                )
+            return self._fall_back(case, "cloud:classes", self._plan.offload_price)
+        if outcome.kind == "unsent":
+            return self._fall_back(case, "unsent")
+        reason = "timeout" if response is None else f"cloud:{response.error}"
+        return self._fall_back(case, reason, self._plan.request_price)
+
+    def _fall_back(self, case: _Case, reason: str, extra_cost: float = 0.0) -> Answer:
+        """Answer with the last finished stage; run the stages first if none has run."""
+        if case.finished is None and self.policy == "cloud-only":
+            self._run_stages(case)
+        if case.finished is None:
+            with self._changed:
+                self._counts.errors += 1
+            assert case.error is not None
+            raise case.error
+        return self._local(case, "fallback", reason, extra_cost)
+
+    def _give(
+        self,
+        case: _Case,
+        *,
+        index: int,
+        probabilities: NDArray[np.float64],
+        route: Route,
+        stage: int,
+        extra_cost: float,
+        reason: str,
+    ) -> Answer:
+        acquired = case.reading.acquired
+        answer = Answer(
+            label=self._plan.classes[index],
+            class_index=index,
+            probabilities=probabilities,
+            route=route,
+            stage=stage,
+            cost=case.reading.meter + extra_cost,
+            latency_ms=1000.0 * (self._clock() - case.started),
+            reason=reason,
+            acquired=tuple(np.flatnonzero(acquired).tolist()),
+        )
+        with self._changed:
+            setattr(self._counts, route, getattr(self._counts, route) + 1)
+        return answer
+
+
+def _plan(bundle: Bundle, runner: StageRunner) -> _Plan:
+    manifest = bundle.manifest
+    prices = manifest.cloud_prices()
+    inputs = manifest.cloud_inputs()
+    return _Plan(
+        names=tuple(manifest.feature_names),
+        classes=tuple(manifest.classes),
+        cloud_inputs=inputs,
+        has_cloud=manifest.cloud is not None,
+        stages_take_nan=manifest.missing["stages"] == "allowed",
+        cloud_takes_nan=manifest.missing["cloud"] == "allowed",
+        offload_price=prices.of_offload(len(inputs)),
+        request_price=prices.request + prices.byte * request_bytes(len(inputs)),
+        needed=np.unique(np.concatenate(runner.inputs)),
+    )
+
+
+def _trouble(error: SensorError) -> str:
+    return f"{error.why}:{error.sensor}"
+
+
+def _positive(what: str, value: Any) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise InputError(f"{what} is {value!r}; it must be a positive number")
+    return float(value)

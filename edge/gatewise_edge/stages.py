@@ -1,0 +1,205 @@
+"""Run a bundle's stages in onnxruntime, and prove on the spot that they compute what they should.
+
+A stage's graph gives raw margins; the stop score, the label and the probabilities are made of
+them by :mod:`gatewise_training.decision`, the very functions that training chose the thresholds
+with. One row or many go the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_edge.errors import SelfTestError
+from gatewise_export.bundle import Bundle, BundleError
+from gatewise_training.decision import exit_stages, labels, probabilities, split, stops
+
+if TYPE_CHECKING:
+    from gatewise_export.manifest import StageSpec
+
+__all__ = ["StageOutput", "StageRunner", "self_test"]
+
+Matrix = NDArray[np.float32]
+
+
+class StageOutput:
+    """What one stage says of some instances.
+
+    Parameters
+    ----------
+    outputs : ndarray of float32, shape (n, n_outputs)
+        As the graph gave them.
+    spec : StageSpec
+        The stage's entry in the manifest.
+
+    Attributes
+    ----------
+    outputs : ndarray of float32, shape (n, n_outputs)
+    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
+    score : ndarray of float32, shape (n,)
+        The stop score.
+    """
+
+    __slots__ = ("_spec", "margins", "outputs", "score")
+
+    def __init__(self, outputs: Matrix, spec: StageSpec) -> None:
+        self._spec = spec
+        self.outputs = outputs
+        self.margins, self.score = split(outputs, spec.score)
+
+    def stops(self, threshold: float | None) -> NDArray[np.bool_]:
+        """Which instances stop here, shape (n,)."""
+        return stops(self.score, threshold)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Class indices, shape (n,)."""
+        return labels(self.margins)
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, n_classes)."""
+        return probabilities(self.margins, self._spec.link)
+
+
+class StageRunner:
+    """The stages of a bundle, one onnxruntime session each.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        Its files are hash-checked as they are read.
+
+    Attributes
+    ----------
+    inputs : tuple of ndarray of intp
+        Each stage's features, in the order of its graph's input.
+    thresholds : tuple of float or None
+        The active operating point's.
+
+    Raises
+    ------
+    BundleError
+        If a stage is of a kind that this runtime cannot run, or its graph cannot be loaded or
+        has other inputs or outputs than the manifest says.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        manifest = bundle.manifest
+        self.specs = tuple(manifest.stages)
+        self.inputs = tuple(manifest.stage_inputs(s) for s in range(len(self.specs)))
+        self.thresholds: tuple[float | None, ...] = tuple(manifest.active_point.thresholds)
+        self._sessions = [_session(bundle.read(spec.file), spec) for spec in self.specs]
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def run(self, stage: int, x: Matrix) -> StageOutput:
+        """Run one stage.
+
+        Parameters
+        ----------
+        stage : int
+        x : ndarray of float32, shape (n, k)
+            The stage's own inputs, in its order.
+        """
+        (outputs,) = self._sessions[stage].run(None, {"x": x})
+        return StageOutput(outputs, self.specs[stage])
+
+    def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
+        """Run every stage on whole instances, shape (n, n_features), whoever stops where."""
+        return tuple(
+            self.run(s, np.ascontiguousarray(X[:, self.inputs[s]])) for s in range(len(self))
+        )
+
+    def exits(self, outputs: Sequence[StageOutput]) -> NDArray[np.int64]:
+        """First stage that stops, shape (n,); the number of stages where none does."""
+        return exit_stages([o.score for o in outputs], self.thresholds)
+
+
+def _session(graph: bytes, spec: StageSpec) -> Any:
+    import onnxruntime
+
+    if spec.kind != "graph":
+        raise BundleError(f"stage file {spec.file}: this runtime cannot run kind {spec.kind!r}")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # two threads are slower on models this small
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    try:
+        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        # onnxruntime's errors have no common base of their own.
+        why = str(error).splitlines()[0][:200]
+        raise BundleError(f"stage file {spec.file} is not a model that runs here: {why}") from None
+    given = [(i.name, i.type, i.shape[1:]) for i in session.get_inputs()]
+    if given != [("x", "tensor(float)", [len(spec.inputs)])]:
+        raise BundleError(f"stage file {spec.file}: its graph's inputs are {given}")
+    made = [(o.type, o.shape[1:]) for o in session.get_outputs()]
+    if made != [("tensor(float)", [spec.outputs])]:
+        raise BundleError(f"stage file {spec.file}: its graph's outputs are {made}")
+    return session
+
+
+def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
+    """Run the bundle's sample row by row and compare with what was computed at packing.
+
+    Margins must be equal bit for bit; exits and labels follow from them.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    runner : StageRunner, optional
+        The bundle's, if there is one already.
+
+    Returns
+    -------
+    int
+        Rows tested.
+
+    Raises
+    ------
+    SelfTestError
+        With what differed, and in how many rows.
+    BundleError
+        If the bundle has no usable sample.
+    """
+    runner = StageRunner(bundle) if runner is None else runner
+    sample = bundle.sample()
+    X = sample["X"]
+    rows = [runner.run_all(X[i : i + 1]) for i in range(len(X))]
+    exits = np.concatenate([runner.exits(row) for row in rows])
+    if bundle.manifest.cloud is None:
+        exits = np.minimum(exits, len(runner) - 1)
+    chosen = np.array(
+        [row[min(e, len(row) - 1)].labels[0] for row, e in zip(rows, exits, strict=True)]
+    )
+    differences = {
+        f"stage_{s}": _rows_unlike(
+            np.concatenate([row[s].outputs for row in rows]), sample[f"stage_{s}"]
+        )
+        for s in range(len(runner))
+    }
+    differences["exit"] = int(np.count_nonzero(exits != sample["exit"]))
+    on_device = exits < len(runner)
+    differences["label"] = int(np.count_nonzero((chosen != sample["label"]) & on_device))
+    differences = {name: count for name, count in differences.items() if count}
+    if differences:
+        told = ", ".join(
+            f"{name} in {count} of {len(X)} rows" for name, count in differences.items()
+        )
+        raise SelfTestError(
+            f"bundle {bundle.path} computes otherwise here than where it was packed: {told}",
+            differences,
+        )
+    return len(X)
+
+
+def _rows_unlike(got: Matrix, expected: Matrix) -> int:
+    """Rows that differ in any bit; one NaN is as good as another."""
+    same = (got.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(got) & np.isnan(expected))
+    return int(np.count_nonzero(~same.all(axis=1)))
