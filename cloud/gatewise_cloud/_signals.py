@@ -1,0 +1,26 @@
+"""SIGTERM as Ctrl-C: both ask a program to finish what it holds and end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["until_interrupted"]
+
+
+@contextmanager
+def until_interrupted() -> Iterator[None]:
+    """Run the block until it ends, or until SIGTERM or Ctrl-C. For the main thread.
+
+    An exception ends the block (not an event that a handler sets: setting it may meet the very
+    lock that the interrupted thread holds). What comes after the block runs with the former
+    handlers, so that a second signal ends the program at once.
+    """
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, before)

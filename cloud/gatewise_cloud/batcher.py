@@ -1,0 +1,251 @@
+"""Which request runs when, with whom: a bounded queue, expiry, duplicates, batches. Pure.
+
+A batch holds requests of one model only, the oldest request first, and never waits for
+company: it takes what is queued, up to `max_batch` instances. The clock is an argument, so a
+simulator runs this very code in virtual time. Not thread-safe: its owner holds a lock.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Batch", "Batcher", "ModelKey", "Offer", "Taken", "Ticket", "Verdict"]
+
+ModelKey = tuple[str, str]
+"""Name and version of a model."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Ticket:
+    """A request in the worker.
+
+    Parameters
+    ----------
+    device : str
+    id : bytes
+    digest : bytes
+        Of the payload: an id that comes again with other content is not a duplicate.
+    model : tuple of str
+        Name and version.
+    rows : ndarray of float32, shape (n, k)
+        All tickets of one model have the same k.
+    arrived, expires : float
+        Seconds on the owner's monotonic clock. The time to live counts from the arrival here:
+        devices' clocks drift.
+    """
+
+    device: str
+    id: bytes
+    digest: bytes
+    model: ModelKey
+    rows: NDArray[np.float32]
+    arrived: float
+    expires: float
+
+    @property
+    def key(self) -> tuple[str, bytes, bytes]:
+        """What makes two requests the same."""
+        return self.device, self.id, self.digest
+
+
+class Verdict(Enum):
+    """What became of a request that was offered."""
+
+    QUEUED = "queued"
+    BUSY = "busy"
+    """The queue is full."""
+    DUPLICATE = "duplicate"
+    """The same request is queued or being answered: its answer will do for both."""
+    REPEATED = "repeated"
+    """The same request was answered: here is its answer again."""
+
+
+class Offer(NamedTuple):
+    """Outcome of :meth:`Batcher.offer`; `answer` only for :attr:`Verdict.REPEATED`."""
+
+    verdict: Verdict
+    answer: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Requests of one model that run together."""
+
+    model: ModelKey
+    tickets: tuple[Ticket, ...]
+
+    @property
+    def rows(self) -> NDArray[np.float32]:
+        """All instances, in the order of the tickets: float32, shape (n, k)."""
+        if len(self.tickets) == 1:
+            return self.tickets[0].rows
+        return np.concatenate([ticket.rows for ticket in self.tickets])
+
+    def split(self, *results: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
+        """Hand each ticket its slice of every result.
+
+        Parameters
+        ----------
+        *results : ndarray, shape (n, ...)
+
+        Yields
+        ------
+        tuple
+            The ticket, then one slice of each result.
+        """
+        start = 0
+        for ticket in self.tickets:
+            stop = start + len(ticket.rows)
+            yield ticket, *(result[start:stop] for result in results)
+            start = stop
+
+
+class Taken(NamedTuple):
+    """Outcome of :meth:`Batcher.take`."""
+
+    batch: Batch | None
+    expired: list[Ticket]
+
+
+class Batcher:
+    """The worker's queue and its memory of what it answered.
+
+    Parameters
+    ----------
+    capacity : int, default 1024
+        Requests queued at most; a further one is told that the worker is busy.
+    max_batch : int, default 16
+        Instances in one run at most. A request with more instances runs alone.
+    memory : int, default 4096
+        Answers remembered at most.
+    memory_bytes : int, default 16 MiB
+        Their payloads at most.
+    memory_seconds : float, default 60
+        How long an answer is remembered.
+
+    Notes
+    -----
+    A request that was offered stays known until :meth:`finish` or :meth:`forget`, or until it
+    expires. Only answers are remembered: what was refused, or expired, may be tried again.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int = 1024,
+        max_batch: int = 16,
+        memory: int = 4096,
+        memory_bytes: int = 16 << 20,
+        memory_seconds: float = 60.0,
+    ) -> None:
+        self.capacity = capacity
+        self.max_batch = max_batch
+        self.memory = memory
+        self.memory_bytes = memory_bytes
+        self.memory_seconds = memory_seconds
+        self._queues: dict[ModelKey, deque[tuple[int, Ticket]]] = {}
+        self._arrivals = 0
+        self._queued = 0
+        self._open: set[tuple[str, bytes, bytes]] = set()
+        self._answers: OrderedDict[tuple[str, bytes, bytes], tuple[float, bytes]] = OrderedDict()
+        self._answer_bytes = 0
+
+    def __len__(self) -> int:
+        """Requests queued."""
+        return self._queued
+
+    @property
+    def remembered(self) -> int:
+        """Answers in memory."""
+        return len(self._answers)
+
+    def offer(self, ticket: Ticket, now: float) -> Offer:
+        """Queue a request, unless it is known or the queue is full.
+
+        Parameters
+        ----------
+        ticket : Ticket
+        now : float
+            Seconds on the clock of the ticket.
+        """
+        self._trim(now)
+        if ticket.key in self._open:
+            return Offer(Verdict.DUPLICATE)
+        known = self._answers.get(ticket.key)
+        if known is not None:
+            return Offer(Verdict.REPEATED, known[1])
+        if self._queued >= self.capacity:
+            return Offer(Verdict.BUSY)
+        self._open.add(ticket.key)
+        self._queues.setdefault(ticket.model, deque()).append((self._arrivals, ticket))
+        self._arrivals += 1
+        self._queued += 1
+        return Offer(Verdict.QUEUED)
+
+    def take(self, now: float) -> Taken:
+        """Take the next batch: the model whose request waits longest, and what fits with it.
+
+        Requests that expired are taken out and forgotten.
+        """
+        expired: list[Ticket] = []
+        for model in list(self._queues):
+            self._drop_expired(model, now, expired)
+        if not self._queues:
+            return Taken(None, expired)
+        model = min(self._queues, key=lambda m: self._queues[m][0][0])
+        tickets: list[Ticket] = []
+        rows = 0
+        while model in self._queues:
+            ticket = self._queues[model][0][1]
+            rows += len(ticket.rows)
+            if tickets and rows > self.max_batch:
+                break
+            tickets.append(ticket)
+            self._pop(model)
+            self._drop_expired(model, now, expired)
+        return Taken(Batch(model, tuple(tickets)), expired)
+
+    def _drop_expired(self, model: ModelKey, now: float, expired: list[Ticket]) -> None:
+        """Drop what expired from the front of a model's queue."""
+        while model in self._queues and self._queues[model][0][1].expires <= now:
+            expired.append(self._queues[model][0][1])
+            self._open.discard(expired[-1].key)
+            self._pop(model)
+
+    def _pop(self, model: ModelKey) -> None:
+        queue = self._queues[model]
+        queue.popleft()
+        self._queued -= 1
+        if not queue:
+            del self._queues[model]
+
+    def finish(self, ticket: Ticket, answer: bytes, now: float) -> None:
+        """Remember the answer of a request that was taken."""
+        self._open.discard(ticket.key)
+        self._answers[ticket.key] = (now, answer)
+        self._answer_bytes += len(answer)
+        self._trim(now)
+
+    def forget(self, ticket: Ticket) -> None:
+        """Let go of a request that was taken and could not be answered: it may come again."""
+        self._open.discard(ticket.key)
+
+    def _trim(self, now: float) -> None:
+        """Forget the oldest answers until number, bytes and age are within bounds."""
+        while self._answers:
+            answered, answer = next(iter(self._answers.values()))
+            if (
+                len(self._answers) <= self.memory
+                and self._answer_bytes <= self.memory_bytes
+                and now - answered < self.memory_seconds
+            ):
+                return
+            self._answers.popitem(last=False)
+            self._answer_bytes -= len(answer)

@@ -1,0 +1,62 @@
+"""Errors of the cloud's room.
+
+::
+
+    GatewiseError
+    ├── BrokerError    a broker that cannot be started   (.host, .port)
+    ├── ModelError     a bundle that cannot be served    (.model)
+    └── RefusedRows    instances a model does not take   (.reason)
+
+A broker that runs but cannot be reached is a :class:`gatewise_edge.errors.LinkError`, a bundle
+that computes otherwise here a :class:`gatewise_edge.errors.SelfTestError`.
+"""
+
+from __future__ import annotations
+
+from gatewise_training.errors import GatewiseError
+
+__all__ = ["BrokerError", "ModelError", "RefusedRows"]
+
+
+class BrokerError(GatewiseError):
+    """A broker that cannot be started here.
+
+    Attributes
+    ----------
+    host : str
+    port : int
+        Where it should have listened; 0 if any free port would have done.
+    """
+
+    def __init__(self, host: str, port: int, message: str) -> None:
+        super().__init__(message)
+        self.host = host
+        self.port = port
+
+
+class ModelError(GatewiseError):
+    """A bundle whose high-cost model cannot be served.
+
+    Attributes
+    ----------
+    model : str
+        Name and version of the bundle.
+    """
+
+    def __init__(self, model: str, message: str) -> None:
+        super().__init__(message)
+        self.model = model
+
+
+class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault
+    """Instances that a model does not take.
+
+    Attributes
+    ----------
+    reason : str
+        ``shape``, ``missing`` or ``infinite``, as in :class:`gatewise_edge.errors.WireError`.
+    """
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason

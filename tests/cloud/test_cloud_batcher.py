@@ -1,0 +1,230 @@
+"""The batcher against a model of what it promises, in virtual time."""
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gatewise_cloud.batcher import Batcher, Ticket, Verdict
+
+DIGITS, WINE = ("digits", "1"), ("wine", "2")
+
+
+def ticket(
+    number=0, *, rows=1, model=DIGITS, arrived=0.0, ttl=1.0, device="pi", digest=b"d", value=None
+):
+    return Ticket(
+        device=device,
+        id=number.to_bytes(16, "big"),
+        digest=digest,
+        model=model,
+        rows=np.full((rows, 3), number if value is None else value, np.float32),
+        arrived=arrived,
+        expires=arrived + ttl,
+    )
+
+
+def numbers(batch):
+    return [int.from_bytes(t.id, "big") for t in batch.tickets]
+
+
+def test_takes_what_is_queued_up_to_the_largest_batch():
+    batcher = Batcher(max_batch=16)
+    for number in range(20):
+        assert batcher.offer(ticket(number), 0.0).verdict is Verdict.QUEUED
+    batch, expired = batcher.take(0.0)
+    assert numbers(batch) == list(range(16))
+    assert expired == []
+    assert len(batcher) == 4
+    assert numbers(batcher.take(0.0).batch) == [16, 17, 18, 19]
+    assert batcher.take(0.0) == (None, [])
+
+
+def test_rows_of_several_requests_run_together_and_come_apart_again():
+    batcher = Batcher()
+    for number, rows in enumerate([2, 1, 3]):
+        batcher.offer(ticket(number, rows=rows), 0.0)
+    batch = batcher.take(0.0).batch
+    assert batch.rows.dtype == np.float32
+    labels = batch.rows[:, 0].astype(int)
+    doubled = batch.rows * 2
+    parts = list(batch.split(labels, doubled))
+    assert [(numbers(batch)[i], part[1].tolist()) for i, part in enumerate(parts)] == [
+        (0, [0, 0]),
+        (1, [1]),
+        (2, [2, 2, 2]),
+    ]
+    assert [part[2].shape for part in parts] == [(2, 3), (1, 3), (3, 3)]
+
+
+def test_a_request_larger_than_a_batch_runs_alone():
+    batcher = Batcher(max_batch=4)
+    for number, rows in enumerate([1, 9, 1]):
+        batcher.offer(ticket(number, rows=rows), 0.0)
+    assert [numbers(batcher.take(0.0).batch) for _ in range(3)] == [[0], [1], [2]]
+
+
+def test_models_do_not_mix_and_the_oldest_goes_first():
+    batcher = Batcher()
+    for number, model in enumerate([WINE, DIGITS, WINE, DIGITS]):
+        batcher.offer(ticket(number, model=model), 0.0)
+    first, second = batcher.take(0.0).batch, batcher.take(0.0).batch
+    assert (first.model, numbers(first)) == (WINE, [0, 2])
+    assert (second.model, numbers(second)) == (DIGITS, [1, 3])
+
+
+def test_full_is_busy_at_once_and_may_be_tried_again():
+    batcher = Batcher(capacity=2)
+    assert [batcher.offer(ticket(n), 0.0).verdict for n in range(3)] == [
+        Verdict.QUEUED,
+        Verdict.QUEUED,
+        Verdict.BUSY,
+    ]
+    batcher.take(0.0)
+    assert batcher.offer(ticket(2), 0.0).verdict is Verdict.QUEUED
+
+
+def test_expired_requests_are_dropped_and_forgotten():
+    batcher = Batcher()
+    batcher.offer(ticket(0, ttl=1.0), 0.0)
+    batcher.offer(ticket(1, ttl=3.0), 0.0)
+    batch, expired = batcher.take(1.0)
+    assert numbers(batch) == [1]
+    assert [t.id for t in expired] == [ticket(0).id]
+    assert batcher.offer(ticket(0, arrived=1.0), 1.0).verdict is Verdict.QUEUED
+
+
+def test_a_queue_of_expired_requests_gives_no_batch():
+    batcher = Batcher()
+    for number in range(5):
+        batcher.offer(ticket(number, ttl=0.0, model=DIGITS if number % 2 else WINE), 0.0)
+    batch, expired = batcher.take(0.0)
+    assert batch is None
+    assert len(expired) == 5
+    assert len(batcher) == 0
+
+
+def test_a_duplicate_is_dropped_while_the_first_is_open_and_answered_again_afterwards():
+    batcher = Batcher()
+    batcher.offer(ticket(7), 0.0)
+    assert batcher.offer(ticket(7), 0.1).verdict is Verdict.DUPLICATE
+    (taken,) = batcher.take(0.2).batch.tickets
+    assert batcher.offer(ticket(7), 0.3).verdict is Verdict.DUPLICATE
+    batcher.finish(taken, b"answer", 0.4)
+    assert batcher.offer(ticket(7), 0.5) == (Verdict.REPEATED, b"answer")
+
+
+def test_another_device_or_other_content_is_no_duplicate():
+    batcher = Batcher()
+    for other in [ticket(7), ticket(7, device="other"), ticket(7, digest=b"other")]:
+        assert batcher.offer(other, 0.0).verdict is Verdict.QUEUED
+
+
+def test_what_failed_may_come_again():
+    batcher = Batcher()
+    batcher.offer(ticket(7), 0.0)
+    (taken,) = batcher.take(0.0).batch.tickets
+    batcher.forget(taken)
+    assert batcher.offer(ticket(7), 0.0).verdict is Verdict.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("bounds", "kept"),
+    [
+        ({"memory": 3}, 3),
+        ({"memory_bytes": 25}, 2),
+        ({"memory_seconds": 4.5}, 5),
+    ],
+)
+def test_memory_is_bounded_by_count_bytes_and_age(bounds, kept):
+    batcher = Batcher(**bounds)
+    for number in range(10):
+        batcher.offer(ticket(number, arrived=number), number)
+        (taken,) = batcher.take(number).batch.tickets
+        batcher.finish(taken, b"ten bytes.", number)
+    assert batcher.remembered == kept
+    again = [batcher.offer(ticket(n, arrived=9.0), 9.0).verdict for n in range(10)]
+    assert again == [Verdict.QUEUED] * (10 - kept) + [Verdict.REPEATED] * kept
+
+
+class BatcherMachine(RuleBasedStateMachine):
+    """Any order of offers, takes, answers and waits: nothing lost, doubled or out of bounds."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+        self.batcher = Batcher(capacity=5, max_batch=4, memory=3, memory_seconds=10.0)
+        self.queued = {}  # key -> ticket, in order of arrival
+        self.running = []
+        self.answers = {}  # key -> (time, answer), oldest first
+
+    @rule(
+        number=st.integers(0, 7),
+        rows=st.integers(1, 6),
+        model=st.sampled_from([DIGITS, WINE]),
+        ttl=st.floats(0, 5),
+    )
+    def offer(self, number, rows, model, ttl):
+        given = ticket(number, rows=rows, model=model, arrived=self.now, ttl=ttl)
+        self.answers = {
+            key: (when, answer)
+            for key, (when, answer) in list(self.answers.items())[-3:]
+            if self.now - when < 10.0
+        }
+        verdict, answer = self.batcher.offer(given, self.now)
+        if given.key in self.queued or given.key in [t.key for t in self.running]:
+            assert verdict is Verdict.DUPLICATE
+        elif given.key in self.answers:
+            assert (verdict, answer) == (Verdict.REPEATED, self.answers[given.key][1])
+        elif len(self.queued) == 5:
+            assert verdict is Verdict.BUSY
+        else:
+            assert verdict is Verdict.QUEUED
+            self.queued[given.key] = given
+
+    @rule()
+    def take(self):
+        batch, expired = self.batcher.take(self.now)
+        for old in expired:
+            assert old.expires <= self.now
+            assert self.queued.pop(old.key) is old
+        if batch is None:
+            assert not self.queued
+            return
+        oldest = next(t for t in self.queued.values() if t.expires > self.now)
+        assert batch.tickets[0] is oldest
+        same = [t for t in self.queued.values() if t.model == oldest.model]
+        assert (
+            list(batch.tickets) == [t for t in same if t.expires > self.now][: len(batch.tickets)]
+        )
+        assert len(batch.tickets) == 1 or len(batch.rows) <= 4
+        parts = [part for _, part in batch.split(batch.rows)]
+        assert all((part == t.rows).all() for part, t in zip(parts, batch.tickets, strict=True))
+        for taken in batch.tickets:
+            del self.queued[taken.key]
+            self.running.append(taken)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def finish(self):
+        done = self.running.pop(0)
+        answer = b"%d" % len(self.answers)
+        self.batcher.finish(done, answer, self.now)
+        self.answers[done.key] = (self.now, answer)
+
+    @precondition(lambda self: self.running)
+    @rule()
+    def forget(self):
+        self.batcher.forget(self.running.pop())
+
+    @rule(seconds=st.floats(0, 4))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @invariant()
+    def bounded(self):
+        assert len(self.batcher) == len(self.queued) <= 5
+        assert self.batcher.remembered <= 3
+
+
+TestBatcherMachine = BatcherMachine.TestCase

@@ -1,0 +1,91 @@
+"""The high-cost model: what it answers, what it refuses, what is not served."""
+
+import numpy as np
+import pytest
+
+from gatewise_cloud import CloudModel, ModelError, RefusedRows
+from gatewise_edge.errors import SelfTestError
+from gatewise_export.bundle import Bundle, BundleError
+
+
+@pytest.mark.parametrize("kind", ["margins", "classifier"])
+@pytest.mark.parametrize("n", [1, 5])
+def test_answers_labels_and_probabilities(tiny, tmp_path, kind, n):
+    model = CloudModel.from_bundle(tiny.write(tmp_path / "b", kind=kind))
+    X = tiny.rows(n)
+    labels, probabilities = model.answer(X)
+    want_labels, want_probabilities = tiny.expected(X)
+    assert labels.dtype == np.int64
+    assert probabilities.dtype == np.float32
+    np.testing.assert_array_equal(labels, want_labels)
+    # float32 against float64
+    np.testing.assert_allclose(probabilities, want_probabilities, atol=1e-6)
+
+
+def test_is_known_by_name_and_version(bundle):
+    model = CloudModel.from_bundle(Bundle.open(bundle), threads=2)
+    assert model.key == ("tiny", "1")
+    assert (model.n_inputs, model.n_classes) == (4, 3)
+    assert str(model) == "tiny 1"
+
+
+@pytest.mark.parametrize(
+    ("X", "reason"),
+    [
+        (np.zeros((1, 3), np.float32), "shape"),
+        (np.zeros(4, np.float32), "shape"),
+        (np.full((2, 4), np.inf, np.float32), "infinite"),
+        (np.full((2, 4), np.nan, np.float32), "missing"),
+    ],
+)
+def test_refuses_rows_that_it_does_not_take(bundle, X, reason):
+    with pytest.raises(RefusedRows) as caught:
+        CloudModel.from_bundle(bundle).answer(X)
+    assert caught.value.reason == reason
+
+
+def test_missing_values_pass_where_the_manifest_allows_them(tiny, tmp_path):
+    model = CloudModel.from_bundle(tiny.write(tmp_path / "b", missing="allowed"))
+    X = tiny.rows(2)
+    X[0, 0] = np.nan
+    model.check(X)
+    with pytest.raises(RefusedRows, match="infinite"):
+        model.check(np.full((1, 4), -np.inf, np.float32))
+
+
+def test_a_bundle_that_computes_otherwise_is_not_served(tiny, tmp_path):
+    with pytest.raises(SelfTestError, match="8 of 8 sample rows") as caught:
+        CloudModel.from_bundle(tiny.write(tmp_path / "b", spoil=True))
+    assert caught.value.differences == {"cloud_label": 8}
+
+
+@pytest.mark.parametrize(
+    ("kind", "graph", "message"),
+    [
+        ("margins", b"not a graph", "does not load"),
+        ("classifier", np.s_[:, :], "must have 2 output"),
+        ("margins", np.s_[:3, :], "does not load"),
+        ("margins", np.s_[:, :2], "probabilities for 8 instances"),
+    ],
+)
+def test_a_graph_that_does_not_fit_is_not_served(tiny, tmp_path, kind, graph, message):
+    if not isinstance(graph, bytes):
+        graph = tiny.linear_graph(tiny.W[graph])
+    path = tiny.write(tmp_path / "b", kind=kind, graph=graph)
+    with pytest.raises(ModelError, match=message) as caught:
+        CloudModel.from_bundle(path)
+    assert caught.value.model == "tiny 1"
+    assert "\n" not in str(caught.value)
+
+
+def test_a_damaged_bundle_is_not_served(tiny, tmp_path):
+    path = tiny.write(tmp_path / "b")
+    (path / "cloud.onnx").write_bytes(b"other")
+    with pytest.raises(BundleError, match=r"cloud\.onnx"):
+        CloudModel.from_bundle(path)
+
+
+def test_no_cloud_model_nothing_to_serve(tiny, tmp_path):
+    path = tiny.write(tmp_path / "b", has_cloud=False)
+    with pytest.raises(ModelError, match="has no cloud model"):
+        CloudModel.from_bundle(path)
