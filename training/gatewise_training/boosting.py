@@ -36,6 +36,7 @@ def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
         "learning_rate": 0.1,
         "min_data_in_leaf": 5,
         "max_bin": 255,
+        "feature_pre_filter": False,
     } | changes
 
 
@@ -155,6 +156,8 @@ class CoupledBooster:
         settings |= dict(params or {})
         if penalty.any():
             settings |= {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": penalty.tolist()}
+        # without a column that varies LightGBM grows nothing and fails a check of its own
+        self._idle = not (np.nanmin(x, axis=0) < np.nanmax(x, axis=0)).any()
         self._groups_open = bool(costs.shared.any() and strength > 0)
         data = lgb.Dataset(x, np.zeros(len(x)), params=settings, free_raw_data=True)
         self.booster = lgb.Booster(settings, data)
@@ -168,6 +171,8 @@ class CoupledBooster:
             From the current outputs, shape (n, n_outputs), to gradient and hessian of the
             summed loss, of the same shape.
         """
+        if self._idle:
+            return False
 
         def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
             gradient, hessian = derivatives(np.reshape(scores, (len(scores), -1)))

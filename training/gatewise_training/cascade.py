@@ -187,6 +187,7 @@ class Cascade(ClassifierMixin, BaseEstimator):
                 template=given,
                 allow_missing=self.allow_missing,
                 seed=seed,
+                n_jobs=self.n_jobs,
                 report=lambda what: report(0, 1, what),
             )
             return f0, said

@@ -89,7 +89,7 @@ def check_training(
     if len(classes) < 2:
         raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
     if counts.min() < 2:
-        rare = classes[counts.argmin()]
+        rare = classes.tolist()[counts.argmin()]
         raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
     pair = None
     if validation is not None:
@@ -104,7 +104,9 @@ def check_training(
         place = np.searchsorted(classes, y_val).clip(max=len(classes) - 1)
         unknown = classes[place] != y_val
         if unknown.any():
-            raise InputError(f"validation label {y_val[unknown][0]!r} is not in the training data")
+            raise InputError(
+                f"validation label {y_val[unknown].tolist()[0]!r} is not in the training data"
+            )
         pair = X_val, place.astype(np.int64)
     return Table(X, index.astype(np.int64), classes, weight / weight.mean(), pair)
 

@@ -239,7 +239,8 @@ class FeatureCosts:
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
         """Indices (or a mask) of features as a mask of shape (n_features,)."""
         chosen = np.zeros(self.n_features, bool)
-        chosen[np.asarray(features)] = True
+        index = np.asarray(features)
+        chosen[index if index.dtype == bool else index.astype(np.intp)] = True
         return chosen
 
     def of(self, features: ArrayLike, bought: ArrayLike | None = None) -> float:
@@ -255,10 +256,10 @@ class FeatureCosts:
         float
             Own prices of the new features and shared prices of the groups newly touched.
         """
-        new = self.mask(np.asarray(features, dtype=_index_dtype(features)))
+        new = self.mask(features)
         groups = self._touched(new)
         if bought is not None:
-            old = self.mask(np.asarray(bought, dtype=_index_dtype(bought)))
+            old = self.mask(bought)
             new &= ~old
             groups &= ~self._touched(old)
         return math.fsum([*self.own[new].tolist(), *self.shared[groups].tolist()])
@@ -308,10 +309,6 @@ class FeatureCosts:
     def __repr__(self) -> str:
         groups = f", {len(self.shared)} groups" if len(self.shared) else ""
         return f"FeatureCosts({self.n_features} features{groups}, total {self.total:g})"
-
-
-def _index_dtype(features: ArrayLike) -> type:
-    return bool if np.asarray(features).dtype == bool else np.intp
 
 
 def _check_price(what: str, price: float) -> None:

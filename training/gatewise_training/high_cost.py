@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,6 +21,8 @@ from gatewise_training.resampling import Resampling, Rows, cross_fit
 from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["HighCostModel", "train_high_cost_model"]
+
+Fit = Callable[[Rows, Rows | None, int | None], "HighCostModel"]
 
 SVM_ROWS = 16000
 """Above this many rows the kernel machine, quadratic in them, is not tried."""
@@ -139,6 +142,7 @@ def train_high_cost_model(
     template: Any = None,
     allow_missing: bool = False,
     seed: int = 0,
+    n_jobs: int | None = None,
     report: Callable[[str], None] = lambda _what: None,
 ) -> tuple[HighCostModel, NDArray[np.int64], NDArray[np.float64]]:
     """Train f0: the most accurate, on judging rows, of the families that fit the data.
@@ -154,6 +158,8 @@ def train_high_cost_model(
         Train clones of this one instead.
     allow_missing : bool, default False
     seed : int
+    n_jobs : int, optional
+        Parallel fits.
     report : callable
         Told what is being fitted.
 
@@ -164,30 +170,28 @@ def train_high_cost_model(
         Honest class indices on ``plan.held``.
     probabilities : ndarray of float64, shape (n_held, n_classes)
     """
-    best: tuple[float, HighCostModel, NDArray[np.int64], NDArray[np.float64]] | None = None
-    for kind, fit in _recipes(plan, n_classes, template, allow_missing, seed):
+    recipes = _recipes(plan, n_classes, template, allow_missing, seed)
+    fits = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(
+        joblib.delayed(_judged)(plan, fit) for _, fit in recipes
+    )
+    tried: list[_Tried] = []
+    for (kind, _), result in zip(recipes, fits, strict=True):
         report(f"high-cost model: {kind}")
-        model, answers = cross_fit(
-            plan,
-            fit,
-            lambda m, rows: np.column_stack(
-                [m.labels(plan.x[rows]), m.predict_proba(plan.x[rows])]
-            ),
-        )
-        said = answers[:, 0].astype(np.int64)
-        right = float(np.average(said == plan.y[plan.held], weights=plan.weight[plan.held]))
-        if best is None or right > best[0]:
-            best = right, model, said, answers[:, 1:]
-    assert best is not None
-    return best[1:]
+        tried.append(result)
+    held, weight = plan.y[plan.held], plan.weight[plan.held]
+    right = [float(np.average(said == held, weights=weight)) for _, said, _ in tried]
+    return tried[int(np.argmax(right))]
 
 
-def _answers(model: HighCostModel, x: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Labels in the first column, probabilities behind them."""
-    return np.column_stack([model.labels(x), model.predict_proba(x)])
+_Tried = tuple[HighCostModel, NDArray[np.int64], NDArray[np.float64]]
 
 
-Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
+def _judged(plan: Resampling, fit: Fit) -> _Tried:
+    def answers(model: HighCostModel, rows: Rows) -> NDArray[np.float64]:
+        return np.column_stack([model.labels(plan.x[rows]), model.predict_proba(plan.x[rows])])
+
+    model, held = cross_fit(plan, fit, answers)
+    return model, held[:, 0].astype(np.int64), held[:, 1:]
 
 
 def _recipes(

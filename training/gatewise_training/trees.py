@@ -210,8 +210,8 @@ def float32_below(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
     """
     with np.errstate(over="ignore"):
         rounded = np.asarray(threshold, np.float64).astype(np.float32)
-    above = rounded.astype(np.float64) > threshold
-    return np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
+        above = rounded.astype(np.float64) > threshold
+        return np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
 
 
 def _lightgbm_tree(block: str) -> _Tree:

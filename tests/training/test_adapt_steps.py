@@ -1,0 +1,168 @@
+"""The parts of Adapt, each with the certificate of its optimum."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import minimize
+from scipy.special import expit, logit
+
+from gatewise_training import FeatureCosts
+from gatewise_training.adapt.group_lasso import (
+    group_lasso,
+    prox_group_lasso,
+    smallest_zero_penalty,
+)
+from gatewise_training.adapt.lin import alternate
+from gatewise_training.adapt.m_step import LinearPair, MStep, curvature_bound
+from gatewise_training.adapt.qstep import entropy, q_step
+from gatewise_training.errors import InputError
+from gatewise_training.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
+
+NATS = arrays(np.float64, 12, elements=st.floats(0, 20))
+
+
+@given(NATS, NATS, st.floats(0.01, 1.0))
+def test_q_step_satisfies_kkt(keep, offload, p_full):
+    q = q_step(keep, offload, p_full)
+    assert q.mean() <= p_full + 1e-9
+    # stationarity: log odds of q is A - B - beta with one beta >= 0 for all rows ...
+    inner = (q > 1e-9) & (q < 1 - 1e-9)
+    beta = (keep - offload)[inner] - logit(q[inner])
+    if inner.any():
+        assert beta.max() - beta.min() < 1e-6
+        assert beta.mean() > -1e-6
+        # ... and complementary slackness
+        assert abs(beta.mean() * (p_full - q.mean())) < 1e-8
+
+
+@given(NATS, NATS, st.floats(0.05, 0.95), st.integers(0, 10**6))
+def test_no_feasible_q_is_better(keep, offload, p_full, seed):
+    def value(q):
+        return np.mean((1 - q) * keep + q * offload - entropy(q))
+
+    best = value(q_step(keep, offload, p_full))
+    rng = np.random.default_rng(seed)
+    for _ in range(20):
+        other = rng.random(len(keep))
+        other *= min(1.0, p_full / other.mean())
+        assert value(other) >= best - 1e-9
+
+
+def test_q_step_ends():
+    keep, offload = np.array([1.0, 2.0]), np.zeros(2)
+    assert q_step(keep, offload, 0.0).tolist() == [0.0, 0.0]
+    np.testing.assert_allclose(q_step(keep, offload, 1.0), expit(keep))
+    with pytest.raises(InputError, match="p_full"):
+        q_step(keep, offload, 1.5)
+
+
+def test_q_step_counts_weights_as_rows():
+    keep, offload = np.array([3.0, 1.0, 0.0]), np.zeros(3)
+    twice = q_step(np.repeat(keep, [2, 1, 1]), np.zeros(4), 0.3)
+    weighted = q_step(keep, offload, 0.3, np.array([2.0, 1.0, 1.0]))
+    np.testing.assert_allclose(weighted, twice[[0, 2, 3]], atol=1e-10)
+
+
+COSTS = FeatureCosts(
+    [1.0, 0.5, 2.0, 0.0, 1.0], group=["a", "a", None, "b", "b"], shared={"a": 1.5, "b": 0.7}
+)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_prox_minimises_its_problem(seed):
+    rng = np.random.default_rng(seed)
+    v, step = rng.normal(size=(5, 3)), 0.4
+
+    def value(u):
+        u = u.reshape(v.shape)
+        return 0.5 * np.sum((u - v) ** 2) + step * group_lasso(u, COSTS)
+
+    best = prox_group_lasso(v, COSTS, step)
+    for scale in (1e-1, 1e-3):
+        for _ in range(200):
+            assert value(best + scale * rng.normal(size=v.shape)) >= value(best) - 1e-12
+    rough = minimize(value, best.ravel() + 0.01, method="Powell", options={"maxfev": 20000})
+    assert value(best) <= rough.fun + 1e-9
+
+
+def test_shared_price_is_paid_once_a_group():
+    v = np.zeros((5, 2))
+    v[0], v[1] = [3.0, 4.0], [0.0, 12.0]
+    expected = 1.0 * 5 + 0.5 * 12 + 1.5 * 13
+    assert group_lasso(v, COSTS) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_derivatives_match_finite_differences(classes):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, classes, 6)
+    target = one_hot(y, classes)
+    m = rng.normal(size=target.shape)
+    for column in range(m.shape[1]):
+        up, down = m.copy(), m.copy()
+        up[:, column] += 1e-5
+        down[:, column] -= 1e-5
+        slope = (log_loss(up, target) - log_loss(down, target)) / 2e-5
+        np.testing.assert_allclose(log_loss_gradient(m, target)[:, column], slope, atol=1e-8)
+        bend = log_loss_gradient(up, target)[:, column] - log_loss_gradient(down, target)[:, column]
+        np.testing.assert_allclose(log_loss_hessian(m)[:, column], bend / 2e-5, atol=1e-8)
+
+
+def problem(seed, classes=2, gamma=0.01, n=120):
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, 5))
+    y = (z @ rng.normal(size=(5, classes)) + rng.normal(size=(n, classes))).argmax(axis=1)
+    target = one_hot(y, classes)
+    weight = np.ones(n)
+    return MStep(
+        z, target, rng.random(n) * 0.6, weight, COSTS, gamma,
+        curvature_bound(z, weight, target.shape[1]),
+    )  # fmt: skip
+
+
+def zero_pair(posed):
+    columns = posed.target.shape[1] + 1
+    return LinearPair(np.zeros((5, columns)), np.zeros(columns))
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("gamma", [0.0, 0.01, 0.05])
+def test_m_step_reaches_its_optimum(classes, gamma):
+    posed = problem(1, classes, gamma)
+    solved = posed.solve(zero_pair(posed), tol=1e-9, max_iter=20000)
+    assert posed.kkt_residual(solved) < 1e-8
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        near = LinearPair(
+            solved.weights + 0.01 * rng.normal(size=solved.weights.shape),
+            solved.bias + 0.01 * rng.normal(size=solved.bias.shape),
+        )
+        assert posed.objective(near) >= posed.objective(solved) - 1e-12
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_above_the_critical_penalty_nothing_is_bought(classes):
+    posed = problem(2, classes, 0.0)
+    # the optimum without features: intercepts only
+    huge = replace(posed, gamma=1e3, costs=FeatureCosts.uniform(5))
+    start = huge.solve(zero_pair(huge), tol=1e-10, max_iter=5000)
+    critical = smallest_zero_penalty(posed.gradient(start).weights, FeatureCosts.uniform(5))
+    for share, bought in ((1.001, False), (0.98, True)):
+        at = replace(posed, gamma=share * critical, costs=FeatureCosts.uniform(5))
+        solved = at.solve(start, tol=1e-9, max_iter=5000)
+        assert bool(np.any(solved.weights)) is bought
+
+
+@pytest.mark.parametrize("p_full", [0.0, 0.3, 0.8])
+def test_alternation_never_rises(p_full):
+    posed = problem(3, gamma=0.005)
+    f0_loss = np.random.default_rng(1).exponential(0.1, len(posed.z))
+    _, objectives = alternate(posed, f0_loss, p_full, zero_pair(posed), tol=1e-9, most=40)
+    assert len(objectives) > 1
+    assert np.diff(objectives).max() <= 1e-10

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_training import CloudPrices, FeatureCosts
+from gatewise_training.errors import InputError
+
+PRICE = st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 3))
+
+
+@st.composite
+def priced(draw):
+    n = draw(st.integers(1, 8))
+    own = draw(st.lists(PRICE, min_size=n, max_size=n))
+    group = draw(st.lists(st.integers(-1, 2), min_size=n, max_size=n))
+    shared = {g: draw(PRICE) for g in set(group) if g >= 0}
+    return own, group, shared
+
+
+def by_the_definition(own, group, shared, features):
+    features = set(features)
+    touched = {group[k] for k in features if group[k] >= 0}
+    return sum(own[k] for k in features) + sum(shared[g] for g in touched)
+
+
+@given(priced(), st.data())
+def test_cost_follows_the_definition(prices, data):
+    own, group, shared = prices
+    costs = FeatureCosts(own, group=group, shared=shared)
+    subset = st.sets(st.integers(0, len(own) - 1))
+    chosen, bought = data.draw(subset), data.draw(subset)
+    expected = by_the_definition(own, group, shared, chosen)
+    assert costs.of(sorted(chosen)) == pytest.approx(expected)
+    both = by_the_definition(own, group, shared, chosen | bought)
+    paid = by_the_definition(own, group, shared, bought)
+    assert costs.of(sorted(chosen), sorted(bought)) == pytest.approx(both - paid, abs=1e-9)
+    table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(bought))])
+    np.testing.assert_allclose(costs.per_instance(table), [expected, paid])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"own": [1.0, -2.0], "names": ["a", "b"]}, "'b' is -2.0"),
+        ({"own": [1.0, float("nan")], "names": ["a", "b"]}, "'b' is nan"),
+        ({"own": [float("inf")]}, "feature 0 is inf"),
+        ({"own": ["x"]}, "must be numbers"),
+        ({"own": []}, "list of prices"),
+        ({"own": [1.0], "names": ["a", "b"]}, "1 feature costs but 2 feature names"),
+        ({"own": [1.0, 1.0], "names": ["a", "a"]}, "'a' stands twice"),
+        ({"own": [1.0, 1.0], "group": ["g"]}, "2 feature costs but 1 group labels"),
+        ({"own": [1.0], "group": ["g"], "shared": {"h": 1.0}}, "group 'h', but no feature"),
+        ({"own": [1.0], "group": ["g"], "shared": {"g": -1.0}}, "group 'g' is -1.0"),
+    ],
+)
+def test_bad_prices_are_refused_by_name(arguments, says):
+    with pytest.raises(InputError, match=says):
+        FeatureCosts(**arguments)
+
+
+def test_cloud_prices_are_checked():
+    with pytest.raises(InputError, match="'byte' is -1"):
+        CloudPrices(byte=-1)
+
+
+TOML = """
+[features]
+age = 1.0
+chol = {own = 5.17, group = "blood"}
+fbs = {own = 3.10, group = "blood"}
+[groups]
+blood = 2.10
+"""
+CSV = "feature,own,group,shared\nage,1.0,,\nchol,5.17,blood,2.10\nfbs,3.10,blood,2.10\n"
+
+
+@pytest.mark.parametrize(("ending", "text"), [(".toml", TOML), (".csv", CSV)])
+def test_files_give_the_same_prices(tmp_path, ending, text):
+    file = tmp_path / f"costs{ending}"
+    file.write_text(text)
+    costs = FeatureCosts.from_file(file)
+    assert costs.names == ("age", "chol", "fbs")
+    assert costs.of([1, 2]) == pytest.approx(10.37)
+    assert FeatureCosts.from_file(file, names=["fbs", "age", "chol"]).own[0] == 3.10
+    with pytest.raises(InputError, match="no price for feature 'x'"):
+        FeatureCosts.from_file(file, names=["age", "chol", "fbs", "x"])
+    with pytest.raises(InputError, match="unknown feature 'fbs'"):
+        FeatureCosts.from_file(file, names=["age", "chol"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("c.toml", "[features]\na = -1\n", "'a' is -1"),
+        ("c.toml", "[features]\na = {price = 1}\n", "unknown 'price'"),
+        ("c.toml", "nonsense", "c.toml"),
+        ("c.csv", "name,own\na,1\n", "no column 'feature'"),
+        ("c.csv", "feature,own\na,x\n", "'x', not a number"),
+        ("c.csv", "feature,own\na,1\na,2\n", "'a' is empty or stands twice"),
+        ("c.csv", "feature,own\n", "lists no feature"),
+        ("c.txt", "", "must be .toml or .csv"),
+    ],
+)
+def test_bad_files_are_refused(tmp_path, name, text, says):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError, match=says):
+        FeatureCosts.from_file(tmp_path / name)
+
+
+def test_missing_file_is_refused(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        FeatureCosts.from_file(tmp_path / "none.toml")

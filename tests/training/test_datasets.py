@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gatewise_training import datasets
+from gatewise_training.errors import InputError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+@pytest.mark.parametrize("name", datasets.names())
+def test_bundled_sets_load(name):
+    data = datasets.load(name)
+    assert data.X.dtype == np.float32
+    assert data.X.shape == (len(data.y), len(data.feature_names))
+    assert data.feature_costs.names == data.feature_names
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    return pd.DataFrame({"a": rng.normal(size=9), "b": range(9), "kind": list("xyxyxyxyz")})
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+def test_tables_load(tmp_path, frame, ending):
+    path = tmp_path / f"t{ending}"
+    frame.to_csv(path, index=False) if ending == ".csv" else frame.to_parquet(path)
+    data = datasets.load(path, target="kind")
+    assert data.feature_names == ("a", "b")
+    np.testing.assert_array_equal(data.X[:, 1], range(9))
+    assert data.y.tolist() == list("xyxyxyxyz")
+    with pytest.raises(InputError, match="no column 'nope'; it has a, b, kind"):
+        datasets.load(path, target="nope")
+    with pytest.raises(InputError, match="say which column"):
+        datasets.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "No columns|empty"),
+        ("a,y\n", "no rows"),
+        ("a,a,y\n1,2,0\n", "'a' stands twice"),
+        ("a,y\nword,0\n", "'a' is not numbers"),
+        ("a,y\n1,\n2,1\n", "label 'y' is missing in 1 row"),
+        ("a,y\ninf,0\n1,1\n", "'a' has infinite"),
+        ("a,y\n1e300,0\n1,1\n", "'a' has infinite"),
+        ("y\n1\n", "no column beside the label"),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path, text, says):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=says):
+        datasets.load(path)
+
+
+def test_missing_and_strange_files_are_refused(tmp_path):
+    with pytest.raises(InputError, match="neither a file nor a bundled set"):
+        datasets.load("no-such-set")
+    (tmp_path / "t.xls").write_text("")
+    with pytest.raises(InputError, match="must be .csv"):
+        datasets.load(tmp_path / "t.xls")
+    (tmp_path / "t.npz").write_bytes(b"PK\x03\x04 broken")
+    with pytest.raises(InputError, match="not a readable npz"):
+        datasets.load(tmp_path / "t.npz")
+    np.savez(tmp_path / "u.npz", X=np.zeros((2, 2)))
+    with pytest.raises(InputError, match="no array 'y'"):
+        datasets.load(tmp_path / "u.npz")
+    np.savez(tmp_path / "o.npz", X=np.array([[object()]]), y=np.zeros(1))
+    with pytest.raises(InputError, match="not a readable npz"):
+        datasets.load(tmp_path / "o.npz")
+
+
+def test_real_prices_are_read():
+    if not SHARED.is_dir():
+        pytest.skip("the shared data folder is not beside this checkout")
+    heart = datasets.load(SHARED / "statlog_heart.npz")
+    chol, fbs = (heart.feature_names.index(n) for n in ("chol", "fbs"))
+    # Turney: 7.27 for cholesterol, then 3.10 for blood sugar from the same sample
+    assert heart.feature_costs.of([chol]) == pytest.approx(7.27)
+    assert heart.feature_costs.of([chol, fbs]) == pytest.approx(7.27 + 3.10)
+    tiny = datasets.load(SHARED / "mbne_tiny.npz")
+    assert {k: len(v) for k, v in tiny.parts.items()} == {
+        "train": 2000, "validation": 1000, "test": 2000,
+    }  # fmt: skip

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from gatewise_training.decision import (
+    ALWAYS_STOP,
+    exit_stages,
+    labels,
+    midway,
+    probabilities,
+    split,
+    stop_score,
+    stops,
+)
+
+FLOATS = st.floats(-50, 50, width=32)
+MARGINS = st.integers(1, 5).flatmap(lambda k: arrays(np.float32, (7, k), elements=FLOATS))
+
+
+@given(MARGINS)
+def test_score_grows_with_the_confidence_of_the_label(margins):
+    link = "sigmoid" if margins.shape[1] == 1 else "softmax"
+    p = probabilities(margins, link)
+    np.testing.assert_allclose(p.sum(axis=1), 1.0)
+    score = stop_score(margins)
+    assert (score >= 0).all()
+    sure = score > 1e-3
+    np.testing.assert_array_equal(p.argmax(axis=1)[sure], labels(margins)[sure])
+
+
+def test_nan_margins_go_on():
+    margins = np.array([[0.0, np.nan, 1.0], [0.0, 3.0, 1.0]], np.float32)
+    score = stop_score(margins)
+    assert np.isnan(score[0])
+    assert stops(score, ALWAYS_STOP).tolist() == [False, True]
+    assert stops(score, None).tolist() == [False, False]
+
+
+def test_column_score_is_the_last_output():
+    outputs = np.array([[1.0, 2.0, -3.0]], np.float32)
+    margins, score = split(outputs, "column")
+    assert margins.tolist() == [[1.0, 2.0]]
+    assert score.tolist() == [-3.0]
+
+
+@given(FLOATS, FLOATS)
+def test_midway_parts_two_scores(a, b):
+    low, high = np.float32(min(a, b)), np.float32(max(a, b))
+    if low < high:
+        threshold = np.float32(midway(float(low), float(high)))
+        assert low < threshold <= high
+
+
+def test_first_stage_that_clears_its_threshold_answers():
+    scores = [np.array([0.1, 0.9, np.nan], np.float32), np.array([0.8, 0.0, 0.3], np.float32)]
+    assert exit_stages(scores, (0.5, 0.5)).tolist() == [1, 0, 2]
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.0])
+def test_a_binary_tie_is_class_zero(margin):
+    assert labels(np.array([[margin]], np.float32)).tolist() == [0]

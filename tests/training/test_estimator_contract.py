@@ -1,0 +1,32 @@
+"""scikit-learn's own checks, on settings small enough to run them all."""
+
+from __future__ import annotations
+
+import pytest
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from gatewise_training import AdaptGBRT, AdaptLin, StagedCascade
+
+SYSTEMS = [
+    StagedCascade(LogisticRegression(), n_stages=2, families=("linear",)),
+    AdaptLin(LogisticRegression(), p_full=(0.3,), penalties=(0.1, 0.01)),
+    AdaptGBRT(LogisticRegression(), p_full=(0.3,), penalties=(0.001,), n_rounds=30, warm_up=10),
+]
+
+RESAMPLED = (
+    "rows are dealt out to judge and to fit: repeating a row and weighting it are then not the same"
+)
+
+
+def expected_failures(estimator):
+    return {
+        "check_sample_weight_equivalence_on_dense_data": RESAMPLED,
+        "check_sample_weight_equivalence_on_sparse_data": RESAMPLED,
+    }
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@parametrize_with_checks(SYSTEMS, expected_failed_checks=expected_failures)
+def test_estimator_contract(estimator, check):
+    check(estimator)
