@@ -1,0 +1,209 @@
+"""The graphs give the same bits as the flat models: `==`, no tolerance."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gatewise_export.onnx_graph import flat_graph
+from gatewise_training.linear import LinearModel
+from gatewise_training.trees import TreeEnsemble
+
+Floats = NDArray[np.float32]
+Model = TreeEnsemble | LinearModel
+F = np.float32
+
+
+def run(model: Model, x: Floats) -> Floats:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        flat_graph(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    assert [o.name for o in session.get_outputs()] == ["margins"]
+    out: Floats = session.run(None, {"x": x})[0]
+    return out
+
+
+def assert_same_bits(model: Model, x: Floats) -> None:
+    expected = model.margins(x)
+    got = run(model, x)
+    assert got.dtype == np.float32
+    assert got.shape == expected.shape == (len(x), model.n_outputs)
+    nan = np.isnan(expected)
+    assert (np.isnan(got) == nan).all()
+    assert (got.view(np.uint32) == expected.view(np.uint32))[~nan].all()
+
+
+def random_trees(
+    rng: np.random.Generator, n_trees: int, n_features: int, n_outputs: int, *, whole: bool
+) -> TreeEnsemble:
+    """Trees of depth 0 to 5, with values over many magnitudes, so that order shows."""
+    feature: list[int] = []
+    left: list[int] = []
+    right: list[int] = []
+
+    def grow(depth: int) -> int:
+        node = len(feature)
+        leaf = depth == 0 or rng.random() < 0.25
+        feature.append(-1 if leaf else int(rng.integers(n_features)))
+        left.append(-1)
+        right.append(-1)
+        if not leaf:
+            left[node] = grow(depth - 1)
+            right[node] = grow(depth - 1)
+        return node
+
+    roots = [grow(int(rng.integers(0, 6))) for _ in range(n_trees)]
+    n = len(feature)
+    value = rng.normal(size=(n, n_outputs if whole else 1)) * 10.0 ** rng.integers(-4, 5, (n, 1))
+    value[rng.random(value.shape) < 0.3] = 0.0
+    return TreeEnsemble(
+        feature=np.array(feature, np.int32),
+        threshold=np.round(rng.normal(size=n), 1).astype(F),
+        left=np.array(left, np.int32),
+        right=np.array(right, np.int32),
+        nan_left=rng.random(n) < rng.choice([0.0, 0.5, 1.0]),
+        value=value.astype(F),
+        roots=np.array(roots, np.int32),
+        output=np.full(n_trees, -1, np.int32)
+        if whole
+        else rng.integers(0, n_outputs, n_trees).astype(np.int32),
+        base=rng.normal(size=n_outputs).astype(F),
+        n_features=n_features,
+    )
+
+
+def random_rows(rng: np.random.Generator, n: int, n_features: int, *, missing: bool) -> Floats:
+    """Rows that often equal a threshold exactly."""
+    x = np.round(rng.normal(size=(n, n_features)), 1).astype(F)
+    if missing:
+        x[rng.random(x.shape) < 0.2] = np.nan
+    return x
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_trees=st.integers(1, 40),
+    n_features=st.integers(1, 8),
+    n_outputs=st.integers(1, 7),
+    rows=st.sampled_from([1, 2, 31, 200]),
+    whole=st.booleans(),
+    missing=st.booleans(),
+)
+def test_trees_give_the_same_bits(
+    seed: int, n_trees: int, n_features: int, n_outputs: int, rows: int, whole: bool, missing: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    trees = random_trees(rng, n_trees, n_features, n_outputs, whole=whole)
+    assert_same_bits(trees, random_rows(rng, rows, n_features, missing=missing))
+
+
+@pytest.mark.parametrize("rows", [1, 50, 3000])
+@pytest.mark.parametrize("whole", [False, True])
+def test_many_trees_and_outputs(rows: int, whole: bool) -> None:
+    rng = np.random.default_rng(rows)
+    trees = random_trees(rng, 300, 16, 27, whole=whole)
+    assert_same_bits(trees, random_rows(rng, rows, 16, missing=True))
+
+
+@pytest.mark.parametrize("n_features", [0, 1, 3])
+@pytest.mark.parametrize("rows", [1, 4])
+def test_trees_of_a_single_leaf(n_features: int, rows: int) -> None:
+    trees = TreeEnsemble(
+        feature=np.array([-1, -1], np.int32),
+        threshold=np.zeros(2, F),
+        left=np.array([-1, -1], np.int32),
+        right=np.array([-1, -1], np.int32),
+        nan_left=np.zeros(2, bool),
+        value=np.array([[0.25, 0, 1e-9], [0, 0, 0]], F),
+        roots=np.array([0, 1], np.int32),
+        output=np.array([-1, -1], np.int32),
+        base=np.array([-0.0, 0.1, 0.2], F),
+        n_features=n_features,
+    )
+    assert_same_bits(trees, np.full((rows, n_features), np.nan, F))
+
+
+def test_values_on_both_sides_of_a_threshold() -> None:
+    threshold = F(0.1)
+    trees = TreeEnsemble(
+        feature=np.array([0, -1, -1], np.int32),
+        threshold=np.array([threshold, 0, 0], F),
+        left=np.array([1, -1, -1], np.int32),
+        right=np.array([2, -1, -1], np.int32),
+        nan_left=np.zeros(3, bool),
+        value=np.array([[0], [1], [2]], F),
+        roots=np.zeros(1, np.int32),
+        output=np.zeros(1, np.int32),
+        base=np.zeros(1, F),
+        n_features=1,
+    )
+    x = np.array([[threshold], [np.nextafter(threshold, F(1))], [np.nan], [-np.inf], [np.inf]], F)
+    assert run(trees, x).ravel().tolist() == [1, 2, 2, 1, 2]
+    assert_same_bits(trees, x)
+
+
+def random_linear(rng: np.random.Generator, n_features: int, n_outputs: int) -> LinearModel:
+    magnitude = 10.0 ** rng.integers(-3, 4, (n_features, 1))
+    return LinearModel(
+        mean=rng.normal(size=n_features).astype(F),
+        scale=rng.exponential(size=n_features).astype(F),
+        weights=(rng.normal(size=(n_features, n_outputs)) * magnitude).astype(F),
+        bias=rng.normal(size=n_outputs).astype(F),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_features=st.integers(0, 40),
+    n_outputs=st.integers(1, 12),
+    rows=st.sampled_from([1, 2, 33, 500]),
+    missing=st.booleans(),
+)
+def test_linear_models_give_the_same_bits(
+    seed: int, n_features: int, n_outputs: int, rows: int, missing: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    model = random_linear(rng, n_features, n_outputs)
+    assert_same_bits(model, random_rows(rng, rows, n_features, missing=missing))
+
+
+def test_linear_models_on_data_with_a_large_offset() -> None:
+    rng = np.random.default_rng(0)
+    model = random_linear(rng, 64, 11)
+    x = (rng.normal(size=(1000, 64)) + 1e6).astype(F)
+    moved = LinearModel(np.full(64, 1e6, F), model.scale, model.weights, model.bias)
+    assert_same_bits(moved, x)
+    assert np.ptp(moved.margins(x)) > 1
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_same_model_gives_the_same_bytes(outputs: int) -> None:
+    def graphs() -> list[bytes]:
+        rng = np.random.default_rng(1)
+        models: list[Model] = [random_trees(rng, 20, 4, outputs, whole=False)]
+        models.append(random_linear(rng, 5, outputs))
+        return [flat_graph(m).SerializeToString(deterministic=True) for m in models]
+
+    assert graphs() == graphs()
+
+
+def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
+    rng = np.random.default_rng(2)
+    trees = flat_graph(random_trees(rng, 20, 4, 3, whole=True))
+    assert [n.op_type for n in trees.graph.node] == ["TreeEnsembleRegressor"]
+    linear = flat_graph(random_linear(rng, 5, 3))
+    assert len(linear.graph.node) == 7
+    for model in (trees, linear):
+        assert {o.domain: o.version for o in model.opset_import} == {"": 17, "ai.onnx.ml": 3}
+        assert model.ir_version == 8
+        onnx.checker.check_model(model, full_check=True)
