@@ -51,14 +51,15 @@ def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = Fal
     ValueError
         For infinite values, NaN unless allowed, text, names or widths that do not match.
     """
-    return validate_data(
-        estimator,
-        X,
-        reset=reset,
-        dtype=np.float32,
-        order="C",
-        ensure_all_finite="allow-nan" if allow_missing else True,
-    )
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        return validate_data(
+            estimator,
+            X,
+            reset=reset,
+            dtype=np.float32,
+            order="C",
+            ensure_all_finite="allow-nan" if allow_missing else True,
+        )
 
 
 def check_training(
@@ -72,14 +73,15 @@ def check_training(
         If there is one class only, a class of one row, or a validation label that training
         does not know; ValueError as :func:`check_rows`.
     """
-    X, y = validate_data(
-        estimator,
-        X,
-        y,
-        dtype=np.float32,
-        order="C",
-        ensure_all_finite="allow-nan" if allow_missing else True,
-    )
+    with np.errstate(over="ignore"):
+        X, y = validate_data(
+            estimator,
+            X,
+            y,
+            dtype=np.float32,
+            order="C",
+            ensure_all_finite="allow-nan" if allow_missing else True,
+        )
     check_classification_targets(y)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
@@ -104,9 +106,8 @@ def check_training(
         place = np.searchsorted(classes, y_val).clip(max=len(classes) - 1)
         unknown = classes[place] != y_val
         if unknown.any():
-            raise InputError(
-                f"validation label {y_val[unknown].tolist()[0]!r} is not in the training data"
-            )
+            label = y_val[unknown].tolist()[0]
+            raise InputError(f"validation label {label!r} is not in the training data")
         pair = X_val, place.astype(np.int64)
     return Table(X, index.astype(np.int64), classes, weight / weight.mean(), pair)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,9 +106,9 @@ def _bundled(name: str) -> Dataset:
 
 def _npz(path: Path) -> Dataset:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {key: file[key] for key in file.files}
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, BadZipFile, AttributeError, TypeError) as error:
         raise InputError(f"{path} is not a readable npz file: {error}") from error
     for key in ("X", "y"):
         if key not in arrays:
