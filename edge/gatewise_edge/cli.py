@@ -6,9 +6,10 @@ import json
 import os
 import signal
 import sys
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -77,30 +78,23 @@ def edge(
         link = MqttLink(
             broker, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
         )
-    tally = _Tally()
-    with (
-        _sigterm_ends(),
-        Device(
+    with _sigterm_ends() as ended:
+        runtime = Device(
             opened,
             link=link,
             deadline_ms=deadline_ms,
             policy=policy,  # type: ignore[arg-type]  # Device checks it
-        ) as runtime,
-    ):
-        if link is not None:
-            link.connect(connect_timeout)
-            note(f"device {link.device} at {link.url}")
-        try:
-            _serve(runtime, instances, limit, tally)
-        except _Terminated:
-            note("terminated")
-        finally:
-            summary = tally.summary() | {"counters": runtime.counters}
-            if as_json:
-                _print({"summary": summary})
-            else:
-                note(_in_words(summary))
-    if tally.errors:
+        )
+        tally = _Tally()
+        with runtime:
+            if link is not None:
+                link.connect(connect_timeout)
+                note(f"device {link.device} at {link.url}")
+            try:
+                _serve(runtime, instances, limit, tally)
+            finally:
+                _close_the_books(tally.summary() | {"counters": runtime.counters}, as_json)
+    if tally.errors and not ended:
         raise typer.Exit(1)
 
 
@@ -120,18 +114,17 @@ def _instances(data: str, names: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _lines(names: tuple[str, ...]) -> Iterator[Any]:
-    for line in sys.stdin:
-        if line.strip():
-            try:
-                yield read_json_line(line, names)
-            except InputError as error:
-                yield error
+    with open(0, encoding="utf-8", errors="replace", closefd=False) as standard_input:
+        for line in standard_input:
+            if line.strip():
+                try:
+                    yield read_json_line(line, names)
+                except InputError as error:
+                    yield error
 
 
 def _serve(device: Device, instances: Iterator[Any], limit: int | None, tally: _Tally) -> None:
-    for number, instance in enumerate(instances):
-        if number == limit:
-            return
+    for number, instance in enumerate(islice(instances, limit)):
         try:
             if isinstance(instance, InputError):
                 raise instance
@@ -174,16 +167,19 @@ class _Tally:
         self.routes: Counter[str] = Counter()
         self.errors = 0
         self._cost = 0.0
-        self._latencies: list[float] = []
+        self._count = 0
+        # The latest: a device may run for years.
+        self._latencies: deque[float] = deque(maxlen=100_000)
 
     def take(self, answer: Answer) -> None:
         self.routes[answer.route] += 1
+        self._count += 1
         self._cost += answer.cost
         self._latencies.append(answer.latency_ms)
 
     def summary(self) -> dict[str, Any]:
-        n = len(self._latencies)
-        quantiles = np.quantile(self._latencies, [0.5, 0.95, 0.99]) if n else [None] * 3
+        n = self._count
+        quantiles = np.quantile(np.array(self._latencies), [0.5, 0.95, 0.99]) if n else [None] * 3
         return {
             "instances": n + self.errors,
             "answers": {route: self.routes[route] for route in ("edge", "cloud", "fallback")},
@@ -205,15 +201,25 @@ def _in_words(summary: dict[str, Any]) -> str:
     )
 
 
+def _close_the_books(summary: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        _print({"summary": summary})
+    else:
+        note(_in_words(summary))
+
+
 @contextmanager
-def _sigterm_ends() -> Iterator[None]:
-    """Turn SIGTERM into an exception, so that the link says goodbye and the summary comes."""
+def _sigterm_ends() -> Iterator[list[str]]:
+    """End the block on SIGTERM in good order, as an exception: the link says goodbye."""
+    ended: list[str] = []
 
     def end(*_: object) -> NoReturn:
         raise _Terminated
 
     before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield ended
+    except _Terminated:
+        ended.append("SIGTERM")
     finally:
         signal.signal(signal.SIGTERM, before)

@@ -72,10 +72,13 @@ class Endpoint:
     ) -> None:
         parts = urlsplit(url)
         self.host, self.port = _host_and_port(parts)
-        self.url = f"{parts.scheme}://{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        self.url = f"{parts.scheme}://{host}:{self.port}"
         self.user = unquote(parts.username) if parts.username else None
         self.password = unquote(parts.password) if parts.password else None
         self.tls = parts.scheme == "mqtts"
+        if key_file is not None and cert_file is None:
+            raise InputError(f"key_file {key_file} needs its cert_file beside it")
         files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
         for what, path in files.items():
             if path is not None and not self.tls:

@@ -90,7 +90,8 @@ def _numbers(where: str, row: list[str], header: list[str], columns: Iterable[in
     for k in columns:
         text = row[k].strip()
         try:
-            values.append(np.nan if text.lower() in _MISSING else float(text))
+            # float() would also take Python's 1_000.
+            values.append(np.nan if text.lower() in _MISSING else float(text.replace("_", "?")))
         except ValueError:
             raise InputError(
                 f"{where}: {text[:40]!r} in column {header[k].strip()!r} is not a number"

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -145,6 +146,39 @@ def cloud_says(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return (X[:, 2] > 0).astype(np.int64), np.column_stack([1 - p, p])
 
 
+class TestLink:
+    """A link that does with each payload what the test says, on the sender's thread.
+
+    `behave(payload, receive)` is called for every payload; without it the cloud answers.
+    """
+
+    __test__ = False
+
+    def __init__(self, behave: Callable[[bytes, Callable[[bytes], None]], object] | None = None):
+        self.ready = True
+        self.takes = True
+        self.sent: list[bytes] = []
+        self.closed = 0
+        self._behave = behave or answers
+        self._receive: Callable[[bytes], None] = lambda payload: None
+
+    def open(self, receive: Callable[[bytes], None]) -> None:
+        self._receive = receive
+
+    def send(self, payload: bytes) -> bool:
+        self.sent.append(payload)
+        if self.takes:
+            self._behave(payload, self._receive)
+        return self.takes
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def answers(payload: bytes, receive: Callable[[bytes], None]) -> None:
+    receive(wire.encode_response(answer_to(wire.decode_request(payload, allow_missing=True))))
+
+
 # -- a broker and a peer -------------------------------------------------------------------
 
 
@@ -170,7 +204,9 @@ class Mosquitto:
         self.url = f"mqtt://127.0.0.1:{self.port}"
         self._config = folder / f"mosquitto-{self.port}.conf"
         self._config.write_text(
-            f"listener {self.port} 127.0.0.1\nset_tcp_nodelay true\nallow_anonymous true\n{extra}\n"
+            # Started by root it would change its user, who may not read the test's folder.
+            f"user root\nlistener {self.port} 127.0.0.1\nset_tcp_nodelay true\n"
+            f"allow_anonymous true\n{extra}\n"
         )
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -272,3 +308,19 @@ def make_peer(broker: Mosquitto) -> Iterator[Callable[..., Peer]]:
     yield make
     for peer in peers:
         peer.close()
+
+
+@pytest.fixture
+def tools() -> SimpleNamespace:
+    """Give the functions and classes above to tests."""
+    return SimpleNamespace(
+        answer_to=answer_to,
+        answers=answers,
+        cloud_says=cloud_says,
+        Link=TestLink,
+        linear_onnx=linear_onnx,
+        Mosquitto=Mosquitto,
+        names=NAMES,
+        sample_rows=sample_rows,
+        wait_for=wait_for,
+    )

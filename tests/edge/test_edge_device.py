@@ -1,0 +1,401 @@
+"""Every instance gets exactly one answer, in time, at the price of what was bought."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from gatewise_edge import wire
+from gatewise_edge.device import Answer, Device, Pending
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link import InProcessLink
+from gatewise_edge.sensors import Sensors
+from gatewise_training.costs import request_bytes
+from gatewise_training.errors import InputError
+
+EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
+LATER = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure: no
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]  # nobody is; stage 1 leans to yes, the cloud says no
+NAN = float("nan")
+OFFLOAD = 0.25 + 0.5 + 0.001 * request_bytes(3)
+
+
+def routes(device: Device) -> dict[str, int]:
+    return {k: device.counters[k] for k in ("edge", "cloud", "fallback", "errors")}
+
+
+def test_the_three_ways(bundle, tools):
+    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+        first, second, third = (device.answer(row) for row in (EASY, LATER, HARD))
+        assert routes(device) == {"edge": 2, "cloud": 1, "fallback": 0, "errors": 0}
+    assert (first.label, first.class_index, first.route, first.stage) == ("yes", 1, "edge", 0)
+    assert (first.reason, first.acquired, first.cost) == ("stopped", (0, 1), 1.5)
+    assert (second.label, second.route, second.stage) == ("no", "edge", 1)
+    assert (second.acquired, second.cost) == ((0, 1, 2), 13.5)
+    assert (third.label, third.route, third.stage) == ("no", "cloud", 2)
+    assert (third.reason, third.acquired) == ("offloaded", (0, 1, 2, 4))
+    assert third.cost == 17.5 + OFFLOAD
+    np.testing.assert_allclose(third.probabilities, [1 / (1 + np.exp(-10)), 4.54e-5], rtol=1e-3)
+    assert 0 < third.latency_ms < 500
+
+
+def test_decides_as_the_sample_says(bundle, tools):
+    for point in (0, 1):
+        active = bundle.with_active(point)
+        expected = active.sample()
+        with Device(active, link=InProcessLink(tools.cloud_says)) as device:
+            answers = [device.answer(row) for row in expected["X"]]
+        assert [a.stage for a in answers] == expected["exit"].tolist()
+        assert [a.class_index for a in answers] == expected["label"].tolist()
+        assert [a.cost for a in answers] == expected["cost"].tolist()
+
+
+def test_without_a_link_every_hard_instance_is_a_fallback(bundle):
+    with Device(bundle) as device:
+        answer = device.answer(HARD)
+    assert (answer.label, answer.route, answer.stage) == ("yes", "fallback", 1)
+    # The cloud model's feature e was not bought, and no request was paid.
+    assert (answer.reason, answer.cost, answer.acquired) == ("no-link", 13.5, (0, 1, 2))
+
+
+def test_with_the_link_down_the_clouds_features_are_not_bought(bundle, tools):
+    link = tools.Link()
+    link.ready = False
+    with Device(bundle, link=link) as device:
+        answer = device.answer(HARD)
+    assert (answer.route, answer.reason, answer.cost) == ("fallback", "link-down", 13.5)
+    assert link.sent == []
+    assert link.closed == 1
+
+
+def test_a_link_that_takes_nothing(bundle, tools):
+    link = tools.Link()
+    link.takes = False
+    with Device(bundle, link=link) as device:
+        answer = device.answer(HARD)
+        assert (device.counters["unsent"], device.counters["bytes_up"]) == (1, 0)
+    assert (answer.route, answer.reason) == ("fallback", "unsent")
+    assert answer.cost == 17.5  # e was bought, the request was not
+
+
+def test_a_silent_cloud(bundle, tools):
+    link = tools.Link(lambda payload, receive: None)
+    with Device(bundle, link=link, deadline_ms=80) as device:
+        started = time.monotonic()
+        answer = device.answer(HARD)
+        taken = time.monotonic() - started
+        counters = device.counters
+    assert (answer.label, answer.route, answer.reason) == ("yes", "fallback", "timeout")
+    assert taken < 0.08 + 0.03
+    assert 70 < answer.latency_ms < 80
+    # Asked twice, with the very same bytes.
+    assert len(link.sent) == 2
+    assert link.sent[0] == link.sent[1]
+    assert (counters["sent"], counters["retries"], counters["timeouts"]) == (1, 1, 1)
+    assert counters["bytes_up"] == 2 * len(link.sent[0])
+    assert answer.cost == pytest.approx(17.5 + 0.25 + 0.001 * request_bytes(3))
+
+
+def test_a_retry_is_answered_once(bundle, tools):
+    asked: list[bytes] = []
+
+    def second_time_lucky(payload, receive):
+        asked.append(payload)
+        if len(asked) == 2:
+            tools.answers(payload, receive)
+            tools.answers(payload, receive)
+
+    with Device(bundle, link=tools.Link(second_time_lucky), deadline_ms=200) as device:
+        answer = device.answer(HARD)
+        counters = device.counters
+    assert (answer.label, answer.route) == ("no", "cloud")
+    assert answer.cost == 17.5 + OFFLOAD
+    assert (counters["answered"], counters["duplicates"], counters["retries"]) == (1, 1, 1)
+
+
+def test_a_late_response_is_counted_and_not_used(bundle, tools):
+    held: list[tuple] = []
+    with Device(bundle, link=tools.Link(lambda *a: held.append(a)), deadline_ms=30) as device:
+        assert device.answer(HARD).route == "fallback"
+        for payload, receive in held[:1]:
+            tools.answers(payload, receive)
+        counters = device.counters
+    assert (counters["late"], counters["cloud"], counters["fallback"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "counter"),
+    [
+        ({"version": "8"}, "mismatched"),
+        ({"model": "other"}, "mismatched"),
+        ({"labels": [0, 0], "probabilities": [[0.5, 0.5]] * 2}, "mismatched"),
+        ({"id": bytes(16)}, "unknown"),
+    ],
+)
+def test_a_response_that_does_not_match_is_not_used(bundle, tools, changes, counter):
+    def wrong(payload, receive):
+        request = wire.decode_request(payload)
+        receive(wire.encode_response(tools.answer_to(request, **changes)))
+
+    with Device(bundle, link=tools.Link(wrong), deadline_ms=40) as device:
+        answer = device.answer(HARD)
+        assert device.counters[counter] >= 1
+    assert (answer.route, answer.reason) == ("fallback", "timeout")
+
+
+def test_a_response_with_other_classes_is_not_used(bundle, tools):
+    def wrong(payload, receive):
+        request = wire.decode_request(payload)
+        three = tools.answer_to(request, labels=[2], probabilities=[[0, 0, 1]])
+        receive(wire.encode_response(three))
+
+    with Device(bundle, link=tools.Link(wrong)) as device:
+        assert device.answer(HARD).reason == "cloud:classes"
+
+
+def test_noise_on_the_link_is_counted(bundle, tools):
+    def noise(payload, receive):
+        for junk in (b"", b"\xff\x00", payload):
+            receive(junk)
+        tools.answers(payload, receive)
+
+    with Device(bundle, link=tools.Link(noise)) as device:
+        assert device.answer(HARD).route == "cloud"
+        assert device.counters["invalid"] == 3
+
+
+@pytest.mark.parametrize(("code", "sent"), [("busy", 2), ("no-model", 2), ("failed", 1)])
+def test_errors_of_the_cloud(bundle, tools, code, sent):
+    def refuses(payload, receive):
+        refusal = wire.Response.refusal(wire.decode_request(payload), code)
+        receive(wire.encode_response(refusal))
+
+    link = tools.Link(refuses)
+    with Device(bundle, link=link, deadline_ms=100) as device:
+        answer = device.answer(HARD)
+    assert (answer.route, answer.reason) == ("fallback", f"cloud:{code}")
+    assert len(link.sent) == sent
+    assert answer.latency_ms < 100
+
+
+def test_a_model_that_raises_is_an_outcome(bundle):
+    def broken(X):
+        raise ZeroDivisionError("oh")
+
+    with Device(bundle, link=InProcessLink(broken)) as device:
+        assert device.answer(HARD).reason == "cloud:failed"
+
+
+def test_edge_only(bundle, tools):
+    link = tools.Link()
+    with Device(bundle, link=link, policy="edge-only") as device:
+        answer = device.answer(HARD)
+    assert (answer.label, answer.route, answer.reason) == ("yes", "edge", "edge-only")
+    assert (answer.cost, link.sent) == (13.5, [])
+
+
+def test_cloud_only(bundle, tools):
+    with Device(bundle, link=InProcessLink(tools.cloud_says), policy="cloud-only") as device:
+        answer = device.answer(EASY)
+    assert (answer.label, answer.route, answer.reason) == ("no", "cloud", "cloud-only")
+    assert (answer.acquired, answer.cost) == ((0, 2, 4), 17.0 + OFFLOAD)
+
+
+def test_cloud_only_falls_back_on_the_stages(bundle):
+    with Device(bundle, policy="cloud-only") as device:
+        answer = device.answer(EASY)
+    assert (answer.label, answer.route, answer.reason) == ("yes", "fallback", "no-link")
+    assert answer.cost == 1.5
+
+
+def test_a_bundle_without_a_cloud(make_bundle):
+    with Device(make_bundle(cloud=False)) as device:
+        answer = device.answer(HARD)
+    assert (answer.label, answer.route, answer.stage) == ("yes", "edge", 1)
+
+
+MISSING_A = [NAN, 0, 1.0, 0, 1.0, 0]
+MISSING_C = [0.1, 0, NAN, 0, 1.0, 0]
+MISSING_E = [0.1, 0, 0.1, 0, NAN, 0]
+
+
+def allowing(make_bundle, stages: str, cloud: str):
+    return make_bundle(f"{stages}-{cloud}", missing={"stages": stages, "cloud": cloud})
+
+
+def test_missing_where_nothing_allows_it(bundle, tools):
+    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+        with pytest.raises(SensorError, match="feature 'a' is missing"):
+            device.answer(MISSING_A)
+        later = device.answer(MISSING_C)
+        last = device.answer(MISSING_E)
+        assert routes(device) == {"edge": 0, "cloud": 0, "fallback": 2, "errors": 1}
+    assert (later.route, later.reason, later.stage) == ("fallback", "missing:c", 0)
+    assert later.cost == 13.5  # c was read, hence paid
+    assert (last.route, last.reason, last.stage) == ("fallback", "missing:e", 1)
+    assert last.cost == 17.5
+
+
+def test_missing_that_the_cloud_allows_goes_there(make_bundle, tools):
+    bundle = allowing(make_bundle, "refused", "allowed")
+    link = InProcessLink(lambda X: tools.cloud_says(np.nan_to_num(X)), allow_missing=True)
+    with Device(bundle, link=link) as device:
+        answers = [device.answer(row) for row in (MISSING_A, MISSING_C, MISSING_E)]
+    assert [a.route for a in answers] == ["cloud"] * 3
+    assert [a.reason for a in answers] == ["missing", "missing", "offloaded"]
+    with Device(bundle) as alone:
+        with pytest.raises(SensorError):
+            alone.answer(MISSING_A)
+        assert alone.answer(MISSING_C).stage == 0
+
+
+def test_missing_that_a_stage_allows_goes_on(make_bundle, tools):
+    bundle = allowing(make_bundle, "allowed", "refused")
+    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+        # a is NaN, so is stage 0's margin: it goes on, and stage 1 is sure.
+        answer = device.answer(MISSING_A)
+        assert (answer.route, answer.stage, answer.label) == ("edge", 1, "yes")
+        # Nobody is sure, and the cloud takes no NaN.
+        answer = device.answer(MISSING_C)
+        assert (answer.route, answer.reason) == ("fallback", "missing:c")
+
+
+def test_infinite_is_refused_everywhere(make_bundle, tools):
+    bundle = allowing(make_bundle, "allowed", "allowed")
+    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+        with pytest.raises(SensorError, match="'a' is infinite"):
+            device.answer([np.inf, 0, 0, 0, 0, 0])
+        answer = device.answer([0, 0, -np.inf, 0, 0, 0])
+        assert (answer.route, answer.reason, answer.stage) == ("fallback", "infinite:c", 0)
+        answer = device.answer([0, 0, 0, 0, 1e300, 0])
+        assert (answer.route, answer.reason, answer.stage) == ("fallback", "infinite:e", 1)
+        # What is not bought is not looked at.
+        assert device.answer([1, 0, np.inf, np.inf, np.inf, np.inf]).route == "edge"
+
+
+def test_sensors_are_read_only_as_far_as_needed(bundle, tools):
+    reads: list[str] = []
+
+    def sensor(name, value):
+        return lambda: reads.append(name) or value
+
+    sensors = Sensors(
+        {n: sensor(n, v) for n, v in zip("abe", [1.0, 0.0, 1.0], strict=True)},
+        groups={"blood": sensor("blood", [0.0, 0.0])},
+    )
+    with Device(bundle, link=InProcessLink(tools.cloud_says), sensors=sensors) as device:
+        assert device.answer().route == "edge"
+        assert reads == ["a", "b"]
+        reads.clear()
+        sensors._features["a"] = sensor("a", 0.0)
+        assert device.answer(HARD).route == "cloud"
+        assert reads == []
+
+
+def test_a_blocking_sensor_cannot_hold_up_the_answer(bundle):
+    gate = threading.Event()
+    sensors = Sensors({"a": lambda: 0.1, "b": lambda: 0.0, "c": lambda: float(gate.wait(10))})
+    with Device(bundle, sensors=sensors, deadline_ms=60) as device:
+        started = time.monotonic()
+        answer = device.answer()
+        assert time.monotonic() - started < 0.06 + 0.03
+        assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor-late:c", 0)
+        assert answer.cost == 1.5
+        # It blocks still: not even the first stage can be run in time.
+        with pytest.raises(SensorError):
+            device.answer()
+        gate.set()
+        assert device.answer().stage == 1
+
+
+def test_settings_are_checked(bundle, make_bundle):
+    for settings in (
+        {"deadline_ms": 0},
+        {"deadline_ms": NAN},
+        {"deadline_ms": "1"},
+        {"policy": "cloud"},
+        {"outstanding": 0},
+        {"sensors": Sensors({"a": lambda: 1.0})},
+        {"sensors": Sensors({"pulse": lambda: 1.0})},
+    ):
+        with pytest.raises(InputError):
+            Device(bundle, **settings)
+    with pytest.raises(InputError, match="no cloud model"):
+        Device(make_bundle(cloud=False), policy="cloud-only")
+    with Device(bundle) as device:
+        for row in (None, [1.0] * 5, "text"):
+            with pytest.raises(InputError):
+                device.answer(row)
+
+
+def test_several_threads_share_a_device(bundle, tools):
+    # Responses come back on a thread of their own, in another order than asked.
+    queue: list[tuple] = []
+    stop = threading.Event()
+
+    def answer_later():
+        while not stop.is_set() or queue:
+            if queue:
+                tools.answers(*queue.pop())
+            else:
+                stop.wait(0.001)
+
+    worker = threading.Thread(target=answer_later)
+    worker.start()
+    wrong: list[Answer] = []
+
+    def ask(seed: int) -> None:
+        for e in np.random.default_rng(seed).choice([-1.0, 1.0], 40):
+            answer = device.answer([0, 0, 0, 0, e, 0])
+            if answer.route != "cloud" or answer.class_index != (e > 0):
+                wrong.append(answer)
+
+    with Device(bundle, link=tools.Link(lambda *a: queue.append(a)), deadline_ms=5000) as device:
+        askers = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for asker in askers:
+            asker.start()
+        for asker in askers:
+            asker.join()
+        stop.set()
+        worker.join()
+        assert routes(device) == {"edge": 0, "cloud": 160, "fallback": 0, "errors": 0}
+    assert not wrong
+
+
+def test_no_more_requests_out_than_allowed(bundle, tools):
+    link = tools.Link(lambda *a: None)
+    with Device(bundle, link=link, outstanding=1) as device:
+        pending = device.begin(HARD)
+        assert isinstance(pending, Pending)
+        answer = device.answer(HARD)
+        assert (answer.route, answer.reason, answer.cost) == ("fallback", "full", 13.5)
+        assert device.counters["full"] == 1
+
+
+def test_virtual_time_drives_the_same_code(bundle, tools):
+    now = 100.0
+    held: list[tuple] = []
+    link = tools.Link(lambda *a: held.append(a))
+    with Device(bundle, link=link, deadline_ms=1000, clock=lambda: now) as device:
+        assert isinstance(device.begin(EASY), Answer)
+        pending = device.begin(HARD)
+        assert isinstance(pending, Pending)
+        assert pending.wake_at == pytest.approx(100.0 + 0.995 / 2)
+        now = pending.wake_at
+        assert device.advance(pending) is pending
+        assert len(held) == 2
+        assert pending.wake_at == pytest.approx(100.995)
+        now = 100.75
+        tools.answers(*held[0])
+        answer = device.advance(pending)
+        assert isinstance(answer, Answer)
+        assert (answer.route, answer.latency_ms) == ("cloud", pytest.approx(750.0))
+
+
+def test_labels_are_of_the_users_type(make_bundle, tools):
+    bundle = make_bundle(classes=(False, True))
+    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+        assert device.answer(EASY).label is True

@@ -1,0 +1,262 @@
+"""The link over a real broker: fast, never stale, and never in the way of an answer."""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import threading
+import time
+
+import numpy as np
+import paho.mqtt.client as paho
+import pytest
+
+from gatewise_edge import wire
+from gatewise_edge.device import Device
+from gatewise_edge.errors import LinkError, WireError
+from gatewise_edge.mqtt import Endpoint, MqttLink
+from gatewise_training.errors import InputError
+
+EASY = [1.0, 0, 0, 0, 0, 0]
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+
+
+def request(ttl_ms: int = 500) -> bytes:
+    X = np.ones((1, 3), np.float32)
+    return wire.encode_request(
+        wire.Request(id=wire.new_id(), model="small", version="7", ttl_ms=ttl_ms, X=X)
+    )
+
+
+def test_answers_come_back(bundle, broker, make_peer):
+    peer = make_peer()
+    link = MqttLink(broker.url, device="pi-1")
+    with Device(bundle, link=link) as device:
+        link.connect(5)
+        answers = [device.answer(HARD) for _ in range(30)]
+        assert device.counters["bytes_up"] == sum(map(len, peer.payloads))
+    assert {(a.route, a.label) for a in answers} == {("cloud", "no")}
+    # With Nagle's delay a round trip would take 40 ms and more.
+    assert statistics.median(a.latency_ms for a in answers) < 20
+    assert len({r.id for r in peer.requests}) == len(peer.requests)
+    assert all(0 < r.ttl_ms <= 500 for r in peer.requests)
+
+
+def test_nothing_is_in_the_way_of_small_packets(broker):
+    link = MqttLink(broker.url)
+    link.connect(5)
+    sock = link._client.socket()
+    assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+    link.close()
+
+
+def test_status_tells_birth_farewell_and_death(broker, make_peer, tools):
+    peer = make_peer()
+    for name in ("leaves", "dies"):
+        link = MqttLink(broker.url, device=name)
+        link.connect(5)
+        tools.wait_for(lambda name=name: (name, "online") in peer.statuses, "the birth message")
+        if name == "leaves":
+            link.close()
+            link.close()
+        else:
+            # The socket breaks without a goodbye, and the device does not come back.
+            link._client._reconnect_on_failure = False
+            link._client.socket().shutdown(socket.SHUT_RDWR)
+        tools.wait_for(lambda name=name: (name, "offline") in peer.statuses, "the last message")
+        link.close()
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def test_a_refused_broker_is_one_clear_line():
+    url = f"mqtt://user:secret@127.0.0.1:{free_port()}"
+    link = MqttLink(url)
+    started = time.monotonic()
+    with pytest.raises(LinkError, match=r"broker mqtt://127.* cannot be used: Conn.* refused") as e:
+        link.connect(5)
+    assert time.monotonic() - started < 3
+    assert "secret" not in str(e.value) + e.value.url
+    assert not link.ready
+    assert not link.send(request())
+    link.close()
+
+
+def test_a_broker_that_says_nothing_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        link = MqttLink(f"mqtt://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(LinkError, match=r"no answer within 0\.3 s"):
+            link.connect(0.3)
+        link.close()
+
+
+def test_a_broker_that_lets_nobody_in(tmp_path, tools):
+    closed = tools.Mosquitto(tmp_path, "allow_anonymous false")
+    link = MqttLink(closed.url)
+    with pytest.raises(LinkError, match="cannot be used: Not authorized"):
+        link.connect(5)
+    link.close()
+    closed.kill()
+
+
+def test_a_device_starts_before_its_broker(bundle, broker, make_peer, tools):
+    broker.kill()
+    link = MqttLink(broker.url)
+    with Device(bundle, link=link) as device:
+        answer = device.answer(HARD)
+        assert (answer.route, answer.reason, answer.cost) == ("fallback", "link-down", 13.5)
+        assert answer.latency_ms < 100
+        broker.start()
+        make_peer()
+        tools.wait_for(lambda: link.ready, "the link to come up by itself")
+        assert device.answer(HARD).route == "cloud"
+
+
+def test_broker_killed_on_the_way(bundle, broker, make_peer, tools):
+    peer = make_peer()
+    link = MqttLink(broker.url, device="pi-1")
+    deadline_ms, late = 150.0, 50.0
+    killed = threading.Event()
+
+    def dies_once(request):
+        if len(peer.requests) == 20 and not killed.is_set():
+            killed.set()
+            broker.kill()
+            return []
+        return [tools.answer_to(request)]
+
+    peer.behave = dies_once
+    with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
+        link.connect(5)
+        answers = []
+        for i in range(60):
+            started = time.monotonic()
+            answers.append(device.answer(HARD if i % 2 else EASY))
+            assert 1000 * (time.monotonic() - started) < deadline_ms + late
+        counters = device.counters
+        assert killed.is_set()
+        assert counters["edge"] + counters["cloud"] + counters["fallback"] == 60
+        assert {a.reason for a in answers} >= {"stopped", "offloaded", "link-down"}
+        # Back again: the link recovers, and nothing stale is sent.
+        before = len(peer.requests)
+        broker.start()
+        tools.wait_for(lambda: link.ready and peer._client.is_connected(), "both to reconnect")
+        tools.wait_for(lambda: device.answer(HARD).route == "cloud", "an answer after all")
+        fresh = peer.requests[before:]
+        assert {r.id for r in fresh}.isdisjoint(r.id for r in peer.requests[:before])
+
+
+def test_what_was_in_flight_is_dropped_on_reconnect(broker, tools, tmp_path):
+    """A broker that takes requests and never acknowledges them, then a real one on its port."""
+    broker.kill()
+    with socket.create_server(("127.0.0.1", broker.port)) as mute:
+        link = MqttLink(broker.url, device="pi-1", max_inflight=3)
+        link.open(lambda payload: None)
+        connection, _ = mute.accept()
+        connection.recv(1000)
+        connection.sendall(b"\x20\x02\x00\x00")  # CONNACK
+        subscribe = connection.recv(1000)
+        at = subscribe.index(b"\x82")
+        connection.sendall(b"\x90\x03" + subscribe[at + 2 : at + 4] + b"\x01")  # SUBACK
+        tools.wait_for(lambda: link.ready, "the subscription")
+        taken = [link.send(request()) for _ in range(5)]
+        # One of the three places is the birth message's.
+        assert taken == [True, True, False, False, False]
+        connection.close()
+    tools.wait_for(lambda: not link.ready, "the link to notice")
+    assert not link.send(request())
+    broker.start()
+    seen: list[bytes] = []
+    spy = paho.Client(paho.CallbackAPIVersion.VERSION2)
+    spy.on_message = lambda client, _, message: seen.append(message.payload)
+    spy.connect("127.0.0.1", broker.port)
+    spy.subscribe(wire.REQUESTS, 1)
+    spy.loop_start()
+    tools.wait_for(lambda: link.ready, "the link to come back", timeout=20)
+    fresh = request()
+    assert link.send(fresh)
+    tools.wait_for(lambda: fresh in seen, "the fresh request")
+    assert seen == [fresh]
+    spy.disconnect()
+    spy.loop_stop()
+    link.close()
+
+
+def test_several_devices_do_not_hear_each_other(bundle, broker, make_peer):
+    make_peer()
+    devices = [Device(bundle, link=MqttLink(broker.url, device=f"pi-{i}")) for i in range(3)]
+    for device in devices:
+        device._link.connect(5)
+    assert {device.answer(HARD).route for device in devices for _ in range(5)} == {"cloud"}
+    for device in devices:
+        assert device.counters["answered"] == 5
+        assert device.counters["unknown"] == 0
+        device.close()
+
+
+def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, tools, caplog):
+    make_peer()
+    link = MqttLink(broker.url)
+    got: list[bytes] = []
+
+    def receive(payload: bytes) -> None:
+        got.append(payload)
+        raise ValueError("a bug")
+
+    link.open(receive)
+    link.connect(5)
+    for _ in range(2):
+        assert link.send(request())
+    tools.wait_for(lambda: len(got) == 2, "both responses")
+    link.close()
+    assert "could not be taken in" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://host",
+        "host:1883",
+        "mqtt://",
+        "mqtt://host:port",
+        "mqtt://host:99999",
+        "mqtt://host:0",
+        "mqtt://host/path",
+        "mqtt://host?x=1",
+    ],
+)
+def test_urls_that_are_none(url):
+    with pytest.raises(InputError, match="broker"):
+        Endpoint(url)
+
+
+def test_urls():
+    end = Endpoint("mqtt://us%40er:p%2Fw@broker.example:1234")
+    assert (end.host, end.port, end.user, end.password) == ("broker.example", 1234, "us@er", "p/w")
+    assert end.url == "mqtt://broker.example:1234"
+    assert (Endpoint("mqtt://h").port, Endpoint("mqtts://h").port) == (1883, 8883)
+    assert Endpoint("mqtt://[::1]").url == "mqtt://[::1]:1883"
+
+
+def test_tls_files_are_checked(tmp_path):
+    junk = tmp_path / "junk.pem"
+    junk.write_text("not a certificate")
+    for url, files, says in (
+        ("mqtt://h", {"ca_file": junk}, "must begin with mqtts"),
+        ("mqtts://h", {"ca_file": tmp_path / "none.pem"}, "does not exist"),
+        ("mqtts://h", {"ca_file": junk}, "cannot be used"),
+        ("mqtts://h", {"cert_file": junk, "key_file": junk}, "cannot be used"),
+        ("mqtts://h", {"key_file": junk}, "needs its cert_file"),
+    ):
+        with pytest.raises(InputError, match=says):
+            Endpoint(url, **files)
+
+
+def test_device_ids_are_checked():
+    with pytest.raises(WireError):
+        MqttLink("mqtt://h", device="a/b")
+    assert MqttLink("mqtt://h").device != MqttLink("mqtt://h").device

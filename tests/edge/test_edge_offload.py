@@ -1,0 +1,244 @@
+"""Whatever comes back, and whenever: each request has one outcome, and every stray is counted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gatewise_edge.offload import DONE, RESEND, WAIT, Offloads, Outstanding, RoundTrip
+from gatewise_edge.wire import BUSY, FAILED, Request, Response, new_id
+
+
+def request(ident: bytes | None = None, rows: int = 1) -> Request:
+    return Request(
+        id=ident or new_id(), model="m", version="1", ttl_ms=100, X=np.ones((rows, 2), np.float32)
+    )
+
+
+def answer(ident: bytes, **changes: object) -> Response:
+    fields = {"model": "m", "version": "1", "labels": [0], "probabilities": [[0.5, 0.5]]}
+    return Response(id=ident, **(fields | changes))
+
+
+def opened(offloads: Offloads, now: float = 0.0, deadline: float = 1.0) -> Outstanding:
+    asked = request()
+    item = offloads.open(asked, b"payload", now, deadline)
+    assert item is not None
+    return item
+
+
+def measured(seconds: float) -> Offloads:
+    """Give bookkeeping that knows its round trip."""
+    offloads = Offloads()
+    for _ in range(50):
+        offloads.round_trip.update(seconds)
+    return offloads
+
+
+def test_answer_in_time_settles():
+    offloads = Offloads()
+    item = opened(offloads)
+    assert offloads.poll(item, 0.1) == WAIT
+    assert offloads.receive(answer(item.id), 0.2) is item
+    assert item.outcome is not None
+    assert (item.outcome.kind, item.outcome.seconds) == ("answered", 0.2)
+    assert offloads.poll(item, 0.3) == DONE
+    assert len(offloads) == 0
+    assert offloads.round_trip.smoothed == 0.2
+
+
+def test_deadline_settles_and_a_late_answer_is_counted():
+    offloads = Offloads()
+    item = opened(offloads)
+    assert offloads.poll(item, 1.0) == DONE
+    assert item.outcome is not None
+    assert item.outcome.kind == "timeout"
+    assert offloads.receive(answer(item.id), 1.5) is None
+    assert offloads.counts.late == 1
+    # A slow link is measured all the same: the next retry is planned with it.
+    assert offloads.round_trip.smoothed == 1.5
+
+
+def test_answer_at_the_deadline_is_late_even_if_nobody_polled():
+    offloads = Offloads()
+    item = opened(offloads)
+    assert offloads.receive(answer(item.id), 1.0) is item
+    assert item.outcome is not None
+    assert item.outcome.kind == "timeout"
+    assert offloads.counts.late == 1
+
+
+def test_one_retry_after_twice_the_round_trip():
+    offloads = measured(0.1)
+    item = opened(offloads)
+    assert offloads.poll(item, 0.19) == WAIT
+    assert offloads.poll(item, 0.2) == RESEND
+    assert [offloads.poll(item, t) for t in (0.3, 0.5, 0.99)] == [WAIT] * 3
+    assert offloads.counts.retries == 1
+    offloads.receive(answer(item.id), 0.995)
+    offloads.receive(answer(item.id), 0.996)
+    assert (offloads.counts.answered, offloads.counts.duplicates) == (1, 1)
+
+
+@pytest.mark.parametrize(("round_trip", "retried"), [(0.3, True), (0.34, False), (2.0, False)])
+def test_no_retry_where_none_fits(round_trip, retried):
+    offloads = measured(round_trip)
+    item = opened(offloads)
+    steps = [offloads.poll(item, t / 100) for t in range(100)]
+    assert (RESEND in steps) == retried
+
+
+def test_a_fast_link_is_given_time_before_a_retry():
+    offloads = measured(0.0005)
+    item = opened(offloads)
+    assert offloads.poll(item, 0.019) == WAIT
+    assert offloads.poll(item, 0.02) == RESEND
+
+
+def test_unmeasured_link_is_retried_at_half_the_time():
+    offloads = Offloads()
+    item = opened(offloads)
+    assert offloads.poll(item, 0.49) == WAIT
+    assert offloads.poll(item, 0.5) == RESEND
+
+
+def test_busy_is_retried_once_then_refused():
+    offloads = measured(0.1)
+    item = opened(offloads)
+    busy = Response(id=item.id, model="m", version="1", error=BUSY)
+    assert offloads.receive(busy, 0.1) is None
+    assert offloads.poll(item, 0.15) == WAIT
+    assert offloads.poll(item, 0.2) == RESEND
+    assert offloads.receive(busy, 0.3) is item
+    assert item.outcome is not None
+    assert (item.outcome.kind, item.outcome.response) == ("refused", busy)
+
+
+def test_busy_from_one_copy_leaves_the_other_its_chance():
+    offloads = measured(0.1)
+    item = opened(offloads)
+    assert offloads.poll(item, 0.2) == RESEND
+    assert offloads.receive(Response(id=item.id, model="m", version="1", error=BUSY), 0.3) is None
+    assert offloads.receive(answer(item.id), 0.4) is item
+
+
+def test_busy_without_time_for_more_is_refused_at_once():
+    offloads = measured(0.4)
+    item = opened(offloads)
+    busy = Response(id=item.id, model="m", version="1", error=BUSY)
+    assert offloads.receive(busy, 0.4) is item
+
+
+def test_other_errors_settle_at_once_even_without_a_model():
+    offloads = Offloads()
+    item = opened(offloads)
+    assert offloads.receive(Response(id=item.id, model="", version="", error=FAILED), 0.1) is item
+    assert item.outcome is not None
+    assert item.outcome.kind == "refused"
+
+
+def test_a_response_must_match():
+    offloads = Offloads()
+    item = opened(offloads)
+    two = {"labels": [0, 1], "probabilities": [[0.5, 0.5]] * 2}
+    for changes in ({"model": "other"}, {"version": "2"}, two):
+        assert offloads.receive(answer(item.id, **changes), 0.1) is None
+    assert offloads.receive(answer(new_id()), 0.1) is None
+    assert (offloads.counts.mismatched, offloads.counts.unknown) == (3, 1)
+    assert item.outcome is None
+
+
+def test_bounds():
+    offloads = Offloads(limit=2, remember=3)
+    first, _ = opened(offloads), opened(offloads)
+    assert offloads.open(request(), b"", 0.0, 1.0) is None
+    assert offloads.counts.full == 1
+    for i in range(5):
+        offloads.abandon(first, 0.1)
+        first = opened(offloads, now=0.1 * i)
+    assert offloads.counts.unsent == 5
+    assert len(offloads._settled) == 3
+
+
+def test_round_trip_follows_the_link():
+    trip = RoundTrip()
+    assert trip.expected(1.0) == 0.25
+    for _ in range(100):
+        trip.update(0.05)
+    assert trip.smoothed == pytest.approx(0.05)
+    assert trip.deviation == pytest.approx(0.0, abs=1e-6)
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Requests, responses, polls and failures in any order and at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offloads = Offloads(limit=4, remember=1000)
+        self.now = 0.0
+        self.items: list[Outstanding] = []
+        self.outcomes: dict[bytes, object] = {}
+        self.responses = 0
+
+    @rule(budget=st.floats(0.01, 2.0))
+    def ask(self, budget: float) -> None:
+        item = self.offloads.open(request(), b"p", self.now, self.now + budget)
+        if item is not None:
+            self.items.append(item)
+
+    @rule(seconds=st.floats(0, 1.0))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @precondition(lambda self: self.items)
+    @rule(data=st.data())
+    def poll(self, data: st.DataObject) -> None:
+        item = data.draw(st.sampled_from(self.items))
+        step = self.offloads.poll(item, self.now)
+        assert (step == DONE) == (item.outcome is not None)
+        assert step != RESEND or self.now < item.deadline
+        assert step != WAIT or self.now < item.wake_at <= item.deadline
+
+    @precondition(lambda self: self.items)
+    @rule(data=st.data(), error=st.sampled_from([None, None, BUSY, FAILED]))
+    def respond(self, data: st.DataObject, error: str | None) -> None:
+        item = data.draw(st.sampled_from(self.items))
+        before = item.outcome
+        self.responses += 1
+        got = (
+            answer(item.id)
+            if error is None
+            else Response(id=item.id, model="m", version="1", error=error)
+        )
+        settled = self.offloads.receive(got, self.now)
+        assert settled is None or (settled is item and before is None)
+
+    @precondition(lambda self: self.items)
+    @rule(data=st.data())
+    def lose_the_link(self, data: st.DataObject) -> None:
+        self.offloads.abandon(data.draw(st.sampled_from(self.items)), self.now)
+
+    @invariant()
+    def one_outcome_each(self) -> None:
+        for item in self.items:
+            if item.outcome is not None:
+                assert self.outcomes.setdefault(item.id, item.outcome) is item.outcome
+            assert item.retries <= 1
+        open_items = [i for i in self.items if i.outcome is None]
+        assert len(self.offloads) == len(open_items) <= 4
+        counts = self.offloads.counts
+        ended = counts.answered + counts.refused + counts.timeouts + counts.unsent
+        assert counts.sent == len(self.items) == ended + len(open_items)
+        used = counts.answered + counts.refused
+        strays = counts.late + counts.duplicates + counts.unknown + counts.mismatched
+        assert used + strays <= self.responses
+        assert min(asdict(counts).values()) >= 0
+
+
+TestAnyHistory = AnyHistory.TestCase
+TestAnyHistory.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)

@@ -1,0 +1,85 @@
+"""Tables are matched by name and checked as a whole, with one line saying what is wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise_edge.table import read_csv, read_json_line
+from gatewise_training.errors import InputError
+
+NAMES = ("a", "b")
+
+
+@pytest.fixture
+def table(tmp_path):
+    def write(content: str | bytes):
+        path = tmp_path / "rows.csv"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return path
+
+    return write
+
+
+def test_columns_are_matched_by_name(table):
+    values, ignored = read_csv(table("target, b ,a\nyes,2,1\nno,,-1e3\n\n"), NAMES)
+    np.testing.assert_array_equal(values, [[1, 2], [-1000, np.nan]])
+    assert ignored == ("target",)
+
+
+def test_missing_values_and_a_byte_order_mark(table):
+    values, _ = read_csv(table("\ufeffa,b\n?,NA\nnan,inf\n"), NAMES)
+    np.testing.assert_array_equal(values, [[np.nan, np.nan], [np.nan, np.inf]])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "is empty"),
+        ("a,b\n", "has a header and no rows"),
+        ("a,c\n1,2\n", "has no column 'b', which the bundle needs"),
+        ("c\n1\n", r"has no column 'a' \(and 1 more\)"),
+        ("a,b,a\n1,2,3\n", "has the column 'a' twice"),
+        ("a,b\n1,2\n1,warm\n", "line 3: 'warm' in column 'b' is not a number"),
+        ("a,b\n1_000,2\n", "line 2: '1_000' in column 'a' is not a number"),
+        ("a,b\n1\n", "line 2: 1 cells under 2 columns"),
+        ("a,b\n1,2,3\n", "line 2: 3 cells under 2 columns"),
+        ('a,b\n1,"2\n', "not a CSV file"),
+        (b"\xff\xfe\x00", "not a CSV file in UTF-8"),
+    ],
+)
+def test_bad_tables(table, content, says):
+    with pytest.raises(InputError, match=says):
+        read_csv(table(content), NAMES)
+
+
+def test_no_table(tmp_path):
+    with pytest.raises(InputError, match=r"none\.csv does not exist"):
+        read_csv(tmp_path / "none.csv", NAMES)
+    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+        read_csv(tmp_path, NAMES)
+
+
+def test_json_lines():
+    assert read_json_line('{"b": 2, "x": "ignored", "a": 1.5}', NAMES).tolist() == [1.5, 2.0]
+    assert read_json_line("[1, 2]", NAMES).tolist() == [1.0, 2.0]
+    assert np.isnan(read_json_line("[null, NaN]", NAMES)).all()
+    assert read_json_line(f"[1, {10**400}]", NAMES)[1] == np.inf
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("{", "not a JSON line"),
+        ("[" * 100_000, "not a JSON line"),
+        ('{"a": 1}', "has no feature 'b'"),
+        ("[1]", "an array of 2 numbers"),
+        ("3", "an array of 2 numbers"),
+        ('[1, "2"]', "feature 'b' is '2', not a number"),
+        ("[1, true]", "feature 'b' is 'True', not a number"),
+        ("[1, [2]]", "not a number"),
+    ],
+)
+def test_bad_json_lines(line, says):
+    with pytest.raises(InputError, match=says):
+        read_json_line(line, NAMES)
