@@ -18,7 +18,7 @@ import random
 import socket
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -60,6 +60,11 @@ class LinkProfile:
     down_kbps: float = float("inf")
     up_kbps: float = float("inf")
     loss: float = 0.0
+
+    @property
+    def delays(self) -> bool:
+        """Whether it does anything to the bytes at all."""
+        return replace(self, name="none") != LinkProfile("none")
 
     @property
     def rto_ms(self) -> float:

@@ -1,0 +1,128 @@
+"""A made-up run for the tests of report and page: two stages and a cloud, 200 rows."""
+
+import numpy as np
+import pytest
+
+from gatewise_export.manifest import (
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    Manifest,
+    OperatingPointSpec,
+    StageSpec,
+)
+from gatewise_sim.outcome import Outcome
+from gatewise_sim.report import Expected, Leg
+from gatewise_training.costs import CloudPrices
+
+ROWS = 200
+NAMES = tuple(f"pixel_{k // 8}_{k % 8}" for k in range(64))
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    stages = (
+        StageSpec("stage_0.onnx", NAMES[:6], 10, "softmax", "margin", 10),
+        StageSpec("stage_1.onnx", NAMES[:20], 10, "softmax", "margin", 10),
+    )
+    return Manifest(
+        name="digits",
+        version="1",
+        created="2026-01-01T00:00:00Z",
+        classes=tuple(range(10)),
+        link="softmax",
+        features=tuple(FeatureSpec(n, 1.0) for n in NAMES),
+        groups=(),
+        prices=CloudPrices(request=2.0),
+        missing={"stages": "refused", "cloud": "refused"},
+        every_stage=stages,
+        chains=((0, 1),),
+        cloud=CloudSpec("cloud.onnx", NAMES[2:], "classifier", "softmax"),
+        operating_points=(OperatingPointSpec((0.5, 0.7), 20.0, 0.98, 0.2),),
+        active=0,
+        files={"cloud.onnx": FileSpec("0" * 64, 10)},
+    )
+
+
+def outcome(row: int, route: str, stage: int, label: int, cost: float, ms: float) -> Outcome:
+    asked = route != "edge"
+    return Outcome(
+        row=row,
+        route=route,
+        stage=stage,
+        label=label,
+        cost=cost + 2.0 * (route == "cloud"),
+        feature_cost=cost,
+        latency_ms=ms,
+        up=400 if asked else 0,
+        down=150 if route == "cloud" else 0,
+        payload_up=350 if asked else 0,
+        payload_down=120 if route == "cloud" else 0,
+        device=f"demo-{row % 4}",
+        reason="",
+    )
+
+
+@pytest.fixture
+def truth() -> np.ndarray:
+    return np.arange(ROWS) % 10
+
+
+@pytest.fixture
+def legs(truth) -> dict[str, Leg]:
+    rng = np.random.default_rng(0)
+    slow = lambda: float(rng.lognormal(2.4, 0.25))  # noqa: E731
+    fast = lambda: float(rng.lognormal(-2.4, 0.4))  # noqa: E731
+
+    def system(i: int) -> Outcome:
+        wrong = int(truth[i] + 1) % 10 if i in (3, 50, 120) else int(truth[i])
+        if i < 120:
+            return outcome(i, "edge", 0, wrong, 6.0, fast())
+        if i < 160:
+            return outcome(i, "edge", 1, wrong, 20.0, 2 * fast())
+        return outcome(i, "cloud", 2, wrong, 64.0, slow())
+
+    def edge_only(i: int) -> Outcome:
+        return outcome(i, "edge", 1, int(truth[i] + (i % 12 == 0)) % 10, 20.0, 2 * fast())
+
+    def cloud_only(i: int) -> Outcome:
+        return outcome(i, "cloud", 2, int(truth[i] + (i % 100 == 0)) % 10, 62.0, slow())
+
+    every = {"system": system, "edge_only": edge_only, "cloud_only": cloud_only}
+    return {k: Leg([f(i) for i in range(ROWS)], ROWS, seconds=1.5) for k, f in every.items()}
+
+
+@pytest.fixture
+def expected(legs, truth) -> Expected:
+    return Expected(
+        truth=truth,
+        labels=np.array([o.label for o in legs["system"].outcomes]),
+        offload=np.array([o.route == "cloud" for o in legs["system"].outcomes]),
+        cost=np.array([o.cost for o in legs["system"].outcomes]),
+        cloud_labels=np.array([o.label for o in legs["cloud_only"].outcomes]),
+    )
+
+
+@pytest.fixture
+def report(legs, truth, manifest, expected) -> dict:
+    from gatewise_sim.report import compare, measure
+
+    costs = [2, 5, 6, 8, 10, 12, 15, 18, 20, 24, 30, 40, 64]
+    points = [
+        {"cost": c, "accuracy": 0.99 - 0.6 * 2.0 ** (-c / 4), "offload_rate": c / 64} for c in costs
+    ]
+    return {
+        "dataset": "digits",
+        "method": "staged",
+        **measure(legs, truth, manifest),
+        "transport": {"kind": "mqtt", "broker": "embedded", "link": "wifi"},
+        "expected": compare(legs, expected),
+        "frontier": {"points": points, "hull": points[::2], "active": points[9]},
+        "settings": {"devices": 4, "workers": 1, "deadline_ms": 2000, "seed": 0},
+        "data": {"rows": 1797, "features": 64, "classes": 10, "train_rows": 1597},
+        "high_cost_model": "svm",
+        "seconds": {"train": 12.3, "pack": 1.2, "system": 1.5},
+        "versions": {"gatewise": "0.1.0", "python": "3.11.7"},
+        "command": "gatewise demo --dataset digits --seed 0",
+        "created": "2026-01-01T00:00:00Z",
+    }

@@ -1,0 +1,140 @@
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_sim import charts, words
+from gatewise_sim.page import render
+from gatewise_sim.report import measure
+from gatewise_sim.svg import Linear, Log, tag, ticks
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawings(html: str) -> list[ET.Element]:
+    return [ET.fromstring(part) for part in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
+
+
+def test_the_page_asks_nobody_for_anything(report):
+    html = render(report)
+    outside = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)([^"')\s>]+)""", html)
+    assert outside == []
+    assert "<script" not in html
+    assert set(re.findall(r"https?://[^\"'\s<>]+", html)) == {"http://www.w3.org/2000/svg"}
+
+
+def test_the_saving_is_the_headline_in_words(report):
+    assert (
+        "<h1>67 % less feature cost and 80 % fewer bytes than always asking the cloud, "
+        "at 98.5 % accuracy against 99.0 %.</h1>" in render(report)
+    )
+
+
+def test_every_drawing_is_well_formed_and_can_be_read_aloud(report):
+    found = drawings(render(report))
+    assert len(found) == 5
+    ids = [e.get("id") for svg in found for e in svg.iter() if e.get("id")]
+    assert len(ids) == len(set(ids))
+    for svg in found:
+        assert svg.get("role") == "img"
+        assert svg.find(f"{SVG}title").text
+        assert svg.find(f"{SVG}desc").text
+        assert all(ref in ids for ref in svg.get("aria-labelledby").split())
+
+
+def test_nothing_is_drawn_outside_of_its_drawing(report):
+    for svg in drawings(render(report)):
+        _, _, width, height = map(float, svg.get("viewBox").split())
+        for element in svg.iter():
+            if element.get("clip-path") or element.tag == f"{SVG}clipPath":
+                continue
+            for x in ("x", "x1", "x2", "cx"):
+                assert 0 <= float(element.get(x, 0)) <= width, ET.tostring(element)
+            for y in ("y", "y1", "y2", "cy"):
+                assert 0 <= float(element.get(y, 0)) <= height, ET.tostring(element)
+            assert not any("nan" in value for value in element.attrib.values())
+
+
+def test_names_from_the_data_are_escaped(report):
+    report["dataset"] = "<b>&x"
+    report["stages"][0]["buys"] = ["<i>"]
+    html = render(report)
+    assert "<b>&x" not in html
+    assert "&lt;b&gt;&amp;x" in html
+    assert "<i>" not in html
+
+
+def test_lost_instances_are_said_at_the_top(report):
+    report["answers"]["lost"] = 3
+    html = render(report)
+    assert "<b>3 instances got no answer.</b>" in html
+    assert html.index("3 instances got no answer") < html.index("Accuracy against cost")
+
+
+def test_a_difference_from_the_estimator_is_said(report):
+    assert "exactly those" in render(report)
+    report["expected"]["differing"]["routes"] = 2
+    assert "2 another route" in render(report)
+
+
+def test_a_run_that_measured_nothing_still_has_a_page(report, legs, truth, manifest):
+    silent = {key: replace(leg, outcomes=[]) for key, leg in legs.items()}
+    html = render({**report, **measure(silent, truth, manifest)})
+    assert "200 instances got no answer" in html
+    assert "<h1>No instance was answered.</h1>" in html
+
+
+@pytest.mark.parametrize(
+    ("saved", "sent", "ours", "said"),
+    [
+        (0.5, 40, 0.98, "50 % less feature cost and 60 % fewer bytes than"),
+        (-0.1, 130, 0.98, "10 % more feature cost and 30 % more bytes than"),
+        (0.5, 40, 0.99, "at the same accuracy of 99.0 %."),
+        (0.5, 40, 0.97, "at 97.0 % accuracy against 99.0 %."),
+    ],
+)
+def test_the_headline_calls_a_loss_a_loss(saved, sent, ours, said):
+    line = words.headline(
+        {
+            "answers": {"edge": 1, "cloud": 0, "fallback": 0},
+            "cost_reduction": saved,
+            "bytes": {"system": sent, "cloud_only": 100},
+            "accuracy": {"system": ours, "cloud_only": 0.99},
+        }
+    )
+    assert said in line
+
+
+def test_labels_keep_clear_of_each_other(report):
+    for key in ("system", "edge_only", "cloud_only"):  # all three marks in one place
+        report["cost"]["full"][key] = 20.0
+        report["accuracy"][key] = 0.98
+    svg = ET.fromstring(charts.frontier(report))
+    labels = [t for t in svg.iter(f"{SVG}text") if "direct" in t.get("class")]
+    places = [(float(t.get("x")), float(t.get("y")), "end" in t.get("class")) for t in labels]
+    assert len(set(places)) == 3
+
+
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(2, 12))
+def test_ticks_are_round_and_inside(lo, span, about):
+    hi = lo + span
+    marks = ticks(lo, hi, about)
+    assert len(marks) <= 2 * about + 2
+    assert all(lo - 1e-6 * span <= t <= hi + 1e-6 * span for t in marks)
+    assert marks == sorted(marks)
+
+
+@given(st.floats(1e-3, 1e5), st.floats(1.01, 1e4))
+def test_scales_map_the_ends_to_the_ends(lo, factor):
+    hi = lo * factor
+    for scale in (Linear(lo, hi, 10, 90), Log(lo, hi, 10, 90)):
+        assert scale(lo) == pytest.approx(10)
+        assert scale(hi) == pytest.approx(90)
+        assert 10 <= scale((lo * hi) ** 0.5) <= 90
+
+
+def test_elements_escape_text_and_attributes():
+    assert tag("text", 'a<b>"', title='"&') == '<text title="&#34;&amp;">a&lt;b&gt;&#34;</text>'
