@@ -13,8 +13,8 @@ if TYPE_CHECKING:
         EmbeddedBroker,
         MosquittoBroker,
         find_mosquitto,
-        shared_subscriptions_work,
     )
+    from gatewise_cloud.client import shared_subscriptions_work
     from gatewise_cloud.errors import BrokerError, ModelError, RefusedRows
     from gatewise_cloud.model import CloudModel
     from gatewise_cloud.worker import Worker
@@ -46,6 +46,6 @@ __getattr__, __dir__ = lazy_names(
         "RefusedRows": "errors",
         "Worker": "worker",
         "find_mosquitto": "broker",
-        "shared_subscriptions_work": "broker",
+        "shared_subscriptions_work": "client",
     },
 )

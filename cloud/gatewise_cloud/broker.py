@@ -8,7 +8,8 @@ configure a broker of your own with users and TLS.
 The embedded broker is amqtt, pure Python: good enough for a demo with one worker. What amqtt
 0.12.1 does otherwise than the standard asks, measured:
 
-- ``$share/...`` is granted and then delivers nothing (:func:`shared_subscriptions_work`);
+- ``$share/...`` is granted and then delivers nothing
+  (:func:`gatewise_cloud.client.shared_subscriptions_work` finds out);
 - a client that connects gets, unasked and at QoS 0, every retained message that anyone is
   subscribed to: ignore topics that you did not subscribe to;
 - it does not notice a client that falls silent: keepalive ends no session and publishes no
@@ -25,24 +26,17 @@ import contextlib
 import errno
 import ipaddress
 import os
-import secrets
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import Protocol, Self
 
 from gatewise_cloud.errors import BrokerError
-
-if TYPE_CHECKING:
-    import paho.mqtt.client as paho
-
-    from gatewise_edge.mqtt import Endpoint
 
 __all__ = [
     "Broker",
@@ -50,15 +44,11 @@ __all__ = [
     "MosquittoBroker",
     "find_mosquitto",
     "mosquitto_config",
-    "open_client",
-    "shared_subscriptions_work",
 ]
 
 _READY_SECONDS = 15.0
 _CLOSE_SECONDS = 5.0
 _PORT_TRIES = 5
-_GRACE_SECONDS = 0.5
-_KEEPALIVE_SECONDS = 10
 # CONNECT: MQTT 3.1.1, clean session, no client id, keepalive 10 s; and DISCONNECT.
 _CONNECT = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x0a\x00\x00"
 _CONNACK = b"\x20\x02\x00\x00"
@@ -202,7 +192,7 @@ class _ProcessBroker:
 
     def _last_words(self) -> str:
         lines = self._log.read_text("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else "it left no message"
+        return "; ".join(lines[-2:]) or "it left no message"
 
 
 class EmbeddedBroker(_ProcessBroker):
@@ -293,91 +283,6 @@ def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
             "",
         ]
     )
-
-
-def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
-    """Find out by a round trip whether a broker serves shared subscriptions.
-
-    A SUBACK proves nothing: the embedded broker grants ``$share/...`` and never delivers. So
-    one message is published to a topic of this probe's own that is subscribed to plainly, and
-    one to a topic that is subscribed to in a pool of one.
-
-    Parameters
-    ----------
-    broker : str or Endpoint
-        Its URL, ``mqtt://host:port``, or all that is needed to enter.
-    timeout : float, default 3
-        Seconds to wait for the plain message; half a second more for the other.
-
-    Returns
-    -------
-    bool or None
-        None if not even the plain one came back: this client may not write or read there, and
-        nothing was learned.
-
-    Raises
-    ------
-    LinkError
-        If the broker cannot be reached.
-    """
-    from gatewise_edge.mqtt import Endpoint, make_client
-    from gatewise_edge.wire import shared
-
-    # Like a device's topics, so that an access list can name them.
-    base = f"gw/v1/probe-{secrets.token_hex(8)}"
-    plain, pooled = f"{base}/plain", f"{base}/shared"
-    pool = shared(secrets.token_hex(8), pooled)
-    came: set[str] = set()
-    changed = threading.Condition()
-
-    def on_connect(client: paho.Client, *_: Any) -> None:
-        client.subscribe([(plain, 1), (pool, 1)])
-
-    def on_subscribe(client: paho.Client, *_: Any) -> None:
-        client.publish(pooled, b"", qos=1)
-        client.publish(plain, b"", qos=1)
-
-    def on_message(_client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
-        with changed:
-            came.add(message.topic)
-            changed.notify_all()
-
-    endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
-    client = make_client(endpoint, base.replace("/", "-"), max_inflight=8)
-    client.on_connect = on_connect
-    client.on_subscribe = on_subscribe
-    client.on_message = on_message
-    open_client(client, endpoint)
-    client.loop_start()
-    try:
-        with changed:
-            changed.wait_for(lambda: plain in came, timeout)
-            # The shared one went first: it is here by now, or soon, or never.
-            works = changed.wait_for(lambda: pooled in came, _GRACE_SECONDS)
-            return works if plain in came else None
-    finally:
-        client.disconnect()
-        client.loop_stop()
-
-
-def open_client(client: paho.Client, endpoint: Endpoint) -> None:
-    """Open a client's connection and send CONNECT; the network thread is the caller's to start.
-
-    Raises
-    ------
-    LinkError
-        If nobody listens there.
-    """
-    from gatewise_edge.errors import LinkError
-
-    try:
-        client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
-    except OSError as error:
-        raise LinkError(
-            endpoint.url,
-            f"broker {endpoint.url} cannot be reached ({error.strerror or error}): "
-            "start one (gatewise broker) or correct the URL",
-        ) from error
 
 
 def _check_loopback(host: str, port: int) -> None:

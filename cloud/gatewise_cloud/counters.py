@@ -17,7 +17,6 @@ COUNTS: Final[dict[str, str]] = {
     "expired": "requests dropped since their time to live was over",
     "unsent": "messages dropped since the broker was not connected or did not keep up",
     "abandoned": "requests still queued when the time to drain was over",
-    "connects": "connections to the broker",
     "queue_us": "microseconds that answered requests waited for their run, summed",
     "model_us": "microseconds that models ran, summed",
 }

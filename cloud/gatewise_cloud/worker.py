@@ -6,8 +6,7 @@ request that was answered before. The serving thread takes what is queued, runs 
 publishes the answers. So a slow model never stops the reading, and a full queue says so
 immediately, while the broker would drop silently.
 
-The session is clean: a persistent one would keep a dead worker in the rotation of the shared
-subscription. Requests in flight to a worker that is killed are lost; the device asks again.
+Requests in flight to a worker that is killed are lost; the device asks again.
 """
 
 from __future__ import annotations
@@ -20,19 +19,20 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import paho.mqtt.client as paho
 
 from gatewise_cloud._signals import until_interrupted
 from gatewise_cloud.batcher import Batch, Batcher, ModelKey, Ticket, Verdict
-from gatewise_cloud.broker import open_client, shared_subscriptions_work
+from gatewise_cloud.client import shared_subscriptions_work
 from gatewise_cloud.counters import Counters
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_cloud.model import CloudModel
+from gatewise_cloud.session import Session
 from gatewise_edge import wire
-from gatewise_edge.errors import LinkError, WireError
-from gatewise_edge.mqtt import Endpoint, make_client
+from gatewise_edge.errors import WireError
+from gatewise_edge.mqtt import Endpoint
 from gatewise_training.errors import GatewiseError, InputError
 
 if TYPE_CHECKING:
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 __all__ = ["Worker"]
 
 _LOG = logging.getLogger("gatewise_cloud")
-_CONNECT_SECONDS = 5.0
-_ACK_SECONDS = 2.0
 _MOST_UNACKED = 65535  # message ids have 16 bits
 
 
@@ -125,26 +123,19 @@ class Worker:
 
         self._counters = Counters()
         self._batcher = Batcher(capacity=queue, max_batch=max_batch)
-        self._work = threading.Condition()  # guards the batcher and _draining
-        self._draining = False
-        self._acks = threading.Condition()  # guards the four below
-        self._subscribed = False
-        self._unsubscribed = False
-        self._refusal: str | None = None
-        self._unacked = 0
+        self._work = threading.Condition()  # guards the batcher and _end
+        self._end: Literal["", "drain", "now"] = ""
         self._stopping = threading.Event()
-        self._server: threading.Thread | None = None
-
-        self._client = make_client(
+        self._life = threading.RLock()
+        self._started = False
+        self._server = threading.Thread(target=self._serve, name="gatewise-worker", daemon=True)
+        self._session = Session(
             self._endpoint,
             client_id or f"gw-worker-{secrets.token_hex(6)}",
-            max_inflight=min(2 * queue, _MOST_UNACKED),
+            self._receive,
+            # However short the queue, every request may be told that it is full.
+            max_unacked=min(queue + 1024, _MOST_UNACKED),
         )
-        self._client.on_connect = self._on_connect
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_unsubscribe = self._on_unsubscribe
-        self._client.on_message = self._on_message
-        self._client.on_publish = self._on_publish
 
     # -- life ------------------------------------------------------------------------------
 
@@ -156,55 +147,51 @@ class Worker:
         LinkError
             If the broker cannot be reached, or refuses the connection or the subscription.
         """
-        if self._server is not None:
-            raise GatewiseError("this worker was started before: make a new one")
-        if (
-            self.subscription != wire.REQUESTS
-            and shared_subscriptions_work(self._endpoint) is False
-        ):
+        with self._life:
+            if self._started:
+                raise GatewiseError("this worker was started before: make a new one")
+            if self.subscription != wire.REQUESTS:
+                self._check_subscription()
+            self._started = True
+            self._server.start()
+            try:
+                self._session.open(self.subscription)
+            except BaseException:
+                self.stop()
+                raise
+        return self
+
+    def _check_subscription(self) -> None:
+        if shared_subscriptions_work(self._endpoint) is False:
             _LOG.warning(
                 "warning: the broker at %s grants shared subscriptions but delivers nothing "
                 "(the embedded one does): using a plain subscription, so run one worker only",
                 self.url,
             )
             self.subscription = wire.REQUESTS
-        open_client(self._client, self._endpoint)
-        self._client.loop_start()
-        self._server = threading.Thread(target=self._serve, name="gatewise-worker", daemon=True)
-        self._server.start()
-        with self._acks:
-            self._acks.wait_for(lambda: self._subscribed or self._refusal, _CONNECT_SECONDS)
-            problem = None if self._subscribed else self._refusal or "it does not answer"
-        if problem:
-            self.stop()
-            raise LinkError(self.url, f"broker {self.url}: {problem}")
-        return self
 
     def stop(self) -> None:
         """Take no more requests, answer those that are queued, disconnect.
 
-        A second call does nothing.
+        A second call does nothing but wait for the first.
         """
         self._stopping.set()
-        server, self._server = self._server, None
-        if server is None:
-            return
-        # Unsubscribed first, so that a shared subscription hands new requests to the others.
-        if self._client.is_connected() and self._subscribed:
-            self._client.unsubscribe(self.subscription)
-            with self._acks:
-                self._acks.wait_for(lambda: self._unsubscribed, _ACK_SECONDS)
+        with self._life:
+            if not self._started or self._end:
+                return
+            # First, so that a shared subscription hands new requests to the other workers.
+            self._session.unsubscribe()
+            self._finish("drain")
+            self._server.join(self._drain_seconds)
+            self._finish("now")
+            with self._work:
+                self._counters.add("abandoned", len(self._batcher))
+            self._session.close()
+
+    def _finish(self, end: Literal["drain", "now"]) -> None:
         with self._work:
-            self._draining = True
+            self._end = end
             self._work.notify()
-        server.join(self._drain_seconds)
-        with self._work:
-            self._counters.add("abandoned", len(self._batcher))
-        with self._acks:
-            if self._client.is_connected():
-                self._acks.wait_for(lambda: self._unacked <= 0, _ACK_SECONDS)
-        self._client.disconnect()
-        self._client.loop_stop()
 
     def run(self, ready: Callable[[Worker], None] | None = None) -> None:
         """Serve until SIGTERM, Ctrl-C or :meth:`stop`, then drain. For the main thread.
@@ -253,62 +240,20 @@ class Worker:
         return {
             **self._counters.snapshot(),
             "queued": queued,
-            "connected": self._client.is_connected(),
+            "connects": self._session.connects,
+            "connected": self._session.connected,
             "subscription": self.subscription,
             "models": [{"name": name, "version": version} for name, version in self.models],
         }
 
     # -- the network thread ----------------------------------------------------------------
 
-    def _on_connect(
-        self, client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
-    ) -> None:
-        # paho would send again what the last connection left: nobody waits for it any more.
-        client.drop_out_messages()
-        with self._acks:
-            self._unacked = 0
-        if reason.is_failure:
-            with self._acks:
-                self._refusal = f"it refuses the connection ({reason})"
-                self._acks.notify_all()
-            return
-        self._counters.add("connects")
-        # Here and not once: a clean session forgets its subscriptions with the connection.
-        client.subscribe(self.subscription, qos=1)
-
-    def _on_subscribe(
-        self, _client: paho.Client, _userdata: Any, _mid: int, reasons: Any, _properties: Any
-    ) -> None:
-        with self._acks:
-            if reasons[0].is_failure:
-                self._refusal = f"it refuses the subscription {self.subscription}"
-            else:
-                self._subscribed = True
-            self._acks.notify_all()
-
-    def _on_unsubscribe(self, *_: Any) -> None:
-        with self._acks:
-            self._unsubscribed = True
-            self._acks.notify_all()
-
-    def _on_publish(self, *_: Any) -> None:
-        with self._acks:
-            self._unacked -= 1
-            self._acks.notify_all()
-
-    def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
+    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
         # Some brokers send retained messages of topics that this client never asked for.
-        if not paho.topic_matches_sub(wire.REQUESTS, message.topic):
+        if not paho.topic_matches_sub(wire.REQUESTS, topic):
             return
-        self._counters.add("received")
-        try:
-            self._receive(message.topic, bytes(message.payload), retained=message.retain)
-        except Exception:  # the network thread must outlive whatever one message does
-            _LOG.exception("a message on %s could not be handled", message.topic)
-            self._counters.add("errors", label=wire.FAILED)
-
-    def _receive(self, topic: str, payload: bytes, *, retained: bool) -> None:
         now = time.monotonic()
+        self._counters.add("received")
         try:
             device = wire.device_of(topic)
         except WireError as error:
@@ -324,46 +269,47 @@ class Worker:
             if error.id is None:
                 self._bury(error.reason, payload)
             else:
-                refusal = wire.Response(
-                    id=error.id, model="", version="", error=wire.BAD_REQUEST, detail=str(error)
-                )
-                self._refuse(device, refusal)
-            return
-        key = (request.model, request.version)
-        model = self.models.get(key)
-        if model is None:
-            detail = f"this worker does not serve {request.model} {request.version}"
-            self._refuse(device, wire.Response.refusal(request, wire.NO_MODEL, detail))
-            return
-        try:
-            model.check(request.X)
-        except RefusedRows as error:
-            self._refuse(device, wire.Response.refusal(request, wire.BAD_REQUEST, str(error)))
+                self._refuse(device, error.id, ("", ""), wire.BAD_REQUEST, str(error))
             return
         ticket = Ticket(
             device=device,
             id=request.id,
             digest=hashlib.blake2b(payload, digest_size=16).digest(),
-            model=key,
+            model=(request.model, request.version),
             rows=request.X.astype("float32", copy=False),
             arrived=now,
             expires=now + request.ttl_ms / 1000.0,
         )
+        self._admit(ticket)
+
+    def _admit(self, ticket: Ticket) -> None:
+        """Queue a request, or answer at once what needs no model."""
+        model = self.models.get(ticket.model)
+        if model is None:
+            detail = f"this worker does not serve {' '.join(ticket.model)}"
+            self._refuse(ticket.device, ticket.id, ticket.model, wire.NO_MODEL, detail)
+            return
+        try:
+            model.check(ticket.rows)
+        except RefusedRows as error:
+            self._refuse(ticket.device, ticket.id, ticket.model, wire.BAD_REQUEST, str(error))
+            return
         with self._work:
-            verdict, answer = self._batcher.offer(ticket, now)
+            verdict, answer = self._batcher.offer(ticket, ticket.arrived)
             if verdict is Verdict.QUEUED:
                 self._work.notify()
         if verdict is Verdict.BUSY:
-            self._refuse(device, wire.Response.refusal(request, wire.BUSY, "the queue is full"))
+            self._refuse(ticket.device, ticket.id, ticket.model, wire.BUSY, "the queue is full")
         elif verdict is Verdict.DUPLICATE:
             self._counters.add("duplicates")
         elif answer is not None:
             self._counters.add("repeated")
-            self._publish(wire.response_topic(device), answer)
+            self._publish(wire.response_topic(ticket.device), answer)
 
-    def _refuse(self, device: str, refusal: wire.Response) -> None:
-        assert refusal.error is not None
-        self._counters.add("errors", label=refusal.error)
+    def _refuse(self, device: str, id: bytes, model: ModelKey, code: str, detail: str) -> None:  # noqa: A002
+        name, version = model
+        refusal = wire.Response(id=id, model=name, version=version, error=code, detail=detail)
+        self._counters.add("errors", label=code)
         self._publish(wire.response_topic(device), wire.encode_response(refusal))
 
     def _bury(self, reason: str, payload: bytes) -> None:
@@ -371,59 +317,55 @@ class Worker:
         self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        # Asked first, since paho would keep the message and replay it when nobody waits for it.
-        if not self._client.is_connected():
+        if not self._session.publish(topic, payload):
             self._counters.add("unsent")
-            return
-        with self._acks:
-            self._unacked += 1
-        # No lock is held here: paho takes its own, and calls back while it holds some.
-        if self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_QUEUE_SIZE:
-            self._counters.add("unsent")
-            self._on_publish()
 
     # -- the serving thread ----------------------------------------------------------------
 
     def _serve(self) -> None:
         while True:
             with self._work:
-                self._work.wait_for(lambda: len(self._batcher) or self._draining)
-                batch, expired = self._batcher.take(time.monotonic())
-                if batch is None and not expired and self._draining:
+                self._work.wait_for(lambda: len(self._batcher) or self._end)
+                if self._end == "now" or not len(self._batcher):
                     return
+                batch, expired = self._batcher.take(time.monotonic())
             self._counters.add("expired", len(expired))
             if batch is not None:
-                self._run(batch)
+                try:
+                    self._run(batch)
+                except Exception as error:  # the serving thread must outlive every batch
+                    _LOG.exception("a batch of %s %s could not be answered", *batch.model)
+                    self._fail(batch, f"{type(error).__name__} in the worker")
 
     def _run(self, batch: Batch) -> None:
         started = time.monotonic()
         try:
             answer = self.models[batch.model].answer(batch.rows)
-        except (ModelError, RefusedRows) as error:
-            if len(batch.tickets) > 1:
+        except ModelError as error:
+            if len(batch.tickets) == 1:
+                self._fail(batch, str(error))
+            else:
                 # One request's instances must not spoil the others'.
                 for ticket in batch.tickets:
                     self._run(Batch(batch.model, (ticket,)))
-            else:
-                self._fail(batch.tickets[0], error)
             return
         finished = time.monotonic()
         self._counters.add("batches")
         self._counters.add("model_us", int(1e6 * (finished - started)))
+        name, version = batch.model
         for ticket, labels, probabilities in batch.split(answer.labels, answer.probabilities):
             try:
-                payload = wire.encode_response(
-                    wire.Response(
-                        id=ticket.id,
-                        model=batch.model[0],
-                        version=batch.model[1],
-                        labels=labels,
-                        probabilities=probabilities,
-                        worker_us=int(1e6 * (finished - ticket.arrived)),
-                    )
+                response = wire.Response(
+                    id=ticket.id,
+                    model=name,
+                    version=version,
+                    labels=labels,
+                    probabilities=probabilities,
+                    worker_us=int(1e6 * (finished - ticket.arrived)),
                 )
+                payload = wire.encode_response(response)
             except WireError as error:  # a probability that is not finite, too many classes
-                self._fail(ticket, error)
+                self._fail(Batch(batch.model, (ticket,)), str(error))
                 continue
             with self._work:
                 self._batcher.finish(ticket, payload, finished)
@@ -432,14 +374,11 @@ class Worker:
             self._counters.add("queue_us", int(1e6 * (started - ticket.arrived)))
             self._publish(wire.response_topic(ticket.device), payload)
 
-    def _fail(self, ticket: Ticket, error: GatewiseError) -> None:
-        with self._work:
-            self._batcher.forget(ticket)
-        name, version = ticket.model
-        refusal = wire.Response(
-            id=ticket.id, model=name, version=version, error=wire.FAILED, detail=str(error)
-        )
-        self._refuse(ticket.device, refusal)
+    def _fail(self, batch: Batch, detail: str) -> None:
+        for ticket in batch.tickets:
+            with self._work:
+                self._batcher.forget(ticket)
+            self._refuse(ticket.device, ticket.id, ticket.model, wire.FAILED, detail)
 
 
 def _load(

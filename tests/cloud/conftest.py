@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,7 +19,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker
+from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto, mosquitto_config
 from gatewise_edge import wire
 from gatewise_training import decision
 
@@ -92,8 +93,17 @@ def classifier_graph(W):
     )
 
 
-def slow_graph(W, size=1024, turns=4):
-    """The linear graph, after matrix products that depend on x and change nothing."""
+def slow_graph(W, size=1024, turns=4, limit=None):
+    """The linear graph, after matrix products that depend on x and change nothing.
+
+    With a limit, it fails at run time where a value of x reaches that.
+    """
+    constants = {
+        "W": W,
+        "C": np.full((size, size), 1e-4, np.float32),
+        "zero": np.float32(0.0),
+        "zeros": np.zeros(limit or 1, np.float32),
+    }
     nodes = [
         helper.make_node("ReduceSum", ["x"], ["total"], keepdims=0),
         helper.make_node("Mul", ["total", "zero"], ["nothing"]),
@@ -103,15 +113,16 @@ def slow_graph(W, size=1024, turns=4):
     nodes += [
         helper.make_node("ReduceSum", [f"A{turns}"], ["sum"], keepdims=0),
         helper.make_node("Mul", ["sum", "zero"], ["void"]),
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Mul", ["largest", "zero" if limit is None else "one"], ["scaled"]),
+        helper.make_node("Abs", ["scaled"], ["size"]),
+        helper.make_node("Cast", ["size"], ["index"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["zeros", "index"], ["none"]),
         helper.make_node("MatMul", ["x", "W"], ["m"]),
-        helper.make_node("Add", ["m", "void"], ["margins"]),
+        helper.make_node("Sum", ["m", "void", "none"], ["margins"]),
     ]
-    C = np.full((size, size), 1e-4, np.float32)
-    return _graph(
-        nodes,
-        [("margins", TensorProto.FLOAT, [None, None])],
-        {"W": W, "C": C, "zero": np.float32(0.0)},
-    )
+    constants["one"] = np.float32(1.0)
+    return _graph(nodes, [("margins", TensorProto.FLOAT, [None, None])], constants)
 
 
 def write_bundle(
@@ -204,7 +215,12 @@ def write_bundle(
 def tiny():
     """The tools above, for tests (which cannot import this file)."""
     return SimpleNamespace(
-        W=CLOUD_W, rows=rows, expected=expected, linear_graph=linear_graph, write=write_bundle
+        W=CLOUD_W,
+        rows=rows,
+        expected=expected,
+        linear_graph=linear_graph,
+        fragile_graph=lambda: slow_graph(CLOUD_W, limit=100),
+        write=write_bundle,
     )
 
 
@@ -245,6 +261,40 @@ def any_broker(request):
 
 
 # -- a device ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def locked_mosquitto(mosquitto_with):
+    """URL of a mosquitto that lets nobody in."""
+    with mosquitto_with("allow_anonymous false") as url:
+        yield url
+
+
+@pytest.fixture
+def mosquitto_with(tmp_path):
+    """Start a mosquitto with lines of one's own instead of letting everyone in: its URL."""
+
+    @contextmanager
+    def start(*lines):
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        base = mosquitto_config(port).replace("allow_anonymous true\n", "")
+        config = tmp_path / "mosquitto.conf"
+        config.write_text(base + "\n".join(lines) + "\n")
+        with subprocess.Popen([find_mosquitto(), "-c", config], stderr=subprocess.DEVNULL) as it:
+            until(lambda: _listens(port), what="mosquitto")
+            yield f"mqtt://127.0.0.1:{port}"
+            it.terminate()
+
+    return start
+
+
+def _listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 class Caller:
@@ -308,7 +358,7 @@ class Caller:
 
 
 @pytest.fixture
-def caller(request):
+def caller():
     """Make callers on a broker: ``caller(broker)``; each with a device id of its own."""
     open_callers = []
 

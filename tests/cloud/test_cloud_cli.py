@@ -1,0 +1,114 @@
+"""``gatewise cloud`` and ``gatewise broker`` in processes of their own."""
+
+import json
+import os
+import signal
+import socket
+
+import pytest
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
+def test_a_worker_drains_when_told_to_end(command, slow_bundle, tiny, mosquitto, caller, stop):
+    worker = command("cloud", slow_bundle, "--broker", mosquitto.url, "--max-batch", 1, "--json")
+    ready = json.loads(worker.line())
+    assert ready == {
+        "ready": True,
+        "models": ["slow 1"],
+        "broker": mosquitto.url,
+        "subscription": "$share/gw/gw/v1/+/req",
+    }
+    one = caller(mosquitto)
+    asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(6)]
+    first = one.response()
+    worker.process.send_signal(stop)
+    answers = [first, *one.responses(5)]
+    assert {answer.id for answer in answers} == {request.id for request in asked}
+    status, out, err = worker.finish()
+    assert (status, err) == (0, "")
+    counters = json.loads(out)
+    assert (counters["answered"], counters["abandoned"], counters["connected"]) == (6, 0, False)
+
+
+def test_words_for_people(command, bundle, tiny, mosquitto, caller):
+    worker = command("cloud", bundle, "--broker", mosquitto.url, "--plain-subscription")
+    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
+    one = caller(mosquitto)
+    one.ask(tiny.rows(2))
+    one.response()
+    one.ask(tiny.rows(1), model="other")
+    one.response()
+    worker.process.terminate()
+    status, out, err = worker.finish()
+    assert (status, err) == (0, "")
+    assert out == "stopped: answered 1 of 2 requests; 2 instances in 1 runs; errors: no-model 1\n"
+
+
+def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, tiny, embedded, caller):
+    worker = command("cloud", bundle, "--broker", embedded.url)
+    assert worker.line() == f"ready: model tiny 1 on {embedded.url}"
+    one = caller(embedded)
+    one.ask(tiny.rows(1))
+    assert one.response().error is None
+    worker.process.terminate()
+    status, _, err = worker.finish()
+    assert status == 0
+    assert "one worker only" in err
+    assert err.count("\n") == 1
+
+
+def failure(command, *arguments):
+    status, out, err = command(*arguments).finish()
+    assert status == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_an_unreachable_broker_is_one_line(command, bundle):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    err = failure(command, "cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
+    assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
+
+
+def test_a_bundle_that_is_not_there_is_one_line(command, tmp_path, mosquitto):
+    err = failure(command, "cloud", tmp_path / "nothing", "--broker", mosquitto.url)
+    assert "nothing" in err
+
+
+@pytest.mark.parametrize("kind", ["--embedded", "--mosquitto"])
+def test_a_port_in_use_is_one_line(command, kind):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        err = failure(command, "broker", "--port", port, kind)
+    assert f"port {port} on 127.0.0.1 is in use" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "notes"), [(["--embedded"], "embedded", 1), ([], "mosquitto", 0)]
+)
+def test_a_broker_says_what_it_is(command, options, kind, notes):
+    broker = command("broker", "--port", 0, *options)
+    ready = broker.line()
+    start, url = ready.rsplit(" ", 1)
+    assert start == f"ready: {kind} broker on"
+    port = int(url.removeprefix("mqtt://127.0.0.1:"))
+    broker.process.terminate()
+    status, _, err = broker.finish()
+    assert status == 0
+    assert err.count("--plain-subscription") == notes
+    socket.create_server(("127.0.0.1", port)).close()
+
+
+def test_a_broker_that_dies_is_an_error(command):
+    broker = command("broker", "--port", 0, "--json", "--embedded")
+    ready = json.loads(broker.line())
+    assert (ready["kind"], ready["shared_subscriptions"]) == ("embedded", False)
+    # Its process is the only child.
+    with open(f"/proc/{broker.process.pid}/task/{broker.process.pid}/children") as children:
+        (child,) = children.read().split()
+    os.kill(int(child), signal.SIGKILL)
+    status, _, err = broker.finish()
+    assert status == 2
+    assert "ended by itself" in err

@@ -1,0 +1,392 @@
+"""Workers on real brokers: shared load, duplicates, expiry, busy, bad messages, the end."""
+
+import socket
+import threading
+
+import cbor2
+import numpy as np
+import pytest
+
+from gatewise_cloud import MosquittoBroker, Worker
+from gatewise_cloud.model import CloudModel
+from gatewise_edge import wire
+from gatewise_edge.errors import LinkError
+from gatewise_training.errors import GatewiseError, InputError
+
+
+def request(X, **fields):
+    given = {"id": wire.new_id(), "model": "tiny", "version": "1", "ttl_ms": 5000, "X": X}
+    return wire.encode_request(wire.Request(**given | fields))
+
+
+@pytest.mark.parametrize("kind", ["margins", "classifier"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_answers(tiny, tmp_path, any_broker, caller, kind, dtype):
+    path = tiny.write(tmp_path / "b", kind=kind)
+    X = tiny.rows(5).astype(dtype)
+    with Worker(path, any_broker.url) as worker:
+        one = caller(any_broker)
+        asked = one.ask(X)
+        answer = one.response()
+    labels, probabilities = tiny.expected(X)
+    assert (answer.id, answer.model, answer.version) == (asked.id, "tiny", "1")
+    assert answer.labels.tolist() == labels.tolist()
+    np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
+    assert answer.worker_us > 0
+    counters = worker.counters
+    assert (counters["received"], counters["answered"], counters["instances"]) == (1, 1, 5)
+    assert counters["models"] == [{"name": "tiny", "version": "1"}]
+
+
+def test_two_workers_share_the_load_and_double_nothing(bundle, tiny, mosquitto, caller):
+    X = tiny.rows(80)
+    with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
+        callers = [caller(mosquitto), caller(mosquitto)]
+        asked = {}
+        for i in range(80):
+            asked[callers[i % 2].ask(X[i : i + 1]).id] = i
+        answers = [answer for one in callers for answer in one.responses(40)]
+        assert all(one.silent() for one in callers)
+    labels, _ = tiny.expected(X)
+    assert {a.id: a.labels[0] for a in answers} == {i: labels[n] for i, n in asked.items()}
+    shares = [worker.counters["answered"] for worker in (first, second)]
+    assert sum(shares) == 80
+    assert min(shares) > 0
+
+
+def test_pools_and_plain_subscriptions_answer_apart(bundle, tiny, mosquitto, caller):
+    with (
+        Worker(bundle, mosquitto.url, pool="a"),
+        Worker(bundle, mosquitto.url, pool="b"),
+        Worker(bundle, mosquitto.url, shared=False) as plain,
+    ):
+        assert plain.subscription == "gw/v1/+/req"
+        one = caller(mosquitto)
+        asked = one.ask(tiny.rows(1))
+        assert {answer.id for answer in one.responses(3)} == {asked.id}
+
+
+def test_where_shared_subscriptions_deliver_nothing_it_warns_and_subscribes_plainly(
+    bundle, embedded, caplog
+):
+    with Worker(bundle, embedded.url) as worker:
+        assert worker.subscription == "gw/v1/+/req"
+    assert "run one worker only" in caplog.text
+
+
+def test_several_models_and_versions_at_once(tiny, tmp_path, mosquitto, caller):
+    paths = [
+        tiny.write(tmp_path / f"{name}{version}", name=name, version=version)
+        for name, version in [("digits", "1"), ("digits", "2"), ("wine", "1")]
+    ]
+    with Worker(paths, mosquitto.url):
+        one = caller(mosquitto)
+        for model, version in [("digits", "2"), ("wine", "1"), ("digits", "1")]:
+            one.ask(tiny.rows(1), model=model, version=version)
+            answer = one.response()
+            assert (answer.model, answer.version, answer.error) == (model, version, None)
+
+
+def test_an_unknown_model_or_version_may_be_retried_elsewhere(bundle, tiny, mosquitto, caller):
+    with Worker(bundle, mosquitto.url) as worker:
+        one = caller(mosquitto)
+        for model, version in [("other", "1"), ("tiny", "2")]:
+            asked = one.ask(tiny.rows(1), model=model, version=version)
+            answer = one.response()
+            assert (answer.id, answer.error, answer.retryable) == (asked.id, "no-model", True)
+            assert f"{model} {version}" in answer.detail
+    assert worker.counters["errors"] == {"no-model": 2}
+
+
+# -- duplicates, expiry, busy ----------------------------------------------------------------
+
+
+def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
+    slow_bundle, tiny, mosquitto, caller
+):
+    payload = request(tiny.rows(1), model="slow")
+    with Worker(slow_bundle, mosquitto.url) as worker:
+        one = caller(mosquitto)
+        for _ in range(3):
+            one.send(payload)
+        _, first = one.message()
+        assert one.silent()
+        one.send(payload)
+        assert one.message() == (wire.response_topic(one.device), first)
+        counters = worker.counters
+    assert (counters["duplicates"], counters["repeated"], counters["answered"]) == (2, 1, 1)
+
+
+def test_the_same_id_with_other_content_or_from_another_device_is_no_duplicate(
+    bundle, tiny, mosquitto, caller
+):
+    with Worker(bundle, mosquitto.url) as worker:
+        one, other = caller(mosquitto), caller(mosquitto)
+        asked = one.ask(tiny.rows(1))
+        one.response()
+        one.ask(tiny.rows(1, seed=1), id=asked.id)
+        one.response()
+        other.ask(tiny.rows(1), id=asked.id)
+        other.response()
+    assert worker.counters["answered"] == 3
+    assert worker.counters["repeated"] == 0
+
+
+def test_expired_requests_are_dropped(slow_bundle, tiny, mosquitto, caller, wait_until):
+    with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
+        one = caller(mosquitto)
+        kept = one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        for _ in range(5):
+            one.ask(tiny.rows(1), model="slow", ttl_ms=0)
+        last = one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        assert [answer.id for answer in one.responses(2)] == [kept.id, last.id]
+        wait_until(lambda: worker.counters["expired"] == 5)
+    assert worker.counters["answered"] == 2
+
+
+def test_a_full_queue_says_busy_at_once_and_takes_the_retry(slow_bundle, tiny, mosquitto, caller):
+    payloads = [request(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(8)]
+    with Worker(slow_bundle, mosquitto.url, queue=1, max_batch=1) as worker:
+        one = caller(mosquitto)
+        for payload in payloads:
+            one.send(payload)
+        answers = one.responses(8)
+        busy = [answer for answer in answers if answer.error]
+        assert {answer.error for answer in busy} == {"busy"}
+        assert all(answer.retryable for answer in busy)
+        # One runs, one waits; the others hear at once, before any answer.
+        assert len(busy) in (6, 7)
+        assert [answer.error for answer in answers[: len(busy)]] == ["busy"] * len(busy)
+        retry = next(p for p in payloads if wire.decode_request(p).id == busy[0].id)
+        one.send(retry)
+        again = one.response()
+        assert (again.id, again.error) == (busy[0].id, None)
+    assert worker.counters["errors"] == {"busy": len(busy)}
+
+
+def test_requests_that_queue_run_together(slow_bundle, tiny, mosquitto, caller):
+    with Worker(slow_bundle, mosquitto.url, max_batch=16) as worker:
+        one = caller(mosquitto)
+        for _ in range(17):
+            one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+        one.responses(17)
+    counters = worker.counters
+    assert counters["instances"] == 17
+    assert counters["batches"] < 17
+
+
+# -- bad messages ------------------------------------------------------------------------------
+
+
+def spoilt(**entries):
+    """A request's payload with entries replaced, or left out where None."""
+    message = cbor2.loads(request(np.zeros((1, 4), np.float32))) | entries
+    return cbor2.dumps({key: value for key, value in message.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "cbor"),
+        (b"\xff" * 40, "cbor"),
+        (b'{"v": 1}', "cbor"),
+        (cbor2.dumps([1, 2]), "cbor"),
+        (request(np.zeros((1, 4), np.float32))[:-3], "cbor"),
+        (spoilt(id=b"short"), "id"),
+        (spoilt(id=None), "id"),
+        (b"x" * (wire.MAX_PAYLOAD + 1), "size"),
+    ],
+    ids=["empty", "noise", "json", "list", "cut", "short-id", "no-id", "large"],
+)
+def test_what_cannot_be_answered_is_put_on_the_dead_letter_topic(
+    bundle, tiny, any_broker, caller, payload, reason
+):
+    with Worker(bundle, any_broker.url) as worker:
+        one = caller(any_broker)
+        one.send(payload)
+        assert one.message() == (f"gw/v1/dead/{reason}", payload[: wire.MAX_PAYLOAD])
+        one.ask(tiny.rows(1))
+        assert one.response().error is None
+    assert worker.counters["dead"] == {reason: 1}
+
+
+@pytest.mark.parametrize(
+    ("entries", "word"),
+    [
+        ({"v": 2}, "layout"),
+        ({"m": "a/b"}, "model name"),
+        ({"ttl": -1}, "ttl"),
+        ({"n": 2}, "bytes"),
+        ({"x": None}, "typed array"),
+        ({"x": cbor2.CBORTag(85, np.full(4, np.inf, "<f4").tobytes())}, "infinite"),
+        ({"x": cbor2.CBORTag(85, np.full(4, np.nan, "<f4").tobytes())}, "missing values"),
+        ({"k": 3, "x": cbor2.CBORTag(85, np.zeros(3, "<f4").tobytes())}, "takes 4 columns"),
+    ],
+)
+def test_what_can_be_answered_is_answered_with_an_error(bundle, mosquitto, caller, entries, word):
+    with Worker(bundle, mosquitto.url) as worker:
+        one = caller(mosquitto)
+        payload = spoilt(**entries)
+        one.send(payload)
+        answer = one.response()
+        assert answer.id == cbor2.loads(payload)["id"]
+        assert (answer.error, answer.retryable) == ("bad-request", False)
+        assert word in answer.detail
+    assert worker.counters["errors"] == {"bad-request": 1}
+    assert worker.counters["dead"] == {}
+
+
+def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, tiny, any_broker, caller):
+    one = caller(any_broker)
+    payload = request(tiny.rows(1))
+    one.send(payload, retain=True)
+    with Worker(bundle, any_broker.url, shared=False) as worker:
+        assert one.message() == ("gw/v1/dead/retained", payload)
+        one.send(payload, topic="gw/v1/model/req")
+        # The embedded broker may deliver a retained message twice.
+        while (message := one.message())[0] == "gw/v1/dead/retained":
+            pass
+        assert message == ("gw/v1/dead/name", payload)
+        assert one.silent(0.1)
+    dead = worker.counters["dead"]
+    assert dead.pop("retained") >= 1
+    assert dead == {"name": 1}
+    assert worker.counters["answered"] == 0
+    one.send(b"", retain=True)
+
+
+def test_other_topics_are_not_read(bundle, tiny, embedded, caller):
+    """The embedded broker sends retained messages that nobody asked for."""
+    one, other = caller(embedded), caller(embedded)
+    other.send(b"kept", topic=wire.response_topic(other.device), retain=True)
+    other.message()
+    with Worker(bundle, embedded.url) as worker:
+        one.ask(tiny.rows(1))
+        assert one.response().error is None
+    assert worker.counters["received"] == 1
+    other.send(b"", topic=wire.response_topic(other.device), retain=True)
+
+
+def test_one_request_does_not_spoil_the_others_of_its_batch(tiny, tmp_path, mosquitto, caller):
+    """A graph that fails at run time for rows with a large value."""
+    path = tiny.write(tmp_path / "b", name="slow", graph=tiny.fragile_graph())
+    bad = np.full((1, 4), 1000.0, np.float32)
+    with Worker(path, mosquitto.url) as worker:
+        one = caller(mosquitto)
+        asked = [
+            one.ask(bad if i % 4 == 3 else tiny.rows(1, seed=i), model="slow", ttl_ms=20_000)
+            for i in range(8)
+        ]
+        errors = {answer.id: answer.error for answer in one.responses(8)}
+    assert [errors[r.id] for r in asked] == ([None] * 3 + ["failed"]) * 2
+    assert worker.counters["answered"] == 6
+    assert worker.counters["errors"] == {"failed": 2}
+
+
+def test_what_no_one_foresaw_is_answered_too(bundle, tiny, mosquitto, caller, monkeypatch):
+    with Worker(bundle, mosquitto.url) as worker:
+        one = caller(mosquitto)
+        with monkeypatch.context() as patch:
+            patch.setattr(CloudModel, "answer", lambda *_: 1 / 0)
+            asked = one.ask(tiny.rows(1))
+            answer = one.response()
+            assert (answer.id, answer.error) == (asked.id, "failed")
+            assert "ZeroDivisionError" in answer.detail
+        one.ask(tiny.rows(1))
+        assert one.response().error is None
+    assert worker.counters["answered"] == 1
+
+
+# -- life ------------------------------------------------------------------------------------
+
+
+def test_stop_answers_what_is_queued(slow_bundle, tiny, mosquitto, caller, wait_until):
+    worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
+    one = caller(mosquitto)
+    asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
+    wait_until(lambda: worker.counters["received"] == 4)
+    worker.stop()
+    assert worker.counters["answered"] == 4
+    assert worker.counters["abandoned"] == 0
+    assert {answer.id for answer in one.responses(4)} == {request.id for request in asked}
+    worker.stop()
+    with pytest.raises(GatewiseError, match="started before"):
+        worker.start()
+
+
+def test_draining_has_an_end(slow_bundle, tiny, mosquitto, caller, wait_until):
+    worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
+    one = caller(mosquitto)
+    for _ in range(20):
+        one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
+    wait_until(lambda: worker.counters["received"] == 20)
+    worker.stop()
+    counters = worker.counters
+    assert counters["abandoned"] > 0
+    # The one that was running when the time was over could not be sent any more.
+    assert counters["abandoned"] + counters["answered"] in (19, 20)
+
+
+def test_run_ends_when_stopped_from_elsewhere(bundle, mosquitto):
+    worker = Worker(bundle, mosquitto.url)
+    worker.run(ready=lambda w: threading.Thread(target=w.stop).start())
+    assert not worker.counters["connected"]
+
+
+@pytest.mark.slow
+def test_a_worker_comes_back_after_its_broker(bundle, tiny, caller, wait_until):
+    with MosquittoBroker() as broker:
+        worker = Worker(bundle, broker.url).start()
+    wait_until(lambda: not worker.counters["connected"])
+    with MosquittoBroker(broker.port) as again:
+        wait_until(lambda: worker.counters["connects"] == 2, seconds=30)
+        one = caller(again)
+        # Connected is not yet subscribed: ask until the worker has heard it.
+        for _ in range(50):
+            one.ask(tiny.rows(1))
+            if not one.silent(0.1):
+                break
+        assert worker.counters["answered"] > 0
+        worker.stop()
+
+
+def test_an_unreachable_broker(bundle):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    for shared in (True, False):
+        with pytest.raises(LinkError, match=f"127.0.0.1:{port} cannot be reached"):
+            Worker(bundle, f"mqtt://127.0.0.1:{port}", shared=shared).start()
+
+
+def test_a_broker_that_does_not_answer(bundle, monkeypatch):
+    monkeypatch.setattr("gatewise_cloud.session._CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        port = mute.getsockname()[1]
+        with pytest.raises(LinkError, match="no answer within"):
+            Worker(bundle, f"mqtt://127.0.0.1:{port}", shared=False).start()
+
+
+def test_a_broker_that_refuses(bundle, locked_mosquitto):
+    for shared in (True, False):
+        with pytest.raises(LinkError, match="refuses this client"):
+            Worker(bundle, locked_mosquitto, shared=shared).start()
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [("http://x", "mqtt://"), ("mqtt://", "mqtt://"), ("mqtt://h:99999", "port")],
+)
+def test_a_url_that_is_none(bundle, url, message):
+    with pytest.raises(InputError, match=message):
+        Worker(bundle, url)
+
+
+def test_bundles_that_cannot_be_served_together(bundle, mosquitto):
+    with pytest.raises(InputError, match="at least one bundle"):
+        Worker([], mosquitto.url)
+    with pytest.raises(InputError, match="both called tiny 1"):
+        Worker([bundle, bundle], mosquitto.url)
+    with pytest.raises(InputError, match="at least 1"):
+        Worker(bundle, mosquitto.url, queue=0)
+    with pytest.raises(GatewiseError, match="pool"):
+        Worker(bundle, mosquitto.url, pool="a/b")
