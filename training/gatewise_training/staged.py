@@ -13,7 +13,8 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.cascade import Cascade, Chain, Problem
+from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.cascade import Cascade
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import labels, split
 from gatewise_training.errors import InputError

@@ -14,7 +14,8 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.cascade import Cascade, Chain, Problem
+from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.cascade import Cascade
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
 from gatewise_training.stage import Stage
@@ -45,6 +46,7 @@ class Sample:
         rows = plan.fit_rows
         self.x, self.y = plan.x[rows], plan.y[rows]
         self.weight = plan.weight[rows] / plan.weight[rows].mean()
+        assert problem.high_cost_model is not None
         proba = problem.high_cost_model.predict_proba(self.x)
         self.f0_loss: NDArray[np.float64] = -np.log(
             np.maximum(proba[np.arange(len(rows)), self.y], LOG_FLOOR)
