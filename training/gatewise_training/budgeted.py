@@ -104,6 +104,7 @@ class Budgeted(ClassifierMixin, BaseEstimator):
     random_state: Any
     n_jobs: int | None
     verbose: int
+    high_cost_model_: HighCostModel | None
 
     _cross_fits = True  # whether a fit is cheap enough to be done five times on small data
 
@@ -261,7 +262,7 @@ class Budgeted(ClassifierMixin, BaseEstimator):
         for s, stage in enumerate(self.stages_):
             index[exits == s] = labels(split(outputs[s][exits == s], stage.score)[0])
         sent = exits == len(self.stages_)
-        if sent.any():
+        if self.high_cost_model_ is not None and sent.any():
             index[sent] = self.high_cost_model_.labels(x[sent])
         return self.classes_[index]
 
@@ -274,7 +275,7 @@ class Budgeted(ClassifierMixin, BaseEstimator):
             here = exits == s
             proba[here] = probabilities(split(outputs[s][here], stage.score)[0], stage.link)
         sent = exits == len(self.stages_)
-        if sent.any():
+        if self.high_cost_model_ is not None and sent.any():
             proba[sent] = self.high_cost_model_.predict_proba(x[sent])
         return proba
 
