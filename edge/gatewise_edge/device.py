@@ -59,6 +59,8 @@ class Answer:
         The stage whose answer this is; the number of stages for the cloud's.
     cost : float
         Features acquired, and the price of the offload if one was made.
+    feature_cost : float
+        Features acquired alone.
     latency_ms : float
         From the call to the answer, in milliseconds.
     reason : str
@@ -76,6 +78,7 @@ class Answer:
     route: Route
     stage: int
     cost: float
+    feature_cost: float
     latency_ms: float
     reason: str
     acquired: tuple[int, ...]
@@ -462,14 +465,15 @@ class Device:
         extra_cost: float,
         reason: str,
     ) -> Answer:
-        acquired = case.reading.acquired
+        acquired, feature_cost = case.reading.acquired, case.reading.meter
         answer = Answer(
             label=self._plan.classes[index],
             class_index=index,
             probabilities=probabilities,
             route=route,
             stage=stage,
-            cost=case.reading.meter + extra_cost,
+            cost=feature_cost + extra_cost,
+            feature_cost=feature_cost,
             latency_ms=1000.0 * (self._clock() - case.started),
             reason=reason,
             acquired=tuple(np.flatnonzero(acquired).tolist()),

@@ -41,6 +41,7 @@ WAIT: Final[Step] = "wait"
 
 #: A retry waits at least this long, in seconds: below it, a worker's own time is the noise.
 _SHORTEST_RETRY: Final = 0.02
+_LARGEST_BACKOFF: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Outstanding:
     deadline: float
     retry_at: float = math.inf
     retries: int = 0
+    resent: float = math.nan
     #: Copies on their way that no error has come back for.
     copies: int = 1
     error: Response | None = None
@@ -118,26 +120,49 @@ class OffloadCounts:
 
 @dataclass(slots=True)
 class RoundTrip:
-    """Smoothed round-trip time in seconds (Jacobson's estimator, RFC 6298's gains).
+    """Smoothed round-trip time in seconds, and how long to wait before asking again.
 
-    A response to a retried request counts from the first sending. That can only be too long,
-    so doubt makes the next retry later, never a link that became slower drown in retries.
+    Jacobson's estimator with the gains of RFC 6298. A retry waits twice the round trip, or for
+    the mean plus four deviations where the link (or a busy machine) varies by more than that.
+
+    The response to a retried request may be to either copy. One that comes too soon or too late
+    after the retry to be the retry's is the first one's, and measures from there. Any other
+    says nothing (Karn), but the next retry waits longer: a link that became slower is measured
+    before it drowns in retries.
     """
 
     smoothed: float | None = None
     deviation: float = 0.0
+    backoff: int = 1
+
+    def expected(self, budget: float) -> float:
+        """Seconds that a round trip is expected to take; a quarter of `budget` at first."""
+        return budget / 4 if self.smoothed is None else self.smoothed
+
+    def patience(self, budget: float) -> float:
+        """Seconds to wait for a response before asking again."""
+        expected = self.expected(budget)
+        longest = max(2 * expected, expected + 4 * self.deviation, _SHORTEST_RETRY)
+        return self.backoff * longest
 
     def update(self, seconds: float) -> None:
         """Take in one round trip."""
+        self.backoff = 1
         if self.smoothed is None:
             self.smoothed, self.deviation = seconds, seconds / 2
         else:
             self.deviation += (abs(seconds - self.smoothed) - self.deviation) / 4
             self.smoothed += (seconds - self.smoothed) / 8
 
-    def expected(self, budget: float) -> float:
-        """Seconds that a round trip is expected to take; a quarter of `budget` at first."""
-        return budget / 4 if self.smoothed is None else self.smoothed
+    def update_retried(self, since_first: float, since_retry: float) -> None:
+        """Take in the response to a request that was sent twice."""
+        usual = self.smoothed
+        if usual is None or not usual / 2 <= since_retry <= max(
+            2 * usual, usual + 4 * self.deviation
+        ):
+            self.update(since_first)
+        else:
+            self.backoff = min(2 * self.backoff, _LARGEST_BACKOFF)
 
 
 @dataclass(slots=True)
@@ -178,8 +203,7 @@ class Offloads:
             opened=now,
             deadline=deadline,
         )
-        expected = self.round_trip.expected(deadline - now)
-        self._plan_retry(item, now + max(2 * expected, _SHORTEST_RETRY), expected)
+        self._plan_retry(item, now + self.round_trip.patience(deadline - now))
         self._out[item.id] = item
         self.counts.sent += 1
         return item
@@ -192,6 +216,7 @@ class Offloads:
             return DONE
         if now >= item.retry_at:
             item.retry_at = math.inf
+            item.resent = now
             item.retries += 1
             item.copies += 1
             self.counts.retries += 1
@@ -219,15 +244,15 @@ class Offloads:
             self._count_stray(response, now)
             return item
         if response.error is None:
-            self.round_trip.update(now - item.opened)
+            self._measure(item, now)
             self._settle(item, "answered", response, now)
             return item
         item.error = response
         item.copies -= 1
         if response.retryable:
-            expected = self.round_trip.expected(item.deadline - item.opened)
             if item.copies == 0 and item.retries == 0:
-                self._plan_retry(item, now + expected, expected)
+                pause = self.round_trip.expected(item.deadline - item.opened)
+                self._plan_retry(item, now + pause)
             if item.copies > 0 or item.retry_at < math.inf:
                 return None
         self._settle(item, "refused", response, now)
@@ -238,8 +263,18 @@ class Offloads:
         if item.outcome is None:
             self._settle(item, "unsent", None, now)
 
-    def _plan_retry(self, item: Outstanding, at: float, expected: float) -> None:
+    def _plan_retry(self, item: Outstanding, at: float) -> None:
+        expected = self.round_trip.expected(item.deadline - item.opened)
         item.retry_at = at if at + expected <= item.deadline else math.inf
+
+    def _measure(self, item: Outstanding, now: float) -> None:
+        if item.retries == 0:
+            self.round_trip.update(now - item.opened)
+        elif item.error is not None:
+            # The first copy was refused, so this is the second one's.
+            self.round_trip.update(now - item.resent)
+        else:
+            self.round_trip.update_retried(now - item.opened, now - item.resent)
 
     def _settle(
         self,
@@ -269,7 +304,7 @@ class Offloads:
             self.counts.late += 1
             if response.error is None:
                 # Without this a link slower than the deadline would never be measured.
-                self.round_trip.update(now - item.opened)
+                self._measure(item, now)
 
 
 def _matches(response: Response, item: Outstanding) -> bool:

@@ -37,7 +37,7 @@ def test_the_three_ways(bundle, tools):
     assert (second.acquired, second.cost) == ((0, 1, 2), 13.5)
     assert (third.label, third.route, third.stage) == ("no", "cloud", 2)
     assert (third.reason, third.acquired) == ("offloaded", (0, 1, 2, 4))
-    assert third.cost == 17.5 + OFFLOAD
+    assert (third.feature_cost, third.cost) == (17.5, 17.5 + OFFLOAD)
     np.testing.assert_allclose(third.probabilities, [1 / (1 + np.exp(-10)), 4.54e-5], rtol=1e-3)
     assert 0 < third.latency_ms < 500
 

@@ -34,11 +34,13 @@ def test_answers_come_back(bundle, broker, make_peer):
     with Device(bundle, link=link) as device:
         link.connect(5)
         answers = [device.answer(HARD) for _ in range(30)]
-        assert device.counters["bytes_up"] == sum(map(len, peer.payloads))
+        counters = device.counters
+        assert counters["bytes_up"] == sum(map(len, peer.payloads))
     assert {(a.route, a.label) for a in answers} == {("cloud", "no")}
     # With Nagle's delay a round trip would take 40 ms and more.
     assert statistics.median(a.latency_ms for a in answers) < 20
-    assert len({r.id for r in peer.requests}) == len(peer.requests)
+    # A loaded machine may see a retry: the same id once more.
+    assert len({r.id for r in peer.requests}) == 30 == len(peer.requests) - counters["retries"]
     assert all(0 < r.ttl_ms <= 500 for r in peer.requests)
 
 

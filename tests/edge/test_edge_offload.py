@@ -100,6 +100,16 @@ def test_a_fast_link_is_given_time_before_a_retry():
     assert offloads.poll(item, 0.02) == RESEND
 
 
+def test_a_link_that_varies_is_given_more_time():
+    offloads = Offloads()
+    for _ in range(100):
+        offloads.round_trip.update(0.02)
+        offloads.round_trip.update(0.18)
+    item = opened(offloads)
+    assert offloads.poll(item, 0.25) == WAIT
+    assert offloads.poll(item, 0.5) == RESEND
+
+
 def test_unmeasured_link_is_retried_at_half_the_time():
     offloads = Offloads()
     item = opened(offloads)
@@ -172,6 +182,40 @@ def test_round_trip_follows_the_link():
         trip.update(0.05)
     assert trip.smoothed == pytest.approx(0.05)
     assert trip.deviation == pytest.approx(0.0, abs=1e-6)
+
+
+def play(offloads: Offloads, seconds: float, *, lost: int, requests: int) -> list[float]:
+    """Ask one after the other; the first `lost` copies of each vanish. Gives the latencies."""
+    latencies = []
+    for i in range(requests):
+        start = 10.0 * i
+        item = opened(offloads, now=start, deadline=start + 0.5)
+        copies, now = [start], start
+        while (step := offloads.poll(item, now)) != DONE:
+            if step == RESEND:
+                copies.append(now)
+            arrivals = [sent + seconds for sent in copies[lost:] if sent + seconds > now]
+            now = min([item.wake_at, *arrivals])
+            if now in arrivals:
+                offloads.receive(answer(item.id), now)
+        latencies.append(now - start)
+    return latencies
+
+
+@pytest.mark.parametrize("slower", [0.021, 0.05, 0.1, 0.24, 0.4])
+def test_a_link_that_became_slower_is_measured_before_it_drowns(slower):
+    offloads = measured(0.001)
+    latencies = play(offloads, slower, lost=0, requests=100)
+    assert latencies == pytest.approx([slower] * 100)
+    assert offloads.counts.retries <= 4
+    assert offloads.round_trip.smoothed == pytest.approx(slower, rel=0.01)
+
+
+def test_retries_stay_prompt_while_every_first_copy_is_lost():
+    offloads = measured(0.005)
+    latencies = play(offloads, 0.005, lost=1, requests=100)
+    assert offloads.counts.answered == 100
+    assert max(latencies) < 4 * 0.02 + 0.006
 
 
 class AnyHistory(RuleBasedStateMachine):

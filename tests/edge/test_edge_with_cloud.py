@@ -1,0 +1,98 @@
+"""Devices and real workers, in processes of their own, over a real broker."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from gatewise_edge.device import Device
+from gatewise_edge.mqtt import MqttLink
+
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+
+
+@pytest.fixture
+def start_worker(bundle, broker) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))",
+                *("cloud", str(bundle.path), "--broker", broker.url),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("ready:"):
+                return process
+        pytest.fail(f"the worker did not start: {process.communicate()[1]}")
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_device_and_worker_decide_as_the_sample_says(bundle, broker, start_worker):
+    start_worker()
+    expected = bundle.sample()
+    link = MqttLink(broker.url)
+    with Device(bundle, link=link, deadline_ms=5000) as device:
+        link.connect(5)
+        answers = [device.answer(row) for row in expected["X"]]
+    assert [a.stage for a in answers] == expected["exit"].tolist()
+    assert [a.class_index for a in answers] == expected["label"].tolist()
+    assert [a.cost for a in answers] == expected["cost"].tolist()
+    assert {"edge", "cloud"} == {a.route for a in answers}
+    for answer, probabilities in zip(answers, expected["cloud_probabilities"], strict=True):
+        if answer.route == "cloud":
+            np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
+
+
+def test_a_frozen_worker_costs_a_retry_and_a_dead_one_nothing(bundle, broker, start_worker):
+    frozen, _ = start_worker(), start_worker()
+    link = MqttLink(broker.url)
+    deadline_ms = 1000.0
+    with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
+        link.connect(5)
+        routes = Counter(device.answer(HARD).route for _ in range(10))
+        frozen.send_signal(signal.SIGSTOP)
+        started = time.monotonic()
+        routes += Counter(device.answer(HARD).route for _ in range(10))
+        assert time.monotonic() - started < 10 * deadline_ms / 1000
+        # Every other request goes to the frozen one, is lost there, and is asked again.
+        assert device.counters["retries"] >= 4
+        frozen.kill()
+        frozen.wait()
+        routes += Counter(device.answer(HARD).route for _ in range(10))
+        assert routes["cloud"] >= 28
+        assert routes.total() == 30
+
+
+def test_all_workers_gone(bundle, broker, start_worker):
+    worker = start_worker()
+    link = MqttLink(broker.url)
+    with Device(bundle, link=link, deadline_ms=100) as device:
+        link.connect(5)
+        assert device.answer(HARD).route == "cloud"
+        worker.kill()
+        worker.wait()
+        answers = [device.answer(HARD) for _ in range(5)]
+        assert {(a.route, a.reason) for a in answers} == {("fallback", "timeout")}
+        assert max(a.latency_ms for a in answers) < 100
+        start_worker()
+        assert device.answer(HARD).route == "cloud"
