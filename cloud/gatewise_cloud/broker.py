@@ -82,7 +82,13 @@ class Broker(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> None: ...
 
 
 class _ProcessBroker:
@@ -223,7 +229,8 @@ class EmbeddedBroker(_ProcessBroker):
 class MosquittoBroker(_ProcessBroker):
     """A mosquitto of this machine, with a configuration of its own.
 
-    Ready when the constructor returns.
+    Ready when the constructor returns. It ends with its context; an owner that is killed
+    before leaves it running.
 
     Parameters
     ----------

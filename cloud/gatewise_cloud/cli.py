@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,15 +107,13 @@ def broker(
 
       gatewise broker --port 1883
     """
-    from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+    from gatewise_cloud.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
     from gatewise_cloud.errors import BrokerError
 
     if embedded is None:
         embedded = find_mosquitto() is None
-    with (
-        until_interrupted(),
-        (EmbeddedBroker if embedded else MosquittoBroker)(port, host=host) as running,
-    ):
+    start: Callable[..., Broker] = EmbeddedBroker if embedded else MosquittoBroker
+    with until_interrupted(), start(port, host=host) as running:
         if not running.shared_subscriptions:
             note(
                 "note: the embedded broker ignores shared subscriptions: "
