@@ -101,10 +101,11 @@ class _ProcessBroker:
         _check_loopback(host, port)
         self.host = host
         self.port = port
-        self._folder = tempfile.TemporaryDirectory(prefix="gatewise-broker-")
         self._process: subprocess.Popen[bytes] | None = None
         try:
-            self._start(port)
+            # Configuration and log are of use only while it starts: nothing to leave behind.
+            with tempfile.TemporaryDirectory(prefix="gatewise-broker-") as folder:
+                self._start(port, Path(folder))
         except BaseException:
             self.close()
             raise
@@ -144,31 +145,27 @@ class _ProcessBroker:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        self._folder.cleanup()
 
-    @property
-    def _log(self) -> Path:
-        return Path(self._folder.name) / "broker.log"
-
-    def _command(self) -> list[str]:
+    def _command(self, folder: Path) -> list[str]:
         raise NotImplementedError
 
-    def _start(self, port: int) -> None:
+    def _start(self, port: int, folder: Path) -> None:
         """Start on `port`, or on any free one: another program may be quicker, so try again."""
+        words = folder / "broker.log"
         for attempt in range(1, _PORT_TRIES + 1):
             self.port = port or _free_port(self.host)
             if port:
                 _check_free(self.host, port)
-            with self._log.open("wb") as log:
+            with words.open("wb") as log:
                 self._process = subprocess.Popen(
-                    self._command(),
+                    self._command(folder),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=log,
                     # Ctrl-C in a terminal reaches the owner, and the owner ends the broker.
                     start_new_session=True,
                 )
-            if self._wait_ready():
+            if self._wait_ready(words):
                 return
             self._process.wait()
             if port or attempt == _PORT_TRIES:
@@ -176,10 +173,10 @@ class _ProcessBroker:
             assert self._process.stdin is not None
             self._process.stdin.close()
         raise BrokerError(
-            self.host, port, f"the {self.kind} broker ended while it started: {self._last_words()}"
+            self.host, port, f"the {self.kind} broker ended while it started: {_last(words)}"
         )
 
-    def _wait_ready(self) -> bool:
+    def _wait_ready(self, words: Path) -> bool:
         """Wait for the first CONNACK; False if the process ended before."""
         deadline = time.monotonic() + _READY_SECONDS
         while self.alive:
@@ -191,14 +188,10 @@ class _ProcessBroker:
                     self.host,
                     self.port,
                     f"the {self.kind} broker did not answer on {self.host}:{self.port} "
-                    f"within {_READY_SECONDS:g} s: {self._last_words()}",
+                    f"within {_READY_SECONDS:g} s: {_last(words)}",
                 )
             time.sleep(0.01)
         return False
-
-    def _last_words(self) -> str:
-        lines = self._log.read_text("utf-8", "replace").strip().splitlines()
-        return "; ".join(lines[-2:]) or "it left no message"
 
 
 class EmbeddedBroker(_ProcessBroker):
@@ -222,7 +215,7 @@ class EmbeddedBroker(_ProcessBroker):
     kind = "embedded"
     shared_subscriptions = False
 
-    def _command(self) -> list[str]:
+    def _command(self, folder: Path) -> list[str]:
         return [sys.executable, "-m", "gatewise_cloud._amqtt", self.host, str(self.port)]
 
 
@@ -261,8 +254,8 @@ class MosquittoBroker(_ProcessBroker):
         self._program = program
         super().__init__(port, host=host)
 
-    def _command(self) -> list[str]:
-        config = Path(self._folder.name) / "mosquitto.conf"
+    def _command(self, folder: Path) -> list[str]:
+        config = folder / "mosquitto.conf"
         config.write_text(mosquitto_config(self.port, host=self.host))
         return [str(self._program), "-c", str(config)]
 
@@ -290,6 +283,12 @@ def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
             "",
         ]
     )
+
+
+def _last(words: Path) -> str:
+    """What a process said last."""
+    lines = words.read_text("utf-8", "replace").strip().splitlines()
+    return "; ".join(lines[-2:]) or "it left no message"
 
 
 def _check_loopback(host: str, port: int) -> None:
