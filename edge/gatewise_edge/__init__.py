@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from gatewise_training._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gatewise_edge.device import Answer, Device
+    from gatewise_edge.answer import Answer
+    from gatewise_edge.device import Device
     from gatewise_edge.errors import LinkError, SelfTestError, SensorError, WireError
     from gatewise_edge.link import InProcessLink, Link
     from gatewise_edge.mqtt import MqttLink
@@ -38,7 +39,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Answer": "device",
+        "Answer": "answer",
         "Device": "device",
         "InProcessLink": "link",
         "Link": "link",

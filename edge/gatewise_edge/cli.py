@@ -16,7 +16,8 @@ from typing import Annotated, Any, NoReturn
 import numpy as np
 import typer
 
-from gatewise_edge.device import Answer, Device
+from gatewise_edge.answer import Answer
+from gatewise_edge.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.table import read_csv, read_json_line
 from gatewise_export.bundle import Bundle

@@ -14,19 +14,20 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise_edge.answer import Answer, Case, Pending, Plan, Policy, Route
 from gatewise_edge.errors import SensorError, WireError
 from gatewise_edge.link import Link
-from gatewise_edge.offload import DONE, RESEND, Offloads, Outcome, Outstanding
+from gatewise_edge.offload import RESEND, Offloads, Outcome, Outstanding
 from gatewise_edge.sensors import Meter, Reading, Row, Sensors, Source
-from gatewise_edge.stages import StageOutput, StageRunner, self_test
+from gatewise_edge.stages import StageRunner, self_test
 from gatewise_edge.wire import MAX_PAYLOAD, Request, decode_response, encode_request, new_id
 from gatewise_export.bundle import Bundle
 from gatewise_training.costs import request_bytes
@@ -34,80 +35,8 @@ from gatewise_training.errors import InputError
 
 __all__ = ["Answer", "Device", "Pending", "Policy", "Route"]
 
-Policy = Literal["system", "edge-only", "cloud-only"]
-Route = Literal["edge", "cloud", "fallback"]
-
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
 _GUARD: Final = 0.005
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Answer:
-    """The one answer to an instance.
-
-    Attributes
-    ----------
-    label : int, float, str or bool
-        The class, as the user's data names it.
-    class_index : int
-        Its index among the bundle's classes.
-    probabilities : ndarray of float64, shape (n_classes,)
-    route : {"edge", "cloud", "fallback"}
-        A stage stopped here; the cloud answered; the cloud, or a sensor, was needed and
-        failed, and the last finished stage stands in.
-    stage : int
-        The stage whose answer this is; the number of stages for the cloud's.
-    cost : float
-        Features acquired, and the price of the offload if one was made.
-    feature_cost : float
-        Features acquired alone.
-    latency_ms : float
-        From the call to the answer, in milliseconds.
-    reason : str
-        Why this route. edge: ``stopped``, ``last-stage``, ``edge-only``. cloud: ``offloaded``,
-        ``missing``, ``cloud-only``. fallback: ``no-link``, ``link-down``, ``full``, ``unsent``,
-        ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's trouble as
-        ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``, ``sensor-late:<name>``.
-    acquired : tuple of int
-        Features bought, as indices.
-    """
-
-    label: Hashable
-    class_index: int
-    probabilities: NDArray[np.float64]
-    route: Route
-    stage: int
-    cost: float
-    feature_cost: float
-    latency_ms: float
-    reason: str
-    acquired: tuple[int, ...]
-
-
-@dataclass(slots=True, eq=False)
-class _Case:
-    """An instance on its way to an answer. Times in seconds on the device's clock."""
-
-    reading: Reading
-    started: float
-    deadline: float
-    finished: StageOutput | None = None
-    stage: int = -1
-    error: SensorError | None = None
-    reason: str = ""
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """An instance whose request is out; see :meth:`Device.advance`."""
-
-    case: _Case
-    item: Outstanding
-
-    @property
-    def wake_at(self) -> float:
-        """When to advance next if no response comes before, in seconds on the device's clock."""
-        return self.item.wake_at
 
 
 @dataclass(slots=True)
@@ -118,21 +47,6 @@ class _Counts:
     errors: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Plan:
-    """What the manifest settles once for all instances."""
-
-    names: tuple[str, ...]
-    classes: tuple[Hashable, ...]
-    cloud_inputs: NDArray[np.intp]
-    has_cloud: bool
-    stages_take_nan: bool
-    cloud_takes_nan: bool
-    offload_price: float
-    request_price: float
-    needed: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
 
 
 class Device:
@@ -189,7 +103,7 @@ class Device:
         self.deadline_ms = _positive("deadline_ms", deadline_ms)
         self.policy = policy
         self._runner = StageRunner(self.bundle)
-        self._plan = _plan(self.bundle, self._runner)
+        self._plan = Plan.of(self.bundle.manifest)
         if policy not in get_args(Policy):
             raise InputError(f"policy {policy!r}; choose one of {', '.join(get_args(Policy))}")
         if policy == "cloud-only" and not self._plan.has_cloud:
@@ -210,7 +124,7 @@ class Device:
         if sensors is not None:
             asks_cloud = link is not None and policy != "edge-only"
             needed = self._plan.cloud_inputs if asks_cloud else ()
-            self._source = sensors.bind(costs, [*self._plan.needed, *needed])
+            self._source = sensors.bind(costs, [*self._plan.stage_inputs, *needed])
         self._clock = clock
         self._guard = min(_GUARD, self.deadline_ms / 1e4)
         self._offloads = Offloads(limit=outstanding)
@@ -284,7 +198,7 @@ class Device:
         """
         started = self._clock()
         reading = Reading(self._source_of(row), self._plan.names, self._meter)
-        case = _Case(reading, started, started + self.deadline_ms / 1000.0 - self._guard)
+        case = Case(reading, started, started + self.deadline_ms / 1000.0 - self._guard)
         if self.policy == "cloud-only":
             return self._offload(case, "cloud-only")
         stopped = self._run_stages(case)
@@ -311,13 +225,10 @@ class Device:
         item = pending.item
         with self._changed:
             step = self._offloads.poll(item, self._clock())
-            if step == RESEND:
-                self._counts.bytes_up += len(item.payload)
-        if step == RESEND and self._link is not None:
-            self._link.send(item.payload)
-        if step != DONE:
+        if step == RESEND:
+            self._send(item)
+        if item.outcome is None:
             return pending
-        assert item.outcome is not None
         return self._conclude(pending.case, item.outcome)
 
     # -- the stages ------------------------------------------------------------------------
@@ -329,7 +240,7 @@ class Device:
             raise InputError("no instance: give a row, or give the device sensors")
         return self._source
 
-    def _run_stages(self, case: _Case) -> bool:
+    def _run_stages(self, case: Case) -> bool:
         """Run the stages until one stops, all are done, or a feature cannot be had."""
         runner = self._runner
         for s, features in enumerate(runner.inputs):
@@ -347,7 +258,7 @@ class Device:
                 return True
         return False
 
-    def _local(self, case: _Case, route: Route, reason: str, extra_cost: float = 0.0) -> Answer:
+    def _local(self, case: Case, route: Route, reason: str, extra_cost: float = 0.0) -> Answer:
         finished = case.finished
         assert finished is not None
         return self._give(
@@ -366,7 +277,7 @@ class Device:
     def _may_offload(self) -> bool:
         return self._plan.has_cloud and self.policy != "edge-only"
 
-    def _offload(self, case: _Case, reason: str) -> Answer | Pending:
+    def _offload(self, case: Case, reason: str) -> Answer | Pending:
         case.reason = reason
         # Known at once to be in vain? Then the cloud model's features are not bought.
         if self._link is None:
@@ -403,13 +314,17 @@ class Device:
             item = self._offloads.open(request, payload, now, case.deadline)
         if item is None:
             return self._fall_back(case, "full")
-        sent = self._link.send(payload)
-        with self._changed:
-            if sent:
-                self._counts.bytes_up += len(payload)
-            else:
+        if not self._send(item):
+            with self._changed:
                 self._offloads.abandon(item, self._clock())
         return Pending(case, item)
+
+    def _send(self, item: Outstanding) -> bool:
+        sent = self._link is not None and self._link.send(item.payload)
+        if sent:
+            with self._changed:
+                self._counts.bytes_up += len(item.payload)
+        return sent
 
     def _receive(self, payload: bytes) -> None:
         """Take in a response; on the link's thread."""
@@ -424,7 +339,7 @@ class Device:
             elif self._offloads.receive(response, self._clock()) is not None:
                 self._changed.notify_all()
 
-    def _conclude(self, case: _Case, outcome: Outcome) -> Answer:
+    def _conclude(self, case: Case, outcome: Outcome) -> Answer:
         response = outcome.response
         if outcome.kind == "answered" and response is not None:
             if response.probabilities.shape[1] == len(self._plan.classes):
@@ -443,7 +358,7 @@ class Device:
         reason = "timeout" if response is None else f"cloud:{response.error}"
         return self._fall_back(case, reason, self._plan.request_price)
 
-    def _fall_back(self, case: _Case, reason: str, extra_cost: float = 0.0) -> Answer:
+    def _fall_back(self, case: Case, reason: str, extra_cost: float = 0.0) -> Answer:
         """Answer with the last finished stage; run the stages first if none has run."""
         if case.finished is None and self.policy == "cloud-only":
             self._run_stages(case)
@@ -456,7 +371,7 @@ class Device:
 
     def _give(
         self,
-        case: _Case,
+        case: Case,
         *,
         index: int,
         probabilities: NDArray[np.float64],
@@ -481,23 +396,6 @@ class Device:
         with self._changed:
             setattr(self._counts, route, getattr(self._counts, route) + 1)
         return answer
-
-
-def _plan(bundle: Bundle, runner: StageRunner) -> _Plan:
-    manifest = bundle.manifest
-    prices = manifest.cloud_prices()
-    inputs = manifest.cloud_inputs()
-    return _Plan(
-        names=tuple(manifest.feature_names),
-        classes=tuple(manifest.classes),
-        cloud_inputs=inputs,
-        has_cloud=manifest.cloud is not None,
-        stages_take_nan=manifest.missing["stages"] == "allowed",
-        cloud_takes_nan=manifest.missing["cloud"] == "allowed",
-        offload_price=prices.of_offload(len(inputs)),
-        request_price=prices.request + prices.byte * request_bytes(len(inputs)),
-        needed=np.unique(np.concatenate(runner.inputs)),
-    )
 
 
 def _trouble(error: SensorError) -> str:

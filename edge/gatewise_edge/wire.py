@@ -48,17 +48,48 @@ value, only passes where the caller says so.
 from __future__ import annotations
 
 import io
-import secrets
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_edge._checks import MAX_NAME, check_id, check_int, check_text
 from gatewise_edge.errors import WireError
+from gatewise_edge.messages import (
+    BAD_REQUEST,
+    BUSY,
+    EXPIRED,
+    FAILED,
+    MAX_CODE,
+    MAX_COLUMNS,
+    MAX_DETAIL,
+    MAX_ROWS,
+    MAX_TTL_MS,
+    MAX_WORKER_US,
+    NO_MODEL,
+    RETRYABLE,
+    Request,
+    Response,
+    new_id,
+)
+from gatewise_edge.topics import (
+    REQUESTS,
+    check_device,
+    check_model,
+    dead_topic,
+    device_of,
+    manifest_topic,
+    metrics_topic,
+    request_topic,
+    response_topic,
+    shared,
+    status_topic,
+)
 
+# All that is said on the wire has its name here; messages and topics have modules of their own.
 __all__ = [
     "BAD_REQUEST",
     "BUSY",
@@ -90,22 +121,7 @@ __all__ = [
 WIRE_VERSION: Final = 1
 #: Bytes of a payload at most: AWS IoT Core's limit, the lowest of the usual brokers.
 MAX_PAYLOAD: Final = 128 * 1024
-MAX_ROWS: Final = 4096
-MAX_COLUMNS: Final = 65535
-MAX_NAME: Final = 64
-MAX_TTL_MS: Final = 86_400_000
 MAX_ENTRIES: Final = 32
-_MAX_CODE: Final = 32
-_MAX_DETAIL: Final = 200
-_MAX_WORKER_US: Final = 2**40
-
-#: Error codes of a response. Others may come; only those in RETRYABLE are worth a retry.
-BUSY: Final = "busy"
-NO_MODEL: Final = "no-model"
-BAD_REQUEST: Final = "bad-request"
-EXPIRED: Final = "expired"
-FAILED: Final = "failed"
-RETRYABLE: Final = frozenset({BUSY, NO_MODEL})
 
 _ARRAYS: Final[dict[int, np.dtype[Any]]] = {
     69: np.dtype("<u2"),
@@ -113,144 +129,6 @@ _ARRAYS: Final[dict[int, np.dtype[Any]]] = {
     85: np.dtype("<f4"),
 }
 _TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.items()}
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Request:
-    """One or several instances for the cloud.
-
-    Parameters
-    ----------
-    id : bytes
-        16 bytes, see :func:`new_id`.
-    model, version : str
-        The bundle's name and version.
-    ttl_ms : int
-        Time left to live in milliseconds, 0 to one day: the smallest of the rows'.
-    X : ndarray of float32 or float16, shape (rows, columns)
-        The cloud model's inputs, in its order. Other dtypes are cast to float32.
-
-    Raises
-    ------
-    WireError
-        If a field is out of its bounds, or a value of `X` is infinite.
-    """
-
-    id: bytes
-    model: str
-    version: str
-    ttl_ms: int
-    X: NDArray[np.float32] | NDArray[np.float16]
-
-    def __post_init__(self) -> None:
-        _check_id(self.id)
-        check_model(self.model)
-        check_model(self.version, "model version")
-        _check_int("ttl_ms", self.ttl_ms, 0, MAX_TTL_MS)
-        X = np.asarray(self.X)
-        if X.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
-            X = X.astype(np.float32)
-        object.__setattr__(self, "X", X)
-        if X.ndim != 2:
-            raise WireError("shape", f"the instances must form a matrix, not shape {X.shape}")
-        _check_int("rows", X.shape[0], 1, MAX_ROWS)
-        _check_int("columns", X.shape[1], 1, MAX_COLUMNS)
-        if np.isinf(X).any():
-            raise WireError("infinite", "the instances hold an infinite value")
-
-    @property
-    def rows(self) -> int:
-        """Number of instances."""
-        return int(self.X.shape[0])
-
-    @property
-    def has_missing(self) -> bool:
-        """Whether a value is NaN, the mark of a missing one."""
-        return bool(np.isnan(self.X).any())
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Response:
-    """What the cloud says to a request: an answer for every row, or one error for all.
-
-    Parameters
-    ----------
-    id : bytes
-        The request's id.
-    model, version : str
-        The model that answered, or that was asked for; both empty in an error whose request
-        could not be read that far.
-    labels : ndarray of int64, shape (rows,)
-        Class indices.
-    probabilities : ndarray of float32, shape (rows, classes)
-    worker_us : int
-        What the worker took, in microseconds.
-    error : str or None
-        Error code; then `labels` and `probabilities` are empty.
-    detail : str
-        What went wrong, for people; cut to 200 bytes.
-
-    Raises
-    ------
-    WireError
-        If a field is out of its bounds, shapes do not agree, a class index is too large or a
-        probability is not finite.
-    """
-
-    id: bytes
-    model: str
-    version: str
-    labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
-    worker_us: int = 0
-    error: str | None = None
-    detail: str = ""
-
-    def __post_init__(self) -> None:
-        _check_id(self.id)
-        if self.model or self.version or self.error is None:
-            check_model(self.model)
-            check_model(self.version, "model version")
-        object.__setattr__(self, "labels", np.asarray(self.labels, np.int64))
-        object.__setattr__(self, "probabilities", np.asarray(self.probabilities, np.float32))
-        if self.error is not None:
-            _check_text("error code", self.error, 1, _MAX_CODE)
-            detail = str(self.detail).encode("utf-8", "replace")[:_MAX_DETAIL]
-            object.__setattr__(self, "detail", detail.decode("utf-8", "ignore"))
-            return
-        _check_int("worker_us", self.worker_us, 0, _MAX_WORKER_US)
-        labels, probabilities = self.labels, self.probabilities
-        if labels.ndim != 1 or probabilities.ndim != 2 or len(labels) != len(probabilities):
-            shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
-            raise WireError("shape", f"a response with {shapes}")
-        _check_int("rows", labels.shape[0], 1, MAX_ROWS)
-        _check_int("classes", probabilities.shape[1], 2, MAX_COLUMNS)
-        if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
-            raise WireError("range", "a response with a class index out of range")
-        if not np.isfinite(probabilities).all():
-            raise WireError("infinite", "a response with a probability that is not finite")
-
-    @property
-    def rows(self) -> int:
-        """Number of instances answered; 0 in an error."""
-        return len(self.labels)
-
-    @property
-    def retryable(self) -> bool:
-        """Whether the same request may do better a little later."""
-        return self.error in RETRYABLE
-
-    @classmethod
-    def refusal(cls, request: Request, code: str, detail: str = "") -> Response:
-        """Answer `request` with an error."""
-        return cls(
-            id=request.id, model=request.model, version=request.version, error=code, detail=detail
-        )
-
-
-def new_id() -> bytes:
-    """Draw a fresh request id: 128 bits from the operating system."""
-    return secrets.token_bytes(16)
 
 
 # -- encoding ------------------------------------------------------------------------------
@@ -367,8 +245,8 @@ def decode_response(payload: bytes) -> Response:
                 id=message.id,
                 model=message.text("m") if message.has("m") else "",
                 version=message.text("mv") if message.has("mv") else "",
-                error=message.text("e", _MAX_CODE),
-                detail=message.text("d", _MAX_DETAIL, shortest=0) if message.has("d") else "",
+                error=message.text("e", MAX_CODE),
+                detail=message.text("d", MAX_DETAIL, shortest=0) if message.has("d") else "",
             )
         rows, classes = message.integer("n", 1, MAX_ROWS), message.integer("c", 2, MAX_COLUMNS)
         return Response(
@@ -377,7 +255,7 @@ def decode_response(payload: bytes) -> Response:
             version=message.text("mv"),
             labels=message.array("y", (rows,), "<u2"),
             probabilities=message.array("p", (rows, classes), "<f4"),
-            worker_us=message.integer("us", 0, _MAX_WORKER_US),
+            worker_us=message.integer("us", 0, MAX_WORKER_US),
         )
     except WireError as error:
         error.id = message.id
@@ -389,7 +267,7 @@ class _Message:
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
-        self.id: bytes = _check_id(entries.get("id"))
+        self.id: bytes = check_id(entries.get("id"))
         version = entries.get("v")
         if type(version) is not int or version != WIRE_VERSION:
             raise WireError(
@@ -400,10 +278,10 @@ class _Message:
         return key in self._entries
 
     def integer(self, key: str, low: int, high: int) -> int:
-        return _check_int(key, self._entries.get(key), low, high)
+        return check_int(key, self._entries.get(key), low, high)
 
     def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
-        return _check_text(key, self._entries.get(key), shortest, longest)
+        return check_text(key, self._entries.get(key), shortest, longest)
 
     def array(self, key: str, shape: tuple[int, ...], *dtypes: str) -> NDArray[Any]:
         typed = self._entries.get(key)
@@ -464,124 +342,3 @@ def _loads(payload: bytes) -> _Message:
     if type(entries) is not dict or len(entries) > MAX_ENTRIES:
         raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
     return _Message(entries)
-
-
-def _check_id(value: object) -> bytes:
-    if type(value) is not bytes or len(value) != 16:
-        raise WireError("id", "a message's id must be 16 bytes")
-    return value
-
-
-def _check_int(what: str, value: object, low: int, high: int) -> int:
-    if type(value) is not int:
-        raise WireError("type", f"{what} must be an integer, not {type(value).__name__}")
-    if not low <= value <= high:
-        raise WireError("range", f"{what} must lie in {low} to {high}")
-    return value
-
-
-def _check_text(what: str, value: object, shortest: int, longest: int) -> str:
-    if type(value) is not str:
-        raise WireError("type", f"{what} must be a text, not {type(value).__name__}")
-    try:
-        size = len(value.encode("utf-8"))
-    except UnicodeEncodeError:
-        raise WireError("name", f"{what} is not valid Unicode") from None
-    if not shortest <= size <= longest:
-        raise WireError("range", f"{what} must have {shortest} to {longest} bytes, not {size}")
-    return value
-
-
-# -- names and topics ----------------------------------------------------------------------
-
-_ROOT: Final = "gw/v1"
-#: Topic filter of every device's requests.
-REQUESTS: Final = f"{_ROOT}/+/req"
-_RESERVED: Final = frozenset({"model", "dead"})
-
-
-def check_device(device: str) -> str:
-    """Check a device id: a topic level of 1 to 64 bytes, not ``model`` and not ``dead``.
-
-    Raises
-    ------
-    WireError
-        If it is too long or empty, holds ``/``, ``+``, ``#`` or a control character, or is
-        one of the reserved names.
-    """
-    _check_level("device id", device)
-    if device in _RESERVED:
-        raise WireError("name", f"device id {device!r} is reserved")
-    return device
-
-
-def check_model(name: str, what: str = "model name") -> str:
-    """Check a model's name or version: a topic level of 1 to 64 bytes.
-
-    Raises
-    ------
-    WireError
-        As :func:`check_device`, but no name is reserved.
-    """
-    return _check_level(what, name)
-
-
-def _check_level(what: str, value: str) -> str:
-    _check_text(what, value, 1, MAX_NAME)
-    if any(c in "/+#" or ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
-        raise WireError("name", f"{what} {value!r} holds '/', '+', '#' or a control character")
-    return value
-
-
-def request_topic(device: str) -> str:
-    """Where `device` asks."""
-    return f"{_ROOT}/{check_device(device)}/req"
-
-
-def response_topic(device: str) -> str:
-    """Where `device` is answered."""
-    return f"{_ROOT}/{check_device(device)}/rsp"
-
-
-def status_topic(device: str) -> str:
-    """Where `device` says, retained, that it is ``online`` or (its last will) ``offline``."""
-    return f"{_ROOT}/{check_device(device)}/status"
-
-
-def metrics_topic(device: str) -> str:
-    """Where `device` tells its counters."""
-    return f"{_ROOT}/{check_device(device)}/metrics"
-
-
-def manifest_topic(model: str) -> str:
-    """Where a model's manifest is announced, retained."""
-    return f"{_ROOT}/model/{check_model(model)}/manifest"
-
-
-def dead_topic(reason: str) -> str:
-    """Where messages go that cannot be answered."""
-    return f"{_ROOT}/dead/{_check_level('reason', reason)}"
-
-
-def shared(pool: str, topic_filter: str = REQUESTS) -> str:
-    """Make the shared subscription by which the workers of `pool` divide the requests."""
-    return f"$share/{_check_level('pool', pool)}/{topic_filter}"
-
-
-def device_of(topic: str) -> str:
-    """Device id in a topic of the form ``gw/v1/<device>/<what>``.
-
-    Raises
-    ------
-    WireError
-        If the topic has another form.
-
-    Examples
-    --------
-    >>> device_of("gw/v1/pi-7/req")
-    'pi-7'
-    """
-    levels = topic.split("/")
-    if len(levels) != 4 or levels[:2] != _ROOT.split("/"):
-        raise WireError("name", f"topic {topic[:80]!r} is not a device's")
-    return check_device(levels[2])
