@@ -221,8 +221,10 @@ def test_own_validation_rows_judge():
     f0 = system.high_cost_model_.labels(X_test.astype(np.float32))
     reference = np.mean(system.classes_[f0] == y_test)
     assert system.frontier_.reference_accuracy == pytest.approx(reference)
-    assert system.operating_point_.accuracy == pytest.approx(system.score(X_test, y_test))
-    assert system.operating_point_.cost == pytest.approx(system.cost(X_test).mean())
+    # expected by cross-fitting on these very rows, so near but not the same
+    point = system.operating_point_
+    assert point.accuracy == pytest.approx(system.score(X_test, y_test), abs=0.03)
+    assert point.cost == pytest.approx(system.cost(X_test).mean(), rel=0.3)
 
 
 def test_same_seed_same_system():

@@ -32,7 +32,7 @@ from gatewise_training.thresholds import ChainRecord, frontier_points
 __all__ = ["Budgeted", "Chain", "Problem"]
 
 MAX_LOSS = 0.01
-SLACK = 1.0
+SLACK = 0.5
 """Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
@@ -183,7 +183,7 @@ class Budgeted(ClassifierMixin, BaseEstimator):
         points: list[OperatingPoint] = []
         for number, chain in enumerate(chains):
             record = self._record(problem, chain)
-            points += frontier_points(record, chain=number)
+            points += frontier_points(record, chain=number, seed=problem.seed)
         # of the high-cost model, or without one of the last chain's last stage
         reference = float(np.average(record.correct[-1], weights=record.weights))
         frontier = Frontier.of(points, reference_accuracy=reference)

@@ -1,28 +1,35 @@
 """Thresholds of a chain of stages: exact-cost coordinate descent along the whole frontier.
 
-For a price ``lam`` of one unit of cost, the thresholds shall maximise, on validation data,
+For a price ``lam`` of one unit of cost, the thresholds shall maximise, on judging rows,
 ``accuracy - lam * mean cost``. With all thresholds but one fixed, the best value of that one
 is found exactly: sort the rows that reach the stage by their score, and the gain of stopping
 at or above each cut is a running sum. Passes over the stages repeat until nothing changes.
+
+Two things keep the thresholds from fitting noise. What a stage is worth on a row is not
+whether it happened to be right there but how often it is right at that score (an isotonic
+fit). And what a setting is expected to do is measured by cross-fitting: thresholds tuned on
+four fifths of the rows are measured on the fifth that they have not seen.
+
 Cuts lie midway between neighbouring distinct scores (:func:`gatewise_training.decision.midway`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.isotonic import IsotonicRegression
 
 from gatewise_training.decision import ALWAYS_STOP, exit_stages, midway
 from gatewise_training.frontier import OperatingPoint
 
-__all__ = ["ChainRecord", "frontier_points", "tune"]
+__all__ = ["ChainRecord", "frontier_points", "smoothed", "tune"]
 
-NEVER = np.inf
+FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,17 +61,35 @@ class ChainRecord:
         """Stages on the device's side."""
         return len(self.scores)
 
+    def rows(self, chosen: NDArray[np.intp]) -> ChainRecord:
+        """The same record of some of the rows."""
+        weights = self.weights[chosen]
+        return replace(
+            self,
+            scores=self.scores[:, chosen],
+            correct=self.correct[:, chosen],
+            weights=weights / weights.mean(),
+        )
+
+    def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
+        """Stage at which each row leaves, shape (n,)."""
+        return exit_stages(list(self.scores), tuple(thresholds))
+
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
         """Cost, accuracy and offload rate of a setting, as an operating point."""
         setting = tuple(thresholds)
-        exits = exit_stages(list(self.scores), setting)
-        rows = np.arange(len(exits))
-        right = self.correct[exits, rows]
+        return self.point(setting, self.exits(setting), chain)
+
+    def point(
+        self, thresholds: tuple[float | None, ...], exits: NDArray[np.int64], chain: int = 0
+    ) -> OperatingPoint:
+        """Operating point of a setting whose rows leave at `exits`."""
+        right = self.correct[exits, np.arange(len(exits))]
         gain = right - self.correct[-1]
         mean_gain = float(np.average(gain, weights=self.weights))
         spread = float(np.average((gain - mean_gain) ** 2, weights=self.weights))
         return OperatingPoint(
-            thresholds=setting,
+            thresholds=thresholds,
             cost=float(np.average(self.exit_costs[exits], weights=self.weights)),
             accuracy=float(np.average(right, weights=self.weights)),
             offload_rate=float(np.average(exits == self.n_stages, weights=self.weights)),
@@ -92,7 +117,7 @@ def tune(
     Returns
     -------
     list of tuple of float or None
-        A setting for each price, duplicates included.
+        A setting for each price, from the highest to the lowest, duplicates included.
     """
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
     order = np.argsort(-scores, axis=1, kind="stable")
@@ -108,31 +133,34 @@ def tune(
 
 
 def frontier_points(
-    record: ChainRecord, *, chain: int = 0, n_lams: int = 60, n_cuts: int = 40
+    record: ChainRecord, *, chain: int = 0, n_lams: int = 150, n_cuts: int = 40, seed: int = 0
 ) -> list[OperatingPoint]:
     """Operating points of a chain along its whole frontier.
 
     Beside the jointly tuned settings the pool holds the simple ones, so that the chain never
     loses to a part of itself: each stage alone, each stage before the cloud with thresholds
-    at quantiles of its score, and all-cloud.
+    at quantiles of its score, and all-cloud. Tuned settings carry cross-fitted figures; the
+    simple ones have one threshold at most and are measured as they are.
 
     Parameters
     ----------
     record : ChainRecord
     chain : int, default 0
         Number written into the points.
-    n_lams : int, default 60
+    n_lams : int, default 150
         Prices of cost tried, from nearly free to prohibitive.
     n_cuts : int, default 40
         Thresholds tried for each stage before the cloud.
+    seed : int, default 0
+        Deals the rows out for cross-fitting.
 
     Returns
     -------
     list of OperatingPoint
         Distinct settings, in no order.
     """
-    unit = max(float(record.exit_costs.max()), 1e-12)
-    settings = dict.fromkeys(tune(record, np.geomspace(1e-4, 3.0, n_lams) / unit))
+    points = _tuned_points(record, chain, n_lams, seed) if record.n_stages > 1 else []
+    settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
         cuts = _quantile_cuts(record.scores[s], n_cuts) if record.has_cloud else []
         for threshold in [ALWAYS_STOP, *cuts]:
@@ -141,7 +169,42 @@ def frontier_points(
             settings[tuple(alone)] = None
     if record.has_cloud:
         settings[(None,) * record.n_stages] = None
-    return [record.measure(setting, chain) for setting in settings]
+    return points + [record.measure(setting, chain) for setting in settings]
+
+
+def _tuned_points(record: ChainRecord, chain: int, n_lams: int, seed: int) -> list[OperatingPoint]:
+    """Jointly tuned settings, with what they do on rows that did not tune them."""
+    lams = np.geomspace(3e-3, 3.0, n_lams) / max(float(record.exit_costs.max()), 1e-12)
+    n = record.scores.shape[1]
+    part = np.random.default_rng(seed).permutation(n) % FOLDS
+    exits = np.zeros((n_lams, n), np.int64)
+    for fold in range(min(FOLDS, n)):
+        seen, unseen = np.flatnonzero(part != fold), np.flatnonzero(part == fold)
+        if not len(seen):
+            return []
+        held = record.rows(unseen)
+        for i, setting in enumerate(tune(smoothed(record.rows(seen)), lams)):
+            exits[i, unseen] = held.exits(setting)
+    points: dict[tuple[float | None, ...], OperatingPoint] = {}
+    for i, setting in enumerate(tune(smoothed(record), lams)):
+        points.setdefault(setting, record.point(setting, exits[i], chain))
+    return list(points.values())
+
+
+def smoothed(record: ChainRecord) -> ChainRecord:
+    """Replace whether a stage was right by how often it is right at that score.
+
+    An isotonic fit a stage: a wider margin is never worth less. The high-cost model's row
+    stays as it is.
+    """
+    correct = record.correct.copy()
+    for s in range(record.n_stages):
+        known = ~np.isnan(record.scores[s])
+        if known.any():
+            fit = IsotonicRegression(out_of_bounds="clip")
+            fit.fit(record.scores[s, known], correct[s, known], record.weights[known])
+            correct[s, known] = fit.predict(record.scores[s, known])
+    return replace(record, correct=correct)
 
 
 def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
