@@ -12,7 +12,7 @@ from gatewise_edge.errors import LinkError
 from gatewise_edge.mqtt import Endpoint, make_client
 from gatewise_edge.wire import shared
 
-__all__ = ["open_client", "refused", "shared_subscriptions_work"]
+__all__ = ["close_client", "open_client", "refused", "shared_subscriptions_work"]
 
 _KEEPALIVE_SECONDS = 10
 _GRACE_SECONDS = 0.5
@@ -34,6 +34,15 @@ def open_client(client: paho.Client, endpoint: Endpoint) -> None:
             f"broker {endpoint.url} cannot be reached ({error.strerror or error}): "
             "start one (gatewise broker) or correct the URL",
         ) from error
+
+
+def close_client(client: paho.Client) -> None:
+    """Disconnect, end the network thread, and close all that paho opened."""
+    client.disconnect()
+    client.loop_stop()
+    # Otherwise the socket pair that wakes its thread stays open until the garbage collector
+    # comes by.
+    client.reinitialise()
 
 
 def refused(endpoint: Endpoint, why: str) -> LinkError:
@@ -109,5 +118,4 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
             works = changed.wait_for(lambda: pooled in came, _GRACE_SECONDS)
             return works if plain in came else None
     finally:
-        client.disconnect()
-        client.loop_stop()
+        close_client(client)

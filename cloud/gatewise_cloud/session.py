@@ -9,7 +9,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 
-from gatewise_cloud.client import open_client, refused
+from gatewise_cloud.client import close_client, open_client, refused
 from gatewise_edge.mqtt import Endpoint, make_client
 
 __all__ = ["Session"]
@@ -116,8 +116,7 @@ class Session:
         with self._changed:
             if self._client.is_connected():
                 self._changed.wait_for(lambda: self._unacked <= 0, _ACK_SECONDS)
-        self._client.disconnect()
-        self._client.loop_stop()
+        close_client(self._client)
 
     # -- callbacks, on paho's thread -------------------------------------------------------
 

@@ -20,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto, mosquitto_config
+from gatewise_cloud.client import close_client
 from gatewise_edge import wire
 from gatewise_training import decision
 
@@ -321,8 +322,7 @@ class Caller:
         assert self._ready.wait(5)
 
     def close(self):
-        self._client.disconnect()
-        self._client.loop_stop()
+        close_client(self._client)
 
     def send(self, payload, *, topic=None, retain=False):
         topic = topic or wire.request_topic(self.device)

@@ -19,6 +19,7 @@ from gatewise_cloud.broker import (
     find_mosquitto,
     mosquitto_config,
 )
+from gatewise_cloud.client import close_client
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.errors import LinkError
 
@@ -62,11 +63,10 @@ class Client:
     def drop(self):
         """Vanish without a farewell."""
         self.client.loop_stop()
-        self.client.socket().close()
+        self.client.reinitialise()
 
     def close(self):
-        self.client.disconnect()
-        self.client.loop_stop()
+        close_client(self.client)
 
 
 @pytest.mark.parametrize("kind", BROKERS)
@@ -171,6 +171,8 @@ def test_retained_messages_and_last_wills(any_broker, wait_until):
     late = Client(any_broker, [topic])
     wait_until(lambda: (topic, b"offline", True) in late.got)
     late.publish(topic, b"", retain=True)
+    # The embedded broker acknowledges before it acts.
+    wait_until(lambda: (topic, b"", False) in watcher.got)
     fresh = Client(any_broker, [topic, f"{topic}/end"])
     fresh.publish(f"{topic}/end", b"")
     wait_until(lambda: fresh.got)
