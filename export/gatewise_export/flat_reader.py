@@ -1,0 +1,96 @@
+"""Graphs of flat models read back into flat arrays: the way of ``onnx_graph`` in reverse.
+
+Lets a bundle be checked without the system that it was made from: onnxruntime runs the graph,
+the flat arrays are summed beside it, and both must say the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from gatewise_export.errors import BundleError
+from gatewise_training.linear import LinearModel
+from gatewise_training.trees import TreeEnsemble
+
+__all__ = ["read_flat"]
+
+LINEAR = (
+    ("Sub", "Mul", "Mul", "CumSum", "Gather", "Add"),
+    ("Sub", "Mul", "Unsqueeze", "Mul", "CumSum", "Gather", "Add"),
+)
+CONSTANT = ("ReduceSum", "Add")
+TREES = ("TreeEnsembleRegressor",)
+
+
+def read_flat(content: bytes) -> TreeEnsemble | LinearModel:
+    """Read a graph that :func:`gatewise_export.onnx_graph.flat_graph` wrote.
+
+    Parameters
+    ----------
+    content : bytes
+        The ONNX file.
+
+    Raises
+    ------
+    BundleError
+        If it is not such a graph.
+    """
+    try:
+        graph = onnx.load_model_from_string(content).graph
+        forms = tuple(node.op_type for node in graph.node)
+        if forms == TREES:
+            return _trees(graph)
+        if forms in LINEAR or forms == CONSTANT:
+            return _linear(graph, constant=forms == CONSTANT)
+    except (KeyError, IndexError, ValueError, TypeError) as error:
+        raise BundleError(f"a graph with flat arrays that do not fit together: {error}") from error
+    except Exception as error:  # protobuf's DecodeError is not public
+        raise BundleError(f"a graph that is not an ONNX file: {error}") from error
+    raise BundleError("a graph of another form than Gatewise writes: it cannot be read back")
+
+
+def _trees(graph: onnx.GraphProto) -> TreeEnsemble:
+    node: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in graph.node[0].attribute}
+    tree = np.array(node["nodes_treeids"], np.int64)
+    number = np.array(node["nodes_nodeids"], np.int64)
+    roots = np.flatnonzero(number == 0)
+    inner = np.array([mode != b"LEAF" for mode in node["nodes_modes"]])
+    strange = set(node["nodes_modes"]) - {b"LEAF", b"BRANCH_LEQ"}
+    if strange or (np.arange(len(tree)) - roots[tree] != number).any():
+        raise ValueError("nodes of an unknown kind or order")
+
+    def child(key: str) -> NDArray[np.int32]:
+        return np.where(inner, np.array(node[key]) + roots[tree], -1).astype(np.int32)
+
+    value = np.zeros((len(tree), node["n_targets"]), np.float32)
+    leaf = roots[np.array(node["target_treeids"])] + np.array(node["target_nodeids"])
+    value[leaf, np.array(node["target_ids"])] = node["target_weights"]
+    missing = node.get("nodes_missing_value_tracks_true", [0] * len(tree))
+    return TreeEnsemble(
+        feature=np.where(inner, node["nodes_featureids"], -1).astype(np.int32),
+        threshold=np.array(node["nodes_values"], np.float32),
+        left=child("nodes_truenodeids"),
+        right=child("nodes_falsenodeids"),
+        nan_left=np.array(missing, np.bool_),
+        value=value,
+        roots=roots.astype(np.int32),
+        output=np.full(len(roots), -1, np.int32),
+        base=np.array(node["base_values"], np.float32),
+        n_features=graph.input[0].type.tensor_type.shape.dim[1].dim_value,
+    )
+
+
+def _linear(graph: onnx.GraphProto, *, constant: bool) -> LinearModel:
+    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    if constant:
+        none = np.zeros(0, np.float32)
+        value = arrays["value"]
+        return LinearModel(none, none, np.zeros((0, len(value)), np.float32), value)
+    weights = arrays["weights"]
+    weights = weights[:, None] if weights.ndim == 1 else weights
+    return LinearModel(arrays["mean"], arrays["scale"], weights, arrays["bias"])

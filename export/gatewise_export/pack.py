@@ -1,0 +1,318 @@
+"""A fitted system becomes a bundle: graphs, manifest, hashes, sample; proved, then put in place.
+
+A bundle is written beside its destination and takes its place only when its graphs decide as
+the system does. The same system gives the same files, byte for byte; only `created` differs.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise_export.bundle import Bundle
+from gatewise_export.converters import CloudGraph, high_cost_graph
+from gatewise_export.errors import BundleError, VerifyError
+from gatewise_export.manifest import (
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Manifest,
+    OperatingPointSpec,
+    StageSpec,
+)
+from gatewise_export.manifest_reader import MANIFEST, SAMPLE
+from gatewise_export.onnx_graph import flat_graph
+from gatewise_export.sample import write_arrays
+from gatewise_export.storage import archive, open_storage, write_file
+from gatewise_export.verify import run_cloud, verify
+from gatewise_training.errors import InputError
+
+if TYPE_CHECKING:
+    from gatewise_training.cascade import Cascade
+    from gatewise_training.high_cost import HighCostModel
+    from gatewise_training.stage import Stage
+
+__all__ = ["check_destination", "pack"]
+
+CLOUD = "cloud.onnx"
+MOST_SAMPLE_ROWS = 64
+CLOSE = 1e-3
+"""Rows whose two best classes lie closer than this are left out of the sample."""
+CLOUD_TOLERANCE = 0.05
+"""How far a converted high-cost model's probabilities may be off on the sample."""
+
+
+def pack(
+    system: Cascade,
+    path: str | Path,
+    *,
+    sample: ArrayLike,
+    name: str = "model",
+    version: str = "1",
+    created: datetime | None = None,
+) -> Bundle:
+    """Write a fitted system as a bundle.
+
+    Parameters
+    ----------
+    system : fitted cascade
+        All operating points of its frontier go along; the one in force stays so.
+    path : str or Path
+        Where: a directory, or one zip file if it ends in ``.gwb``. A bundle that is there is
+        replaced, anything else refused.
+    sample : array-like of shape (n, n_features)
+        A few real rows for the self-test that a device runs; 64 at most are taken.
+    name, version : str
+        Of the bundle; levels of MQTT topics, so without ``/ + #``.
+    created : datetime, optional
+        Now by default.
+
+    Returns
+    -------
+    Bundle
+        As it was written, opened anew.
+
+    Raises
+    ------
+    BundleError
+        If something else is at `path`, or a name cannot stand in a manifest.
+    ConversionError
+        If the high-cost model has no form as a graph.
+    VerifyError
+        If the graphs do not decide as the system on the sample. Nothing is left at `path`.
+    """
+    path = Path(path)
+    check_destination(path)
+    x = _sample_rows(system, sample)
+    chains = getattr(system, "chains_", (system.stages_,))
+    stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
+    f0 = system.high_cost_model_
+    cloud = None if f0 is None else high_cost_graph(f0)
+    files = {f"stage_{i}.onnx": _bytes(flat_graph(s.model)) for i, s in enumerate(stages)}
+    if cloud is not None:
+        files[CLOUD] = _bytes(cloud.model)
+        x = _without_close_calls(x, files[CLOUD], cloud, f0.features)
+    files[SAMPLE] = write_arrays(_sample_arrays(x, stages, files, cloud, f0))
+    manifest = _manifest(
+        system, stages, [[stages.index(s) for s in c] for c in chains], cloud, files,
+        name, version, datetime.now(UTC) if created is None else created.astimezone(UTC),
+    )  # fmt: skip
+    files[MANIFEST] = manifest.to_json().encode()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        _write(fresh, files, as_archive=path.suffix == ".gwb")
+        _prove(system, Bundle.open(fresh), x)
+        _put_in_place(fresh, path)
+    finally:
+        _remove(fresh)
+    return Bundle.open(path)
+
+
+def check_destination(path: Path) -> None:
+    """Refuse a place that holds anything but a bundle, before work is spent on a new one.
+
+    Raises
+    ------
+    BundleError
+        If `path` exists and is neither empty nor a bundle.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if path.is_dir() == (path.suffix == ".gwb"):
+        raise BundleError(f"{path} exists and is of the other kind of bundle; choose another place")
+    try:
+        with open_storage(path).reading(MANIFEST) as file:
+            manifest = Manifest.from_json(file.read())
+    except BundleError as error:
+        raise BundleError(
+            f"{path} exists and is not a bundle: choose another place, or remove it ({error})"
+        ) from error
+    if path.is_dir():
+        others = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST})
+        if others:
+            raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _bytes(model: onnx.ModelProto) -> bytes:
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
+
+
+def _sample_rows(system: Cascade, sample: ArrayLike) -> NDArray[np.float32]:
+    x = np.ascontiguousarray(sample, np.float32)
+    if x.ndim != 2 or not len(x) or x.shape[1] != system.n_features_in_:
+        raise InputError(
+            f"sample must have rows of {system.n_features_in_} features, not shape {x.shape}"
+        )
+    return x[:MOST_SAMPLE_ROWS]
+
+
+def _without_close_calls(
+    x: NDArray[np.float32], content: bytes, cloud: CloudGraph, features: NDArray[np.intp]
+) -> NDArray[np.float32]:
+    """Leave out rows whose label the last bit of another machine's ``exp`` could turn."""
+    _, chances = run_cloud(content, x[:, features], cloud.kind, cloud.link)
+    best = np.sort(chances, axis=1)[:, -2:]
+    clear = best[:, 1] - best[:, 0] > CLOSE
+    return x[clear] if clear.any() else x
+
+
+def _sample_arrays(
+    x: NDArray[np.float32],
+    stages: Sequence[Stage],
+    files: dict[str, bytes],
+    cloud: CloudGraph | None,
+    f0: HighCostModel | None,
+) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {"X": x}
+    for i, stage in enumerate(stages):
+        arrays[f"stage_{i}"] = stage.margins(x)
+    if cloud is not None and f0 is not None:
+        said, chances = run_cloud(files[CLOUD], x[:, f0.features], cloud.kind, cloud.link)
+        arrays["cloud_label"] = said.astype(np.int64)
+        arrays["cloud_probabilities"] = chances.astype(np.float32)
+    return arrays
+
+
+def _manifest(
+    system: Cascade,
+    stages: Sequence[Stage],
+    chains: Sequence[Sequence[int]],
+    cloud: CloudGraph | None,
+    files: dict[str, bytes],
+    name: str,
+    version: str,
+    created: datetime,
+) -> Manifest:
+    names, costs = system.feature_names_, system.feature_costs_
+    groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
+    points = system.frontier_.points
+    specs = tuple(
+        StageSpec(
+            file=f"stage_{i}.onnx",
+            inputs=tuple(names[k] for k in stage.features),
+            bytes=len(files[f"stage_{i}.onnx"]),
+            link=stage.link,
+            score=stage.score,
+            outputs=stage.model.n_outputs,
+        )
+        for i, stage in enumerate(stages)
+    )
+    return Manifest(
+        name=name,
+        version=version,
+        created=created.isoformat(timespec="seconds"),
+        classes=tuple(system.classes_.tolist()),
+        link=specs[-1].link,
+        features=tuple(
+            FeatureSpec(n, float(own), g)
+            for n, own, g in zip(names, costs.own, groups, strict=True)
+        ),
+        groups=tuple(
+            GroupSpec(g, float(price))
+            for g, price in zip(costs.group_names, costs.shared, strict=True)
+        ),
+        prices=system.cloud_prices_,
+        missing=dict(system.missing_),
+        every_stage=specs,
+        chains=tuple(tuple(c) for c in chains),
+        cloud=None
+        if cloud is None
+        else CloudSpec(
+            file=CLOUD,
+            inputs=tuple(names[k] for k in system.high_cost_model_.features),
+            kind=cloud.kind,
+            link=cloud.link,
+        ),
+        operating_points=tuple(
+            OperatingPointSpec(
+                thresholds=p.thresholds,
+                expected_cost=p.cost,
+                accuracy=p.accuracy,
+                offload_rate=p.offload_rate,
+                guarantee=None if p.guarantee is None else dict(p.guarantee),
+                accuracy_error=p.accuracy_error,
+                chain=p.chain,
+            )
+            for p in points
+        ),
+        active=points.index(system.operating_point_),
+        files={
+            n: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+            for n, content in files.items()
+        },
+        reference_accuracy=system.frontier_.reference_accuracy,
+    )
+
+
+def _prove(system: Cascade, bundle: Bundle, x: NDArray[np.float32]) -> None:
+    """Hold every chain of the bundle against the system; raise VerifyError if they differ."""
+    firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
+    for number in {bundle.manifest.active, *firsts.values()}:
+        twin = copy.copy(system)
+        twin.operating_point_ = system.frontier_.points[number]
+        report = verify(twin, bundle.with_active(number), x)
+        if not report.agrees or report.max_margin_difference > 0:
+            raise VerifyError(
+                f"the graphs decide {max(report.differing_decisions, report.differing_labels)} of "
+                f"{report.rows} sample rows unlike the system: nothing was packed",
+                report,
+            )
+        off = report.cloud_probability_max_difference
+        if report.cloud_label_differences or off > CLOUD_TOLERANCE:
+            raise VerifyError(
+                f"the high-cost model's graph gives {report.cloud_label_differences} of "
+                f"{report.rows} sample rows another label, and probabilities up to {off:.2g} off: "
+                "its converter does not compute what the model does; scale the features in a "
+                "pipeline, or give another model or an ONNX file",
+                report,
+            )
+
+
+# -- writing -------------------------------------------------------------------------------
+
+
+def _write(fresh: Path, files: dict[str, bytes], *, as_archive: bool) -> None:
+    if as_archive:
+        write_file(fresh, archive(files))
+        return
+    fresh.mkdir()
+    for name, content in files.items():
+        write_file(fresh / name, content)
+
+
+def _put_in_place(fresh: Path, path: Path) -> None:
+    if not path.is_dir():
+        os.replace(fresh, path)
+        return
+    old = path.with_name(f"{fresh.name}.old")
+    os.rename(path, old)
+    try:
+        os.rename(fresh, path)
+    except OSError:
+        os.rename(old, path)
+        raise
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

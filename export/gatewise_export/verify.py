@@ -1,0 +1,298 @@
+"""Does a bundle decide as it must? Three witnesses, compared decision by decision.
+
+- *the graphs* in onnxruntime, as device and worker run them;
+- *the system* that the bundle was made from, in Python (:func:`verify`);
+- *the flat arrays*, read back out of the graphs and summed in numpy (:func:`verify_graphs`),
+  for a bundle whose system is elsewhere.
+
+:func:`self_test` holds the graphs against ``sample.npz`` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnxruntime
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise_export.bundle import Bundle
+from gatewise_export.errors import BundleError
+from gatewise_export.flat_reader import read_flat
+from gatewise_export.manifest import CloudKind, Manifest
+from gatewise_training.decision import Link, exit_stages, labels, probabilities, split
+
+if TYPE_CHECKING:
+    from gatewise_training.cascade import Cascade
+
+__all__ = [
+    "Outcome",
+    "VerifyReport",
+    "graph_outcome",
+    "run_cloud",
+    "self_test",
+    "verify",
+    "verify_graphs",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What one witness says to n rows.
+
+    Attributes
+    ----------
+    margins : tuple of ndarray of float32, shape (n, outputs)
+        Outputs of each stage of the chain in force, for all rows.
+    exits : ndarray of int64, shape (n,)
+        Stage that answers; the number of stages: the cloud.
+    labels : ndarray of int64, shape (n,)
+        Class indices of the answers.
+    costs : ndarray of float64, shape (n,)
+    cloud_labels : ndarray of int64, shape (n,), or None
+        The high-cost model's, for all rows; None without one, or where it cannot testify.
+    cloud_probabilities : ndarray, shape (n, n_classes), or None
+    """
+
+    margins: tuple[NDArray[np.float32], ...]
+    exits: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    costs: NDArray[np.float64]
+    cloud_labels: NDArray[np.int64] | None
+    cloud_probabilities: NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """How far two witnesses differ.
+
+    Attributes
+    ----------
+    rows : int
+    differing_decisions : int
+        Rows that another stage (or the cloud) answers.
+    differing_labels : int
+        Rows with another label.
+    differing_costs : int
+        Rows with another cost.
+    max_margin_difference : float
+        Largest difference of a stage's outputs.
+    cloud_label_differences : int
+        Rows to which the high-cost model says another label, offloaded or not.
+    cloud_probability_max_difference : float
+    """
+
+    rows: int
+    differing_decisions: int
+    differing_labels: int
+    differing_costs: int
+    max_margin_difference: float
+    cloud_label_differences: int
+    cloud_probability_max_difference: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every row has the same decision, label and cost."""
+        return not (self.differing_decisions or self.differing_labels or self.differing_costs)
+
+
+def verify(system: Cascade, bundle: Bundle, X: ArrayLike) -> VerifyReport:
+    """Compare a bundle's graphs with the fitted system that it was made from.
+
+    Parameters
+    ----------
+    system : fitted cascade
+        At the operating point that is in force in the bundle.
+    bundle : Bundle
+    X : array-like of shape (n, n_features)
+
+    Returns
+    -------
+    VerifyReport
+    """
+    x = np.ascontiguousarray(X, np.float32)
+    rows = X if hasattr(X, "columns") else _named(system, x)
+    f0 = system.high_cost_model_
+    said = np.searchsorted(system.classes_, system.predict(rows)).astype(np.int64)
+    of_system = Outcome(
+        margins=tuple(stage.margins(x) for stage in system.stages_),
+        exits=system.exit_stage(rows),
+        labels=said,
+        costs=system.cost(rows),
+        cloud_labels=None if f0 is None else f0.labels(x),
+        cloud_probabilities=None if f0 is None else f0.predict_proba(x),
+    )
+    return _compare(graph_outcome(bundle, x), of_system)
+
+
+def _named(system: Cascade, x: NDArray[np.float32]) -> Any:
+    """Rows as a table, for a system that was fitted on one and wants to see its names."""
+    if not hasattr(system, "feature_names_in_"):
+        return x
+    import pandas as pd
+
+    return pd.DataFrame(x, columns=system.feature_names_in_)
+
+
+def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
+    """Compare a bundle's graphs with their flat arrays, read back and summed in numpy.
+
+    A high-cost model that is not made of flat arrays cannot testify against itself: for
+    offloaded rows its own label stands on both sides.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    X : array-like of shape (n, n_features)
+        In the order of the manifest's features.
+
+    Raises
+    ------
+    BundleError
+        If a stage's graph is not of the forms that Gatewise writes.
+    """
+    x = np.ascontiguousarray(X, np.float32)
+    of_graphs = graph_outcome(bundle, x)
+    manifest = bundle.manifest
+    margins = [
+        read_flat(bundle.read(stage.file)).margins(x[:, manifest.stage_inputs(s)])
+        for s, stage in enumerate(manifest.stages)
+    ]
+    cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
+    if manifest.cloud is not None and manifest.cloud.kind == "margins":
+        outputs = read_flat(bundle.read(manifest.cloud.file)).margins(x[:, manifest.cloud_inputs()])
+        cloud = labels(outputs), probabilities(outputs, manifest.cloud.link)
+    return _compare(of_graphs, _outcome(manifest, margins, *cloud))
+
+
+def self_test(bundle: Bundle) -> VerifyReport:
+    """Compare a bundle's graphs, run here, with what its sample expects."""
+    sample = bundle.sample()
+    expected = Outcome(
+        margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),
+        exits=sample["exit"],
+        labels=sample["label"],
+        costs=sample["cost"],
+        cloud_labels=sample.get("cloud_label"),
+        cloud_probabilities=sample.get("cloud_probabilities"),
+    )
+    return _compare(graph_outcome(bundle, sample["X"]), expected)
+
+
+def graph_outcome(bundle: Bundle, x: NDArray[np.float32]) -> Outcome:
+    """Run every graph of a bundle on all rows, in onnxruntime.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    x : ndarray of float32, shape (n, n_features)
+
+    Raises
+    ------
+    BundleError
+        If onnxruntime refuses a graph, or its outputs are not as the manifest says.
+    """
+    manifest = bundle.manifest
+    margins = []
+    for s, stage in enumerate(manifest.stages):
+        outputs = run_graph(bundle.read(stage.file), x[:, manifest.stage_inputs(s)], stage.file)[0]
+        if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
+            raise BundleError(f"{bundle}: {stage.file} gives {outputs.dtype} {outputs.shape}")
+        margins.append(outputs)
+    return _outcome(manifest, margins, *_cloud_answers(bundle, x))
+
+
+def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray[Any]]:
+    """Run an ONNX file with onnxruntime; its outputs, in order.
+
+    Raises
+    ------
+    BundleError
+        If onnxruntime refuses it; the message calls it `name`.
+    """
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # one order of summation
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        rows = {session.get_inputs()[0].name: np.ascontiguousarray(x)}
+        outputs: list[NDArray[Any]] = session.run(None, rows)
+    except Exception as error:  # onnxruntime's own errors share no base
+        reason = " ".join(str(error).split())[:200]
+        raise BundleError(f"onnxruntime does not run {name}: {reason}") from error
+    return outputs
+
+
+def run_cloud(
+    content: bytes, x: NDArray[np.float32], kind: CloudKind, link: Link
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Class indices and probabilities that a high-cost model's graph gives."""
+    outputs = run_graph(content, x, "cloud.onnx")
+    if kind == "margins":
+        return labels(outputs[0]), probabilities(outputs[0], link)
+    return outputs[0], outputs[1]
+
+
+_Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
+
+
+def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
+    cloud = bundle.manifest.cloud
+    if cloud is None:
+        return None, None
+    said, chances = run_cloud(
+        bundle.read(cloud.file), x[:, bundle.manifest.cloud_inputs()], cloud.kind, cloud.link
+    )
+    shape = (len(x), bundle.manifest.n_classes)
+    if said.shape != shape[:1] or said.dtype != np.int64 or chances.shape != shape:
+        raise BundleError(
+            f"{bundle}: {cloud.file} gives {said.dtype} {said.shape}, {chances.shape}"
+        )
+    return said, chances
+
+
+def _outcome(
+    manifest: Manifest,
+    margins: Sequence[NDArray[np.float32]],
+    cloud_labels: NDArray[np.int64] | None,
+    cloud_probabilities: NDArray[Any] | None,
+) -> Outcome:
+    """Decide from all margins, as a device does one by one."""
+    parts = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
+    exits = exit_stages([score for _, score in parts], manifest.active_point.thresholds)
+    answers = [labels(m) for m, _ in parts]
+    if cloud_labels is not None:
+        answers.append(cloud_labels)
+    exits = np.minimum(exits, len(answers) - 1)
+    return Outcome(
+        margins=tuple(margins),
+        exits=exits,
+        labels=np.stack(answers)[exits, np.arange(len(exits))],
+        costs=manifest.exit_costs()[exits],
+        cloud_labels=cloud_labels,
+        cloud_probabilities=cloud_probabilities,
+    )
+
+
+def _compare(one: Outcome, other: Outcome) -> VerifyReport:
+    def count(a: NDArray[Any] | None, b: NDArray[Any] | None) -> int:
+        return 0 if a is None or b is None else int(np.count_nonzero(a != b))
+
+    def gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
+        if a is None or b is None or not a.size:
+            return 0.0
+        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        return float(np.where(same, 0.0, np.nan_to_num(apart, nan=np.inf)).max())
+
+    return VerifyReport(
+        rows=len(one.exits),
+        differing_decisions=count(one.exits, other.exits),
+        differing_labels=count(one.labels, other.labels),
+        differing_costs=count(one.costs, other.costs),
+        max_margin_difference=max(map(gap, one.margins, other.margins)),
+        cloud_label_differences=count(one.cloud_labels, other.cloud_labels),
+        cloud_probability_max_difference=gap(one.cloud_probabilities, other.cloud_probabilities),
+    )
