@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from gatewise_training._lazy import lazy_names
 
@@ -15,7 +17,10 @@ if TYPE_CHECKING:
         ManifestError,
         VerifyError,
     )
+    from gatewise_export.friendly import to_onnx
     from gatewise_export.manifest import Manifest
+    from gatewise_export.pack import pack
+    from gatewise_export.verify import VerifyReport, self_test, verify, verify_graphs
 
 __all__ = [
     "Bundle",
@@ -25,7 +30,13 @@ __all__ = [
     "Manifest",
     "ManifestError",
     "VerifyError",
+    "VerifyReport",
+    "pack",
+    "self_test",
     "set_operating_point",
+    "to_onnx",
+    "verify",
+    "verify_graphs",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -38,6 +49,27 @@ __getattr__, __dir__ = lazy_names(
         "Manifest": "manifest",
         "ManifestError": "errors",
         "VerifyError": "errors",
+        "VerifyReport": "verify",
+        "pack": "pack",
+        "self_test": "verify",
         "set_operating_point": "bundle",
+        "to_onnx": "friendly",
+        "verify": "verify",
+        "verify_graphs": "verify",
     },
 )
+
+
+class _Package(ModuleType):
+    """Keeps ``gatewise_export.pack`` the function.
+
+    The import system hangs each module it loads on the package; ``pack`` and ``verify`` are
+    names of modules and of the functions in them, and the functions are what is meant.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in __all__):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
