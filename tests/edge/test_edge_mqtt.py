@@ -111,7 +111,7 @@ def test_a_device_starts_before_its_broker(bundle, broker, make_peer, tools):
     with Device(bundle, link=link) as device:
         answer = device.answer(HARD)
         assert (answer.route, answer.reason, answer.cost) == ("fallback", "link-down", 13.5)
-        assert answer.latency_ms < 100
+        assert answer.latency_ms < 250
         broker.start()
         make_peer()
         tools.wait_for(lambda: link.ready, "the link to come up by itself")
@@ -121,7 +121,7 @@ def test_a_device_starts_before_its_broker(bundle, broker, make_peer, tools):
 def test_broker_killed_on_the_way(bundle, broker, make_peer, tools):
     peer = make_peer()
     link = MqttLink(broker.url, device="pi-1")
-    deadline_ms, late = 150.0, 50.0
+    deadline_ms, late = 150.0, 150.0
     killed = threading.Event()
 
     def dies_once(request):
