@@ -161,6 +161,9 @@ class CloudModel:
             If the graph fails on these instances.
         """
         self.check(X)
+        if not len(X):  # some graphs fail on no rows
+            empty = np.empty((0, self.n_classes), np.float32)
+            return CloudAnswer(np.empty(0, np.int64), empty)
         X = np.ascontiguousarray(X, np.float32)
         try:
             outputs = self._session.run(None, {self._input: X})

@@ -9,7 +9,7 @@ from gatewise_export.bundle import Bundle, BundleError
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-@pytest.mark.parametrize("n", [1, 5])
+@pytest.mark.parametrize("n", [0, 1, 5])
 def test_answers_labels_and_probabilities(tiny, tmp_path, kind, n):
     model = CloudModel.from_bundle(tiny.write(tmp_path / "b", kind=kind))
     X = tiny.rows(n)
