@@ -20,13 +20,13 @@ from gatewise_training.decision import Link, Score
 from gatewise_training.stage import Stage
 
 if TYPE_CHECKING:
-    from gatewise_training.cascade import Cascade
+    from gatewise_training.budgeted import Budgeted
 
 __all__ = ["to_onnx"]
 
 
 def to_onnx(
-    system_or_stage: Cascade | Stage,
+    system_or_stage: Budgeted | Stage,
     *,
     n_features: int | None = None,
     classes: NDArray[Any] | None = None,
@@ -35,7 +35,7 @@ def to_onnx(
 
     Parameters
     ----------
-    system_or_stage : fitted cascade of one stage, or Stage
+    system_or_stage : fitted system of one stage, or Stage
     n_features : int, optional
         Columns of a whole row; needed for a Stage, known of a system.
     classes : ndarray of shape (n_classes,), optional

@@ -286,7 +286,12 @@ class Manifest:
 
     def to_json(self) -> str:
         """Write the manifest as JSON text; the same manifest gives the same bytes."""
-        document = {
+        document = self.to_document()
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+    def to_document(self) -> dict[str, Any]:
+        """Make the JSON document: plain lists, objects, texts and numbers."""
+        return {
             "schema_version": self.schema_version,
             "name": self.name,
             "version": self.version,
@@ -307,7 +312,6 @@ class Manifest:
             "reference_accuracy": self.reference_accuracy,
             "files": {name: asdict(f) for name, f in sorted(self.files.items())},
         }
-        return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Manifest:

@@ -37,10 +37,11 @@ from gatewise_export.onnx_graph import flat_graph
 from gatewise_export.sample import write_arrays
 from gatewise_export.storage import archive, open_storage, write_file
 from gatewise_export.verify import run_cloud, verify
+from gatewise_training.decision import ALWAYS_STOP
 from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_training.cascade import Cascade
+    from gatewise_training.budgeted import Budgeted
     from gatewise_training.high_cost import HighCostModel
     from gatewise_training.stage import Stage
 
@@ -55,7 +56,7 @@ CLOUD_TOLERANCE = 0.05
 
 
 def pack(
-    system: Cascade,
+    system: Budgeted,
     path: str | Path,
     *,
     sample: ArrayLike,
@@ -67,7 +68,7 @@ def pack(
 
     Parameters
     ----------
-    system : fitted cascade
+    system : fitted system
         All operating points of its frontier go along; the one in force stays so.
     path : str or Path
         Where: a directory, or one zip file if it ends in ``.gwb``. A bundle that is there is
@@ -101,7 +102,7 @@ def pack(
     f0 = system.high_cost_model_
     cloud = None if f0 is None else high_cost_graph(f0)
     files = {f"stage_{i}.onnx": _bytes(flat_graph(s.model)) for i, s in enumerate(stages)}
-    if cloud is not None:
+    if f0 is not None and cloud is not None:
         files[CLOUD] = _bytes(cloud.model)
         x = _without_close_calls(x, files[CLOUD], cloud, f0.features)
     files[SAMPLE] = write_arrays(_sample_arrays(x, stages, files, cloud, f0))
@@ -154,7 +155,7 @@ def _bytes(model: onnx.ModelProto) -> bytes:
     return content
 
 
-def _sample_rows(system: Cascade, sample: ArrayLike) -> NDArray[np.float32]:
+def _sample_rows(system: Budgeted, sample: ArrayLike) -> NDArray[np.float32]:
     x = np.ascontiguousarray(sample, np.float32)
     if x.ndim != 2 or not len(x) or x.shape[1] != system.n_features_in_:
         raise InputError(
@@ -191,7 +192,7 @@ def _sample_arrays(
 
 
 def _manifest(
-    system: Cascade,
+    system: Budgeted,
     stages: Sequence[Stage],
     chains: Sequence[Sequence[int]],
     cloud: CloudGraph | None,
@@ -214,6 +215,10 @@ def _manifest(
         )
         for i, stage in enumerate(stages)
     )
+    cloud_spec = None
+    if cloud is not None and system.high_cost_model_ is not None:
+        asked = tuple(names[k] for k in system.high_cost_model_.features)
+        cloud_spec = CloudSpec(file=CLOUD, inputs=asked, kind=cloud.kind, link=cloud.link)
     return Manifest(
         name=name,
         version=version,
@@ -232,17 +237,11 @@ def _manifest(
         missing=dict(system.missing_),
         every_stage=specs,
         chains=tuple(tuple(c) for c in chains),
-        cloud=None
-        if cloud is None
-        else CloudSpec(
-            file=CLOUD,
-            inputs=tuple(names[k] for k in system.high_cost_model_.features),
-            kind=cloud.kind,
-            link=cloud.link,
-        ),
+        cloud=cloud_spec,
         operating_points=tuple(
             OperatingPointSpec(
-                thresholds=p.thresholds,
+                # without a cloud the last stage's answer stands, whatever its score
+                thresholds=p.thresholds if cloud else (*p.thresholds[:-1], ALWAYS_STOP),
                 expected_cost=p.cost,
                 accuracy=p.accuracy,
                 offload_rate=p.offload_rate,
@@ -261,7 +260,7 @@ def _manifest(
     )
 
 
-def _prove(system: Cascade, bundle: Bundle, x: NDArray[np.float32]) -> None:
+def _prove(system: Budgeted, bundle: Bundle, x: NDArray[np.float32]) -> None:
     """Hold every chain of the bundle against the system; raise VerifyError if they differ."""
     firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
     for number in {bundle.manifest.active, *firsts.values()}:

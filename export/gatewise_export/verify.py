@@ -25,7 +25,7 @@ from gatewise_export.manifest import CloudKind, Manifest
 from gatewise_training.decision import Link, exit_stages, labels, probabilities, split
 
 if TYPE_CHECKING:
-    from gatewise_training.cascade import Cascade
+    from gatewise_training.budgeted import Budgeted
 
 __all__ = [
     "Outcome",
@@ -98,12 +98,12 @@ class VerifyReport:
         return not (self.differing_decisions or self.differing_labels or self.differing_costs)
 
 
-def verify(system: Cascade, bundle: Bundle, X: ArrayLike) -> VerifyReport:
+def verify(system: Budgeted, bundle: Bundle, X: ArrayLike) -> VerifyReport:
     """Compare a bundle's graphs with the fitted system that it was made from.
 
     Parameters
     ----------
-    system : fitted cascade
+    system : fitted system
         At the operating point that is in force in the bundle.
     bundle : Bundle
     X : array-like of shape (n, n_features)
@@ -127,7 +127,7 @@ def verify(system: Cascade, bundle: Bundle, X: ArrayLike) -> VerifyReport:
     return _compare(graph_outcome(bundle, x), of_system)
 
 
-def _named(system: Cascade, x: NDArray[np.float32]) -> Any:
+def _named(system: Budgeted, x: NDArray[np.float32]) -> Any:
     """Rows as a table, for a system that was fitted on one and wants to see its names."""
     if not hasattr(system, "feature_names_in_"):
         return x

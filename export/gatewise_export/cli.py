@@ -1,0 +1,360 @@
+"""The sub-commands ``gatewise train``, ``frontier``, ``inspect`` and ``verify``.
+
+Only ``train`` and ``verify`` need the learning libraries; ``inspect`` runs on a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gatewise_export.bundle import Bundle, set_operating_point
+from gatewise_training.console import emit, note, table
+from gatewise_training.errors import InputError
+
+if TYPE_CHECKING:
+    from gatewise_export.manifest import Manifest, OperatingPointSpec
+    from gatewise_training.frontier import Frontier
+
+__all__ = ["commands", "frontier", "inspect", "train", "verify"]
+
+BundlePath = Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+Budget = Annotated[float | None, typer.Option(help="Mean cost per instance to spend at most.")]
+MaxLoss = Annotated[
+    float | None, typer.Option(help="Accuracy to give up at most against the high-cost model.")
+]
+OffloadRate = Annotated[float | None, typer.Option(help="Share of instances to offload at most.")]
+Target = Annotated[
+    str | None, typer.Option(help="The label's column; target, label, class or y by itself.")
+]
+
+
+def train(
+    dataset: Annotated[
+        str, typer.Argument(help="A .csv, .parquet or .npz file, or digits, wine, breast_cancer.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")],
+    target: Target = None,
+    method: Annotated[str, typer.Option(help="staged, adapt-gbrt or adapt-lin.")] = "staged",
+    budget: Budget = None,
+    max_loss: MaxLoss = None,
+    offload_rate: OffloadRate = None,
+    costs: Annotated[
+        Path | None, typer.Option(help="Prices of the features: a .toml or .csv file.")
+    ] = None,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Take empty cells (NaN) as values.")
+    ] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the models.")] = 0,
+    test_size: Annotated[float, typer.Option(help="Share of the rows held out to measure.")] = 0.25,
+    name: Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")] = None,
+    bundle_version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
+    as_json: AsJson = False,
+) -> None:
+    """Learn a system from a table under a budget, and pack it into a bundle.
+
+    Without a budget: the cheapest operating point within 0.01 of the high-cost model's
+    accuracy. The rows held out (or the file's own test part) measure what is printed.
+
+    Example:
+
+        gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
+    """
+    from gatewise_export.run_train import Settings, run
+
+    goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    settings = Settings(
+        dataset=dataset,
+        out=out,
+        target=target,
+        method=method,
+        goal=goal,
+        costs=costs,
+        allow_missing=allow_missing,
+        seed=seed,
+        test_size=test_size,
+        name=name,
+        version=bundle_version,
+    )
+    result = run(settings, quiet=as_json)
+    if as_json:
+        emit(result)
+    else:
+        _print_trained(result, Bundle.open(out).manifest)
+    if result["verify"]["differing_decisions"]:
+        raise typer.Exit(1)
+
+
+def frontier(
+    bundle: BundlePath,
+    budget: Budget = None,
+    max_loss: MaxLoss = None,
+    offload_rate: OffloadRate = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the accuracy-cost curve of a bundle's operating points; switch to another one.
+
+    With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
+    is rewritten, every graph stays as it is.
+
+    Example:
+
+        gatewise frontier bundle --budget 4 --plot frontier.png
+    """
+    opened = Bundle.open(bundle)
+    goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    curve = _curve(opened.manifest)
+    if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
+    if goal:
+        from gatewise_training.budgeted import SLACK
+
+        if "max_loss" in goal and opened.manifest.reference_accuracy is None:
+            raise InputError(f"{bundle} does not say its high-cost model's accuracy; use --budget")
+        chosen = curve.points.index(curve.at(**goal, slack=SLACK))
+        opened = set_operating_point(bundle, chosen)
+    if plot is not None:
+        _draw(curve, opened.manifest, plot)
+    if as_json:
+        emit(_frontier_document(curve, opened.manifest) | {"bundle": str(bundle)})
+        return
+    _print_frontier(curve, opened.manifest, hull_only=False)
+    if goal:
+        note(f"{bundle} is now at operating point {opened.manifest.active}")
+
+
+def inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
+    """Show what is in a bundle, after checking every hash.
+
+    Example:
+
+        gatewise inspect bundle
+    """
+    opened = Bundle.open(bundle)
+    manifest = opened.manifest
+    costs = manifest.exit_costs().tolist()
+    size = sum(f.size for f in manifest.files.values())
+    if as_json:
+        emit(
+            {
+                "bundle": str(bundle),
+                "bytes": size,
+                "exit_costs": costs,
+                "manifest": manifest.to_document(),
+            }
+        )
+        return
+    point = manifest.active_point
+    missing = ", ".join(f"{who}: {word}" for who, word in manifest.missing.items())
+    classes = ", ".join(map(str, manifest.classes[:8])) + (
+        ", ..." if manifest.n_classes > 8 else ""
+    )
+    groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
+    table(
+        f"{manifest.name} {manifest.version}",
+        ("", ""),
+        [
+            ("created", manifest.created),
+            ("classes", f"{manifest.n_classes}: {classes}"),
+            (
+                "features",
+                f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}",
+            ),
+            ("missing values", missing),
+            (
+                "operating point",
+                f"{manifest.active} of {len(manifest.operating_points)}: {_say(point)}",
+            ),
+            ("files", f"{len(manifest.files)}, {_size(size)}, every hash holds"),
+        ],
+    )
+    rows = [
+        (str(s), stage.file, len(stage.inputs), f"{costs[s]:g}", _threshold(t), _size(stage.bytes))
+        for s, (stage, t) in enumerate(zip(manifest.stages, point.thresholds, strict=True))
+    ]
+    if manifest.cloud is not None:
+        file = manifest.cloud.file
+        size = manifest.files[file].size
+        rows.append(("cloud", file, len(manifest.cloud.inputs), f"{costs[-1]:g}", "", _size(size)))
+    print()
+    table("stages", ("stage", "file", "inputs", "cost if it ends here", "stops at", "size"), rows)
+
+
+def verify(
+    bundle: BundlePath,
+    data: Annotated[
+        str | None, typer.Option(help="Rows to check on: a .csv, .parquet or .npz file.")
+    ] = None,
+    target: Target = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check that a bundle decides as it must; exit status 1 if it does not.
+
+    First the bundle's own sample, run in onnxruntime. With --data, onnxruntime is held against
+    the flat arrays read back out of the graphs and summed in numpy, decision by decision, and
+    the accuracy and cost on these rows are told.
+
+    Example:
+
+        gatewise verify bundle --data table.csv --target label
+    """
+    from dataclasses import asdict
+
+    from gatewise_export.run_verify import check_data
+    from gatewise_export.verify import self_test
+
+    opened = Bundle.open(bundle)
+    sample = self_test(opened)
+    checks: dict[str, Any] = {"sample": asdict(sample)}
+    good = sample.agrees and sample.cloud_label_differences == 0
+    if data is not None:
+        report, measured = check_data(opened, data, target)
+        checks["data"] = asdict(report) | measured
+        good = good and report.agrees
+    if as_json:
+        emit({"bundle": str(bundle), "agrees": good} | checks)
+    else:
+        _print_checks(checks)
+        print("the bundle decides as it must" if good else "the bundle DIFFERS: do not use it")
+    if not good:
+        raise typer.Exit(1)
+
+
+commands: dict[str, Callable[..., None]] = {
+    "train": train,
+    "frontier": frontier,
+    "inspect": inspect,
+    "verify": verify,
+}
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _goal(**options: float | None) -> dict[str, float]:
+    given = {name: value for name, value in options.items() if value is not None}
+    if len(given) > 1:
+        raise InputError("give one of --budget, --max-loss and --offload-rate, not several")
+    return given
+
+
+def _curve(manifest: Manifest) -> Frontier:
+    from gatewise_training.frontier import Frontier, OperatingPoint
+
+    points = tuple(
+        OperatingPoint(
+            thresholds=p.thresholds,
+            cost=p.expected_cost,
+            accuracy=p.accuracy,
+            offload_rate=p.offload_rate,
+            accuracy_error=p.accuracy_error,
+            chain=p.chain,
+        )
+        for p in manifest.operating_points
+    )
+    best = max(p.accuracy for p in points)
+    reference = manifest.reference_accuracy
+    return Frontier(points, best if reference is None else reference)
+
+
+def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
+    hull = {id(p) for p in curve.hull().points}
+    return {
+        "active": manifest.active,
+        "reference_accuracy": manifest.reference_accuracy,
+        "points": [
+            {
+                "cost": p.cost,
+                "accuracy": p.accuracy,
+                "offload_rate": p.offload_rate,
+                "thresholds": p.thresholds,
+                "hull": id(p) in hull,
+            }
+            for p in curve.points
+        ],
+    }
+
+
+def _draw(curve: Frontier, manifest: Manifest, path: Path) -> None:
+    from gatewise_training.frontier import FrontierDisplay
+
+    title = f"{manifest.name} {manifest.version}"
+    display = FrontierDisplay(curve, name=title).plot(active=curve.points[manifest.active])
+    display.figure_.savefig(path)
+
+
+def _print_frontier(curve: Frontier, manifest: Manifest, *, hull_only: bool) -> None:
+    hull = {id(p) for p in curve.hull().points}
+    rows = []
+    for i, p in enumerate(curve.points):
+        active = i == manifest.active
+        if hull_only and not active and id(p) not in hull:
+            continue
+        marks = " ".join(["hull"] * (id(p) in hull) + ["<- in force"] * active)
+        rows.append((i, f"{p.cost:.4g}", f"{p.accuracy:.4f}", f"{p.offload_rate:.3f}", marks))
+    title = "hull of the frontier" if hull_only else "frontier"
+    table(f"{title} (on validation data)", ("point", "cost", "accuracy", "offload", ""), rows)
+
+
+def _print_trained(result: dict[str, Any], manifest: Manifest) -> None:
+    test = result["test"]
+    rows: list[Sequence[Any]] = [
+        (who, f"{test[who]['accuracy']:.4f}", f"{test[who]['cost']:.4g}", f"{share:.3f}")
+        for who, share in (("system", test["system"]["offload_rate"]), ("cloud_only", 1.0))
+    ]
+    table(
+        f"on {test['rows']} held-out rows",
+        ("", "accuracy", "cost", "offload"),
+        rows,
+    )
+    print()
+    _print_frontier(_curve(manifest), manifest, hull_only=True)
+    print(
+        f"\n{result['bundle']}: {_size(result['bytes'])}; onnxruntime and Python differ in "
+        f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
+    )
+
+
+def _print_checks(checks: dict[str, Any]) -> None:
+    names = {
+        "rows": "rows",
+        "differing_decisions": "differing decisions",
+        "differing_labels": "differing labels",
+        "differing_costs": "differing costs",
+        "max_margin_difference": "largest difference of a margin",
+        "cloud_label_differences": "differing labels of the high-cost model",
+        "cloud_probability_max_difference": "largest difference of its probabilities",
+        "accuracy": "accuracy",
+        "cost": "mean cost",
+        "offload_rate": "offloaded",
+    }
+    rows = [
+        (text, *(f"{c[key]:.6g}" if key in c else "" for c in checks.values()))
+        for key, text in names.items()
+        if any(key in c for c in checks.values())
+    ]
+    table("verify", ("", *checks), rows)
+
+
+def _say(point: OperatingPointSpec) -> str:
+    return (
+        f"cost {point.expected_cost:.4g}, accuracy {point.accuracy:.4f}, "
+        f"offload {point.offload_rate:.3f} (on validation data)"
+    )
+
+
+def _threshold(value: float | None) -> str:
+    if value is None:
+        return "never"
+    return "always" if value < -3e38 else f"{value:.4g}"
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"

@@ -1,0 +1,85 @@
+"""What ``gatewise verify --data`` does: match a table with a bundle, compare, measure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.bundle import Bundle
+from gatewise_export.manifest import Manifest
+from gatewise_export.verify import VerifyReport, graph_outcome, verify_graphs
+from gatewise_training import datasets
+from gatewise_training.datasets import Dataset
+from gatewise_training.errors import InputError
+
+__all__ = ["check_data"]
+
+
+def check_data(
+    bundle: Bundle, source: str, target: str | None
+) -> tuple[VerifyReport, dict[str, float]]:
+    """Hold a bundle's graphs against their flat arrays on the rows of a table.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    source : str
+        A file, or the name of a bundled set; columns are found by name.
+    target : str or None
+        The label's column.
+
+    Returns
+    -------
+    report : VerifyReport
+    measured : dict
+        ``accuracy``, mean ``cost`` and ``offload_rate`` on these rows.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, holds NaN where the bundle refuses it, or a label is unknown.
+    """
+    manifest = bundle.manifest
+    data = datasets.load(source, target=target)
+    x = _columns(data, manifest, source)
+    _check_missing(x, manifest, source)
+    truth = _class_indices(data.y, manifest, source)
+    said = graph_outcome(bundle, x)
+    return verify_graphs(bundle, x), {
+        "accuracy": float(np.mean(said.labels == truth)),
+        "cost": float(said.costs.mean()),
+        "offload_rate": float(np.mean(said.exits == len(manifest.stages))),
+    }
+
+
+def _columns(data: Dataset, manifest: Manifest, source: str) -> NDArray[np.float32]:
+    place = {name: k for k, name in enumerate(data.feature_names)}
+    absent = [name for name in manifest.feature_names if name not in place]
+    if absent:
+        raise InputError(f"{source} has no column {absent[0]!r}, which the bundle knows")
+    return np.ascontiguousarray(data.X[:, [place[name] for name in manifest.feature_names]])
+
+
+def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> None:
+    refused = np.zeros(x.shape[1], bool)
+    if manifest.missing["stages"] == "refused":
+        for s in range(len(manifest.stages)):
+            refused[manifest.stage_inputs(s)] = True
+    if manifest.missing["cloud"] == "refused":
+        refused[manifest.cloud_inputs()] = True
+    empty = np.flatnonzero(np.isnan(x).any(axis=0) & refused)
+    if len(empty):
+        raise InputError(
+            f"{source}: column {manifest.feature_names[empty[0]]!r} is empty (NaN) in some rows, "
+            "and the bundle takes no missing values"
+        )
+
+
+def _class_indices(y: NDArray[Any], manifest: Manifest, source: str) -> NDArray[np.int64]:
+    place = {label: i for i, label in enumerate(manifest.classes)}
+    strange = [label for label in np.unique(y).tolist() if label not in place]
+    if strange:
+        raise InputError(f"{source}: label {strange[0]!r} is not among the bundle's classes")
+    return np.array([place[label] for label in y.tolist()], np.int64)
