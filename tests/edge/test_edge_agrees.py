@@ -1,0 +1,51 @@
+"""A device decides as the estimator it was packed from: same stage, same label, same cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
+
+from gatewise_cloud.model import CloudModel
+from gatewise_edge import Device, InProcessLink
+from gatewise_export import pack
+from gatewise_training import AdaptGBRT, FeatureCosts, StagedCascade
+
+K = 10
+
+
+@pytest.mark.parametrize(
+    ("cascade", "classes"),
+    [(StagedCascade, 2), (StagedCascade, 3), (AdaptGBRT, 3)],
+)
+def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
+    X, y = make_classification(
+        1000, K, n_informative=6, n_classes=classes, flip_y=0.02, random_state=0
+    )
+    X = (X + 1e4).astype(np.float32)  # an offset makes float32 matter
+    costs = FeatureCosts(
+        np.linspace(0.1, 2, K), group=["g"] * 4 + ["h"] * 3 + [None] * 3, shared={"g": 3, "h": 1.7}
+    )
+    system = cascade(
+        high_cost_model=RandomForestClassifier(50, random_state=0),
+        feature_costs=costs,
+        random_state=0,
+    ).fit(X[:600], y[:600])
+    rows = X[600:]
+    bundle = pack(system, tmp_path / "bundle", sample=X[:32])
+    link = InProcessLink(CloudModel.from_bundle(bundle).answer)
+    points = system.frontier_.points
+    routes = set()
+    for budget in {points[0].cost, points[len(points) // 2].cost, points[-1].cost}:
+        chosen = system.at(budget=budget)
+        wanted = chosen.operating_point_
+        thresholds = [(p.thresholds, p.chain) for p in bundle.manifest.operating_points]
+        active = bundle.with_active(thresholds.index((wanted.thresholds, wanted.chain)))
+        with Device(active, link=link, deadline_ms=10_000) as device:
+            answers = [device.answer(row) for row in rows]
+        assert [a.stage for a in answers] == chosen.exit_stage(rows).tolist()
+        assert [a.label for a in answers] == chosen.predict(rows).tolist()
+        assert [a.cost for a in answers] == chosen.cost(rows).tolist()
+        routes |= {a.route for a in answers}
+    assert routes == {"edge", "cloud"}
