@@ -63,6 +63,11 @@ class Child:
         """Its process id."""
         return self._process.pid
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, by itself or not."""
+        return self._process.poll() is not None
+
     def tell(self, document: Mapping[str, Any]) -> None:
         """Write one line to its standard input; a child that is gone hears nothing."""
         assert self._process.stdin is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -188,6 +189,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     end = args.index("--") if "--" in args else len(args)
     debug = "--debug" in args[:end]
+    # onnxruntime's wheels report to their makers unless told not to before they are loaded.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     args = [a for i, a in enumerate(args) if i >= end or a != "--debug"]
     try:
         status = _app().main(args, prog_name="gatewise", standalone_mode=False)

@@ -27,6 +27,8 @@ from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import GatewiseError, InputError
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from gatewise_export.bundle import Bundle
     from gatewise_training.cascade import Cascade
     from gatewise_training.datasets import Dataset
@@ -154,13 +156,12 @@ def run_demo(options: Options, *, quiet: bool = False) -> dict[str, Any]:
         parts = _split(data, options)
     with clock.phase("train"):
         system = _train(data, parts, options, quiet=quiet)
-    rows = data.X[parts.test]
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
         with clock.phase("pack"):
             bundle = _pack(system, data, parts, options, Path(folder, "bundle"))
         with clock.phase("run"), progress("route", quiet=quiet) as told:
-            run = live.run(bundle.path, rows, settings, told)
-        expected = _expect(system, rows, data.y[parts.test])
+            run = live.run(bundle.path, data.X[parts.test], settings, told)
+        expected = _expect(system, data, parts.test)
         for trouble in run.troubles:
             note(f"  {trouble}")
         report = {
@@ -278,8 +279,15 @@ def _train(data: Dataset, parts: _Parts, options: Options, *, quiet: bool) -> Ca
     )
     judges = None
     if len(parts.validation):
-        judges = data.X[parts.validation], data.y[parts.validation]
-    return system.fit(data.X[parts.train], data.y[parts.train], validation=judges)
+        judges = _frame(data, parts.validation), data.y[parts.validation]
+    return system.fit(_frame(data, parts.train), data.y[parts.train], validation=judges)
+
+
+def _frame(data: Dataset, rows: NDArray[np.intp]) -> DataFrame:
+    """Rows with their features' names."""
+    import pandas as pd
+
+    return pd.DataFrame(data.X[rows], columns=list(data.feature_names))
 
 
 def _pack(system: Cascade, data: Dataset, parts: _Parts, options: Options, folder: Path) -> Bundle:
@@ -290,9 +298,9 @@ def _pack(system: Cascade, data: Dataset, parts: _Parts, options: Options, folde
     # Runs that meet on one broker must not take each other's answers: another model, another
     # version. The same settings and data give the same model, and so the same version.
     recipe = hashlib.sha256(options.command().encode() + data.X.tobytes()).hexdigest()[:12]
-    sample = data.X[parts.train[:_SAMPLE_ROWS]]
+    sample = _frame(data, parts.train[:_SAMPLE_ROWS])
     bundle = pack(system, folder, sample=sample, name=_level(data.name), version=recipe)
-    differing = verify(system, bundle, data.X[parts.test]).differing_decisions
+    differing = verify(system, bundle, _frame(data, parts.test)).differing_decisions
     if differing:
         raise GatewiseError(
             f"the packed bundle decides otherwise than the trained system on {differing} rows"
@@ -306,13 +314,14 @@ def _level(name: str) -> str:
     return kept or "model"
 
 
-def _expect(system: Cascade, rows: NDArray[np.float32], y: NDArray[Any]) -> Expected:
+def _expect(system: Cascade, data: Dataset, test: NDArray[np.intp]) -> Expected:
+    rows = _frame(data, test)
     return Expected(
-        truth=np.searchsorted(system.classes_, y),
+        truth=np.searchsorted(system.classes_, data.y[test]),
         labels=np.searchsorted(system.classes_, system.predict(rows)),
         offload=system.offload(rows),
         cost=system.cost(rows),
-        cloud_labels=system.high_cost_model_.labels(rows),
+        cloud_labels=system.high_cost_model_.labels(data.X[test]),
     )
 
 

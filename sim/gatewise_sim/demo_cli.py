@@ -86,8 +86,7 @@ def demo(
                 deadline_ms=deadline_ms,
                 seed=seed,
                 out=out,
-            ),
-            quiet=as_json,
+            )
         )
     if as_json:
         emit(report)

@@ -86,7 +86,7 @@ class Run:
     processes : int
         Processes that the devices ran in.
     troubles : list of str
-        Why rows got no answer, if any did not.
+        What went wrong on the way: processes that ended, rows that could not be answered.
     """
 
     legs: dict[str, Leg]
@@ -165,7 +165,7 @@ def run(bundle: Path, rows: NDArray[np.float32], settings: Settings, report: Pro
         jobs = _jobs(bundle, rows, near, settings, folder)
         fleet = _Fleet(stack, jobs, settings.deadline_ms, len(rows), report)
         legs = {key: fleet.run_pass(policy) for key, policy in POLICIES.items()}
-        counters = [worker.stop() for worker in workers]
+        counters = [worker.stop(fleet.troubles) for worker in workers]
     return Run(legs, counters, len(jobs), fleet.troubles)
 
 
@@ -185,8 +185,10 @@ class _Worker:
         if _heard(self._said, deadline, self.child) is None:
             raise self.child.failure()
 
-    def stop(self) -> dict[str, Any]:
+    def stop(self, troubles: list[str]) -> dict[str, Any]:
         """End it in good order; its counters, empty if it ended before by itself."""
+        if self.child.ended:
+            troubles.append(str(self.child.failure()))
         self.child.close()
         last: dict[str, Any] = {}
         while (document := self._said.get()) is not None:

@@ -228,6 +228,8 @@ class DelayProxy:
         rng = random.Random(f"{self._seed}/{self._connections}")
         up = Direction(link, link.up_kbps, rng)
         down = Direction(link, link.down_kbps, random.Random(rng.random()))
+        # asyncio does so itself only for sockets that it made.
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader, writer = await asyncio.open_connection(sock=near, limit=_CHUNK)
         ends = [writer]
         try:

@@ -56,6 +56,7 @@ def render(report: Mapping[str, Any]) -> str:
             name="errors",
         ),
         names=charts.NAMES,
+        workers=_workers(report["workers"]),
         checked=_checked(report["expected"]),
         details=_details(report),
         percent=words.percent,
@@ -67,7 +68,7 @@ def render(report: Mapping[str, Any]) -> str:
 def _facts(report: Mapping[str, Any]) -> list[dict[str, str]]:
     accuracy, cost = report["accuracy"], report["feature_cost"]
     latency = report["latency_ms"]
-    stages = report["stages"]
+    asked = report["answers"]["cloud"] + report["answers"]["fallback"]
     return [
         {
             "name": "accuracy",
@@ -83,7 +84,7 @@ def _facts(report: Mapping[str, Any]) -> list[dict[str, str]]:
         {
             "name": "offloaded",
             "value": words.percent(report["offload_rate"]),
-            "note": f"{words.percent(stages[0]['share'])} stop at the first stage",
+            "note": f"{asked:,} of {report['instances']:,} instances",
         },
         {
             "name": "median answer time",
@@ -110,6 +111,18 @@ def _checked(expected: Mapping[str, Any]) -> str:
         f"label, {differing['routes']} another route and {differing['costs']} another cost than "
         "the estimator's own predict, offload and cost give."
     )
+
+
+def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
+    parts = []
+    for i, counts in enumerate(workers):
+        runs = counts.get("batches", 0)
+        each = counts["model_us"] / 1e3 / counts["instances"] if counts.get("instances") else None
+        parts.append(
+            f"Worker {i + 1} answered {counts.get('answered', 0):,} requests in {runs:,} runs of "
+            f"the model, {words.millis(each)} an instance."
+        )
+    return " ".join(parts)
 
 
 def _listed(names: Sequence[str]) -> str:

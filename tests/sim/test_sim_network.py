@@ -83,9 +83,20 @@ class _Echo(socketserver.BaseRequestHandler):
             self.request.sendall(data)
 
 
+class _Twice(socketserver.BaseRequestHandler):
+    """Answers in two parts, as a broker does that acknowledges first."""
+
+    def handle(self) -> None:
+        self.request.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        while self.request.recv(65536):
+            self.request.sendall(b"ack")
+            time.sleep(0.002)
+            self.request.sendall(b"answer")
+
+
 @contextlib.contextmanager
-def echo_server() -> Iterator[str]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Echo) as server:
+def echo_server(handler: type[socketserver.BaseRequestHandler] = _Echo) -> Iterator[str]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -124,6 +135,23 @@ def test_the_proxy_delays_by_the_round_trip_and_carries_every_byte():
         blob = random.Random(0).randbytes(300_000)
         ping(client, blob)
         assert proxy.up_bytes == proxy.down_bytes == len(blob) + 7 + 15 * 5
+
+
+def test_no_write_waits_for_an_acknowledgement_of_the_one_before():
+    link = LinkProfile("x", rtt_ms=2)
+    with (
+        echo_server(_Twice) as target,
+        DelayProxy(target, link) as proxy,
+        connect(proxy.url) as client,
+    ):
+        took = []
+        for _ in range(60):  # the kernel delays no acknowledgement on a new connection
+            began = time.monotonic()
+            client.sendall(b"request")
+            while not client.recv(100).endswith(b"answer"):
+                pass
+            took.append(1e3 * (time.monotonic() - began))
+    assert statistics.median(took) < 25  # Nagle's algorithm makes it 44
 
 
 def test_the_handshake_takes_a_round_trip():

@@ -1,0 +1,241 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
+from gatewise_edge.errors import LinkError
+from gatewise_sim import live
+from gatewise_sim.errors import RunError
+from gatewise_sim.network import PROFILES
+from gatewise_sim.report import Expected, compare, measure
+from gatewise_training.errors import InputError
+
+SECONDS = 30.0
+needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
+
+
+def quiet(done: float, total: float, what: str = "") -> None:
+    """Progress that nobody looks at."""
+
+
+def settings(**changes) -> live.Settings:
+    common = {"devices": 2, "workers": 1, "broker": None, "deadline_ms": 5000.0, "seed": 0}
+    return live.Settings(**{**common, "link": PROFILES["none"], **changes})
+
+
+class Packed:
+    """A small system, its bundle, and rows that it has not seen."""
+
+    def __init__(self, folder: Path) -> None:
+        from sklearn.ensemble import ExtraTreesClassifier
+
+        from gatewise_export.pack import pack
+        from gatewise_training import datasets, methods
+        from gatewise_training.costs import CloudPrices
+
+        data = datasets.load("digits")
+        train, test = np.arange(0, 1200, 2), np.arange(1, 200, 2)
+        f0 = ExtraTreesClassifier(30, random_state=0).fit(data.X[train], data.y[train])
+        self.system = methods.make(
+            "staged",
+            high_cost_model=f0,
+            cloud_prices=CloudPrices(request=0.3, byte=0.01),
+            n_stages=2,
+            families=("linear",),
+            offload_rate=0.4,
+            random_state=0,
+        ).fit(data.X[train], data.y[train])
+        self.rows, self.truth = data.X[test], data.y[test]
+        self.bundle = pack(self.system, folder / "bundle", sample=data.X[train[:16]])
+
+    def expected(self, n: int) -> Expected:
+        return Expected(
+            truth=self.truth[:n],
+            labels=self.system.predict(self.rows[:n]),
+            offload=self.system.offload(self.rows[:n]),
+            cost=self.system.cost(self.rows[:n]),
+            cloud_labels=self.system.high_cost_model_.labels(self.rows[:n]),
+        )
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory) -> Packed:
+    return Packed(tmp_path_factory.mktemp("live"))
+
+
+def descendants(pid: int) -> set[int]:
+    """Processes below `pid` that have not ended."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state != "Z":
+                parents[int(entry.name)] = int(parent)
+    found: set[int] = set()
+    while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
+        found |= more
+    return found
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def eventually(true: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_real_devices_answer_exactly_as_the_estimator(packed):
+    before = descendants(os.getpid())
+    run = live.run(packed.bundle.path, packed.rows, settings(link=PROFILES["wifi"]), quiet)
+    assert descendants(os.getpid()) == before
+    expected = packed.expected(len(packed.rows))
+    assert 0 < expected.offload.sum() < len(packed.rows)
+    got = measure(run.legs, packed.truth, packed.bundle.manifest)
+    assert got["answers"]["lost"] == got["answers"]["fallback"] == 0
+    compared = compare(run.legs, expected)
+    assert compared["compared"] == len(packed.rows)
+    assert set(compared["differing"].values()) == {0}
+    assert got["accuracy"]["system"] == compared["accuracy"]["system"]
+    assert got["accuracy"]["cloud_only"] == compared["accuracy"]["cloud_only"]
+    assert got["cost"]["full"]["system"] == compared["cost"]
+    assert got["offload_rate"] == compared["offload_rate"]
+    paper = packed.system.cost(packed.rows, accounting="paper")
+    prices = packed.system.cloud_prices_.of_offload(64) * expected.offload
+    assert got["cost"]["paper"]["system"] == pytest.approx((paper - prices).mean(), rel=1e-12)
+    assert got["passes"]["edge_only"]["edge"] == len(packed.rows)
+    assert got["passes"]["cloud_only"]["cloud"] == len(packed.rows)
+    assert got["bytes"]["cloud_only"] > 64 * 4 * len(packed.rows)
+    assert got["traffic"]["edge_only"]["up"] == 0
+    assert run.workers[0]["answered"] >= len(packed.rows) + expected.offload.sum()
+
+
+def test_more_devices_than_processes_or_rows(packed):
+    run = live.run(packed.bundle.path, packed.rows[:6], settings(devices=9), quiet)
+    assert run.processes == 4
+    assert all(leg.lost == 0 for leg in run.legs.values())
+    assert len({o.device for o in run.legs["system"].outcomes}) == 6
+
+
+@needs_mosquitto
+def test_two_workers_share_the_load_of_a_real_broker(packed):
+    with MosquittoBroker() as broker:
+        chosen = settings(broker=broker.url, workers=2)
+        live.check(chosen)
+        run = live.run(packed.bundle.path, packed.rows, chosen, quiet)
+    assert set(compare(run.legs, packed.expected(len(packed.rows)))["differing"].values()) == {0}
+    assert all(leg.lost == 0 and leg.routes["fallback"] == 0 for leg in run.legs.values())
+    assert len(run.workers) == 2
+    assert min(counts["answered"] for counts in run.workers) > 20
+
+
+def test_a_killed_worker_costs_accuracy_but_no_answer(packed):
+    def kill(done: float, total: float, what: str = "") -> None:
+        if what == "cloud-only":
+            for pid in descendants(os.getpid()):
+                if "gatewise_sim.tether cloud" in command_of(pid):
+                    os.kill(pid, signal.SIGKILL)
+
+    chosen = settings(deadline_ms=400.0, link=PROFILES["4g"])
+    run = live.run(packed.bundle.path, packed.rows[:16], chosen, kill)
+    assert all(leg.lost == 0 for leg in run.legs.values())
+    assert run.legs["cloud_only"].routes["fallback"] > 0
+    assert run.workers == [{}]
+    assert run.troubles == ["cloud worker 1: ended with status -9"]
+
+
+def test_a_killed_device_process_loses_its_own_rows_only(packed):
+    killed: list[int] = []
+
+    def kill(done: float, total: float, what: str = "") -> None:
+        if what == "cloud-only" and not killed:
+            children = descendants(os.getpid())
+            killed.extend(p for p in children if "device_process" in command_of(p))
+            os.kill(killed[0], signal.SIGKILL)
+
+    chosen = settings(link=PROFILES["4g"])
+    run = live.run(packed.bundle.path, packed.rows[:20], chosen, kill)
+    legs = run.legs
+    assert legs["system"].lost == legs["edge_only"].lost == 0
+    assert 0 < legs["cloud_only"].lost <= 10
+    assert "device process" in run.troubles[0]
+
+
+def test_a_worker_that_cannot_start_says_why_and_leaves_nothing(tmp_path, packed):
+    before = descendants(os.getpid())
+    with pytest.raises(RunError, match=r"cloud worker 1: .*nowhere"):
+        live.run(tmp_path / "nowhere", packed.rows, settings(), quiet)
+    assert descendants(os.getpid()) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"workers": 2}, InputError, "embedded broker serves one worker"),
+        ({"devices": 0}, InputError, "at least one device"),
+        ({"broker": "mqtt://127.0.0.1:9"}, LinkError, "127.0.0.1:9 cannot be reached"),
+        ({"broker": "http://x"}, InputError, "mqtt"),
+        (
+            {"broker": "mqtts://127.0.0.1:9", "link": PROFILES["3g"]},
+            InputError,
+            "a link is simulated in front of mqtt://",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_starts(changes, error, message):
+    with pytest.raises(error, match=message):
+        live.check(settings(**changes))
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
+)
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status):
+    arguments = ["--dataset", "iris", "--method", "adapt-gbrt", "--link", "satellite"]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "gatewise_sim", "demo", *arguments, "--out", "out"],
+        cwd=tmp_path,
+        env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    children: set[int] = set()
+
+    def routing() -> bool:
+        children.update(descendants(demo.pid))
+        return demo.poll() is not None or any("device_process" in command_of(p) for p in children)
+
+    try:
+        assert eventually(routing)
+        demo.send_signal(number)
+        out, err = demo.communicate(timeout=SECONDS)
+    finally:
+        demo.kill()
+        demo.wait()
+    assert demo.returncode == status, err
+    assert out == ""
+    assert len(children) >= 3  # broker, worker, device processes
+    assert eventually(lambda: not any(command_of(p) for p in children))
+    assert not (tmp_path / "out").exists()
+    assert list(scratch.iterdir()) == []
