@@ -1,18 +1,35 @@
-"""A small bundle made by hand, so that reading is tested apart from writing."""
+"""A small bundle made by hand, so that reading is tested apart from writing; fitted systems."""
 
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from numpy.typing import NDArray
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from gatewise_export.sample import write_arrays
+from gatewise_training import AdaptGBRT, AdaptLin, CloudPrices, FeatureCosts, StagedCascade
+from gatewise_training.budgeted import Budgeted, Chain, Problem
+from gatewise_training.families import stage_fit
+from gatewise_training.resampling import cross_fit
 
 Document = dict[str, Any]
 
@@ -138,3 +155,154 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+# -- fitted systems ------------------------------------------------------------------------
+
+
+class Alone(Budgeted):
+    """Two linear stages and no cloud."""
+
+    allow_missing = False
+
+    def __init__(self, feature_costs: Any = None, budget: float | None = None) -> None:
+        self.feature_costs = feature_costs
+        self.budget = budget
+        self.max_loss = 0.01
+        self.random_state = 0
+        self.n_jobs = None
+        self.verbose = 0
+
+    def _fit_chains(self, problem: Problem) -> list[Chain]:
+        every = np.arange(problem.plan.x.shape[1])
+        pairs = []
+        for features in (every[:2], every):
+            fit = stage_fit(problem.plan, "linear", features, problem.n_classes, problem.seed)
+            pairs.append(
+                cross_fit(problem.plan, fit, lambda m, r: m.stage.margins(problem.plan.x[r]))
+            )
+        stages = tuple(model.stage for model, _ in pairs)
+        return [Chain(stages, tuple(out for _, out in pairs))]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted system and rows that it has not seen."""
+
+    system: Any
+    rows: NDArray[np.float32]
+    labels: NDArray[Any]
+
+
+def _split(x: Any, y: Any) -> tuple[Any, Any, Any, Any]:
+    order = np.random.default_rng(0).permutation(len(y))
+    x, y = np.asarray(x, np.float32)[order], np.asarray(y)[order]
+    half = len(y) // 2
+    return x[:half], y[:half], x[half:], y[half:]
+
+
+def _svm() -> Any:
+    machine = make_pipeline(StandardScaler(), SVC(C=10.0))
+    return CalibratedClassifierCV(machine, ensemble=False, cv=2)
+
+
+def _heart(offset: float = 0.0, **params: Any) -> Fitted:
+    """Binary, named columns, groups with shared prices, prices of the cloud, an SVM as f0."""
+    data = load_breast_cancer()
+    x, y, rows, truth = _split(data.data + offset, data.target_names[data.target])
+    names = [n.replace(" ", "_") for n in data.feature_names]
+    costs = FeatureCosts(
+        np.linspace(0, 2, 30),
+        group=["mean"] * 10 + ["error"] * 10 + [None] * 10,  # type: ignore[list-item]
+        shared={"mean": 1.5, "error": 0.25},
+        names=names,
+    )
+    system = StagedCascade(
+        _svm(),
+        costs,
+        cloud_prices=CloudPrices(request=1.0, byte=0.01),
+        n_stages=4,
+        families=("linear", "boosting", "extra-trees"),
+        random_state=0,
+        **params,
+    )
+    table = pd.DataFrame(x, columns=names)
+    system.fit(table, y, validation=(pd.DataFrame(rows, columns=names), truth))
+    return Fitted(system, rows, truth)
+
+
+def _digits() -> Fitted:
+    x, y, rows, truth = _split(*load_digits(n_class=6, return_X_y=True))
+    f0 = ExtraTreesClassifier(40, random_state=0)
+    system = StagedCascade(f0, n_stages=3, families=("extra-trees",), random_state=0)
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
+def _gated_trees() -> Fitted:
+    x, y, rows, truth = _split(*load_breast_cancer(return_X_y=True))
+    system = AdaptGBRT(_svm(), p_full=(0.2,), penalties=(0.02, 0.002), n_rounds=30, random_state=0)
+    return Fitted(system.fit(x, y > 0, validation=(rows, truth > 0)), rows, truth > 0)
+
+
+def _gated_lines() -> Fitted:
+    x, y, rows, truth = _split(*load_iris(return_X_y=True))
+    system = AdaptLin(
+        LogisticRegression(), p_full=(0.3, 0.6), penalties=(0.4, 0.01), random_state=0
+    )
+    return Fitted(system.fit(x, y + 5, validation=(rows, truth + 5)), rows, truth + 5)
+
+
+def _missing() -> Fitted:
+    x, y, rows, truth = _split(*load_wine(return_X_y=True))
+    rng = np.random.default_rng(1)
+    for part in (x, rows):
+        part[rng.random(part.shape) < 0.2] = np.nan
+    system = StagedCascade(n_stages=2, allow_missing=True, random_state=0)
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
+def _alone() -> Fitted:
+    x, y, rows, truth = _split(*load_wine(return_X_y=True))
+    return Fitted(Alone().fit(x, y, validation=(rows, truth)), rows, truth)
+
+
+MAKERS: dict[str, Callable[[], Fitted]] = {
+    "heart": _heart,
+    "heart-1e6": lambda: _heart(1e6),
+    "digits": _digits,
+    "gated-trees": _gated_trees,
+    "gated-lines": _gated_lines,
+    "missing": _missing,
+    "alone": _alone,
+}
+
+
+@pytest.fixture(scope="session")
+def fit_system() -> Callable[[str], Fitted]:
+    """A function that gives a fitted system by name; each is fitted once."""
+    return functools.cache(lambda name: MAKERS[name]())
+
+
+@pytest.fixture(scope="session", params=MAKERS)
+def fitted(request: pytest.FixtureRequest, fit_system: Callable[[str], Fitted]) -> Fitted:
+    """Each of the fitted systems in turn."""
+    return fit_system(request.param)
+
+
+@pytest.fixture
+def heart(fit_system: Callable[[str], Fitted]) -> Fitted:
+    """The staged binary system."""
+    return fit_system("heart")
+
+
+@pytest.fixture(scope="session")
+def run_python() -> Callable[[str], str]:
+    """A function that runs code in a fresh interpreter and gives what it printed."""
+
+    def run(code: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120
+        )
+        return done.stdout.strip()
+
+    return run

@@ -1,0 +1,301 @@
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pandas as pd
+import pytest
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_iris
+from sklearn.linear_model import LogisticRegression
+
+from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
+from gatewise_export.converters import high_cost_graph
+from gatewise_export.errors import BundleError, ManifestError, VerifyError
+from gatewise_export.verify import graph_outcome
+from gatewise_training import StagedCascade
+from gatewise_training.errors import InputError
+
+Files = dict[str, bytes]
+
+
+def contents(path: Path) -> Files:
+    return {p.name: p.read_bytes() for p in path.iterdir()}
+
+
+def left_over(path: Path) -> list[str]:
+    return [p.name for p in path.parent.iterdir() if p != path]
+
+
+# -- what is packed decides as the system --------------------------------------------------
+
+
+def test_no_row_is_decided_otherwise(fitted: Any, tmp_path: Path) -> None:
+    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:20])
+    report = verify(fitted.system, bundle, fitted.rows)
+    assert report.rows == len(fitted.rows)
+    assert report.agrees
+    assert (report.differing_decisions, report.differing_labels, report.differing_costs) == (0,) * 3
+    assert report.max_margin_difference == 0.0
+    assert report.cloud_label_differences == 0
+    assert report.cloud_probability_max_difference < 1e-5
+    assert verify_graphs(bundle, fitted.rows).agrees
+    assert self_test(bundle).agrees
+
+
+def test_every_operating_point_decides_as_the_system(fitted: Any, tmp_path: Path) -> None:
+    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:5])
+    for i, point in enumerate(fitted.system.frontier_.points):
+        twin = copy.copy(fitted.system)
+        twin.operating_point_ = point
+        moved = bundle.with_active(i)
+        assert len(moved.manifest.stages) == len(twin.stages_)
+        assert verify(twin, moved, fitted.rows).agrees
+        assert self_test(moved).agrees
+
+
+def test_labels_are_the_users_own(fitted: Any, tmp_path: Path) -> None:
+    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:5])
+    said = np.array(bundle.manifest.classes)[graph_outcome(bundle, fitted.rows).labels]
+    assert np.mean(said == fitted.labels) > 0.7
+    assert {type(c) for c in bundle.manifest.classes} == {type(fitted.labels.tolist()[0])}
+
+
+def test_the_sample_is_what_the_system_answers(fitted: Any, tmp_path: Path) -> None:
+    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows)
+    sample = bundle.sample()
+    rows = sample["X"]
+    assert 0 < len(rows) <= 64
+    table: Any = rows
+    if hasattr(fitted.system, "feature_names_in_"):
+        table = pd.DataFrame(rows, columns=fitted.system.feature_names_in_)
+    assert sample["exit"].tolist() == fitted.system.exit_stage(table).tolist()
+    assert sample["cost"].tolist() == fitted.system.cost(table).tolist()
+    classes = np.array(bundle.manifest.classes)
+    assert classes[sample["label"]].tolist() == fitted.system.predict(table).tolist()
+    for s, stage in enumerate(fitted.system.stages_):
+        assert np.array_equal(sample[f"stage_{s}"], stage.margins(rows), equal_nan=True)
+
+
+# -- the manifest --------------------------------------------------------------------------
+
+
+def test_the_manifest_says_what_the_system_is(fitted: Any, tmp_path: Path) -> None:
+    system = fitted.system
+    bundle = pack(system, tmp_path / "b", sample=fitted.rows[:5], name="wards", version="7")
+    manifest = bundle.manifest
+    assert (manifest.name, manifest.version) == ("wards", "7")
+    assert manifest.feature_names == system.feature_names_
+    costs = manifest.feature_costs()
+    assert costs.names == system.feature_names_
+    assert costs.own.tolist() == system.feature_costs_.own.tolist()
+    assert costs.shared.tolist() == system.feature_costs_.shared.tolist()
+    assert costs.group.tolist() == system.feature_costs_.group.tolist()
+    assert manifest.cloud_prices() == system.cloud_prices_
+    assert manifest.missing == system.missing_
+    assert manifest.chains == tuple(tuple(manifest.chains[c]) for c in range(len(system.chains_)))
+    assert len(manifest.every_stage) == sum(map(len, system.chains_))
+    for s, stage in enumerate(system.stages_):
+        assert manifest.stage_inputs(s).tolist() == stage.features.tolist()
+        assert manifest.stages[s].link == stage.link
+        assert manifest.stages[s].score == stage.score
+    if system.high_cost_model_ is None:
+        assert manifest.cloud is None
+    else:
+        assert manifest.cloud_inputs().tolist() == system.high_cost_model_.features.tolist()
+    point = manifest.active_point
+    assert point.expected_cost == system.operating_point_.cost
+    assert point.accuracy == system.operating_point_.accuracy
+    assert manifest.reference_accuracy == system.frontier_.reference_accuracy
+
+
+def test_the_sizes_on_disk_are_the_manifests(heart: Any, tmp_path: Path) -> None:
+    bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5])
+    files = contents(tmp_path / "bundle")
+    assert set(files) == {*bundle.manifest.files, "manifest.json"}
+    for stage in bundle.manifest.stages:
+        assert stage.bytes == len(files[stage.file])
+    document = json.loads(files["manifest.json"])
+    assert document["stages"][0]["carry"] == []
+    assert document["schema_version"] == 1
+
+
+def test_stage_graphs_have_one_input_and_raw_margins(fitted: Any, tmp_path: Path) -> None:
+    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:5])
+    for stage in bundle.manifest.every_stage:
+        graph = onnx.load_model_from_string(bundle.read(stage.file)).graph
+        assert [i.name for i in graph.input] == ["x"]
+        assert [o.name for o in graph.output] == ["margins"]
+        width = graph.input[0].type.tensor_type.shape.dim[1].dim_value
+        assert width == len(stage.inputs)
+
+
+# -- the same each time --------------------------------------------------------------------
+
+
+def test_the_same_system_gives_the_same_bytes(fitted: Any, tmp_path: Path) -> None:
+    dates = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 2, tzinfo=UTC)
+    one, two = (
+        pack(fitted.system, tmp_path / str(i), sample=fitted.rows[:9], created=date)
+        for i, date in enumerate(dates)
+    )
+    first, second = contents(one.path), contents(two.path)
+    manifests = [json.loads(f.pop("manifest.json")) for f in (first, second)]
+    assert first == second
+    assert [m.pop("created") for m in manifests] == [d.isoformat() for d in dates]
+    assert manifests[0] == manifests[1]
+
+
+def test_another_operating_point_leaves_every_graph_as_it_is(heart: Any, tmp_path: Path) -> None:
+    path = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:9]).path
+    before = contents(path)
+    cheaper = heart.system.at(budget=heart.system.operating_point_.cost / 2)
+    number = heart.system.frontier_.points.index(cheaper.operating_point_)
+    bundle = set_operating_point(path, number)
+    after = contents(path)
+    assert after.pop("manifest.json") != before.pop("manifest.json")
+    assert after == before
+    assert verify(cheaper, bundle, heart.rows).agrees
+    assert verify(heart.system, bundle, heart.rows).differing_decisions > 0
+
+
+def test_a_zip_holds_the_same_files(heart: Any, tmp_path: Path) -> None:
+    created = datetime(2026, 1, 1, tzinfo=UTC)
+    folder = pack(heart.system, tmp_path / "b", sample=heart.rows[:9], created=created)
+    archive = pack(heart.system, tmp_path / "b.gwb", sample=heart.rows[:9], created=created)
+    assert archive.manifest == folder.manifest
+    for name in folder.manifest.files:
+        assert archive.read(name) == folder.read(name)
+    bytes_of_archive = (tmp_path / "b.gwb").read_bytes()
+    pack(heart.system, tmp_path / "b.gwb", sample=heart.rows[:9], created=created)
+    assert (tmp_path / "b.gwb").read_bytes() == bytes_of_archive
+    assert len(bytes_of_archive) < sum(f.size for f in folder.manifest.files.values())
+
+
+# -- the place where it goes ---------------------------------------------------------------
+
+
+def test_a_bundle_is_replaced(heart: Any, tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "bundle"
+    pack(heart.system, path, sample=heart.rows[:5], version="1")
+    bundle = pack(heart.system, path, sample=heart.rows[:5], version="2")
+    assert Bundle.open(path).manifest == bundle.manifest
+    assert bundle.manifest.version == "2"
+    assert left_over(path) == []
+
+
+def test_an_empty_directory_is_taken(heart: Any, tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    assert pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5]).manifest.name == "model"
+    assert left_over(tmp_path / "bundle") == []
+
+
+def test_nothing_but_a_bundle_is_overwritten(heart: Any, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (notes / "thesis.txt").write_text("years of work")
+    with pytest.raises(BundleError, match="is not a bundle"):
+        pack(heart.system, notes, sample=heart.rows[:5])
+    file = tmp_path / "data.gwb"
+    file.write_text("not a zip")
+    with pytest.raises(BundleError, match="is not a bundle"):
+        pack(heart.system, file, sample=heart.rows[:5])
+    (notes / "manifest.json").write_text('{"name": "a web extension"}')
+    with pytest.raises(BundleError, match="is not a bundle"):
+        pack(heart.system, notes, sample=heart.rows[:5])
+    assert (notes / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_bundle_with_a_stranger_in_it_is_not_replaced(heart: Any, tmp_path: Path) -> None:
+    path = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5]).path
+    (path / "notes.txt").write_text("mine")
+    with pytest.raises(BundleError, match=r"also 'notes\.txt'"):
+        pack(heart.system, path, sample=heart.rows[:5])
+    assert (path / "notes.txt").read_text() == "mine"
+    assert Bundle.open(path)
+
+
+def test_a_directory_and_a_zip_do_not_replace_each_other(heart: Any, tmp_path: Path) -> None:
+    (tmp_path / "b.gwb").mkdir()
+    (tmp_path / "b.gwb" / "x").touch()
+    with pytest.raises(BundleError, match="other kind"):
+        pack(heart.system, tmp_path / "b.gwb", sample=heart.rows[:5])
+
+
+# -- what cannot be packed -----------------------------------------------------------------
+
+
+def test_a_converter_that_computes_something_else_is_found_out(tmp_path: Path) -> None:
+    # skl2onnx takes an isotonic calibration's nearest step where scikit-learn interpolates
+    x, y = load_iris(return_X_y=True)
+    x = x.astype(np.float32)
+    f0 = CalibratedClassifierCV(LogisticRegression(max_iter=500), method="isotonic", cv=2).fit(x, y)
+    system = StagedCascade(f0, n_stages=1, families=("linear",), random_state=0)
+    system.fit(x, y, validation=(x, y))
+    graph = high_cost_graph(system.high_cost_model_).model.SerializeToString()
+    chances = onnxruntime.InferenceSession(graph).run(["probabilities"], {"x": x})[0]
+    worst = np.argsort(np.abs(chances - f0.predict_proba(x)).max(axis=1))[-20:]
+    path = tmp_path / "bundle"
+    path.mkdir()
+    with pytest.raises(VerifyError, match="its converter does not compute") as caught:
+        pack(system, path, sample=x[worst])
+    assert caught.value.report.cloud_probability_max_difference > 0.05
+    assert left_over(path) == []
+    assert list(path.iterdir()) == []
+
+
+def test_a_failure_leaves_the_old_bundle(
+    heart: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5]).path
+    before = contents(path)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        pack(heart.system, path, sample=heart.rows[:5], version="2")
+    assert contents(path) == before
+    assert left_over(path) == []
+
+
+@pytest.mark.parametrize("change", [{"name": "a/b"}, {"version": ""}, {"name": "x" * 65}])
+def test_names_that_topics_do_not_allow(heart: Any, tmp_path: Path, change: Any) -> None:
+    with pytest.raises(ManifestError, match=r"manifest\.json: (name|version)"):
+        pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5], **change)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("shape", [(0, 30), (5, 29), (30,)])
+def test_a_sample_of_the_wrong_shape(heart: Any, tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(InputError, match="rows of 30 features"):
+        pack(heart.system, tmp_path / "bundle", sample=np.zeros(shape))
+
+
+def test_a_sample_may_be_a_table(heart: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame(heart.rows[:9], columns=heart.system.feature_names_)
+    bundle = pack(heart.system, tmp_path / "bundle", sample=table)
+    assert verify(heart.system, bundle, table).agrees
+
+
+@pytest.mark.parametrize("first", ["pack", "verify"])
+def test_names_are_functions_in_whatever_order_they_are_imported(
+    first: str, run_python: Callable[[str], str]
+) -> None:
+    code = (
+        f"import gatewise_export.{first}\n"
+        f"from gatewise_export.{first} import {first} as one\n"
+        f"from gatewise_export import {first} as two\n"
+        f"from gatewise_export import {first} as three\n"
+        f"import gatewise_export\n"
+        f"print(one is two is three is gatewise_export.{first}, callable(one))"
+    )
+    assert run_python(code) == "True True"
