@@ -224,7 +224,13 @@ class _Clock:
 
 
 def _load(options: Options) -> Dataset:
-    return datasets.load(options.dataset, target=options.target)
+    data = datasets.load(options.dataset, target=options.target)
+    missing = np.isnan(data.X).any(axis=0)
+    if missing.any() and not options.allow_missing:
+        # Said here, since a row that only the test part has would be found after training.
+        name = data.feature_names[int(missing.argmax())]
+        raise InputError(f"feature {name!r} has missing values: fill them, or --allow-missing")
+    return data
 
 
 def _split(data: Dataset, options: Options) -> _Parts:

@@ -1,0 +1,218 @@
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
+from gatewise_edge.device import Device
+from gatewise_export.bundle import Bundle
+from gatewise_sim import cli
+from gatewise_sim.demo import Options
+from gatewise_sim.output import FILES
+
+KEYS = {
+    "dataset": None,
+    "method": None,
+    "instances": None,
+    "offload_rate": None,
+    "accuracy": {"system", "edge_only", "cloud_only"},
+    "feature_cost": {"system", "edge_only", "cloud_only"},
+    "cost_reduction": None,
+    "bytes": {"system", "cloud_only"},
+    "latency_ms": {"system", "edge_only", "cloud_only"},
+    "answers": {"edge", "cloud", "fallback", "late", "lost"},
+    "transport": {"kind", "broker", "link"},
+}
+QUICK = ("--dataset", "breast_cancer", "--method", "adapt-gbrt", "--link", "none")
+
+
+def demo(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gatewise_sim", "demo", *args],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+
+
+def check_report(report: dict) -> None:
+    """What holds for every run in which nothing broke."""
+    for key, parts in KEYS.items():
+        assert key in report
+        if parts is not None:
+            assert set(report[key]) == parts
+    for policy in report["latency_ms"].values():
+        assert {"p50", "p95", "p99"} <= set(policy)
+    answers = report["answers"]
+    assert answers["lost"] == answers["fallback"] == answers["late"] == 0
+    assert answers["edge"] + answers["cloud"] == report["instances"]
+    # the estimator's own figures on the same rows, exactly
+    expected = report["expected"]
+    assert expected["compared"] == report["instances"]
+    assert set(expected["differing"].values()) == {0}
+    assert report["accuracy"]["system"] == expected["accuracy"]["system"]
+    assert report["accuracy"]["cloud_only"] == expected["accuracy"]["cloud_only"]
+    assert report["offload_rate"] == expected["offload_rate"]
+    assert report["cost"]["full"]["system"] == expected["cost"]
+    cost = report["feature_cost"]
+    assert report["cost_reduction"] == 1 - cost["system"] / cost["cloud_only"]
+    assert sum(stage["answers"] for stage in report["stages"]) == report["instances"]
+    assert report["latency_ms"]["edge_only"]["p50"] < report["latency_ms"]["cloud_only"]["p50"]
+
+
+@pytest.mark.slow
+def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
+    done = demo(tmp_path)
+    assert done.returncode == 0, done.stderr
+    out = tmp_path / "demo-out"
+    assert {p.name for p in out.iterdir()} == set(FILES)
+    report = json.loads((out / "report.json").read_text())
+    check_report(report)
+    assert report["transport"] == {"kind": "mqtt", "broker": "embedded", "link": "wifi"}
+    assert report["accuracy"]["cloud_only"] > 0.98
+    assert report["accuracy"]["system"] >= report["accuracy"]["cloud_only"] - 0.015
+    assert report["cost_reduction"] >= 0.5
+    assert "less feature cost" in done.stdout
+    assert "demo-out/report.html" in done.stdout
+    assert report["command"] in (out / "report.html").read_text()
+
+    # what was written can be used: the bundle on the instances gives the same answers
+    bundle = Bundle.open(out / "bundle")
+    assert bundle.manifest.feature_names[:2] == ("pixel_0_0", "pixel_0_1")
+    rows = np.loadtxt(out / "instances.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    with Device(bundle, policy="edge-only") as device:
+        answers = [device.answer(row) for row in rows]
+    assert sum(a.cost for a in answers) / len(rows) == report["feature_cost"]["edge_only"]
+
+
+@pytest.mark.slow
+def test_json_goes_to_stdout_and_a_second_run_replaces_the_first(tmp_path):
+    first = demo(tmp_path, *QUICK, "--json", "--instances", "40")
+    assert first.returncode == 0, first.stderr
+    report = json.loads(first.stdout)
+    check_report(report)
+    assert report["instances"] == 40
+    again = demo(tmp_path, *QUICK, "--json", "--instances", "40")
+    assert again.returncode == 0, again.stderr
+    repeated = json.loads(again.stdout)
+    for key in ("accuracy", "feature_cost", "offload_rate", "frontier", "stages", "answers"):
+        assert repeated[key] == report[key]
+    assert {p.name for p in (tmp_path / "demo-out").iterdir()} == set(FILES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
+def test_a_real_broker_and_two_workers(tmp_path):
+    with MosquittoBroker() as broker:
+        done = demo(tmp_path, *QUICK, "--broker", broker.url, "--workers", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    check_report(report)
+    assert report["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
+    assert len(report["workers"]) == 2
+    assert min(counts["answered"] for counts in report["workers"]) > 20
+
+
+# -- bad input -----------------------------------------------------------------------------
+
+
+def table(rows: int = 30, **columns: object) -> str:
+    """A CSV with two features and a label, or with the columns given."""
+    values: dict = {
+        "a": [0.1 * i for i in range(rows)],
+        "b": [i % 7 for i in range(rows)],
+        "label": [i % 2 for i in range(rows)],
+    } | columns
+    lines = [",".join(values)]
+    lines += [",".join(str(v[i]) for v in values.values()) for i in range(rows)]
+    return "\n".join(lines) + "\n"
+
+
+BAD_TABLES = {
+    "an empty file": ("", r"data\.csv"),
+    "a header alone": ("a,b,label\n", "no rows"),
+    "a doubled name": ("a,a,label\n1,2,0\n", "column name 'a' stands twice"),
+    "a column of words": (table(b=["w"] * 30), "column 'b' is not numbers"),
+    "an infinite value": (table(a=["inf"] * 30), "'a' has infinite values"),
+    "a missing value": (table(a=["", *range(29)]), "feature 'a' has missing values"),
+    "a class seen once": (table(label=[0] * 29 + [1]), "class 1 is seen once"),
+    "one class only": (table(label=[0] * 30), "class"),
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(capsys, *args: str) -> str:
+    """Run the command; the one line that it says."""
+    assert cli.main(["demo", *args]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith("gatewise: ")
+    return line
+
+
+@pytest.mark.parametrize("name", BAD_TABLES)
+def test_a_bad_table_is_one_line_and_nothing_is_written(here, capsys, name):
+    content, message = BAD_TABLES[name]
+    Path("data.csv").write_text(content)
+    line = refused(capsys, "--dataset", "data.csv")
+    assert re.search(message, line), line
+    assert [p.name for p in here.iterdir()] == ["data.csv"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--dataset", "nowhere.csv"], "nowhere.csv is neither a file nor a bundled set"),
+        (["--dataset", "data.csv", "--target", "z"], "has no column 'z'"),
+        (["--dataset", "data.csv", "--costs", "nowhere.toml"], "nowhere.toml does not exist"),
+        (["--dataset", "data.csv", "--costs", "negative.toml"], "'a'"),
+        (["--dataset", "data.csv", "--costs", "missing.toml"], "no price for feature 'b'"),
+        (["--dataset", "data.csv", "--costs", "unknown.toml"], "unknown feature 'c'"),
+        (["--dataset", "data.csv", "--method", "magic"], "no method 'magic'"),
+        (["--dataset", "data.csv", "--instances", "99"], "9 rows are held out"),
+        (["--dataset", "data.csv", "--budget", "1", "--offload-rate", "0.1"], "--budget and"),
+        (["--link", "wlan"], "no link 'wlan'"),
+        (["--broker", "mqtt://127.0.0.1:9"], "127.0.0.1:9 cannot be reached"),
+        (["--broker", "127.0.0.1"], "mqtt://"),
+        (["--workers", "2"], "embedded broker serves one worker"),
+        (["--devices", "0"], "--devices"),
+        (["--out", "data.csv"], "data.csv is a file"),
+        (["--out", "."], "holds other files"),
+    ],
+)
+def test_a_bad_setting_is_one_line_and_nothing_is_written(here, capsys, args, message):
+    Path("data.csv").write_text(table())
+    Path("negative.toml").write_text("[features]\na = -1\nb = 1\n")
+    Path("missing.toml").write_text("[features]\na = 1\n")
+    Path("unknown.toml").write_text("[features]\na = 1\nb = 1\nc = 1\n")
+    before = {p.name for p in here.iterdir()}
+    assert message in refused(capsys, *args)
+    assert {p.name for p in here.iterdir()} == before
+
+
+def test_the_command_repeats_the_run_without_its_password():
+    assert Options().command() == "gatewise demo --dataset digits --method staged --seed 0"
+    options = Options(
+        dataset="my data.csv",
+        broker="mqtt://me:secret@host:1884",
+        max_loss=0.02,
+        allow_missing=True,
+        out=Path("elsewhere"),
+    )
+    assert options.command() == (
+        "gatewise demo --dataset 'my data.csv' --method staged --broker mqtt://host:1884 "
+        "--max-loss 0.02 --allow-missing --seed 0 --out elsewhere"
+    )
