@@ -123,16 +123,16 @@ def _answers(graph: onnx.GraphProto, link: Link, score: Score, n_classes: int) -
     if score == "column":
         margins = "class_margins"
         columns = n_classes if n_classes > 2 or link != "sigmoid" else 1
-        value("first", np.arange(columns))
-        value("last", columns)
-        node("Gather", f"{MARGINS} first", margins, axis=1)
-        node("Gather", f"{MARGINS} last", "score", axis=1)
+        value("class_columns", np.arange(columns))
+        value("score_column", columns)
+        node("Gather", f"{MARGINS} class_columns", margins, axis=1)
+        node("Gather", f"{MARGINS} score_column", "score", axis=1)
     if link == "sigmoid":
-        value("zero", np.float32(0))
+        value("nought", np.float32(0))
         value("one", np.float32(1))
-        value("column", 0)
-        node("Gather", f"{margins} column", "margin", axis=1)
-        node("Greater", "margin zero", "positive")
+        value("margin_column", 0)
+        node("Gather", f"{margins} margin_column", "margin", axis=1)
+        node("Greater", "margin nought", "positive")
         node("Cast", "positive", "index", to=TensorProto.INT64)
         node("Sigmoid", margins, "second")
         node("Sub", "one second", "first_class")

@@ -1,0 +1,268 @@
+"""High-cost models of many kinds, each under labels of many kinds, against scikit-learn."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import lightgbm
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import skl2onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_iris
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
+from sklearn.frozen import FrozenEstimator
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.svm import SVC, LinearSVC
+
+from gatewise_export.converters import CloudGraph, high_cost_graph
+from gatewise_export.errors import ConversionError
+from gatewise_training import decision
+from gatewise_training.high_cost import HighCostModel
+
+DATA, SPECIES = load_iris(return_X_y=True)
+X: NDArray[np.float32] = DATA.astype(np.float32)
+
+ESTIMATORS: dict[str, Callable[[], Any]] = {
+    "svm": lambda: SVC(C=10.0),
+    "calibrated svm": lambda: CalibratedClassifierCV(SVC(), ensemble=False, cv=2),
+    "calibrated pipeline": lambda: CalibratedClassifierCV(
+        make_pipeline(StandardScaler(), SVC(C=10.0)), ensemble=False, cv=2
+    ),
+    "calibrated pipelines": lambda: CalibratedClassifierCV(
+        make_pipeline(MinMaxScaler(), SVC()), ensemble=True, cv=2
+    ),
+    "calibrated logistic pipeline": lambda: CalibratedClassifierCV(
+        make_pipeline(StandardScaler(), LogisticRegression()), cv=2
+    ),
+    "logistic pipeline": lambda: make_pipeline(StandardScaler(), LogisticRegression()),
+    "neighbours": KNeighborsClassifier,
+    "network": lambda: MLPClassifier((8,), max_iter=60, random_state=0),
+    "linear svm": LinearSVC,
+    "ridge": RidgeClassifier,
+    "gradient boosting": lambda: GradientBoostingClassifier(n_estimators=5),
+    "random forest": lambda: RandomForestClassifier(20, random_state=0),
+    "extra-trees": lambda: ExtraTreesClassifier(20, random_state=0),
+    "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=10, min_child_samples=5, verbose=-1),
+}
+
+LABELS: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
+    "indices": (SPECIES, np.arange(3)),
+    "whole numbers": (SPECIES * 3 + 5, np.array([5, 8, 11])),
+    "text": (np.array(["setosa", "versicolor", "virginica"])[SPECIES], np.array([])),
+    "floats": (SPECIES * 1.0, np.array([])),
+    "true and false": (SPECIES > 0, np.array([])),
+    "two words": (np.array(["no", "yes"])[(SPECIES == 1) * 1], np.array([])),
+    "some of six": (SPECIES * 2, np.arange(6)),
+    "two of three words": (np.array(["a", "c"])[(SPECIES > 1) * 1], np.array(["a", "b", "c"])),
+}
+
+
+def fit(estimator: Any, y: NDArray[Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # convergence is not the point
+        return estimator.fit(X, y)
+
+
+def answer(graph: CloudGraph, x: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+    session = onnxruntime.InferenceSession(graph.model.SerializeToString())
+    assert [i.name for i in session.get_inputs()] == ["x"]
+    names = [o.name for o in session.get_outputs()]
+    outputs = session.run(None, {"x": x})
+    if graph.kind == "margins":
+        assert names == ["margins"]
+        return decision.labels(outputs[0]), decision.probabilities(outputs[0], graph.link)
+    assert names == ["label", "probabilities"]
+    assert outputs[0].dtype == np.int64
+    assert outputs[1].dtype == np.float32
+    return outputs[0], outputs[1]
+
+
+@pytest.mark.parametrize("labels", LABELS)
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_graph_answers_as_the_estimator(name: str, labels: str) -> None:
+    y, classes = LABELS[labels]
+    f0 = HighCostModel.given(
+        fit(ESTIMATORS[name](), y), classes if len(classes) else np.unique(y), X.shape[1]
+    )
+    graph = high_cost_graph(f0)
+    said, chances = answer(graph, X)
+    assert said.tolist() == f0.labels(X).tolist()
+    expected = f0.predict_proba(X)
+    assert chances.shape == expected.shape == (len(X), f0.n_classes)
+    # float32 against float64, and a sigmoid or a kernel in between
+    assert np.abs(chances - expected).max() < 1e-5
+    one = answer(graph, X[:1])
+    assert one[0].tolist() == said[:1].tolist()
+
+
+@pytest.mark.parametrize("name", ["random forest", "extra-trees", "lightgbm"])
+def test_trees_go_through_the_flat_arrays(name: str) -> None:
+    f0 = HighCostModel.given(fit(ESTIMATORS[name](), SPECIES), np.arange(3), 4)
+    graph = high_cost_graph(f0)
+    assert graph.kind == "margins"
+    assert [n.op_type for n in graph.model.graph.node] == ["TreeEnsembleRegressor"]
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_the_same_estimator_gives_the_same_bytes(name: str) -> None:
+    f0 = HighCostModel.given(fit(ESTIMATORS[name](), SPECIES), np.arange(3), 4)
+    one, two = (high_cost_graph(f0).model.SerializeToString(deterministic=True) for _ in "12")
+    assert one == two
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_operator_sets_stay_old(name: str) -> None:
+    f0 = HighCostModel.given(
+        fit(ESTIMATORS[name](), LABELS["text"][0]), np.unique(LABELS["text"][0]), 4
+    )
+    versions = {o.domain: o.version for o in high_cost_graph(f0).model.opset_import}
+    assert versions[""] <= 17
+    assert versions.get("ai.onnx.ml", 1) <= 3
+
+
+def test_a_frozen_estimator() -> None:
+    estimator = FrozenEstimator(fit(LogisticRegression(max_iter=500), SPECIES))
+    f0 = HighCostModel.given(estimator, np.arange(3), 4)
+    assert answer(high_cost_graph(f0), X)[0].tolist() == estimator.predict(X).tolist()
+
+
+def test_data_with_a_large_offset() -> None:
+    moved = X + np.float32(1e6)
+    for name in ("calibrated pipeline", "calibrated pipelines", "random forest", "lightgbm"):
+        estimator = ESTIMATORS[name]().fit(moved, SPECIES)
+        f0 = HighCostModel.given(estimator, np.arange(3), 4)
+        assert answer(high_cost_graph(f0), moved)[0].tolist() == f0.labels(moved).tolist()
+
+
+# -- what has no form ----------------------------------------------------------------------
+
+
+def test_estimators_without_a_converter_are_refused_in_one_line() -> None:
+    estimator = HistGradientBoostingClassifier(max_iter=5).fit(X, SPECIES)
+    with pytest.raises(ConversionError, match="cannot convert HistGradientBoosting") as caught:
+        high_cost_graph(HighCostModel.given(estimator, np.arange(3), 4))
+    assert "\n" not in str(caught.value)
+    assert "ONNX file" in str(caught.value)
+
+
+@pytest.mark.parametrize("params", [{"sigmoid": 2.0}, {"objective": "multiclassova"}])
+def test_lightgbm_objectives_that_are_not_exact_are_refused(params: dict[str, Any]) -> None:
+    y = SPECIES if "objective" in params else SPECIES > 0
+    estimator = lightgbm.LGBMClassifier(n_estimators=3, verbose=-1, **params).fit(X, y)
+    with pytest.raises(ConversionError, match="no exact form"):
+        high_cost_graph(HighCostModel.given(estimator, np.unique(y), 4))
+
+
+def test_lightgbm_with_categorical_splits_is_refused() -> None:
+    x = np.column_stack([np.arange(150) % 7, X[:, 0]]).astype(np.float32)
+    y = (x[:, 0] % 3 == 1).astype(int)
+    estimator = lightgbm.LGBMClassifier(n_estimators=3, min_data_per_group=1, verbose=-1)
+    estimator.fit(x, y, categorical_feature=[0])
+    with pytest.raises(ConversionError, match="categorical"):
+        high_cost_graph(HighCostModel.given(estimator, np.unique(y), 2))
+
+
+# -- a given ONNX file ---------------------------------------------------------------------
+
+
+def exported(y: NDArray[Any], **options: Any) -> onnx.ModelProto:
+    estimator = fit(make_pipeline(StandardScaler(), LogisticRegression()), y)
+    settings = {"zipmap": False} | options
+    model: onnx.ModelProto = skl2onnx.to_onnx(
+        estimator, X[:1], target_opset={"": 17, "ai.onnx.ml": 3}, options={id(estimator): settings}
+    )
+    return model
+
+
+def given_graph(model: onnx.ModelProto, classes: NDArray[Any]) -> HighCostModel:
+    return HighCostModel.given(model.SerializeToString(), classes, 4)
+
+
+def test_a_given_graph_stays_what_it_is() -> None:
+    f0 = given_graph(exported(SPECIES), np.arange(3))
+    said, chances = answer(high_cost_graph(f0), X)
+    assert said.tolist() == f0.labels(X).tolist()
+    assert np.array_equal(chances.astype(np.float64), f0.predict_proba(X))
+
+
+@pytest.mark.parametrize("labels", ["whole numbers", "text", "some of six", "two words"])
+def test_a_given_graph_with_its_labels_in_the_metadata(labels: str) -> None:
+    y, classes = LABELS[labels]
+    model = exported(y)
+    helper.set_model_props(model, {"classes": json.dumps(np.unique(y).tolist())})
+    f0 = given_graph(model, classes if len(classes) else np.unique(y))
+    said, chances = answer(high_cost_graph(f0), X)
+    assert said.tolist() == f0.labels(X).tolist()
+    assert np.array_equal(chances.astype(np.float64), f0.predict_proba(X))
+
+
+def test_labels_that_are_neither_whole_numbers_nor_text() -> None:
+    model = exported(SPECIES)
+    helper.set_model_props(model, {"classes": "[0.5, 1.0, 1.5]"})
+    f0 = given_graph(model, np.array([0.5, 1.0, 1.5]))
+    with pytest.raises(ConversionError, match="neither whole numbers nor text"):
+        high_cost_graph(f0)
+
+
+def broken(edit: Callable[[onnx.ModelProto], object]) -> HighCostModel:
+    model = exported(SPECIES)
+    edit(model)
+    content = model.SerializeToString()
+    return HighCostModel(np.arange(4), 3, "onnx", onnx=content)
+
+
+def outside(model: onnx.ModelProto) -> None:
+    weights = numpy_helper.from_array(np.zeros(3, np.float32), "weights")
+    weights.ClearField("raw_data")
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="/etc/passwd")
+    model.graph.initializer.append(weights)
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (outside, "keeps 'weights' in another file"),
+        (lambda m: m.opset_import.append(helper.make_opsetid("com.evil", 1)), "com.evil"),
+        (lambda m: m.graph.output.pop(), "labels and probabilities"),
+        (lambda m: m.graph.node.pop(), "malformed"),
+        (
+            lambda m: m.graph.input[0].CopyFrom(
+                helper.make_tensor_value_info(m.graph.input[0].name, TensorProto.INT64, ["n", 4])
+            ),
+            "one float32 input",
+        ),
+    ],
+)
+def test_given_graphs_that_are_refused(edit: Callable[[onnx.ModelProto], object], why: str) -> None:
+    with pytest.raises(ConversionError, match=why):
+        high_cost_graph(broken(edit))
+
+
+def test_a_given_graph_must_not_give_a_list_of_tables() -> None:
+    model = exported(SPECIES, zipmap=True)
+    f0 = HighCostModel(np.arange(4), 3, "onnx", onnx=model.SerializeToString())
+    with pytest.raises(ConversionError, match="zipmap"):
+        high_cost_graph(f0)
+
+
+def test_what_is_not_onnx() -> None:
+    with pytest.raises(ConversionError, match="not an ONNX file"):
+        high_cost_graph(HighCostModel(np.arange(4), 3, "onnx", onnx=b"\xff\xff\xff"))

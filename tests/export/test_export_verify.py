@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify_graphs
+from gatewise_export.flat_reader import read_flat
+from gatewise_export.manifest import FileSpec, Manifest
+from gatewise_export.onnx_graph import flat_graph
+
+
+def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
+    """Put another file in place, with a manifest that vouches for it."""
+    import hashlib
+
+    document = json.loads((bundle.path / "manifest.json").read_text())
+    spec = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+    document["files"][name] = {"sha256": spec.sha256, "size": spec.size}
+    for stage in document["stages"]:
+        if stage["file"] == name:
+            stage["bytes"] = len(content)
+    (bundle.path / name).write_bytes(content)
+    text = Manifest.from_json(json.dumps(document)).to_json()
+    (bundle.path / "manifest.json").write_text(text)
+    return Bundle.open(bundle.path)
+
+
+def test_flat_models_come_back_out_of_their_graphs(fitted: Any) -> None:
+    for stage in fitted.system.stages_:
+        back = read_flat(flat_graph(stage.model).SerializeToString())
+        assert back.n_features == stage.model.n_features
+        x = fitted.rows[:, stage.features]
+        assert np.array_equal(back.margins(x), stage.model.margins(x), equal_nan=True)
+
+
+def test_another_operating_point_is_noticed(heart: Any, tmp_path: Path) -> None:
+    bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
+    other = heart.system.at(budget=heart.system.operating_point_.cost / 2)
+    report = verify(other, bundle, heart.rows)
+    assert not report.agrees
+    assert report.differing_decisions > 0
+    assert report.differing_costs >= report.differing_decisions
+    assert report.max_margin_difference == 0
+
+
+def test_an_altered_weight_is_noticed(fit_system: Any, tmp_path: Path) -> None:
+    fitted = fit_system("gated-lines")
+    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows)
+    file = bundle.manifest.stages[0].file
+    model = onnx.load_model_from_string(bundle.read(file))
+    weights = next(t for t in model.graph.initializer if t.name == "bias")
+    changed = numpy_helper.to_array(weights) + np.float32(0.5)
+    weights.CopyFrom(numpy_helper.from_array(changed, "bias"))
+    bundle = swap(bundle, file, model.SerializeToString())
+    assert self_test(bundle).max_margin_difference == pytest.approx(0.5)
+    assert verify(fitted.system, bundle, fitted.rows).max_margin_difference > 0.4
+
+
+def test_another_high_cost_model_is_noticed(fit_system: Any, tmp_path: Path) -> None:
+    digits = fit_system("digits")
+    bundle = pack(digits.system, tmp_path / "bundle", sample=digits.rows)
+    model = onnx.load_model_from_string(bundle.read("cloud.onnx"))
+    weights = next(a for a in model.graph.node[0].attribute if a.name == "target_ids")
+    weights.ints[:] = [(i + 1) % 6 for i in weights.ints]
+    bundle = swap(bundle, "cloud.onnx", model.SerializeToString())
+    report = self_test(bundle)
+    assert report.cloud_label_differences > 0
+    assert report.cloud_probability_max_difference > 0.5
+    assert report.max_margin_difference == 0
+
+
+def test_graphs_of_other_forms(heart: Any, tmp_path: Path) -> None:
+    bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
+    with pytest.raises(BundleError, match="another form"):
+        read_flat(bundle.read("cloud.onnx"))
+    with pytest.raises(BundleError, match="not an ONNX file"):
+        read_flat(b"\xff\xff\xff")
+    file = bundle.manifest.stages[0].file
+    broken = swap(bundle, file, b"not a graph")
+    with pytest.raises(BundleError, match=f"does not run {file}"):
+        self_test(broken)
+
+
+def test_a_graph_of_another_width(heart: Any, tmp_path: Path) -> None:
+    bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
+    one, two = (bundle.manifest.stages[s].file for s in (0, -1))
+    broken = swap(bundle, one, bundle.read(two))
+    with pytest.raises(BundleError, match=r"does not run|gives"):
+        verify_graphs(broken, heart.rows)
