@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -34,7 +34,6 @@ class Child:
         What it is, for messages.
     module : str
         Run as ``python -m module``.
-    arguments : sequence of str
     hear : callable
         ``hear(child, document)`` for each line it prints that is a JSON object, and
         ``hear(child, None)`` once it prints no more. Called on a thread of this object.
@@ -44,12 +43,12 @@ class Child:
     name : str
     """
 
-    def __init__(self, name: str, module: str, arguments: Sequence[str], hear: Hear) -> None:
+    def __init__(self, name: str, module: str, hear: Hear) -> None:
         self.name = name
         self._hear = hear
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed with the child
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

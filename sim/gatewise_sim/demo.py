@@ -19,23 +19,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim import live, network, output, page
+from gatewise_sim import live, network, output, page, prepare
 from gatewise_sim.report import Expected, compare, measure, to_json
-from gatewise_training import datasets, methods
+from gatewise_training import methods
 from gatewise_training.console import note, progress
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import GatewiseError, InputError
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
     from gatewise_export.bundle import Bundle
+    from gatewise_sim.prepare import Parts
     from gatewise_training.cascade import Cascade
     from gatewise_training.datasets import Dataset
 
 __all__ = ["Options", "run_demo"]
 
-_TEST_SHARE = 0.3
 _SAMPLE_ROWS = 32
 _VERSIONS = ("numpy", "scikit-learn", "lightgbm", "onnxruntime", "paho-mqtt")
 
@@ -119,15 +117,6 @@ class Options:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class _Parts:
-    """Rows to learn from and rows to be measured on."""
-
-    train: NDArray[np.intp]
-    validation: NDArray[np.intp]
-    test: NDArray[np.intp]
-
-
 def run_demo(options: Options, *, quiet: bool = False) -> dict[str, Any]:
     """Train, pack, verify, deploy, measure; write the report's folder.
 
@@ -152,8 +141,10 @@ def run_demo(options: Options, *, quiet: bool = False) -> dict[str, Any]:
     live.check(settings)
     clock = _Clock()
     with clock.phase("load"):
-        data = _load(options)
-        parts = _split(data, options)
+        data = prepare.load(
+            options.dataset, target=options.target, allow_missing=options.allow_missing
+        )
+        parts = prepare.split(data, instances=options.instances, seed=options.seed)
     with clock.phase("train"):
         system = _train(data, parts, options, quiet=quiet)
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
@@ -198,7 +189,7 @@ def run_demo(options: Options, *, quiet: bool = False) -> dict[str, Any]:
             options.out,
             bundle.path,
             {
-                "instances.csv": _csv(data, parts.test),
+                "instances.csv": prepare.csv(data, parts.test),
                 "frontier.svg": _frontier_plot(system, options.method),
                 "report.html": page.render(report),
                 "report.json": to_json(report),
@@ -223,48 +214,7 @@ class _Clock:
         self.seconds[name] = round(time.monotonic() - began, 3)
 
 
-def _load(options: Options) -> Dataset:
-    data = datasets.load(options.dataset, target=options.target)
-    missing = np.isnan(data.X).any(axis=0)
-    if missing.any() and not options.allow_missing:
-        # Said here, since a row that only the test part has would be found after training.
-        name = data.feature_names[int(missing.argmax())]
-        raise InputError(f"feature {name!r} has missing values: fill them, or --allow-missing")
-    return data
-
-
-def _split(data: Dataset, options: Options) -> _Parts:
-    """The source's own test part, or 30 % of the rows, held out by class."""
-    if "test" in data.parts:
-        none = np.empty(0, np.intp)
-        parts = _Parts(data.parts["train"], data.parts.get("validation", none), data.parts["test"])
-    else:
-        classes, counts = np.unique(data.y, return_counts=True)
-        if counts.min() < 2:
-            rare = classes[int(counts.argmin())]
-            raise InputError(f"class {rare} is seen once only: it needs more rows, or none")
-        from sklearn.model_selection import train_test_split
-
-        try:
-            train, test = train_test_split(
-                np.arange(len(data.y)),
-                test_size=_TEST_SHARE,
-                stratify=data.y,
-                random_state=options.seed,
-            )
-        except ValueError as error:
-            raise InputError(f"{len(data.y)} rows cannot be split by class: {error}") from error
-        parts = _Parts(train, np.empty(0, np.intp), test)
-    if options.instances is None:
-        return parts
-    if not 1 <= options.instances <= len(parts.test):
-        raise InputError(
-            f"--instances {options.instances}: {len(parts.test)} rows are held out for testing"
-        )
-    return _Parts(parts.train, parts.validation, parts.test[: options.instances])
-
-
-def _train(data: Dataset, parts: _Parts, options: Options, *, quiet: bool) -> Cascade:
+def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cascade:
     costs = data.feature_costs
     if options.costs is not None:
         costs = FeatureCosts.from_file(options.costs, names=data.feature_names)
@@ -285,18 +235,11 @@ def _train(data: Dataset, parts: _Parts, options: Options, *, quiet: bool) -> Ca
     )
     judges = None
     if len(parts.validation):
-        judges = _frame(data, parts.validation), data.y[parts.validation]
-    return system.fit(_frame(data, parts.train), data.y[parts.train], validation=judges)
+        judges = prepare.frame(data, parts.validation), data.y[parts.validation]
+    return system.fit(prepare.frame(data, parts.train), data.y[parts.train], validation=judges)
 
 
-def _frame(data: Dataset, rows: NDArray[np.intp]) -> DataFrame:
-    """Rows with their features' names."""
-    import pandas as pd
-
-    return pd.DataFrame(data.X[rows], columns=list(data.feature_names))
-
-
-def _pack(system: Cascade, data: Dataset, parts: _Parts, options: Options, folder: Path) -> Bundle:
+def _pack(system: Cascade, data: Dataset, parts: Parts, options: Options, folder: Path) -> Bundle:
     """Pack, and hold the bundle against the estimator on every row to be routed."""
     from gatewise_export.pack import pack
     from gatewise_export.verify import verify
@@ -304,9 +247,9 @@ def _pack(system: Cascade, data: Dataset, parts: _Parts, options: Options, folde
     # Runs that meet on one broker must not take each other's answers: another model, another
     # version. The same settings and data give the same model, and so the same version.
     recipe = hashlib.sha256(options.command().encode() + data.X.tobytes()).hexdigest()[:12]
-    sample = _frame(data, parts.train[:_SAMPLE_ROWS])
+    sample = prepare.frame(data, parts.train[:_SAMPLE_ROWS])
     bundle = pack(system, folder, sample=sample, name=_level(data.name), version=recipe)
-    differing = verify(system, bundle, _frame(data, parts.test)).differing_decisions
+    differing = verify(system, bundle, prepare.frame(data, parts.test)).differing_decisions
     if differing:
         raise GatewiseError(
             f"the packed bundle decides otherwise than the trained system on {differing} rows"
@@ -321,9 +264,11 @@ def _level(name: str) -> str:
 
 
 def _expect(system: Cascade, data: Dataset, test: NDArray[np.intp]) -> Expected:
-    rows = _frame(data, test)
+    rows = prepare.frame(data, test)
+    # A class that only the test part has is no index, so that no answer is right.
+    known = {label: i for i, label in enumerate(system.classes_.tolist())}
     return Expected(
-        truth=np.searchsorted(system.classes_, data.y[test]),
+        truth=np.array([known.get(label, -1) for label in data.y[test].tolist()]),
         labels=np.searchsorted(system.classes_, system.predict(rows)),
         offload=system.offload(rows),
         cost=system.cost(rows),
@@ -353,13 +298,6 @@ def _frontier_plot(system: Cascade, name: str) -> str:
     figure = FrontierDisplay.from_estimator(system, name=name).figure_
     figure.savefig(drawn, format="svg", metadata={"Date": None})
     return drawn.getvalue()
-
-
-def _csv(data: Dataset, rows: NDArray[np.intp]) -> str:
-    """The routed rows, fit for ``gatewise edge --data``."""
-    lines = [",".join(data.feature_names)]
-    lines += [",".join(f"{v:.9g}" for v in row) for row in data.X[rows].tolist()]
-    return "\n".join(lines) + "\n"
 
 
 def _settings(options: Options, processes: int) -> dict[str, Any]:

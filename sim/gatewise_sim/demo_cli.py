@@ -135,7 +135,7 @@ def _show(report: Mapping[str, Any], out: Path) -> None:
               for route in ("edge", "cloud", "fallback", "lost")),
         ],
     )  # fmt: skip
-    print(f"\n{words.headline(report)}\n{out / 'report.html'}")
+    print("\n".join(["", words.headline(report), *words.caveats(report), str(out / "report.html")]))
 
 
 commands = {"demo": demo}

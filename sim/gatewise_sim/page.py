@@ -34,6 +34,7 @@ def render(report: Mapping[str, Any]) -> str:
     return environment.get_template("page.html.j2").render(
         report=report,
         headline=words.headline(report),
+        caveats=words.caveats(report),
         facts=_facts(report),
         frontier=charts.frontier(report),
         latency=charts.latency(report),

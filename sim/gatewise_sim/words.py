@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["headline", "millis", "number", "percent"]
+__all__ = ["caveats", "headline", "millis", "number", "percent"]
 
 
 def number(value: float | None) -> str:
@@ -77,6 +77,34 @@ accuracy against 98.9 %.'
     if ours == theirs:
         return f"{saving}, at the same accuracy of {ours}."
     return f"{saving}, at {ours} accuracy against {theirs}."
+
+
+def caveats(report: Mapping[str, Any]) -> list[str]:
+    """What a reader must know before believing the headline; empty after a clean run.
+
+    Examples
+    --------
+    >>> clean = {"lost": 0, "fallback": 0}
+    >>> caveats({"instances": 81, "passes": {
+    ...     "system": clean, "edge_only": clean, "cloud_only": {"lost": 0, "fallback": 81}}})
+    ['All cloud: the cloud was not in time for 81 of 81 instances; the device answered.']
+    """
+    names = {"system": "Gatewise", "edge_only": "All edge", "cloud_only": "All cloud"}
+    total = f"of {report['instances']:,} instances"
+    said = []
+    for key, name in names.items():
+        answers = report["passes"][key]
+        if answers["lost"]:
+            said.append(
+                f"{name}: {answers['lost']:,} {total} got no answer; they count as wrong, "
+                "and are left out of the other figures."
+            )
+        if answers["fallback"]:
+            said.append(
+                f"{name}: the cloud was not in time for {answers['fallback']:,} {total}; "
+                "the device answered."
+            )
+    return said
 
 
 def _compared(saved: float, less: str, more: str) -> str:

@@ -39,7 +39,7 @@ def start(tmp_path, code: str) -> tuple[Child, queue.SimpleQueue]:
     (tmp_path / "launch.py").write_text(launcher)
     os.environ["PYTHONPATH"] = str(tmp_path)
     try:
-        child = Child("the child", "launch", (), lambda _, document: said.put(document))
+        child = Child("the child", "launch", lambda _, document: said.put(document))
     finally:
         del os.environ["PYTHONPATH"]
     return child, said
@@ -94,7 +94,8 @@ def test_a_command_ends_with_an_owner_that_is_killed():
         from gatewise_sim.children import Child
         def hear(child, document):
             print(child.pid, flush=True)
-        child = Child("b", "gatewise_sim.tether", ["broker", "--port", "0", "--json"], hear)
+        child = Child("b", "gatewise_sim.tether", hear)
+        child.tell({"arguments": ["broker", "--port", "0", "--json"]})
         time.sleep(600)
     """
     owner = subprocess.Popen(
@@ -113,7 +114,8 @@ def test_a_command_ends_with_an_owner_that_is_killed():
 def test_a_tethered_command_finishes_in_good_order():
     said: queue.SimpleQueue = queue.SimpleQueue()
     arguments = ["broker", "--port", "0", "--json", "--embedded"]
-    with Child("b", "gatewise_sim.tether", arguments, lambda _, d: said.put(d)) as child:
+    with Child("b", "gatewise_sim.tether", lambda _, d: said.put(d)) as child:
+        child.tell({"arguments": arguments})
         ready = said.get(timeout=SECONDS)
         assert ready["kind"] == "embedded"
         assert json.dumps(ready)

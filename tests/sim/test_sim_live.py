@@ -2,6 +2,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
+from gatewise_cloud.client import open_client
 from gatewise_edge.errors import LinkError
+from gatewise_edge.mqtt import Endpoint, make_client
 from gatewise_sim import live
 from gatewise_sim.errors import RunError
 from gatewise_sim.network import PROFILES
@@ -128,6 +131,37 @@ def test_real_devices_answer_exactly_as_the_estimator(packed):
     assert run.workers[0]["answered"] >= len(packed.rows) + expected.offload.sum()
 
 
+@needs_mosquitto
+def test_a_run_leaves_nothing_on_somebodys_broker(packed):
+    retained: list[str] = []
+    with MosquittoBroker() as broker:
+        live.run(packed.bundle.path, packed.rows[:4], settings(broker=broker.url), quiet)
+        endpoint = Endpoint(broker.url)
+        client = make_client(endpoint, "looker", max_inflight=1)
+        done = threading.Event()
+        client.on_connect = lambda *_: client.subscribe([("#", 0), ("last", 0)])
+        # retained messages come before what is published after the subscription
+        client.on_subscribe = lambda *_: client.publish("last", b"")
+        client.on_message = lambda _c, _u, m: (
+            done.set() if m.topic == "last" else retained.append(m.topic)
+        )
+        open_client(client, endpoint)
+        client.loop_start()
+        try:
+            assert done.wait(SECONDS)
+        finally:
+            client.disconnect()
+            client.loop_stop()
+    assert retained == []
+
+
+def test_a_device_process_loads_what_a_device_has():
+    code = "import sys, gatewise_sim.device_process; print(*{m.split('.')[0] for m in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "pandas", "jinja2"}
+    assert heavy.isdisjoint(done.stdout.split())
+
+
 def test_more_devices_than_processes_or_rows(packed):
     run = live.run(packed.bundle.path, packed.rows[:6], settings(devices=9), quiet)
     assert run.processes == 4
@@ -151,7 +185,7 @@ def test_a_killed_worker_costs_accuracy_but_no_answer(packed):
     def kill(done: float, total: float, what: str = "") -> None:
         if what == "cloud-only":
             for pid in descendants(os.getpid()):
-                if "gatewise_sim.tether cloud" in command_of(pid):
+                if "gatewise_sim.tether" in command_of(pid):
                     os.kill(pid, signal.SIGKILL)
 
     chosen = settings(deadline_ms=400.0, link=PROFILES["4g"])

@@ -68,10 +68,14 @@ def test_names_from_the_data_are_escaped(report):
 
 
 def test_lost_instances_are_said_at_the_top(report):
-    report["answers"]["lost"] = 3
+    assert 'class="warn"' not in render(report)
+    report["passes"]["system"]["lost"] = 3
+    report["passes"]["cloud_only"]["fallback"] = 7
     html = render(report)
-    assert "<b>3 instances got no answer.</b>" in html
-    assert html.index("3 instances got no answer") < html.index("Accuracy against cost")
+    assert html.count('class="warn"') == 2
+    assert "Gatewise: 3 of 200 instances got no answer" in html
+    assert "All cloud: the cloud was not in time for 7 of 200" in html
+    assert html.index("got no answer") < html.index("Accuracy against cost")
 
 
 def test_a_difference_from_the_estimator_is_said(report):
@@ -83,7 +87,7 @@ def test_a_difference_from_the_estimator_is_said(report):
 def test_a_run_that_measured_nothing_still_has_a_page(report, legs, truth, manifest):
     silent = {key: replace(leg, outcomes=[]) for key, leg in legs.items()}
     html = render({**report, **measure(silent, truth, manifest)})
-    assert "200 instances got no answer" in html
+    assert "Gatewise: 200 of 200 instances got no answer" in html
     assert "<h1>No instance was answered.</h1>" in html
 
 
