@@ -1,0 +1,422 @@
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_wine
+
+from gatewise_export import Bundle
+from gatewise_sim.cli import main
+
+COSTS = """\
+[features]
+alcohol = 1.0
+malic_acid = {own = 0.5, group = "lab"}
+ash = {own = 0.25, group = "lab"}
+magnesium = 2.0
+hue = 0.1
+
+[groups]
+lab = 1.5
+"""
+
+
+def wine() -> pd.DataFrame:
+    data = load_wine(as_frame=True)
+    frame = data.data[["alcohol", "malic_acid", "ash", "magnesium", "hue"]].copy()
+    frame["cultivar"] = np.array(["north", "middle", "south"])[data.target]
+    return frame
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a table, prices and a trained bundle."""
+    path = tmp_path_factory.mktemp("home")
+    wine().to_csv(path / "wine.csv", index=False)
+    (path / "prices.toml").write_text(COSTS)
+    args = ["train", f"{path}/wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
+    args += ["--costs", f"{path}/prices.toml", "--max-loss", "0.02"]
+    status = main([*args, "--out", f"{path}/bundle", "--json"])
+    assert status == 0
+    return path
+
+
+@pytest.fixture
+def bundle(home: Path, tmp_path: Path) -> Path:
+    """A copy of the trained bundle."""
+    return Path(shutil.copytree(home / "bundle", tmp_path / "bundle"))
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """A function that runs the command line: exit status, standard output, standard error."""
+
+    def call(*args: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        status = main([str(a) for a in args])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return call
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in path.iterdir()}
+
+
+# -- train ---------------------------------------------------------------------------------
+
+
+def test_training_packs_a_bundle_and_tells_what_it_does(
+    home: Path, run: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "made" / "bundle"
+    args = ["train", home / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
+    status, text, err = run(*args, "--offload-rate", "0.3", "--seed", "1", "--out", out)
+    assert status == 0
+    assert "held-out rows" in text
+    assert "<- in force" in text
+    assert "differ in 0 of 45 decisions" in text
+    assert "100%" in err
+    manifest = Bundle.open(out).manifest
+    assert manifest.name == "wine"
+    assert set(manifest.classes) == {"north", "middle", "south"}
+    assert manifest.active_point.offload_rate <= 0.3
+
+
+def test_training_in_json(home: Path, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "b.gwb"
+    args = ["train", home / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
+    args += ["--name", "cellar", "--bundle-version", "3", "--test-size", "0.2"]
+    status, text, err = run(*args, "--costs", home / "prices.toml", "--out", out, "--json")
+    assert (status, err) == (0, "")
+    result = json.loads(text)
+    assert result["bundle"] == str(out)
+    assert result["test"]["rows"] == 36
+    assert result["verify"]["differing_decisions"] == 0
+    assert result["test"]["cloud_only"]["cost"] == pytest.approx(1 + 0.5 + 0.25 + 2 + 0.1 + 1.5)
+    manifest = Bundle.open(out).manifest
+    assert (manifest.name, manifest.version) == ("cellar", "3")
+    assert [g.name for g in manifest.groups] == ["lab"]
+    assert result["operating_point"]["expected_cost"] == manifest.active_point.expected_cost
+
+
+def table(home: Path, edit: Callable[[pd.DataFrame], Any]) -> str:
+    frame = wine()
+    changed = edit(frame)
+    path = home / "bad.csv"
+    (frame if changed is None else changed).to_csv(path, index=False)
+    return str(path)
+
+
+def put(column: str, value: object) -> Callable[[pd.DataFrame], None]:
+    def edit(frame: pd.DataFrame) -> None:
+        frame[column] = frame[column].astype(object)
+        frame.loc[3, column] = value
+
+    return edit
+
+
+def doubled(frame: pd.DataFrame) -> pd.DataFrame:
+    frame.columns = ["ash", *frame.columns[1:]]
+    return frame
+
+
+BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
+    (put("ash", np.nan), "column 'ash' is empty (NaN) in 1 rows"),
+    (put("hue", np.inf), "column 'hue' has infinite values"),
+    (put("hue", "red"), "column 'hue' is not numbers"),
+    (put("cultivar", "moon"), "class 'moon' has one row only"),
+    (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
+    (doubled, "column name 'ash' stands twice"),
+    (lambda f: f.head(0), "has no rows"),
+    (lambda f: f[f.cultivar == "north"], "one class only"),
+    (lambda f: f[["cultivar"]], "no column beside the label"),
+]
+
+
+@pytest.mark.parametrize(("edit", "why"), BAD_TABLES, ids=[why for _, why in BAD_TABLES])
+def test_bad_tables(
+    home: Path, run: Run, tmp_path: Path, edit: Callable[[pd.DataFrame], Any], why: str
+) -> None:
+    out = tmp_path / "bundle"
+    status, text, err = run("train", table(home, edit), "--target", "cultivar", "--out", out)
+    assert (status, text) == (2, "")
+    assert why in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD_COSTS = [
+    (COSTS.replace("hue = 0.1", "hue = -0.1"), "'hue' is -0.1"),
+    (COSTS.replace("hue = 0.1", ""), "no price for feature 'hue'"),
+    (COSTS.replace("hue", "hew"), "'hue'"),
+    (COSTS.replace("hue = 0.1", "hue = 0.1\nflavour = 1"), "unknown feature 'flavour'"),
+    (COSTS.replace("1.5", "nan"), "'lab' is nan"),
+    ("[features", "prices.toml"),
+]
+
+
+@pytest.mark.parametrize(("costs", "why"), BAD_COSTS, ids=[why for _, why in BAD_COSTS])
+def test_bad_costs(home: Path, run: Run, tmp_path: Path, costs: str, why: str) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(costs)
+    args = ["train", home / "wine.csv", "--target", "cultivar", "--costs", file]
+    status, _, err = run(*args, "--out", tmp_path / "bundle")
+    assert status == 2
+    assert why in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "bundle").exists()
+
+
+BAD_OPTIONS: list[tuple[list[str], str]] = [
+    (["--target", "grape"], "no column 'grape'"),
+    ([], "say which column is the label"),
+    (["--target", "cultivar", "--budget", "3", "--max-loss", "0.1"], "not several"),
+    (["--target", "cultivar", "--budget", "-3"], "at least 0"),
+    (["--target", "cultivar", "--method", "magic"], "no method 'magic'"),
+    (["--target", "cultivar", "--test-size", "1.5"], "between 0 and 1"),
+    (["--target", "cultivar", "--test-size", "0.001"], "--test-size 0.001"),
+    (["--target", "cultivar", "--costs", "nowhere.toml"], "does not exist"),
+    (["--target", "cultivar", "--method", "adapt-lin", "--allow-missing"], "takes no missing"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), BAD_OPTIONS, ids=[why for _, why in BAD_OPTIONS])
+def test_bad_options(home: Path, run: Run, tmp_path: Path, options: list[str], why: str) -> None:
+    status, text, err = run("train", home / "wine.csv", *options, "--out", tmp_path / "bundle")
+    assert (status, text) == (2, "")
+    assert why in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_table(run: Run, tmp_path: Path) -> None:
+    status, _, err = run("train", tmp_path / "x.csv", "--out", tmp_path / "bundle")
+    assert status == 2
+    assert "neither a file nor a bundled set" in err
+
+
+def test_a_place_that_is_taken_is_refused_before_anything_is_learned(
+    home: Path, run: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "thesis"
+    out.mkdir()
+    (out / "chapter.txt").write_text("one")
+    status, _, err = run("train", home / "wine.csv", "--target", "cultivar", "--out", out)
+    assert status == 2
+    assert "is not a bundle" in err
+    assert contents(out) == {"chapter.txt": b"one"}
+
+
+# -- frontier ------------------------------------------------------------------------------
+
+
+def test_the_frontier_is_shown_and_left_alone(bundle: Path, run: Run) -> None:
+    before = contents(bundle)
+    status, text, _ = run("frontier", bundle)
+    assert status == 0
+    assert text.count("<- in force") == 1
+    status, text, _ = run("frontier", bundle, "--json")
+    document = json.loads(text)
+    manifest = Bundle.open(bundle).manifest
+    assert document["active"] == manifest.active
+    assert [p["cost"] for p in document["points"]] == [
+        p.expected_cost for p in manifest.operating_points
+    ]
+    assert contents(bundle) == before
+
+
+@pytest.mark.parametrize("goal", ["budget", "max_loss", "offload_rate"])
+def test_the_operating_point_is_switched(bundle: Path, run: Run, goal: str) -> None:
+    points = Bundle.open(bundle).manifest.operating_points
+    wanted = {
+        "budget": points[0].expected_cost,
+        "max_loss": 1.0,
+        "offload_rate": min(p.offload_rate for p in points),
+    }[goal]
+    before = contents(bundle)
+    status, text, _ = run("frontier", bundle, f"--{goal.replace('_', '-')}", wanted, "--json")
+    assert status == 0
+    after = contents(bundle)
+    manifest = Bundle.open(bundle).manifest
+    assert json.loads(text)["active"] == manifest.active
+    if goal != "offload_rate":
+        assert manifest.active == 0
+    else:
+        assert manifest.active_point.offload_rate == wanted
+    assert after.pop("manifest.json") != before.pop("manifest.json")
+    assert after == before
+    assert run("verify", bundle)[0] == 0
+
+
+def test_the_frontier_is_drawn(bundle: Path, run: Run, tmp_path: Path) -> None:
+    assert run("frontier", bundle, "--plot", tmp_path / "f.png")[0] == 0
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    status, _, err = run("frontier", bundle, "--budget", 0, "--plot", tmp_path / "f.txt")
+    assert status == 2
+    assert ".png, .svg or .pdf" in err
+
+
+def test_an_operating_point_that_there_is_not(bundle: Path, run: Run) -> None:
+    before = contents(bundle)
+    rates = [p.offload_rate for p in Bundle.open(bundle).manifest.operating_points]
+    assert min(rates) >= 0
+    status, _, err = run("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
+    assert (status, err.count("\n")) == (2, 1)
+    status, _, err = run("frontier", bundle, "--max-loss", "nan")
+    assert (status, err.count("\n")) == (2, 1)
+    assert contents(bundle) == before
+
+
+# -- inspect -------------------------------------------------------------------------------
+
+
+def test_inspect(bundle: Path, run: Run) -> None:
+    status, text, _ = run("inspect", bundle)
+    assert status == 0
+    for word in ("wine 1", "every hash holds", "stage_", "cloud.onnx", "1 groups"):
+        assert word in text
+    status, text, _ = run("inspect", bundle, "--json")
+    document = json.loads(text)
+    assert document["manifest"] == json.loads((bundle / "manifest.json").read_text())
+    assert document["bytes"] == sum(p.stat().st_size for p in bundle.iterdir()) - (
+        (bundle / "manifest.json").stat().st_size
+    )
+
+
+def test_inspect_is_light_enough_for_a_device(
+    bundle: Path, run_python: Callable[[str], str]
+) -> None:
+    heavy = "{'sklearn', 'scipy', 'lightgbm', 'onnx', 'skl2onnx', 'matplotlib', 'numba', 'pandas'}"
+    code = (
+        "import sys, contextlib, io\n"
+        "from gatewise_export.cli import commands\n"
+        "from pathlib import Path\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        f"    commands['inspect'](Path({str(bundle)!r}))\n"
+        f"print(sorted({heavy} & {{m.split('.')[0] for m in sys.modules}}))"
+    )
+    assert run_python(code) == "[]"
+
+
+@pytest.mark.parametrize("command", ["inspect", "frontier", "verify"])
+def test_bundles_that_are_not(bundle: Path, run: Run, tmp_path: Path, command: str) -> None:
+    status, _, err = run(command, tmp_path / "nowhere")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "does not exist" in err
+    (bundle / "cloud.onnx").write_bytes(b"something else")
+    status, _, err = run(command, bundle)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "cloud.onnx is not the file that was packed" in err
+    document = json.loads((bundle / "manifest.json").read_text())
+    document["cloud"]["file"] = "../cloud.onnx"
+    (bundle / "manifest.json").write_text(json.dumps(document))
+    status, _, err = run(command, bundle)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "cloud.file" in err
+
+
+# -- verify --------------------------------------------------------------------------------
+
+
+def test_verify(home: Path, bundle: Path, run: Run) -> None:
+    status, text, _ = run("verify", bundle)
+    assert status == 0
+    assert "decides as it must" in text
+    args = ["verify", bundle, "--data", home / "wine.csv", "--target", "cultivar"]
+    status, text, _ = run(*args)
+    assert status == 0
+    status, text, _ = run(*args, "--json")
+    document = json.loads(text)
+    assert document["agrees"] is True
+    data = document["data"]
+    assert (data["rows"], data["differing_decisions"], data["max_margin_difference"]) == (178, 0, 0)
+    assert data["accuracy"] > 0.8
+    assert 0 <= data["offload_rate"] <= 1
+
+
+def test_columns_are_found_by_their_names(home: Path, bundle: Path, run: Run) -> None:
+    frame = wine()
+    frame["spare"] = 1.0
+    frame[frame.columns[::-1]].to_csv(home / "turned.csv", index=False)
+    args = ["verify", bundle, "--target", "cultivar", "--json", "--data"]
+    straight = json.loads(run(*args, home / "wine.csv")[1])["data"]
+    turned = json.loads(run(*args, home / "turned.csv")[1])["data"]
+    assert turned == straight
+
+
+def test_a_bundle_that_decides_otherwise_is_told(bundle: Path, run: Run) -> None:
+    import hashlib
+
+    manifest = Bundle.open(bundle).manifest
+    sample = np.load(bundle / "sample.npz")
+    arrays = dict(sample)
+    sample.close()
+    arrays["cloud_label"] = (arrays["cloud_label"] + 1) % manifest.n_classes
+    np.savez(bundle / "sample.npz", **arrays)
+    content = (bundle / "sample.npz").read_bytes()
+    document = json.loads((bundle / "manifest.json").read_text())
+    document["files"]["sample.npz"] = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size": len(content),
+    }
+    (bundle / "manifest.json").write_text(json.dumps(document))
+    status, text, _ = run("verify", bundle)
+    assert status == 1
+    assert "DIFFERS" in text
+    status, text, _ = run("verify", bundle, "--json")
+    assert status == 1
+    assert json.loads(text)["agrees"] is False
+
+
+@pytest.mark.parametrize(
+    ("edit", "why"),
+    [
+        (lambda f: f.drop(columns="ash"), "no column 'ash'"),
+        (put("cultivar", "moon"), "label 'moon' is not among the bundle's classes"),
+        (put("hue", np.nan), "column 'hue' is empty (NaN)"),
+    ],
+)
+def test_rows_that_do_not_fit_the_bundle(
+    home: Path, bundle: Path, run: Run, edit: Callable[[pd.DataFrame], Any], why: str
+) -> None:
+    args = ["verify", bundle, "--target", "cultivar", "--data", table(home, edit)]
+    status, _, err = run(*args)
+    assert (status, err.count("\n")) == (2, 1)
+    assert why in err
+
+
+@pytest.mark.slow
+def test_a_bundle_trained_on_data_with_a_large_offset(run: Run, tmp_path: Path) -> None:
+    frame = wine()
+    frame[frame.columns[:-1]] += 1e6
+    frame.to_csv(tmp_path / "far.csv", index=False)
+    for method in ("staged", "adapt-gbrt", "adapt-lin"):
+        out = tmp_path / method
+        args = ["--target", "cultivar", "--json"]
+        train = ["train", tmp_path / "far.csv", *args, "--method", method, "--out", out]
+        status, text, _ = run(*train)
+        assert status == 0
+        assert json.loads(text)["verify"]["differing_decisions"] == 0
+        status, text, _ = run("verify", out, "--data", tmp_path / "far.csv", *args)
+        assert status == 0
+        data = json.loads(text)["data"]
+        assert (data["differing_decisions"], data["differing_labels"]) == (0, 0)
+
+
+@pytest.mark.parametrize("command", ["train", "frontier", "inspect", "verify"])
+def test_every_command_has_help_with_an_example(run: Run, command: str) -> None:
+    status, text, _ = run(command, "--help")
+    assert status == 0
+    assert f"gatewise {command} " in text
+    assert "Example" in text
