@@ -102,7 +102,8 @@ class Options:
             if option.name == "broker":
                 value = self.settings().broker_name  # no password in a report
             name = f"--{option.name.replace('_', '-')}"
-            words += [name] if value is True else [name, shlex.quote(f"{value}")]
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            words += [name] if value is True else [name, shlex.quote(text)]
         return " ".join(words)
 
     def settings(self) -> live.Settings:

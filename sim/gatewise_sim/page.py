@@ -12,6 +12,7 @@ from gatewise_sim import charts, words
 __all__ = ["render"]
 
 _LISTED = 14
+_LINE = 80
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -59,11 +60,17 @@ def render(report: Mapping[str, Any]) -> str:
         names=charts.NAMES,
         workers=_workers(report["workers"]),
         checked=_checked(report["expected"]),
+        command=_broken(report["command"]),
         details=_details(report),
         percent=words.percent,
         number=words.number,
         listed=_listed,
     )
+
+
+def _broken(command: str) -> str:
+    """Break a long command into lines that a shell still takes."""
+    return command if len(command) <= _LINE else command.replace(" --", " \\\n    --")
 
 
 def _facts(report: Mapping[str, Any]) -> list[dict[str, str]]:
