@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from gatewise_training.boosting import fit_boosting, link_of
 from gatewise_training.decision import Link
+from gatewise_training.kernel import fit_kernel
 from gatewise_training.linear import LinearModel
-from gatewise_training.resampling import Resampling, Rows
+from gatewise_training.resampling import Resampling, Rows, cross_fit
 from gatewise_training.stage import FlatModel, Stage
 from gatewise_training.trees import TreeEnsemble
 
-__all__ = ["FAMILIES", "StageModel", "stage_fit"]
+__all__ = ["FAMILIES", "StageModel", "judged_stage"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,18 +89,27 @@ def _linear(
     return flat, link_of(n_classes), 0
 
 
+def _svm(
+    plan: Resampling, x: NDArray[np.float32], rows: Rows, held: Rows | None,
+    rounds: int | None, n_classes: int, seed: int,
+) -> _Fitted:  # fmt: skip
+    model, _ = fit_kernel(x[rows], plan.y[rows], n_classes, weight=plan.weight[rows], seed=seed)
+    return model, link_of(n_classes), 0
+
+
 FAMILIES: dict[str, Callable[..., _Fitted]] = {
     "boosting": _boosting,
     "extra-trees": _extra_trees,
     "linear": _linear,
+    "svm": _svm,
 }
 """Families by name. Only boosting takes NaN."""
 
 
-def stage_fit(
+def judged_stage(
     plan: Resampling, family: str, features: NDArray[np.intp], n_classes: int, seed: int
-) -> Callable[[Rows, Rows | None, int | None], StageModel]:
-    """Make the fit of one family on some columns, for :func:`resampling.cross_fit`.
+) -> tuple[StageModel, NDArray[np.float32]]:
+    """Fit a stage of one family on some columns, with honest outputs on the judging rows.
 
     Parameters
     ----------
@@ -110,16 +120,38 @@ def stage_fit(
         Columns that the stage may read; the model may use fewer.
     n_classes : int
     seed : int
+
+    Returns
+    -------
+    stage : StageModel
+    outputs : ndarray of float32, shape (n_held, n_outputs)
+        In the order of ``plan.held``.
     """
+    if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
+        x = np.ascontiguousarray(plan.x[:, features])
+        model, left_out = fit_kernel(x, plan.y, n_classes, weight=plan.weight, seed=seed)
+        stage = _placed(model, link_of(n_classes), features)
+        return StageModel(stage, family), left_out[plan.held]
+    fit = _stage_fit(plan, family, features, n_classes, seed)
+    return cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
+
+
+def _stage_fit(
+    plan: Resampling, family: str, features: NDArray[np.intp], n_classes: int, seed: int
+) -> Callable[[Rows, Rows | None, int | None], StageModel]:
     x = np.ascontiguousarray(plan.x[:, features])
 
     def fit(rows: Rows, held: Rows | None, rounds: int | None) -> StageModel:
         model, link, kept = FAMILIES[family](plan, x, rows, held, rounds, n_classes, seed)
-        stage = Stage.of(model, link)
-        placed = Stage(stage.model, features[stage.features], stage.link, stage.score)
-        return StageModel(placed, family, kept)
+        return StageModel(_placed(model, link, features), family, kept)
 
     return fit
+
+
+def _placed(model: FlatModel, link: Link, features: NDArray[np.intp]) -> Stage:
+    """A stage of a model over some columns, as a stage over whole instances."""
+    stage = Stage.of(model, link)
+    return Stage(stage.model, features[stage.features], stage.link, stage.score)
 
 
 def _all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:

@@ -81,7 +81,6 @@ class _Chooser:
         rows = plan.fit_rows
         if len(rows) > SELECTION_ROWS:
             rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
-        self._x, self._y, self._weight = plan.x[rows], plan.y[rows], plan.weight[rows]
         self._costs = costs
         goal = (
             {"objective": "binary"}
@@ -91,7 +90,9 @@ class _Chooser:
         few = {"num_leaves": 8, "learning_rate": 0.3}
         self._params = tree_params(seed) | few | goal
         self._rounds = 40 if n_classes > 2 else 60
-        self._known: dict[tuple[bytes, float], NDArray[np.bool_]] = {}
+        self._data = lgb.Dataset(  # binned once for all penalties
+            plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
+        )
 
     def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
         """The set, `paid` included, whose cost is closest to `target` on a log scale."""
@@ -118,8 +119,7 @@ class _Chooser:
             "cegb_tradeoff": 1.0,
             "cegb_penalty_feature_coupled": penalty.tolist(),
         }
-        data = lgb.Dataset(self._x, self._y, weight=self._weight, params=settings)
-        booster = lgb.train(settings, data, self._rounds)
+        booster = lgb.train(settings, self._data, self._rounds)
         used: NDArray[np.bool_] = booster.feature_importance("split") > 0
         return self._buy_groups(paid | used)
 

@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.decision import Link, Score, split
+from gatewise_training.kernel import KernelModel
 from gatewise_training.linear import LinearModel
 from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["FlatModel", "Stage"]
 
-FlatModel = TreeEnsemble | LinearModel
+FlatModel = TreeEnsemble | LinearModel | KernelModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,7 +23,7 @@ class Stage:
 
     Attributes
     ----------
-    model : TreeEnsemble or LinearModel
+    model : TreeEnsemble, LinearModel or KernelModel
         Reads a float32 matrix of the stage's features.
     features : ndarray of intp, shape (n_inputs,)
         Which columns of the instance those are, in the model's order.

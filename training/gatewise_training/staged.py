@@ -18,8 +18,8 @@ from gatewise_training.cascade import Cascade
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import labels, split
 from gatewise_training.errors import InputError
-from gatewise_training.families import FAMILIES, StageModel, stage_fit
-from gatewise_training.resampling import Resampling, cross_fit
+from gatewise_training.families import FAMILIES, StageModel, judged_stage
+from gatewise_training.resampling import Resampling
 from gatewise_training.selection import nested_sets
 
 __all__ = ["StagedCascade"]
@@ -45,7 +45,7 @@ class StagedCascade(Cascade):
         Share of instances that may go to the cloud, instead of a budget.
     n_stages : int, default 8
         Stages at most.
-    families : sequence of str, default ("boosting", "extra-trees", "linear")
+    families : sequence of str, default ("boosting", "extra-trees", "linear", "svm")
         Model families that each stage chooses from on judging rows.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting serves.
@@ -87,7 +87,7 @@ class StagedCascade(Cascade):
         max_loss: float | None = 0.01,
         offload_rate: float | None = None,
         n_stages: int = 8,
-        families: Sequence[str] = ("boosting", "extra-trees", "linear"),
+        families: Sequence[str] = ("boosting", "extra-trees", "linear", "svm"),
         allow_missing: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -119,7 +119,7 @@ class StagedCascade(Cascade):
         names = ("boosting",) if self.allow_missing else tuple(self.families)
         jobs = [(chosen, name) for chosen in sets for name in names]
         fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
-            joblib.delayed(_fit_stage)(plan, n_classes, problem.seed, chosen, name)
+            joblib.delayed(judged_stage)(plan, name, chosen, n_classes, problem.seed)
             for chosen, name in jobs
         )
         results = []
@@ -143,13 +143,6 @@ class StagedCascade(Cascade):
 
 
 _Judged = tuple[StageModel, NDArray[np.float32]]
-
-
-def _fit_stage(
-    plan: Resampling, n_classes: int, seed: int, chosen: NDArray[np.intp], family: str
-) -> _Judged:
-    fit = stage_fit(plan, family, chosen, n_classes, seed)
-    return cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
 
 
 def _regret(plan: Resampling, judged: _Judged) -> float:
