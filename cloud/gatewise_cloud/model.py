@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_edge.errors import SelfTestError
-from gatewise_training import decision
+from gatewise_training import _onnxruntime, decision
 
 if TYPE_CHECKING:
     from gatewise_export.bundle import Bundle
@@ -56,7 +56,7 @@ class CloudModel:
     """
 
     def __init__(self, manifest: Manifest, graph: bytes, *, threads: int = 1) -> None:
-        import onnxruntime
+        onnxruntime = _onnxruntime.load()
 
         self.name = manifest.name
         self.version = manifest.version

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle import Bundle, BundleError
+from gatewise_training import _onnxruntime
 from gatewise_training.decision import exit_stages, labels, probabilities, split, stops
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class StageRunner:
 
 
 def _session(graph: bytes, spec: StageSpec) -> Any:
-    import onnxruntime
+    onnxruntime = _onnxruntime.load()
 
     if spec.kind != "graph":
         raise BundleError(f"stage file {spec.file}: this runtime cannot run kind {spec.kind!r}")

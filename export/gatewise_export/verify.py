@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnxruntime
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise_export.bundle import Bundle
 from gatewise_export.errors import BundleError
 from gatewise_export.flat_reader import read_flat
 from gatewise_export.manifest import CloudKind, Manifest
+from gatewise_training import _onnxruntime
 from gatewise_training.decision import Link, exit_stages, labels, probabilities, split
 
 if TYPE_CHECKING:
@@ -36,6 +36,10 @@ __all__ = [
     "verify",
     "verify_graphs",
 ]
+
+
+BATCH = 256
+"""Rows at a time: a kernel machine's graph holds all gaps of a batch to all landmarks."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,17 +216,21 @@ def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray
     BundleError
         If onnxruntime refuses it; the message calls it `name`.
     """
+    onnxruntime = _onnxruntime.load()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # one order of summation
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        rows = {session.get_inputs()[0].name: np.ascontiguousarray(x)}
-        outputs: list[NDArray[Any]] = session.run(None, rows)
+        read = session.get_inputs()[0].name
+        parts = [
+            session.run(None, {read: np.ascontiguousarray(x[i : i + BATCH])})
+            for i in range(0, max(len(x), 1), BATCH)
+        ]
     except Exception as error:  # onnxruntime's own errors share no base
         reason = " ".join(str(error).split())[:200]
         raise BundleError(f"onnxruntime does not run {name}: {reason}") from error
-    return outputs
+    return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
 
 
 def run_cloud(

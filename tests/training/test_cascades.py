@@ -170,7 +170,7 @@ def test_missing_values_need_leave():
     X, X_test, y, _ = data(True)
     X = X.copy()
     X[::5, 3] = np.nan
-    with pytest.raises(ValueError, match="NaN"):
+    with pytest.raises(InputError, match="column 'x3' contains NaN; allow_missing"):
         clone(METHODS["staged"]).fit(X, y)
     system = clone(METHODS["staged"]).set_params(allow_missing=True).fit(X, y)
     X_test = X_test.copy()
@@ -211,7 +211,7 @@ def test_bad_tables_are_refused():
         quick.fit(X, y, validation=(X[:2], ["new", "no"]))
     endless = X.copy()
     endless[3, 4] = 1e39  # finite in float64, not in float32
-    with pytest.raises(ValueError, match="infinity"):
+    with pytest.raises(InputError, match="column 'x4' contains infinity"):
         quick.fit(endless, y)
 
 
@@ -240,3 +240,27 @@ def test_stages_are_nested_and_grow(fitted):
         sizes = [len(s.features) for s in system.stages_]
         assert sizes == sorted(sizes)
     assert all(isinstance(s, Stage) for s in system.stages_)
+
+
+@pytest.mark.parametrize("family", ["boosting", "extra-trees", "linear", "svm"])
+def test_a_small_device_gets_small_stages(family):
+    X, X_test, y, y_test = data(False)
+    quick = StagedCascade(
+        RandomForestClassifier(30, random_state=0), n_stages=2, families=(family,),
+        max_stage_bytes=6000, max_trees=40, random_state=0,
+    )  # fmt: skip
+    system = quick.fit(X, y)
+    assert all(s.nbytes <= 6000 and s.n_trees <= 40 for s in system.stages_)
+    assert system.score(X_test, y_test) > 0.8
+    point = system.operating_point_
+    held = [s for s, t in zip(system.stages_, point.thresholds, strict=True) if t is not None]
+    assert point.nbytes == sum(s.nbytes for s in held)
+
+
+def test_a_device_that_is_too_small_is_told_so():
+    X, _, y, _ = data(False)
+    quick = StagedCascade(
+        RandomForestClassifier(5), n_stages=1, families=("boosting",), max_stage_bytes=20
+    )
+    with pytest.raises(InputError, match="no stage fits max_stage_bytes=20"):
+        quick.fit(X, y)

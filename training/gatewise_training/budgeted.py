@@ -32,7 +32,7 @@ from gatewise_training.thresholds import ChainRecord, frontier_points
 __all__ = ["Budgeted", "Chain", "Problem"]
 
 MAX_LOSS = 0.01
-SLACK = 0.5
+SLACK = 1.0
 """Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
@@ -209,6 +209,8 @@ class Budgeted(ClassifierMixin, BaseEstimator):
             exit_costs=self._exit_costs(chain.stages),
             weights=weight / weight.mean(),
             has_cloud=cloud is not None,
+            trees=tuple(stage.n_trees for stage in chain.stages),
+            nbytes=tuple(stage.nbytes for stage in chain.stages),
         )
 
     def _check_settings(self) -> None:

@@ -48,18 +48,35 @@ def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = Fal
 
     Raises
     ------
+    InputError
+        For infinite values, and NaN unless allowed; it names the column.
     ValueError
-        For infinite values, NaN unless allowed, text, names or widths that do not match.
+        For text, names or widths that do not match.
     """
+    rows = _validated(estimator, X, reset=reset)
+    _check_finite(estimator, rows, allow_missing)
+    return rows
+
+
+def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
     with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
         return validate_data(
-            estimator,
-            X,
-            reset=reset,
-            dtype=np.float32,
-            order="C",
-            ensure_all_finite="allow-nan" if allow_missing else True,
+            estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
         )
+
+
+def _check_finite(estimator: Any, rows: NDArray[np.float32], allow_missing: bool) -> None:
+    for what, bad in (("infinity", np.isinf), ("NaN", np.isnan)):
+        if what == "NaN" and allow_missing:
+            continue
+        found = bad(rows).any(axis=0)
+        if found.any():
+            name = feature_names(estimator)[int(found.argmax())]
+            advice = (
+                "allow_missing=True lets NaN be a value" if what == "NaN" else "drop or clip it"
+            )
+            kind = "infinity or a value too large for float32" if what == "infinity" else "NaN"
+            raise InputError(f"column {name!r} contains {kind}; {advice}")
 
 
 def check_training(
@@ -73,15 +90,8 @@ def check_training(
         If there is one class only, a class of one row, or a validation label that training
         does not know; ValueError as :func:`check_rows`.
     """
-    with np.errstate(over="ignore"):
-        X, y = validate_data(
-            estimator,
-            X,
-            y,
-            dtype=np.float32,
-            order="C",
-            ensure_all_finite="allow-nan" if allow_missing else True,
-        )
+    X, y = _validated(estimator, X, y)
+    _check_finite(estimator, X, allow_missing)
     check_classification_targets(y)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0

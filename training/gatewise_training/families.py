@@ -1,13 +1,14 @@
 """Model families of a stage: what may answer on the device, each as a flat model.
 
 A family fits a small model on some columns and hands back flat arrays whose float32 margins
-are the same bits everywhere. Which family a stage takes is decided on judging rows.
+are the same bits everywhere. Which family a stage takes is decided on judging rows. Bounds for
+small devices are part of the fit: a family shrinks itself to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,46 @@ from gatewise_training.kernel import fit_kernel
 from gatewise_training.linear import LinearModel
 from gatewise_training.resampling import Resampling, Rows, cross_fit
 from gatewise_training.stage import FlatModel, Stage
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.trees import NODE_BYTES, TreeEnsemble
 
-__all__ = ["FAMILIES", "StageModel", "judged_stage"]
+__all__ = ["FAMILIES", "Bounds", "StageModel", "judged_stage"]
+
+LARGE_ROWS = 5000
+"""Above this many rows boosted trees may be large."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a device has room for.
+
+    Attributes
+    ----------
+    stage_bytes : int or None
+        Size of a stage's flat arrays at most.
+    trees : int or None
+        Trees of a stage at most.
+    """
+
+    stage_bytes: int | None = None
+    trees: int | None = None
+
+    def admit(self, stage: Stage) -> bool:
+        """Whether a fitted stage is within the bounds."""
+        fits = self.stage_bytes is None or stage.nbytes <= self.stage_bytes
+        return fits and (self.trees is None or stage.n_trees <= self.trees)
+
+    def tree_budget(self, n_trees: int, n_leaves: int, value_bytes: int = 0) -> tuple[int, int]:
+        """Trees and leaves of each that fit, shrinking leaves to no less than 8 first."""
+        if self.trees is not None:
+            n_trees = max(1, min(n_trees, self.trees))
+        if self.stage_bytes is not None:
+            node = NODE_BYTES + value_bytes
+            wanted = n_trees * (2 * n_leaves - 1) * node
+            while wanted > self.stage_bytes and n_leaves > 8:
+                n_leaves = max(8, n_leaves // 2)
+                wanted = n_trees * (2 * n_leaves - 1) * node
+            n_trees = max(1, min(n_trees, self.stage_bytes // ((2 * n_leaves - 1) * node)))
+        return n_trees, n_leaves
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,71 +71,112 @@ class StageModel:
     rounds: int = 0
 
 
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """Rows and columns that a family fits on."""
+
+    plan: Resampling
+    x: NDArray[np.float32]
+    rows: Rows
+    held: Rows | None
+    rounds: int | None
+    n_classes: int
+    seed: int
+    bounds: Bounds
+
+    @property
+    def x_fit(self) -> NDArray[np.float32]:
+        return self.x[self.rows]
+
+    @property
+    def y_fit(self) -> NDArray[np.int64]:
+        return self.plan.y[self.rows]
+
+    @property
+    def weight(self) -> NDArray[np.float64]:
+        return self.plan.weight[self.rows]
+
+
 _Fitted = tuple[FlatModel, Link, int]
 
 
-def _boosting(
-    plan: Resampling, x: NDArray[np.float32], rows: Rows, held: Rows | None,
-    rounds: int | None, n_classes: int, seed: int,
-) -> _Fitted:  # fmt: skip
-    large = len(plan.fit_rows) > 5000
-    trees, kept = fit_boosting(
-        x[rows],
-        plan.y[rows],
-        n_classes,
-        weight=plan.weight[rows],
-        validation=None if held is None else (x[held], plan.y[held]),
-        rounds=rounds or 300,
-        seed=seed,
-        params={"num_leaves": 63 if large else 15, "learning_rate": 0.15 if large else 0.1},
+def _boosting(task: _Task) -> _Fitted:
+    large = len(task.plan.fit_rows) > LARGE_ROWS
+    outputs = 1 if task.n_classes == 2 else task.n_classes
+    trees, leaves = task.bounds.tree_budget(300 * outputs, 63 if large else 15)
+    held = task.held
+    model, kept = fit_boosting(
+        task.x_fit,
+        task.y_fit,
+        task.n_classes,
+        weight=task.weight,
+        validation=None if held is None else (task.x[held], task.plan.y[held]),
+        rounds=task.rounds or max(1, trees // outputs),
+        seed=task.seed,
+        params={"num_leaves": leaves, "learning_rate": 0.15 if large else 0.1},
     )
-    return trees, link_of(n_classes), kept
+    return model, link_of(task.n_classes), kept
 
 
-def _extra_trees(
-    plan: Resampling, x: NDArray[np.float32], rows: Rows, held: Rows | None,
-    rounds: int | None, n_classes: int, seed: int,
-) -> _Fitted:  # fmt: skip
+def _extra_trees(task: _Task) -> _Fitted:
     from sklearn.ensemble import ExtraTreesClassifier
 
-    forest = ExtraTreesClassifier(100, min_samples_leaf=2, random_state=seed)
-    forest.fit(x[rows], plan.y[rows], sample_weight=plan.weight[rows])
-    trees = TreeEnsemble.from_forest(forest)
-    return _all_classes(trees, np.asarray(forest.classes_), n_classes), "identity", 0
+    bound = task.bounds.stage_bytes is not None
+    trees, leaves = task.bounds.tree_budget(100, 256, 4 * (task.n_classes - 1))
+    forest = ExtraTreesClassifier(
+        trees,
+        min_samples_leaf=2,
+        max_leaf_nodes=leaves if bound else None,
+        random_state=task.seed,
+    )
+    forest.fit(task.x_fit, task.y_fit, sample_weight=task.weight)
+    model = TreeEnsemble.from_forest(forest)
+    return _all_classes(model, np.asarray(forest.classes_), task.n_classes), "identity", 0
 
 
-def _linear(
-    plan: Resampling, x: NDArray[np.float32], rows: Rows, held: Rows | None,
-    rounds: int | None, n_classes: int, seed: int,
-) -> _Fitted:  # fmt: skip
+def _linear(task: _Task) -> _Fitted:
     from sklearn.linear_model import LogisticRegression
 
-    part = x[rows].astype(np.float64)
-    mean = part.mean(axis=0).astype(np.float32)
-    spread = part.std(axis=0)
-    scale = np.where(spread > 0, 1 / np.where(spread > 0, spread, 1), 0).astype(np.float32)
-    z = (x[rows] - mean) * scale
+    x, n_classes = task.x_fit, task.n_classes
+    mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
+    spread = x.std(axis=0, dtype=np.float64)
+    scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0).astype(np.float32)
+    z = ((x - mean) * scale).astype(np.float64)
     model = LogisticRegression(C=1.0, max_iter=200, tol=1e-3)
-    model.fit(z.astype(np.float64), plan.y[rows], sample_weight=plan.weight[rows])
+    model.fit(z, task.y_fit, sample_weight=task.weight)
     weights, bias = model.coef_.T, model.intercept_
-    if n_classes > 2:
+    if n_classes > 2:  # a class that this fold has not seen must not win
+        seen = np.asarray(model.classes_)
+        if len(seen) == 2:
+            weights, bias = weights * [[0.0, 1.0]], np.append(0.0, bias)
         full = np.zeros((x.shape[1], n_classes)), np.full(n_classes, -1e9)
-        full[0][:, model.classes_] = weights if len(model.classes_) > 2 else [[0, 1]] * weights
-        full[1][model.classes_] = bias if len(model.classes_) > 2 else [0.0, bias[0]]
+        full[0][:, seen], full[1][seen] = weights, bias
         weights, bias = full
     flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
     return flat, link_of(n_classes), 0
 
 
-def _svm(
-    plan: Resampling, x: NDArray[np.float32], rows: Rows, held: Rows | None,
-    rounds: int | None, n_classes: int, seed: int,
-) -> _Fitted:  # fmt: skip
-    model, _ = fit_kernel(x[rows], plan.y[rows], n_classes, weight=plan.weight[rows], seed=seed)
-    return model, link_of(n_classes), 0
+def _svm(task: _Task) -> _Fitted:
+    return _svm_left_out(task)[0]
 
 
-FAMILIES: dict[str, Callable[..., _Fitted]] = {
+def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
+    marks = 512
+    if task.bounds.stage_bytes is not None:
+        outputs = 1 if task.n_classes == 2 else task.n_classes
+        marks = min(marks, task.bounds.stage_bytes // (4 * (task.x.shape[1] + outputs)) - 4)
+    model, left_out = fit_kernel(
+        task.x_fit,
+        task.y_fit,
+        task.n_classes,
+        weight=task.weight,
+        n_landmarks=max(1, marks),
+        seed=task.seed,
+    )
+    return (model, link_of(task.n_classes), 0), left_out
+
+
+FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
     "boosting": _boosting,
     "extra-trees": _extra_trees,
     "linear": _linear,
@@ -107,7 +186,12 @@ FAMILIES: dict[str, Callable[..., _Fitted]] = {
 
 
 def judged_stage(
-    plan: Resampling, family: str, features: NDArray[np.intp], n_classes: int, seed: int
+    plan: Resampling,
+    family: str,
+    features: NDArray[np.intp],
+    n_classes: int,
+    seed: int,
+    bounds: Bounds,
 ) -> tuple[StageModel, NDArray[np.float32]]:
     """Fit a stage of one family on some columns, with honest outputs on the judging rows.
 
@@ -120,6 +204,7 @@ def judged_stage(
         Columns that the stage may read; the model may use fewer.
     n_classes : int
     seed : int
+    bounds : Bounds
 
     Returns
     -------
@@ -127,39 +212,29 @@ def judged_stage(
     outputs : ndarray of float32, shape (n_held, n_outputs)
         In the order of ``plan.held``.
     """
-    if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
-        x = np.ascontiguousarray(plan.x[:, features])
-        model, left_out = fit_kernel(x, plan.y, n_classes, weight=plan.weight, seed=seed)
-        stage = _placed(model, link_of(n_classes), features)
-        return StageModel(stage, family), left_out[plan.held]
-    fit = _stage_fit(plan, family, features, n_classes, seed)
-    return cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
-
-
-def _stage_fit(
-    plan: Resampling, family: str, features: NDArray[np.intp], n_classes: int, seed: int
-) -> Callable[[Rows, Rows | None, int | None], StageModel]:
     x = np.ascontiguousarray(plan.x[:, features])
 
+    def task(rows: Rows, held: Rows | None, rounds: int | None) -> _Task:
+        return _Task(plan, x, rows, held, rounds, n_classes, seed, bounds)
+
     def fit(rows: Rows, held: Rows | None, rounds: int | None) -> StageModel:
-        model, link, kept = FAMILIES[family](plan, x, rows, held, rounds, n_classes, seed)
-        return StageModel(_placed(model, link, features), family, kept)
+        return placed(FAMILIES[family](task(rows, held, rounds)))
 
-    return fit
+    def placed(fitted: _Fitted) -> StageModel:
+        model, link, rounds = fitted
+        stage = Stage.of(model, link)
+        return StageModel(replace(stage, features=features[stage.features]), family, rounds)
 
-
-def _placed(model: FlatModel, link: Link, features: NDArray[np.intp]) -> Stage:
-    """A stage of a model over some columns, as a stage over whole instances."""
-    stage = Stage.of(model, link)
-    return Stage(stage.model, features[stage.features], stage.link, stage.score)
+    if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
+        fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
+        return placed(fitted), left_out[plan.held]
+    return cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
 
 
 def _all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:
     """Widen a forest that has not seen every class (a rare one may miss a fold)."""
     if len(seen) == n_classes:
         return trees
-    from dataclasses import replace
-
     value = np.zeros((trees.n_nodes, n_classes), np.float32)
     value[:, seen] = trees.value
     return replace(trees, value=value, base=np.zeros(n_classes, np.float32))

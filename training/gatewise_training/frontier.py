@@ -34,6 +34,10 @@ class OperatingPoint:
         Share of validation instances sent to the high-cost model.
     accuracy_error : float
         Standard error of `accuracy` minus the high-cost model's accuracy (paired).
+    trees : float
+        Mean number of trees evaluated on the device for a decision.
+    nbytes : int
+        Bytes of the flat models of the stages that may stop: what a device must hold.
     chain : int
         Which of the system's chains of stages the thresholds belong to.
     guarantee : dict or None
@@ -45,6 +49,8 @@ class OperatingPoint:
     accuracy: float
     offload_rate: float
     accuracy_error: float = 0.0
+    trees: float = 0.0
+    nbytes: int = 0
     chain: int = 0
     guarantee: Mapping[str, Any] | None = None
 

@@ -14,6 +14,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_training import _onnxruntime
 from gatewise_training.boosting import fit_boosting, link_of
 from gatewise_training.decision import Link, labels, probabilities
 from gatewise_training.errors import InputError
@@ -285,7 +286,7 @@ class _Graph:
     """A session on a given graph; made again after pickling, which sessions do not survive."""
 
     def __init__(self, graph: bytes) -> None:
-        import onnxruntime
+        onnxruntime = _onnxruntime.load()
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1

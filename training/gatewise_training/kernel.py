@@ -67,6 +67,12 @@ class KernelModel:
         """Number of margins a row gets."""
         return len(self.bias)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the flat arrays."""
+        arrays = (self.mean, self.scale, self.landmarks, self.weights, self.bias)
+        return sum(a.nbytes for a in arrays)
+
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Add up feature by feature, then landmark by landmark, in float32.
 

@@ -43,6 +43,12 @@ class LinearModel:
         """Number of margins a row gets."""
         return len(self.bias)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the flat arrays."""
+        arrays = (self.mean, self.scale, self.weights, self.bias)
+        return sum(a.nbytes for a in arrays)
+
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Add up the terms in the order of the features, in float32.
 

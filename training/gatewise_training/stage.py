@@ -44,6 +44,16 @@ class Stage:
         kept, used = model.compact()
         return cls(kept, used, link, score)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's flat arrays: what a device must hold."""
+        return self.model.nbytes
+
+    @property
+    def n_trees(self) -> int:
+        """Trees that one decision of the stage evaluates; 0 for other models."""
+        return self.model.n_trees if isinstance(self.model, TreeEnsemble) else 0
+
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Outputs of the stage for whole instances.
 

@@ -18,7 +18,7 @@ from gatewise_training.cascade import Cascade
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import labels, split
 from gatewise_training.errors import InputError
-from gatewise_training.families import FAMILIES, StageModel, judged_stage
+from gatewise_training.families import FAMILIES, Bounds, StageModel, judged_stage
 from gatewise_training.resampling import Resampling
 from gatewise_training.selection import nested_sets
 
@@ -47,6 +47,8 @@ class StagedCascade(Cascade):
         Stages at most.
     families : sequence of str, default ("boosting", "extra-trees", "linear", "svm")
         Model families that each stage chooses from on judging rows.
+    max_stage_bytes, max_trees : int, optional
+        Bounds of a small device: size of a stage's flat arrays, and its trees.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting serves.
     random_state : int, RandomState or None
@@ -87,6 +89,8 @@ class StagedCascade(Cascade):
         max_loss: float | None = 0.01,
         offload_rate: float | None = None,
         n_stages: int = 8,
+        max_stage_bytes: int | None = None,
+        max_trees: int | None = None,
         families: Sequence[str] = ("boosting", "extra-trees", "linear", "svm"),
         allow_missing: bool = False,
         random_state: Any = None,
@@ -101,6 +105,8 @@ class StagedCascade(Cascade):
         self.offload_rate = offload_rate
         self.n_stages = n_stages
         self.families = families
+        self.max_stage_bytes = max_stage_bytes
+        self.max_trees = max_trees
         self.allow_missing = allow_missing
         self.random_state = random_state
         self.n_jobs = n_jobs
@@ -116,20 +122,27 @@ class StagedCascade(Cascade):
             seed=problem.seed,
             report=lambda done, total: problem.report(done, 2 * total, "choosing features"),
         )
+        bounds = Bounds(self.max_stage_bytes, self.max_trees)
         names = ("boosting",) if self.allow_missing else tuple(self.families)
         jobs = [(chosen, name) for chosen in sets for name in names]
         fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
-            joblib.delayed(judged_stage)(plan, name, chosen, n_classes, problem.seed)
+            joblib.delayed(judged_stage)(plan, name, chosen, n_classes, problem.seed, bounds)
             for chosen, name in jobs
         )
         results = []
         for done, result in enumerate(fitted):
             problem.report(len(jobs) + done, 2 * len(jobs), "fitting stages")
             results.append(result)
-        best = [
-            min(results[i : i + len(names)], key=lambda r: _regret(plan, r))
-            for i in range(0, len(results), len(names))
-        ]
+        best = []
+        for i in range(0, len(results), len(names)):
+            fit = [r for r in results[i : i + len(names)] if bounds.admit(r[0].stage)]
+            if fit:
+                best.append(min(fit, key=lambda r: _regret(plan, r)))
+        if not best:
+            raise InputError(
+                f"no stage fits max_stage_bytes={self.max_stage_bytes}, "
+                f"max_trees={self.max_trees}; give more room"
+            )
         self.families_ = tuple(model.family for model, _ in best)
         return [Chain(tuple(m.stage for m, _ in best), tuple(out for _, out in best))]
 
@@ -137,6 +150,10 @@ class StagedCascade(Cascade):
         super()._check_settings()
         if self.n_stages < 1:
             raise InputError(f"n_stages must be at least 1, not {self.n_stages}")
+        for name in ("max_stage_bytes", "max_trees"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, not {value}")
         unknown = [f for f in self.families if f not in FAMILIES]
         if unknown or not len(self.families):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")

@@ -48,6 +48,8 @@ class ChainRecord:
     weights : ndarray of float64, shape (n,)
         Weights of the instances, of mean 1.
     has_cloud : bool
+    trees, nbytes : tuple of int, one a stage
+        Trees that a decision of the stage evaluates, and the size of its model.
     """
 
     scores: NDArray[np.float32]
@@ -55,6 +57,8 @@ class ChainRecord:
     exit_costs: NDArray[np.float64]
     weights: NDArray[np.float64]
     has_cloud: bool = True
+    trees: tuple[int, ...] = ()
+    nbytes: tuple[int, ...] = ()
 
     @property
     def n_stages(self) -> int:
@@ -88,12 +92,18 @@ class ChainRecord:
         gain = right - self.correct[-1]
         mean_gain = float(np.average(gain, weights=self.weights))
         spread = float(np.average((gain - mean_gain) ** 2, weights=self.weights))
+        open_stages = [s for s, t in enumerate(thresholds) if t is not None]
+        run = np.zeros(self.n_stages + 1)  # trees evaluated by a row that leaves at each stage
+        for s in open_stages if self.trees else []:
+            run[s:] += self.trees[s]
         return OperatingPoint(
             thresholds=thresholds,
             cost=float(np.average(self.exit_costs[exits], weights=self.weights)),
             accuracy=float(np.average(right, weights=self.weights)),
             offload_rate=float(np.average(exits == self.n_stages, weights=self.weights)),
             accuracy_error=(spread / len(exits)) ** 0.5,
+            trees=float(np.average(run[exits], weights=self.weights)),
+            nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             chain=chain,
         )
 

@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 
 from gatewise_training.errors import InputError
 
-__all__ = ["TreeEnsemble", "float32_below"]
+__all__ = ["NODE_BYTES", "TreeEnsemble", "float32_below"]
 
 LEAF = -1
+NODE_BYTES = 21
+"""Bytes of a node with one value in the flat arrays: five of 4 bytes and a flag."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +74,11 @@ class TreeEnsemble:
     def n_outputs(self) -> int:
         """Number of margins a row gets."""
         return len(self.base)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the flat arrays."""
+        return self.n_nodes * (NODE_BYTES - 4) + self.value.nbytes
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Sum the leaves that each row reaches, in tree order, in float32.
