@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from gatewise_export.errors import BundleError
+from gatewise_training.kernel import SQUARINGS, KernelModel
 from gatewise_training.linear import LinearModel
+from gatewise_training.stage import FlatModel
 from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["read_flat"]
@@ -23,11 +25,15 @@ LINEAR = (
     ("Sub", "Mul", "Mul", "CumSum", "Gather", "Add"),
     ("Sub", "Mul", "Unsqueeze", "Mul", "CumSum", "Gather", "Add"),
 )
+KERNEL = ("Sub", "Mul", "Unsqueeze", "Sub", "Mul", "CumSum", "Gather", "Mul", "Add", "Div") + (
+    "Mul",
+) * SQUARINGS
+KERNELS = tuple(KERNEL + form[2:] for form in LINEAR)
 CONSTANT = ("ReduceSum", "Add")
 TREES = ("TreeEnsembleRegressor",)
 
 
-def read_flat(content: bytes) -> TreeEnsemble | LinearModel:
+def read_flat(content: bytes) -> FlatModel:
     """Read a graph that :func:`gatewise_export.onnx_graph.flat_graph` wrote.
 
     Parameters
@@ -45,6 +51,8 @@ def read_flat(content: bytes) -> TreeEnsemble | LinearModel:
         forms = tuple(node.op_type for node in graph.node)
         if forms == TREES:
             return _trees(graph)
+        if forms in KERNELS:
+            return _kernel(graph)
         if forms in LINEAR or forms == CONSTANT:
             return _linear(graph, constant=forms == CONSTANT)
     except (KeyError, IndexError, ValueError, TypeError) as error:
@@ -86,11 +94,30 @@ def _trees(graph: onnx.GraphProto) -> TreeEnsemble:
 
 
 def _linear(graph: onnx.GraphProto, *, constant: bool) -> LinearModel:
-    arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+    arrays = _arrays(graph)
     if constant:
         none = np.zeros(0, np.float32)
         value = arrays["value"]
         return LinearModel(none, none, np.zeros((0, len(value)), np.float32), value)
-    weights = arrays["weights"]
-    weights = weights[:, None] if weights.ndim == 1 else weights
-    return LinearModel(arrays["mean"], arrays["scale"], weights, arrays["bias"])
+    return LinearModel(arrays["mean"], arrays["scale"], _weights(arrays), arrays["bias"])
+
+
+def _kernel(graph: onnx.GraphProto) -> KernelModel:
+    arrays = _arrays(graph)
+    return KernelModel(
+        mean=arrays["mean"],
+        scale=arrays["scale"],
+        landmarks=np.ascontiguousarray(arrays["landmarks"].T),
+        rate=np.float32(arrays["rate"]),
+        weights=_weights(arrays),
+        bias=arrays["bias"],
+    )
+
+
+def _arrays(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
+    return {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+
+
+def _weights(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    weights: NDArray[np.float32] = arrays["weights"]
+    return weights[:, None] if weights.ndim == 1 else weights

@@ -129,13 +129,13 @@ def _answers(graph: onnx.GraphProto, link: Link, score: Score, n_classes: int) -
         node("Gather", f"{MARGINS} score_column", "score", axis=1)
     if link == "sigmoid":
         value("nought", np.float32(0))
-        value("one", np.float32(1))
+        value("unit", np.float32(1))
         value("margin_column", 0)
         node("Gather", f"{margins} margin_column", "margin", axis=1)
         node("Greater", "margin nought", "positive")
         node("Cast", "positive", "index", to=TensorProto.INT64)
         node("Sigmoid", margins, "second")
-        node("Sub", "one second", "first_class")
+        node("Sub", "unit second", "first_class")
         node("Concat", "first_class second", "probabilities", axis=1)
         if score == "margin":
             node("Abs", "margin", "score")

@@ -9,6 +9,8 @@ and as fast as can be (:func:`gatewise_export.friendly.to_onnx` adds them for ot
   :meth:`TreeEnsemble.margins` does (with ``intra_op_num_threads = 1``).
 - Linear models add their terms with ``CumSum``, one after another, as
   :meth:`LinearModel.margins` does; ``Gemm`` adds in an order of its own.
+- Kernel machines add squared gaps feature by feature, then landmark by landmark, with
+  ``CumSum`` too; division and squarings are rounded alike everywhere.
 
 ai.onnx.ml is at version 3: skl2onnx and onnxruntime on devices know no later one alike.
 """
@@ -24,7 +26,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from gatewise_training import __version__
+from gatewise_training.kernel import SQUARINGS, KernelModel
 from gatewise_training.linear import LinearModel
+from gatewise_training.stage import FlatModel
 from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["INPUT", "MARGINS", "ML_DOMAIN", "Parts", "constant", "flat_graph", "model_of", "tensor"]
@@ -40,12 +44,12 @@ Parts = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
 """Nodes and the constants that they read."""
 
 
-def flat_graph(model: TreeEnsemble | LinearModel) -> onnx.ModelProto:
+def flat_graph(model: FlatModel) -> onnx.ModelProto:
     """Write a flat model as a graph from ``x`` to ``margins``.
 
     Parameters
     ----------
-    model : TreeEnsemble or LinearModel
+    model : TreeEnsemble, LinearModel or KernelModel
 
     Returns
     -------
@@ -64,6 +68,8 @@ def flat_graph(model: TreeEnsemble | LinearModel) -> onnx.ModelProto:
         parts = _constant_nodes(model.margins(np.zeros((1, 0), np.float32))[0])
     elif isinstance(model, TreeEnsemble):
         parts = _tree_nodes(model)
+    elif isinstance(model, KernelModel):
+        parts = _kernel_nodes(model)
     else:
         parts = _linear_nodes(model)
     outputs = [tensor(MARGINS, TensorProto.FLOAT, "n", model.n_outputs)]
@@ -138,36 +144,77 @@ def _leaf_weights(
 
 def _linear_nodes(model: LinearModel) -> Parts:
     """Standardise, weigh, add up in the order of the features, add the bias."""
-    constants = [
-        constant("mean", model.mean),
-        constant("scale", model.scale),
-        constant("bias", model.bias + np.float32(0)),  # -0 becomes 0, as in a sum with 0
-        constant("columns", np.array(1)),
-    ]
-    centre = [
+    constants = [constant("mean", model.mean), constant("scale", model.scale)]
+    nodes = [
         helper.make_node("Sub", [INPUT, "mean"], ["centred"]),
         helper.make_node("Mul", ["centred", "scale"], ["z"]),
     ]
-    last = np.array(model.n_features - 1)
     if model.n_outputs == 1:
-        constants += [constant("weights", model.weights[:, 0]), constant("last", last[None])]
-        terms = [helper.make_node("Mul", ["z", "weights"], ["terms"])]
+        constants.append(constant("weights", model.weights[:, 0]))
+        nodes.append(helper.make_node("Mul", ["z", "weights"], ["terms"]))
     else:
-        constants += [
-            constant("weights", model.weights),
-            constant("last", last),
-            constant("depth", np.array([2])),
-        ]
-        terms = [
-            helper.make_node("Unsqueeze", ["z", "depth"], ["z3"]),
-            helper.make_node("Mul", ["z3", "weights"], ["terms"]),
-        ]
-    add = [
+        constants += [constant("weights", model.weights), constant("depth", np.array([2]))]
+        nodes.append(helper.make_node("Unsqueeze", ["z", "depth"], ["z_column"]))
+        nodes.append(helper.make_node("Mul", ["z_column", "weights"], ["terms"]))
+    added, last = _add_up(model.n_features, model.n_outputs == 1)
+    return nodes + added, constants + last + [_bias(model.bias)]
+
+
+def _kernel_nodes(model: KernelModel) -> Parts:
+    """Standardise, squared distances, kernel values, weigh, add up, add the bias."""
+    constants = [
+        constant("mean", model.mean),
+        constant("scale", model.scale),
+        constant("landmarks", model.landmarks.T),
+        constant("rate", np.array(model.rate, np.float32)),
+        constant("one", np.array(1, np.float32)),
+        constant("depth", np.array([2])),
+        constant("rows", np.array(1)),
+        constant("last_feature", np.array(model.n_features - 1)),
+    ]
+    nodes = [
+        helper.make_node("Sub", [INPUT, "mean"], ["centred"]),
+        helper.make_node("Mul", ["centred", "scale"], ["z"]),
+        helper.make_node("Unsqueeze", ["z", "depth"], ["z_column"]),
+        helper.make_node("Sub", ["z_column", "landmarks"], ["gaps"]),  # (n, k, landmarks)
+        helper.make_node("Mul", ["gaps", "gaps"], ["squares"]),
+        helper.make_node("CumSum", ["squares", "rows"], ["distances"]),
+        helper.make_node("Gather", ["distances", "last_feature"], ["distance"], axis=1),
+        helper.make_node("Mul", ["distance", "rate"], ["scaled"]),
+        helper.make_node("Add", ["scaled", "one"], ["shifted"]),
+        helper.make_node("Div", ["one", "shifted"], ["power_0"]),
+    ]
+    nodes += [
+        helper.make_node("Mul", [f"power_{i}", f"power_{i}"], [f"power_{i + 1}"])
+        for i in range(SQUARINGS)
+    ]
+    value = f"power_{SQUARINGS}"
+    if model.n_outputs == 1:
+        constants.append(constant("weights", model.weights[:, 0]))
+    else:
+        constants.append(constant("weights", model.weights))
+        nodes.append(helper.make_node("Unsqueeze", [value, "depth"], ["value_column"]))
+        value = "value_column"
+    nodes.append(helper.make_node("Mul", [value, "weights"], ["terms"]))
+    added, last = _add_up(len(model.landmarks), model.n_outputs == 1)
+    return nodes + added, constants + last + [_bias(model.bias)]
+
+
+def _add_up(n_terms: int, single: bool) -> Parts:
+    """Add ``terms`` along axis 1 one after another, then ``bias``."""
+    last = np.array(n_terms - 1)
+    nodes = [
         helper.make_node("CumSum", ["terms", "columns"], ["sums"]),
         helper.make_node("Gather", ["sums", "last"], ["sum"], axis=1),
         helper.make_node("Add", ["sum", "bias"], [MARGINS]),
     ]
-    return [*centre, *terms, *add], constants
+    # for a single output the list of one index keeps the sums a column
+    index = last[None] if single else last
+    return nodes, [constant("columns", np.array(1)), constant("last", index)]
+
+
+def _bias(bias: NDArray[np.float32]) -> onnx.TensorProto:
+    return constant("bias", bias + np.float32(0))  # -0 becomes 0, as in a sum with 0
 
 
 # -- shared with the other graphs ----------------------------------------------------------

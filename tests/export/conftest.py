@@ -28,8 +28,8 @@ from sklearn.svm import SVC
 from gatewise_export.sample import write_arrays
 from gatewise_training import AdaptGBRT, AdaptLin, CloudPrices, FeatureCosts, StagedCascade
 from gatewise_training.budgeted import Budgeted, Chain, Problem
-from gatewise_training.families import stage_fit
-from gatewise_training.resampling import cross_fit
+from gatewise_training.linear import LinearModel
+from gatewise_training.stage import Stage
 
 Document = dict[str, Any]
 
@@ -174,15 +174,20 @@ class Alone(Budgeted):
         self.verbose = 0
 
     def _fit_chains(self, problem: Problem) -> list[Chain]:
-        every = np.arange(problem.plan.x.shape[1])
-        pairs = []
-        for features in (every[:2], every):
-            fit = stage_fit(problem.plan, "linear", features, problem.n_classes, problem.seed)
-            pairs.append(
-                cross_fit(problem.plan, fit, lambda m, r: m.stage.margins(problem.plan.x[r]))
+        plan = problem.plan
+        z = (plan.x - plan.x.mean(axis=0)) / plan.x.std(axis=0)
+        stages = []
+        for width in (2, z.shape[1]):
+            columns = np.arange(width)
+            fit = LogisticRegression().fit(z[plan.fit_rows][:, :width], plan.y[plan.fit_rows])
+            flat = LinearModel(
+                plan.x.mean(axis=0)[:width],
+                (1 / plan.x.std(axis=0))[:width],
+                fit.coef_.T.astype(np.float32),
+                fit.intercept_.astype(np.float32),
             )
-        stages = tuple(model.stage for model, _ in pairs)
-        return [Chain(stages, tuple(out for _, out in pairs))]
+            stages.append(Stage(flat, columns, "softmax"))
+        return [Chain(tuple(stages), tuple(s.margins(plan.x[plan.held]) for s in stages))]
 
 
 @dataclass(frozen=True)
@@ -261,6 +266,13 @@ def _missing() -> Fitted:
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
+def _kernels() -> Fitted:
+    x, y, rows, truth = _split(*load_wine(return_X_y=True))
+    f0 = make_pipeline(StandardScaler(), LogisticRegression())
+    system = StagedCascade(f0, n_stages=2, families=("svm",), random_state=0)
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
 def _alone() -> Fitted:
     x, y, rows, truth = _split(*load_wine(return_X_y=True))
     return Fitted(Alone().fit(x, y, validation=(rows, truth)), rows, truth)
@@ -273,6 +285,7 @@ MAKERS: dict[str, Callable[[], Fitted]] = {
     "gated-trees": _gated_trees,
     "gated-lines": _gated_lines,
     "missing": _missing,
+    "kernels": _kernels,
     "alone": _alone,
 }
 

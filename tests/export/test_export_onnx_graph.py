@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from sklearn.datasets import load_wine
 
 from gatewise_export.onnx_graph import flat_graph
+from gatewise_training.kernel import KernelModel, fit_kernel
 from gatewise_training.linear import LinearModel
 from gatewise_training.trees import TreeEnsemble
 
 Floats = NDArray[np.float32]
-Model = TreeEnsemble | LinearModel
+Model = TreeEnsemble | LinearModel | KernelModel
 F = np.float32
 
 
@@ -184,6 +186,40 @@ def test_linear_models_on_data_with_a_large_offset() -> None:
     moved = LinearModel(np.full(64, 1e6, F), model.scale, model.weights, model.bias)
     assert_same_bits(moved, x)
     assert np.ptp(moved.margins(x)) > 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n_features=st.integers(0, 20),
+    n_landmarks=st.integers(1, 40),
+    n_outputs=st.integers(1, 6),
+    rows=st.sampled_from([1, 2, 33, 200]),
+    missing=st.booleans(),
+)
+def test_kernel_machines_give_the_same_bits(
+    seed: int, n_features: int, n_landmarks: int, n_outputs: int, rows: int, missing: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    linear = random_linear(rng, n_features, n_outputs)
+    model = KernelModel(
+        mean=linear.mean,
+        scale=linear.scale,
+        landmarks=rng.normal(size=(n_landmarks, n_features)).astype(F),
+        rate=F(rng.exponential() / 64),
+        weights=(rng.normal(size=(n_landmarks, n_outputs)) * 10.0 ** rng.integers(-3, 4)).astype(F),
+        bias=linear.bias,
+    )
+    assert_same_bits(model, random_rows(rng, rows, n_features, missing=missing))
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_a_fitted_kernel_machine(offset: float) -> None:
+    x, y = load_wine(return_X_y=True)
+    x = (x + offset).astype(F)
+    model, _ = fit_kernel(x[::2], y[::2], 3, n_landmarks=60)
+    assert_same_bits(model, x)
+    assert np.mean(model.margins(x[1::2]).argmax(axis=1) == y[1::2]) > 0.9
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
