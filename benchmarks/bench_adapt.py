@@ -1,0 +1,134 @@
+"""Accuracy against cost: the project's methods and the peers, on every problem.
+
+    python -m benchmarks.bench_adapt [--quick] [--only letter-bin,thyroid] [--methods staged,...]
+
+Runs what the cache lacks, then writes adapt.json, adapt.md and a plot a problem. Problems that
+were not asked for keep their figures of before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pages, peers, problems, summary
+from benchmarks.cells import CACHE, Cell, Settings, cached, run_cells, write_whole
+from gatewise_training.console import note, plain
+from gatewise_training.errors import GatewiseError, InputError
+
+__all__ = ["main"]
+
+RESULTS = Path(__file__).parent / "results"
+DEFAULT_PROBLEMS = tuple(p for p in problems.PROBLEMS if p not in ("breast_cancer", "digits"))
+PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "catboost")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    options = _options(arguments)
+    try:
+        return _run(options)
+    except GatewiseError as error:
+        note(str(error))
+        return 2
+    except KeyboardInterrupt:
+        note("stopped; what is finished is kept, the same command goes on from there")
+        return 130
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="bench_adapt", description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default=",".join(DEFAULT_PROBLEMS), metavar="PROBLEM,...")
+    parser.add_argument("--methods", default=",".join(peers.methods()), metavar="METHOD,...")
+    parser.add_argument("--seeds", type=int, default=None, help="default 5, with --quick 1")
+    parser.add_argument("--quick", action="store_true", help="few rows and fits: only a look")
+    parser.add_argument("--jobs", type=int, default=-1, help="cells side by side; -1: all cores")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of finished cells")
+    return parser.parse_args(arguments)
+
+
+def _run(options: argparse.Namespace) -> int:
+    settings = Settings(quick=options.quick)
+    out = options.out or (options.cache / "quick" if options.quick else RESULTS)
+    names, methods = _chosen(options)
+    seeds = options.seeds or (1 if options.quick else 5)
+    before = _before(out / "adapt.json", options.quick)
+    for name in names:
+        cells = [Cell(name, m, seed) for m in methods for seed in range(seeds)]
+        run_cells(cells, settings, n_jobs=options.jobs, cache=options.cache, say=note)
+        found = _figures(name, cells, settings, options.cache)
+        before["problems"][name] = found
+        before["problems"] = {
+            n: before["problems"][n] for n in problems.PROBLEMS if n in before["problems"]
+        }
+        # after each problem, so that a long run that is broken off leaves what it found
+        out.mkdir(parents=True, exist_ok=True)
+        pages.plot(name, found, out / f"{name}.svg")
+        write_whole(out / "adapt.json", json.dumps(_rounded(plain(before)), indent=1) + "\n")
+        write_whole(out / "adapt.md", pages.markdown(before))
+        note(f"{name}: {out / 'adapt.md'}")
+    return 0
+
+
+def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
+    names, methods = options.only.split(","), options.methods.split(",")
+    for given, known, what in (
+        (names, problems.PROBLEMS, "problem"),
+        (methods, peers.methods(), "method"),
+    ):
+        for name in given:
+            if name not in known:
+                raise InputError(f"no {what} {name!r}; there are {', '.join(known)}")
+    return names, methods
+
+
+def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) -> dict[str, Any]:
+    results: dict[str, list[dict[str, Any]]] = {}
+    for cell in cells:
+        result = cached(cell, settings, cache)
+        assert result is not None
+        results.setdefault(cell.method, []).append(result | {"seed": cell.seed})
+    found = summary.summarise(problems.get(name), results)
+    if pages.OURS in results and len(results) > 1:
+        n_test = sum(fold["n_test"] for fold in results[pages.OURS][0]["folds"])
+        found["against"] = summary.compare(found, pages.OURS, n_test)
+    found["settings"] = {"quick": settings.quick, "fits": settings.fits_of}
+    found["versions"] = _versions()
+    return found
+
+
+def _rounded(value: Any) -> Any:
+    """Round to six digits: the last ones mean nothing and fill the file."""
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_rounded(v) for v in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def _before(path: Path, quick: bool) -> dict[str, Any]:
+    if path.is_file() and not quick:
+        document: dict[str, Any] = json.loads(path.read_text())
+        return document
+    return {"quick": quick, "problems": {}}
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

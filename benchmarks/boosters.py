@@ -1,0 +1,166 @@
+"""LightGBM as the peers use it: one capacity for all, and a sweep that spreads its fits.
+
+Nothing here rests on the project's own boosting, so that a fault there cannot weaken a peer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.resampling import Resampling, Rows
+
+__all__ = ["Booster", "booster_fit", "capacities", "spread"]
+
+LARGE = 5000
+"""Above this many rows a model gets the high-cost model's capacity."""
+
+
+@dataclass(frozen=True, eq=False)
+class Booster:
+    """A fitted booster over some columns.
+
+    Attributes
+    ----------
+    model : lightgbm.Booster
+    columns : ndarray of intp
+        Columns of the instance that it was given.
+    n_classes : int
+    rounds : int
+    """
+
+    model: lgb.Booster
+    columns: NDArray[np.intp]
+    n_classes: int
+    rounds: int
+
+    def proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, n_classes)."""
+        out = np.asarray(self.model.predict(x[:, self.columns], num_iteration=self.rounds))
+        return np.column_stack([1 - out, out]) if self.n_classes == 2 else out
+
+    def used(self) -> NDArray[np.intp]:
+        """Columns of the instance that some tree splits on."""
+        splits = self.model.feature_importance("split", iteration=self.rounds)
+        return self.columns[splits > 0]
+
+    def gains(self) -> NDArray[np.float64]:
+        """Gain of each of `columns`, summed over all splits."""
+        return np.asarray(self.model.feature_importance("gain", iteration=self.rounds))
+
+    @property
+    def nbytes(self) -> int:
+        """Size as flat node arrays: 21 bytes a node (feature, threshold, children, NaN, value)."""
+        trees = self.model.dump_model(num_iteration=self.rounds)["tree_info"]
+        return sum(21 * (2 * int(tree["num_leaves"]) - 1) for tree in trees)
+
+
+def capacities(n_rows: int, n_classes: int) -> list[dict[str, Any]]:
+    """Settings that every peer may choose from on validation.
+
+    Large sets get the high-cost model's: 127 leaves, for many classes 31 a class, which is as
+    accurate there. On small sets large trees overfit, so that both small and middling are tried.
+    """
+    if n_rows > LARGE:
+        return [{"num_leaves": 127 if n_classes == 2 else 31, "learning_rate": 0.2}]
+    return [
+        {"num_leaves": 7, "learning_rate": 0.1},
+        {"num_leaves": 31, "learning_rate": 0.1},
+    ]
+
+
+def booster_fit(
+    plan: Resampling,
+    columns: NDArray[np.intp],
+    n_classes: int,
+    params: Mapping[str, Any],
+    *,
+    seed: int,
+    callback: Callable[[Any], None] | None = None,
+) -> Callable[[Rows, Rows | None, int | None], Booster]:
+    """Make a fit for :func:`gatewise_training.resampling.cross_fit`, with early stopping.
+
+    Parameters
+    ----------
+    plan : Resampling
+    columns : ndarray of intp
+    n_classes : int
+    params : mapping
+        A capacity, and penalties.
+    seed : int
+    callback : callable, optional
+        LightGBM callback, run after each round.
+    """
+    x = np.ascontiguousarray(plan.x[:, columns])
+    objective: dict[str, Any] = {"objective": "binary", "metric": "binary_logloss"}
+    if n_classes > 2:
+        objective = {"objective": "multiclass", "num_class": n_classes, "metric": "multi_logloss"}
+    settings = {
+        "verbosity": -1,
+        "num_threads": 1,
+        "seed": seed,
+        "deterministic": True,
+        "force_row_wise": True,
+        "min_data_in_leaf": 5,
+        **objective,
+        **params,
+    }
+
+    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> Booster:
+        data = lgb.Dataset(x[rows], plan.y[rows], params=settings)
+        valid = None if held is None else [data.create_valid(x[held], plan.y[held])]
+        callbacks: list[Any] = [] if callback is None else [callback]
+        if held is not None:
+            callbacks.append(lgb.early_stopping(20 if n_classes == 2 else 10, verbose=False))
+        most = rounds or (400 if n_classes == 2 else 200)
+        model = lgb.train(settings, data, most, valid_sets=valid, callbacks=callbacks)
+        return Booster(model, columns, n_classes, model.best_iteration or model.num_trees())
+
+    return fit
+
+
+Found = TypeVar("Found")
+
+
+def spread(
+    evaluate: Callable[[float], tuple[float, Found]], low: float, high: float, n: int
+) -> list[Found]:
+    """Fit at `n` penalties, placed where the cost of what comes out has its widest gap.
+
+    A fixed grid of penalties wastes most of its fits on models that use everything or nothing.
+
+    Parameters
+    ----------
+    evaluate : callable (penalty) -> (cost, result)
+    low, high : float
+        Ends of the range, both tried.
+    n : int
+        Fits at most.
+
+    Returns
+    -------
+    list
+        Results, from the lowest penalty to the highest.
+    """
+    tried = {penalty: evaluate(penalty) for penalty in (low, high)}
+    while len(tried) < n:
+        ends = sorted(tried)
+        gaps = [
+            abs(math.log(max(tried[a][0], 1e-9)) - math.log(max(tried[b][0], 1e-9)))
+            if b > 1.01 * a
+            else 0.0
+            for a, b in pairwise(ends)
+        ]
+        widest = int(np.argmax(gaps))
+        if gaps[widest] < 0.02:
+            break
+        middle = math.sqrt(ends[widest] * ends[widest + 1])
+        tried[middle] = evaluate(middle)
+    return [tried[penalty][1] for penalty in sorted(tried)]

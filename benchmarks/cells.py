@@ -1,0 +1,247 @@
+"""Cells: one problem, one method, one seed. Each is run once and then read from the cache.
+
+A cell is a JSON file under ``.bench-cache/``, its name a hash of the settings, of the data and of
+the code that decides the result: the method's module with all of ours that it imports. Files are
+written whole or not at all, so a run that is broken off goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import joblib
+
+from benchmarks import peers, problems
+from benchmarks.problems import Fold, Problem
+from benchmarks.record import COLUMNS
+from gatewise_training.console import plain
+
+__all__ = ["CACHE", "Cell", "Settings", "cached", "code_version", "run", "run_cells", "write_whole"]
+
+CACHE = problems.ROOT / ".bench-cache"
+OURS = ("benchmarks", "gatewise_training")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all cells of a run share.
+
+    Attributes
+    ----------
+    quick : bool
+        At most 2,000 training rows, short sweeps, two folds: a look, not a result.
+    fits : int
+        Models of a peer's sweep.
+    """
+
+    quick: bool = False
+    fits: int = 14
+
+    @property
+    def fits_of(self) -> int:
+        """Models of a sweep in force."""
+        return min(self.fits, 5) if self.quick else self.fits
+
+    def folds(self, problem: Problem, seed: int) -> list[Fold]:
+        """Folds of a problem, thinned for a quick look."""
+        found = problem.deal(seed)
+        return [fold.thinned(2000) for fold in found[:2]] if self.quick else found
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One problem, one method, one seed."""
+
+    problem: str
+    method: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.method} seed {self.seed}"
+
+    def key(self, settings: Settings) -> str:
+        """Name of the cell's file: readable, and a hash of all that decides the result."""
+        problem = problems.get(self.problem)
+        seed = 0 if peers.same_for_all_seeds(self.method, problem) else self.seed
+        decides = [
+            asdict(settings), self.problem, problem.source, problem.note, seed, self.method,
+            code_version(peers.module_of(self.method)),
+        ]  # fmt: skip
+        digest = hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:16]
+        return f"{self.problem}.{self.method}.{seed}.{digest}"
+
+
+def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any] | None:
+    """Read a cell's result, None if it has not been run."""
+    path = cache / f"{cell.key(settings)}.json"
+    if not path.is_file():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
+    """Run a cell, unless the cache has it, and write its result.
+
+    Returns
+    -------
+    dict
+        ``folds``: for each, ``n_test``, ``points`` (rows of ``columns``), ``own`` (one row or
+        None), ``seconds`` and ``about``; and what tells where the result came from.
+    """
+    known = cached(cell, settings, cache)
+    if known is not None:
+        return known
+    problem = problems.get(cell.problem)
+    folds = []
+    for number, fold in enumerate(settings.folds(problem, cell.seed)):
+        keep = _keeper(cell, settings, number, cache)
+        task = peers.Task(problem, fold, cell.seed, settings.fits_of, keep)
+        outcome = peers.solve(cell.method, task)
+        folds.append(
+            {
+                "n_test": len(fold.test[1]),
+                "points": [[getattr(p, c) for c in COLUMNS] for p in outcome.points],
+                "own": outcome.own and [getattr(outcome.own, c) for c in COLUMNS],
+                "seconds": outcome.seconds,
+                "about": outcome.about,
+            }
+        )
+    result = {
+        **asdict(cell),
+        "settings": asdict(settings),
+        "code": code_version(peers.module_of(cell.method)),
+        "data": problem.source,
+        "columns": COLUMNS,
+        "folds": folds,
+    }
+    done: dict[str, Any] = plain(result)
+    write_whole(cache / f"{cell.key(settings)}.json", json.dumps(done))
+    return done
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    settings: Settings,
+    *,
+    n_jobs: int = 1,
+    cache: Path = CACHE,
+    say: Callable[[str], None] = lambda _line: None,
+) -> None:
+    """Run cells side by side, each fit on one thread; done ones are skipped.
+
+    Cells that share models (f0, static subsets) wait for the one that makes them.
+    """
+    missing = [cell for cell in cells if cached(cell, settings, cache) is None]
+    todo = list({cell.key(settings): cell for cell in reversed(missing)}.values())[::-1]
+    say(f"{len(cells) - len(missing)} of {len(cells)} cells are in the cache")
+    makers = [cell for cell in todo if cell.method in ("f0", "static")]
+    others = [cell for cell in todo if cell not in makers]
+    done = 0
+    for wave in (makers, others):
+        for cell, seconds in _parallel(wave, settings, n_jobs, cache):
+            done += 1
+            say(f"[{done}/{len(todo)}] {cell}: {seconds:.0f} s")
+
+
+def _parallel(
+    wave: list[Cell], settings: Settings, n_jobs: int, cache: Path
+) -> Iterator[tuple[Cell, float]]:
+    if not wave:
+        return
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers inherit it
+    work = joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")
+    yield from work(joblib.delayed(_timed)(cell, settings, cache) for cell in wave)
+
+
+def _timed(cell: Cell, settings: Settings, cache: Path) -> tuple[Cell, float]:
+    start = time.monotonic()
+    run(cell, settings, cache)
+    return cell, time.monotonic() - start
+
+
+def _keeper(
+    cell: Cell, settings: Settings, fold: int, cache: Path
+) -> Callable[[str, Callable[[], Any]], Any]:
+    """Keep models that several methods share, under the key of the method that makes them."""
+
+    def keep(name: str, make: Callable[[], Any]) -> Any:
+        maker = {"cloud": "f0", "subsets": "static"}[name]
+        key = Cell(cell.problem, maker, cell.seed).key(settings)
+        memory = joblib.Memory(cache / "shared", verbose=0)
+        return memory.cache(_make, ignore=["make"])(f"{key}.{name}.{fold}", make)
+
+    return keep
+
+
+def _make(key: str, make: Callable[[], Any]) -> Any:
+    return make()
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that it is never seen half-written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, suffix=".part") as file:
+        file.write(text)
+    Path(file.name).chmod(0o644)  # temporary files are for their maker alone
+    Path(file.name).replace(path)
+
+
+@lru_cache(maxsize=64)
+def code_version(module: str) -> str:
+    """Hash of a module's code and of all of ours that it imports, however far away."""
+    seen: dict[str, str] = {}
+    waiting = [module, "benchmarks.record"]
+    while waiting:
+        name = waiting.pop()
+        path = _source(name)
+        if name in seen or path is None:
+            continue
+        text = path.read_text()
+        tree = ast.parse(text)
+        # documentation does not decide a result
+        seen[name] = hashlib.sha256(ast.dump(_bare(tree)).encode()).hexdigest()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                waiting += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Import):
+                waiting += [alias.name for alias in node.names]
+    together = json.dumps(sorted(seen.items()))
+    return hashlib.sha256(together.encode()).hexdigest()[:16]
+
+
+def _source(name: str) -> Path | None:
+    if name.split(".")[0] not in OURS:
+        return None
+    loaded = sys.modules.get(name)
+    if loaded is not None and getattr(loaded, "__file__", None):
+        return Path(str(loaded.__file__))
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    return Path(found.origin) if found and found.origin else None
+
+
+def _bare(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if not isinstance(body, list):
+            continue
+        kept = [
+            n for n in body if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+        ]
+        node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
+    return tree

@@ -1,0 +1,157 @@
+"""The Markdown page and the plots, made of adapt.json alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+__all__ = ["markdown", "plot"]
+
+OURS = "staged"
+
+
+def markdown(document: Mapping[str, Any]) -> str:
+    """Write all tables, a section a problem."""
+    problems = document["problems"]
+    lines = [
+        "# Accuracy against cost",
+        "",
+        "Made by `make bench-adapt`; the figures are in `adapt.json`. Validation picks every "
+        "point, test is only reported; means over seeds, ± standard error. **Cut**: share of the "
+        "price of all features that is saved within 1 % absolute of the top accuracy of any "
+        "method. **Loss**: what that choice really loses on test rows against the top accuracy, "
+        "in points; above 1 is an overshoot. A method without a point good enough on validation "
+        "falls back to the top method at the full price: cut 0. Bold: the highest cut.",
+        "",
+        "| problem | seeds | top accuracy | target | " + " | ".join(_columns(problems)) + " |",
+        "| --- " * (4 + len(_columns(problems))) + "|",
+    ]
+    for name, found in problems.items():
+        lines.append(_overview(name, found, _columns(problems)))
+    for name, found in problems.items():
+        lines += ["", *_section(name, found)]
+    return "\n".join(lines) + "\n"
+
+
+def _columns(problems: Mapping[str, Any]) -> list[str]:
+    seen: dict[str, None] = {}
+    for found in problems.values():
+        seen |= dict.fromkeys(m for m in found["methods"] if m != "f0")
+    return list(seen)
+
+
+def _overview(name: str, found: Mapping[str, Any], columns: list[str]) -> str:
+    methods = found["methods"]
+    highest = max(m["within_1"]["cut"]["mean"] for m in methods.values())
+    cells = []
+    for column in columns:
+        if column not in methods:
+            cells.append("")
+            continue
+        rule = methods[column]["within_1"]
+        cut = f"{100 * rule['cut']['mean']:.0f}"
+        cut = f"**{cut}**" if rule["cut"]["mean"] >= highest - 5e-3 else cut
+        cells.append(f"{cut} / {100 * rule['loss']['mean']:.1f}")
+    target = "" if found["target"] is None else f"{100 * found['target']:.0f}"
+    seeds = max(len(m["seeds"]) for m in methods.values())
+    top = f"{100 * found['top_accuracy']:.2f} ({found['top_method']})"
+    return f"| [{name}](#{name}) | {seeds} | {top} | {target} | " + " | ".join(cells) + " |"
+
+
+def _section(name: str, found: Mapping[str, Any]) -> list[str]:
+    lines = [
+        f"## {name}",
+        "",
+        f"{found['title']}: {found['note']}. Full price {found['full_price']:g}.",
+        "",
+        f"![accuracy against cost]({name}.svg)",
+        "",
+        "| method | best accuracy | cut / loss | paper's accounting | with 0.2 slack | "
+        "own choice | at most 1 MB | at most 64 KB | offloaded | model KB | fit CPU s |",
+        "| --- " * 11 + "|",
+    ]
+    for method, figures in found["methods"].items():
+        rule = figures["within_1"]
+        unreached = "" if rule["reached"]["mean"] > 0 else " (not reached)"
+        row = [
+            method,
+            _figure(figures["best_accuracy"], 100, 2),
+            f"{_figure(rule['cut'], 100, 1)} / {_figure(rule['loss'], 100, 2)}{unreached}",
+            _figure(rule["cut_paper"], 100, 1),
+            _pair(figures["within_1_slack"]),
+            _pair(figures["own_choice"]) if "own_choice" in figures else "",
+            _pair(figures["within_1_1024_kb"]),
+            _pair(figures["within_1_64_kb"]),
+            f"{100 * rule['offload_rate']['mean']:.0f} %",
+            f"{rule['nbytes']['mean'] / 1024:.0f}",
+            f"{figures['fit_seconds']['mean']:.0f}",
+        ]
+        lines.append("| " + " | ".join(row) + " |")
+    if "against" in found:
+        lines += ["", *_against(found)]
+    return lines
+
+
+def _against(found: Mapping[str, Any]) -> list[str]:
+    budgets = found["budgets"]
+    lines = [
+        f"`{OURS}` against each at {len(budgets)} budgets, difference of test accuracy in points "
+        "(below 0: it loses). Wins-ties-losses: significant after Holm's correction, and by "
+        "means further apart than 0.1 points.",
+        "",
+        "| against | " + " | ".join(f"{b:.3g}" for b in budgets) + " | significant | plain |",
+        "| --- " * (len(budgets) + 3) + "|",
+    ]
+    for peer, figures in found["against"].items():
+        gaps = " | ".join(f"{100 * gap:+.2f}" for gap in figures["difference"])
+        counts = " | ".join(
+            "{wins}-{ties}-{losses}".format(**figures[kind]) for kind in ("significant", "plain")
+        )
+        lines.append(f"| {peer} | {gaps} | {counts} |")
+    return lines
+
+
+def _figure(figure: Mapping[str, float | None], scale: float, digits: int) -> str:
+    mean, error = figure["mean"], figure["error"]
+    assert mean is not None
+    text = f"{scale * mean:.{digits}f}"
+    return text if error is None else f"{text} ± {scale * error:.{digits}f}"
+
+
+def _pair(rule: Mapping[str, Any]) -> str:
+    return f"{100 * rule['cut']['mean']:.1f} / {100 * rule['loss']['mean']:.2f}"
+
+
+def plot(name: str, found: Mapping[str, Any], path: Path) -> None:
+    """Draw accuracy on test against cost on test, a line a method, as a small SVG."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"svg.hashsalt": name, "svg.fonttype": "none", "font.size": 8}):
+        figure = Figure(figsize=(5.6, 3.6), layout="constrained")
+        ax = figure.subplots()
+        floor = 1.0
+        for method, figures in found["methods"].items():
+            rows = figures["at_budgets"]
+            x = [row["cost"]["mean"] / found["full_price"] for row in rows]
+            y = [row["accuracy"]["mean"] for row in rows]
+            error = [row["accuracy"]["error"] or 0.0 for row in rows]
+            if method == "f0":
+                ax.axhline(y[-1], color="grey", lw=0.8, ls=":", label="f0, at the full price")
+                continue
+            floor = min(floor, *y)
+            width = 2.0 if method == OURS else 1.0
+            ax.errorbar(x, y, error, marker=".", ms=4, lw=width, capsize=2, label=method)
+        top = found["top_accuracy"]
+        ax.axhspan(top - 0.01, top, color="green", alpha=0.08, lw=0)
+        ax.set(
+            xscale="log",
+            xlabel="mean cost per instance, share of the full price",
+            ylabel="accuracy on test rows",
+            title=found["title"],
+            ylim=(max(floor - 0.01, top - 0.3), top + 0.01),
+        )
+        ax.grid(alpha=0.25)
+        ax.legend(frameon=False, fontsize=7)
+        figure.savefig(path, metadata={"Date": None})

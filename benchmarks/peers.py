@@ -1,0 +1,160 @@
+"""All methods by name: the project's own, and the peers.
+
+Every method gets the same rows, the same rows to judge by (:class:`gatewise_training.resampling.
+Resampling`), the same capacity and one thread, and hands back operating points.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks import peer_catboost, peer_cegb, peer_static
+from benchmarks.problems import Fold, Problem
+from benchmarks.record import Point, finished
+from benchmarks.systems import own_choice, system_points
+from gatewise_training import methods as library
+from gatewise_training.resampling import Resampling
+
+__all__ = ["PEERS", "Outcome", "Task", "methods", "module_of", "same_for_all_seeds", "solve"]
+
+MAX_LOSS = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A fold to be solved.
+
+    Attributes
+    ----------
+    problem : Problem
+    fold : Fold
+    seed : int
+    fits : int
+        Models of a sweep.
+    keep : callable (name, make) -> Any
+        Gives what `make` makes, or what it made before for this fold.
+    """
+
+    problem: Problem
+    fold: Fold
+    seed: int
+    fits: int
+    keep: Callable[[str, Callable[[], Any]], Any]
+
+    def plan(self) -> Resampling:
+        """Deal the rows into those that fit and those that judge."""
+        x, y = self.fold.train
+        ones = np.ones(len(y))
+        return Resampling.plan(x, y, ones, validation=self.fold.validation, seed=self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a method made of a fold.
+
+    Attributes
+    ----------
+    points : list of Point
+        Sorted by validation's cost.
+    own : Point or None
+        What the method itself takes within 1 % of its high-cost model, where it can.
+    seconds : float
+        CPU time of fits, choices and judging.
+    about : dict
+        What a reader may want to know of the fit.
+    """
+
+    points: list[Point]
+    own: Point | None
+    seconds: float
+    about: dict[str, Any]
+
+
+PEERS = {
+    "f0": "benchmarks.peer_static",
+    "static": "benchmarks.peer_static",
+    "two-stage": "benchmarks.peer_static",
+    "sedna-cross-entropy": "benchmarks.peer_static",
+    "sedna-threshold": "benchmarks.peer_static",
+    "cegb-coupled": "benchmarks.peer_cegb",
+    "cegb-lazy": "benchmarks.peer_cegb",
+    "catboost": "benchmarks.peer_catboost",
+}
+"""Peers, and the module that holds each; f0 is the high-cost model for every instance."""
+
+
+def methods() -> tuple[str, ...]:
+    """Names of all methods: the library's, then the peers."""
+    return (*library.names(), *PEERS)
+
+
+def module_of(method: str) -> str:
+    """Module whose code, with all that it imports, decides what a method does."""
+    if method in PEERS:
+        return PEERS[method]
+    return type(library.make(method)).__module__
+
+
+def same_for_all_seeds(method: str, problem: Problem) -> bool:
+    """Whether seeds make no difference: LightGBM without sampling, on a split that is fixed."""
+    return method in ("static", "cegb-coupled", "cegb-lazy") and not problem.drawn
+
+
+def solve(method: str, task: Task) -> Outcome:
+    """Solve a fold by a method."""
+    start = time.process_time()
+    outcome = _solve(method, task)
+    points = finished(outcome.points, task.fold)
+    return replace(outcome, points=points, seconds=outcome.seconds + time.process_time() - start)
+
+
+def _solve(method: str, task: Task) -> Outcome:
+    problem, fold, seed, fits = task.problem, task.fold, task.seed, task.fits
+    if method not in PEERS:
+        return _system(method, task)
+    plan = task.plan()
+    if method in ("cegb-coupled", "cegb-lazy", "catboost"):
+        run = {
+            "cegb-coupled": peer_cegb.coupled,
+            "cegb-lazy": peer_cegb.lazy,
+            "catboost": peer_catboost.first_use,
+        }[method]
+        return Outcome(run(problem, fold, plan, seed, fits), None, 0.0, {})
+    seconds = 0.0
+    about: dict[str, Any] = {}
+    f0, found = None, []
+    if method != "static":
+        f0 = task.keep("cloud", lambda: peer_static.cloud(problem, fold, plan, seed))
+        seconds += f0.seconds
+        about["f0"] = f0.kind
+    if method != "f0":
+        found = task.keep("subsets", lambda: peer_static.subsets(problem, fold, plan, seed, fits))
+        seconds += sum(s.seconds for s in found)
+    if f0 is None:
+        points = peer_static.single(found, plan, fold, problem.costs)
+    elif not found:
+        points = peer_static.cloud_only(f0, plan, fold, problem.costs)
+    else:
+        points = peer_static.two_stage(found, f0, method, plan, fold, problem.costs)
+    # what was kept is counted at what it cost when it was made, not at what it took to load
+    return Outcome(points, None, seconds, about)
+
+
+def _system(method: str, task: Task) -> Outcome:
+    system = library.make(
+        method, feature_costs=task.problem.costs, max_loss=MAX_LOSS, random_state=task.seed
+    )
+    system.fit(*task.fold.train, validation=task.fold.validation)
+    about = {
+        "f0": None if system.high_cost_model_ is None else system.high_cost_model_.kind,
+        "families": list(getattr(system, "families_", ())),
+        "stage_features": [[len(s.features) for s in chain] for chain in system.chains_],
+        "reference_accuracy": system.frontier_.reference_accuracy,
+    }
+    own = own_choice(system, task.fold, MAX_LOSS)
+    return Outcome(system_points(system, task.fold), own, 0.0, about)

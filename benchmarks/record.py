@@ -1,0 +1,132 @@
+"""What a method is judged by: operating points, each measured on validation and on test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.problems import Fold
+from gatewise_training.costs import FeatureCosts
+
+__all__ = ["BYTE_BOUNDS", "COLUMNS", "Point", "cascade_points", "finished", "quantiles"]
+
+BYTE_BOUNDS = (2**20, 2**16)
+"""Points are also shown for devices with this much room for models."""
+
+COLUMNS = (
+    "val_accuracy", "val_cost", "accuracy", "cost", "cost_paper", "offload_rate", "nbytes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Point:
+    """One operating point. Costs are means per instance.
+
+    Attributes
+    ----------
+    val_accuracy, val_cost : float
+        On validation rows: what the point is chosen by.
+    accuracy, cost : float
+        On test rows, an offloaded instance paying the union of device's and cloud's features.
+    cost_paper : float
+        The same, an offloaded instance paying the cloud's features only.
+    offload_rate : float
+        Share of test rows sent to the high-cost model.
+    nbytes : int
+        Size of the device's models as flat arrays.
+    """
+
+    val_accuracy: float
+    val_cost: float
+    accuracy: float
+    cost: float
+    cost_paper: float
+    offload_rate: float = 0.0
+    nbytes: int = 0
+
+    @classmethod
+    def single(
+        cls,
+        held: tuple[NDArray[Any], NDArray[Any]],
+        test: tuple[NDArray[Any], NDArray[Any]],
+        cost: float | tuple[float, float],
+        nbytes: int = 0,
+    ) -> Point:
+        """Make the point of one model: (said, truth) on held and on test rows, and its cost."""
+        val_cost, test_cost = cost if isinstance(cost, tuple) else (cost, cost)
+        return cls(_share(held), val_cost, _share(test), test_cost, test_cost, 0.0, nbytes)
+
+
+def _share(said_and_truth: tuple[NDArray[Any], NDArray[Any]]) -> float:
+    return float(np.mean(said_and_truth[0] == said_and_truth[1]))
+
+
+def quantiles(scores: NDArray[Any], n: int) -> list[float]:
+    """Thresholds at quantiles of a score, from never to always; midway between scores."""
+    distinct = np.unique(scores)
+    between = (distinct[1:] + distinct[:-1]) / 2
+    places = np.linspace(0, len(between) - 1, n if len(between) else 0).astype(int)
+    return [np.inf, *between[np.unique(places)].tolist(), -np.inf]
+
+
+def cascade_points(
+    held: tuple[NDArray[Any], NDArray[Any]],
+    test: tuple[NDArray[Any], NDArray[Any]],
+    cloud: tuple[NDArray[Any], NDArray[Any]],
+    truth: tuple[NDArray[Any], NDArray[Any]],
+    thresholds: Iterable[float],
+    costs: FeatureCosts,
+    features: NDArray[np.intp],
+    nbytes: int,
+) -> list[Point]:
+    """Points of one low-cost model, one threshold, and a cloud that reads every feature.
+
+    Parameters
+    ----------
+    held, test : (said, score)
+        The low-cost model's labels and stop scores; it answers where the score is at least
+        the threshold.
+    cloud, truth : (on held rows, on test rows)
+    thresholds : iterable of float
+    costs : FeatureCosts
+    features : ndarray of intp
+        What the low-cost model reads.
+    nbytes : int
+    """
+    price = costs.of(features)
+    points = []
+    for threshold in thresholds:
+        figures: list[float] = []
+        rate = 0.0
+        for part, (said, score) in enumerate((held, test)):
+            sent = ~(score >= threshold)
+            answer = np.where(sent, cloud[part], said)
+            rate = float(sent.mean())
+            figures += [float(np.mean(answer == truth[part])), price + rate * (costs.total - price)]
+        paper = (1 - rate) * price + rate * costs.total
+        points.append(Point(figures[0], figures[1], figures[2], figures[3], paper, rate, nbytes))
+    return points
+
+
+def finished(points: Sequence[Point], fold: Fold) -> list[Point]:
+    """Add the free answer (the commonest class), and keep what validation could ever choose.
+
+    Those are the points that no other beats in validation's cost and accuracy, among all and
+    among those of bounded size; sorted by validation's cost.
+    """
+    common = np.array(np.bincount(fold.train[1]).argmax())
+    judges = fold.validation or fold.train
+    pool = [Point.single((common, judges[1]), (common, fold.test[1]), 0.0), *points]
+    kept: dict[Point, None] = {}
+    for bound in (math.inf, *BYTE_BOUNDS):
+        best = -1.0
+        for point in sorted(pool, key=lambda p: (p.val_cost, -p.val_accuracy)):
+            if point.nbytes <= bound and point.val_accuracy > best + 1e-12:
+                best = point.val_accuracy
+                kept[point] = None
+    return sorted(kept, key=lambda p: (p.val_cost, p.val_accuracy))

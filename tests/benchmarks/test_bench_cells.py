@@ -1,0 +1,111 @@
+"""Cells: run once, resumed, and renamed by whatever decides their result."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from benchmarks import bench_adapt, cells, peers, problems
+from benchmarks.cells import Cell, Settings
+
+QUICK = Settings(quick=True, fits=3)
+
+
+def test_a_cell_is_run_once_and_read_after(tmp_path, monkeypatch):
+    cell = Cell("breast_cancer", "static", 0)
+    first = cells.run(cell, QUICK, tmp_path)
+    assert first["folds"][0]["points"]
+
+    def fail(*_):
+        raise AssertionError("the cell was run again")
+
+    monkeypatch.setattr(peers, "solve", fail)
+    assert cells.run(cell, QUICK, tmp_path) == first
+
+
+def test_a_run_that_breaks_off_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    todo = [Cell("breast_cancer", m, 0) for m in ("static", "cegb-coupled")]
+    solve = peers.solve
+
+    def broken(method, task):
+        if method == "cegb-coupled":
+            raise KeyboardInterrupt
+        return solve(method, task)
+
+    monkeypatch.setattr(peers, "solve", broken)
+    with pytest.raises(KeyboardInterrupt):
+        cells.run_cells(todo, QUICK, cache=tmp_path)
+    assert cells.cached(todo[0], QUICK, tmp_path)
+    assert not list(tmp_path.glob("*.part"))
+
+    monkeypatch.setattr(peers, "solve", solve)
+    lines: list[str] = []
+    cells.run_cells(todo, QUICK, cache=tmp_path, say=lines.append)
+    assert lines[0] == "1 of 2 cells are in the cache"
+    assert len(lines) == 2
+
+
+def test_keys_change_with_what_decides_the_result(monkeypatch):
+    cell = Cell("breast_cancer", "cegb-coupled", 0)
+    key = cell.key(QUICK)
+    assert cell.key(QUICK) == key
+    assert cell.key(Settings(quick=True, fits=4)) != key
+    assert Cell("breast_cancer", "cegb-coupled", 1).key(QUICK) != key
+    monkeypatch.setattr(cells, "code_version", lambda _module: "other")
+    assert cell.key(QUICK) != key
+
+
+def test_the_code_version_reaches_as_far_as_the_imports(tmp_path, monkeypatch):
+    module = tmp_path / "near.py"
+    module.write_text("from benchmarks import far\n")
+    far = tmp_path / "far.py"
+    far.write_text("x = 1\n")
+    sources = {"benchmarks.near": module, "benchmarks.far": far}
+    monkeypatch.setattr(cells, "_source", sources.get)
+
+    def now():
+        cells.code_version.cache_clear()
+        return cells.code_version("benchmarks.near")
+
+    first = now()
+    far.write_text('"""Words decide nothing."""\nx = 1  # nor do these\n')
+    assert now() == first
+    far.write_text("x = 2\n")
+    assert now() != first
+    cells.code_version.cache_clear()
+
+
+def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(Settings, "fits_of", 3)
+    arguments = [
+        "--quick", "--only", "breast_cancer", "--methods", "staged,f0,two-stage,cegb-lazy",
+        "--jobs", "1", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    assert bench_adapt.main(arguments) == 0
+    document = json.loads((tmp_path / "out" / "adapt.json").read_text())
+    found = document["problems"]["breast_cancer"]
+    assert set(found["methods"]) == {"staged", "f0", "two-stage", "cegb-lazy"}
+    assert len(found["budgets"]) == 12
+    assert set(found["against"]) == {"f0", "two-stage", "cegb-lazy"}
+    for figures in found["methods"].values():
+        assert 0 <= figures["within_1"]["cut"]["mean"] <= 1
+        assert [row["cost"]["mean"] for row in figures["at_budgets"]][-1] <= 30
+    assert "## breast_cancer" in (tmp_path / "out" / "adapt.md").read_text()
+    assert (tmp_path / "out" / "breast_cancer.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--only", "nothing"], "no problem 'nothing'"),
+        (["--methods", "nothing"], "no method 'nothing'"),
+        (["--only", "thyroid"], "is not there; put it there or set GATEWISE_DATA"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
+    problems.get.cache_clear()
+    assert bench_adapt.main([*arguments, "--cache", str(tmp_path / "cache")]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.strip().splitlines()) == 1

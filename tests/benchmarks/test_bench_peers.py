@@ -1,0 +1,134 @@
+"""Peers are counted rightly: their features, their paths, their rules."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from benchmarks import peer_cegb, peer_static, peers, problems
+from benchmarks.boosters import booster_fit, spread
+from benchmarks.record import COLUMNS, Point, finished, quantiles
+from benchmarks.systems import system_points
+
+from gatewise_training import StagedCascade
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.resampling import Resampling
+
+
+@pytest.fixture(scope="module")
+def fold():
+    return problems.get("breast_cancer").deal(0)[0]
+
+
+def plan_of(fold):
+    x, y = fold.train
+    return Resampling.plan(x, y, np.ones(len(y)), validation=fold.validation, seed=0)
+
+
+def test_lazy_cost_is_that_of_a_walk_through_every_tree(fold):
+    plan = plan_of(fold)
+    costs = FeatureCosts(
+        np.arange(1, 31) / 10, group=["a"] * 10 + ["b"] * 10 + [None] * 10,
+        shared={"a": 2.0, "b": 0.5},
+    )  # fmt: skip
+    penalty = {"num_leaves": 15, "cegb_penalty_feature_lazy": [0.01] * 30}
+    model = booster_fit(plan, np.arange(30), 2, penalty, seed=0)(*plan.folds[0], None)
+    x = fold.test[0][:40]
+    counted = peer_cegb.path_costs(model, x, costs)
+
+    frame = model.model.trees_to_dataframe()
+    frame = frame[frame.tree_index < model.rounds].set_index("node_index")
+    roots = frame[frame.node_depth == 1].index
+    for row, cost in zip(x.astype(float), counted, strict=True):
+        bought: set[int] = set()
+        for node in roots:
+            while isinstance(frame.at[node, "split_feature"], str):
+                feature = int(frame.at[node, "split_feature"].removeprefix("Column_"))
+                bought.add(feature)
+                left = row[feature] <= frame.at[node, "threshold"]
+                node = frame.at[node, "left_child" if left else "right_child"]
+        assert cost == pytest.approx(costs.of(sorted(bought)))
+
+
+def test_the_sweep_spends_its_fits_where_costs_change():
+    tried = []
+
+    def evaluate(penalty):
+        tried.append(penalty)
+        return (30.0 if penalty < 1 else 3.0 if penalty < 2 else 1.0), penalty
+
+    found = spread(evaluate, 1e-4, 1e4, 12)
+    assert found == sorted(tried)
+    assert len(tried) <= 12
+    assert max(p for p in tried if p < 1) > 0.5
+    assert min(p for p in tried if p >= 1) < 1.5
+
+
+def test_a_group_is_dropped_whole_where_members_are_free():
+    fold = problems.get("digits").deal(0)[0]
+    plan = plan_of(fold)
+    costs = FeatureCosts(np.zeros(64), group=np.arange(64) // 8, shared=[1.0] * 8)
+    model = booster_fit(plan, np.arange(64), 10, {"num_leaves": 7}, seed=0)(*plan.folds[0], 10)
+    left = peer_static._eliminate(model, costs, 3.0)
+    assert costs.of(left) == 3.0
+    assert set(left) == {k for k in model.used() if costs.group[k] in costs.group[left]}
+
+
+def test_sedna_rules_follow_their_formulas():
+    p = np.array([[0.7, 0.2, 0.1], [1.0, 0.0, 0.0], [1 / 3, 1 / 3, 1 / 3]])
+    score = peer_static.SCORES["sedna-cross-entropy"](p)
+    by_hand = 1 + sum(q * math.log(q) for q in p[0]) / math.log(3)
+    assert score == pytest.approx([by_hand, 1.0, 0.0])
+    assert peer_static.SCORES["sedna-threshold"](p).tolist() == p.max(axis=1).tolist()
+
+
+def test_thresholds_run_from_never_to_always():
+    cuts = quantiles(np.array([0.3, 0.1, 0.2, 0.2]), 10)
+    assert cuts[0] == np.inf
+    assert cuts[-1] == -np.inf
+    assert sorted(cuts[1:-1]) == pytest.approx([0.15, 0.25])
+
+
+def test_finished_keeps_the_free_answer_and_what_validation_could_choose(fold):
+    points = [
+        Point(0.9, 5.0, 0.8, 5.0, 5.0),
+        Point(0.85, 6.0, 0.99, 6.0, 6.0),  # dearer and worse on validation: never chosen
+        Point(0.95, 7.0, 0.7, 7.0, 7.0, nbytes=2**18),
+        Point(0.93, 7.5, 0.7, 7.5, 7.5, nbytes=100),  # the best that is small
+    ]
+    kept = finished(points, fold)
+    assert kept[0].cost == 0
+    assert kept[0].accuracy == pytest.approx(np.mean(fold.test[1] == 0))  # benign
+    assert kept[1:] == [points[0], points[2], points[3]]
+
+
+def test_points_of_a_system_are_what_the_system_does(fold):
+    system = StagedCascade(n_stages=3, families=("boosting", "linear"), random_state=0)
+    system.fit(*fold.train, validation=fold.validation)
+    points = system_points(system, fold)
+    assert len(points) == len(system.frontier_.points)
+    x, y = fold.test
+    for point in points:
+        same = system.at(budget=point.val_cost)
+        assert same.operating_point_.accuracy == point.val_accuracy
+        assert point.accuracy == pytest.approx(np.mean(same.predict(x) == y))
+        assert point.cost == pytest.approx(same.cost(x).mean())
+        assert point.cost_paper == pytest.approx(same.cost(x, accounting="paper").mean())
+        assert point.offload_rate == pytest.approx(same.offload(x).mean())
+
+
+@pytest.mark.parametrize("method", ["static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost"])
+def test_every_peer_reaches_from_cheap_to_accurate(method, fold):
+    if method == "catboost":
+        pytest.importorskip("catboost")
+    task = peers.Task(problems.get("breast_cancer"), fold, 0, 5, lambda _name, make: make())
+    outcome = peers.solve(method, task)
+    assert outcome.seconds > 0
+    costs = [p.val_cost for p in outcome.points]
+    assert costs == sorted(costs)
+    assert costs[0] == 0
+    assert costs[-1] <= 30
+    best = outcome.points[-1]
+    assert best.accuracy > 0.9
+    assert len(COLUMNS) == len(Point.__dataclass_fields__)

@@ -1,0 +1,76 @@
+"""Figures made of cells: choices by validation alone, Holm's rule, wins and losses."""
+
+from __future__ import annotations
+
+import pytest
+from benchmarks import problems, summary
+from benchmarks.record import Point
+
+
+def row(val_accuracy, val_cost, accuracy, cost, nbytes=0):
+    return [val_accuracy, val_cost, accuracy, cost, cost, 0.0, nbytes]
+
+
+def cell(seed, *points):
+    fold = {"n_test": 1000, "points": list(points), "own": None, "seconds": 1.0, "about": {}}
+    return {"seed": seed, "code": "c", "folds": [fold]}
+
+
+@pytest.fixture
+def found():
+    problem = problems.get("breast_cancer")  # 30 features at price 1
+    good = [cell(s, row(0.5, 0, 0.5, 0), row(0.95, 3, 0.94, 3), row(0.96, 6, 0.95, 6))
+            for s in range(5)]  # fmt: skip
+    dear = [cell(s, row(0.5, 0, 0.5, 0), row(0.955, 15, 0.93, 15, 2**20)) for s in range(5)]
+    weak = [cell(s, row(0.5, 0, 0.5, 0), row(0.7, 3, 0.99, 3)) for s in range(5)]
+    return summary.summarise(problem, {"staged": good, "dear": dear, "weak": weak})
+
+
+def test_the_cut_is_that_of_the_cheapest_point_within_one_percent_on_validation(found):
+    assert found["top_method"] == "staged"
+    assert found["top_accuracy"] == pytest.approx(0.99)  # of any method, on test
+    rule = found["methods"]["staged"]["within_1"]
+    assert rule["cut"]["mean"] == pytest.approx(0.9)
+    assert rule["loss"]["mean"] == pytest.approx(0.05)
+    assert found["methods"]["staged"]["within_1_slack"]["cut"]["mean"] == pytest.approx(0.8)
+
+
+def test_a_method_without_a_point_good_enough_falls_back_to_the_top_one(found):
+    rule = found["methods"]["weak"]["within_1"]
+    assert rule["reached"]["mean"] == 0
+    assert rule["cut"]["mean"] == 0
+    assert rule["loss"]["mean"] == pytest.approx(0.99 - 0.95)
+
+
+def test_bounds_of_size_leave_large_models_out(found):
+    figures = found["methods"]["dear"]
+    assert figures["within_1_1024_kb"]["cut"]["mean"] == pytest.approx(0.5)
+    assert figures["within_1_64_kb"]["reached"]["mean"] == 0
+
+
+def test_budgets_pick_by_validation_and_report_test(found):
+    points = [Point(0.5, 0, 0.5, 0, 0), Point(0.7, 3, 0.99, 3, 3), Point(0.9, 4, 0.1, 9, 9)]
+    assert summary.pick_budget(points, 3.5).accuracy == 0.99
+    assert summary.pick_budget(points, 4).accuracy == 0.1
+    rows = found["methods"]["staged"]["at_budgets"]
+    assert rows[0]["accuracy"]["mean"] == 0.5
+    assert rows[-1] == {
+        "accuracy": {"mean": pytest.approx(0.95), "error": pytest.approx(0)},
+        "cost": {"mean": pytest.approx(6), "error": pytest.approx(0)},
+        "of_seeds": [0.95] * 5,
+    }
+
+
+def test_wins_ties_and_losses(found):
+    against = summary.compare(found, "staged", n_test=1000)
+    budgets = found["budgets"]
+    below = sum(b < 3 for b in budgets)
+    assert against["weak"]["plain"] == {"wins": 0, "ties": below, "losses": 12 - below}
+    assert against["weak"]["significant"]["losses"] == 12 - below
+    assert against["dear"]["plain"]["losses"] == 0
+    assert against["dear"]["difference"][-1] == pytest.approx(0.02)
+
+
+def test_holm_steps_down():
+    assert summary.holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert summary.holm([0.6, 0.9]) == [1.0, 1.0]
