@@ -217,6 +217,7 @@ def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray
         If onnxruntime refuses it; the message calls it `name`.
     """
     onnxruntime = _onnxruntime.load()
+    onnxruntime = _onnxruntime.load()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # one order of summation
     options.log_severity_level = 4
