@@ -86,7 +86,7 @@ def _chosen(options: argparse.Namespace) -> tuple[list[str], list[str]]:
         for name in given:
             if name not in known:
                 raise InputError(f"no {what} {name!r}; there are {', '.join(known)}")
-    return names, methods
+    return names, [m for m in peers.methods() if m in methods]  # ours first
 
 
 def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) -> dict[str, Any]:

@@ -59,7 +59,8 @@ def patch_features(
     for start in range(0, n, BATCH):
         rows = np.arange(start, min(start + BATCH, n))
         patches = _patches(_decode(jpeg, offset, rows))
-        out[rows] = _pool(_activate((patches - mean) @ whiten, centroids))
+        white = np.asarray((patches - mean) @ whiten, np.float32)
+        out[rows] = _pool(_activate(white, centroids))
     kept.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False, suffix=".part") as file:
         np.savez(file, features=out)
