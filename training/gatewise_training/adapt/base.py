@@ -8,9 +8,9 @@ the frontier is taken over all settings.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import joblib
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +18,9 @@ from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.cascade import Cascade
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
+from gatewise_training.resampling import Rows
 from gatewise_training.stage import Stage
+from gatewise_training.sweep import sweep
 
 __all__ = ["Adapt", "Sample"]
 
@@ -26,6 +28,7 @@ LOG_FLOOR = 1e-12
 """Probabilities below this count as this: f0 may be certain and wrong."""
 
 
+@dataclass(frozen=True, eq=False)
 class Sample:
     """Training rows as the Adapt fits see them.
 
@@ -36,29 +39,36 @@ class Sample:
     weight : ndarray of float64, shape (n,)
         Of mean 1.
     f0_loss : ndarray of float64, shape (n,)
-        ``-log p(y | x; f0)`` in nats.
+        ``-log p(y | x; f0)`` in nats; 0 without a high-cost model.
     n_classes : int
     costs : FeatureCosts
     """
 
-    def __init__(self, problem: Problem) -> None:
-        plan = problem.plan
-        rows = plan.fit_rows
-        self.x, self.y = plan.x[rows], plan.y[rows]
-        self.weight = plan.weight[rows] / plan.weight[rows].mean()
-        assert problem.high_cost_model is not None
-        proba = problem.high_cost_model.predict_proba(self.x)
-        self.f0_loss: NDArray[np.float64] = -np.log(
-            np.maximum(proba[np.arange(len(rows)), self.y], LOG_FLOOR)
-        )
-        self.n_classes = problem.n_classes
-        self.costs: FeatureCosts = problem.costs
+    x: NDArray[np.float32]
+    y: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    f0_loss: NDArray[np.float64]
+    n_classes: int
+    costs: FeatureCosts
+
+    @classmethod
+    def of(cls, problem: Problem) -> Sample:
+        """Take all rows of a problem."""
+        plan, f0_loss = problem.plan, np.zeros(len(problem.plan.x))
+        if problem.high_cost_model is not None:
+            proba = problem.high_cost_model.predict_proba(plan.x)
+            f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
+        return cls(plan.x, plan.y, plan.weight, f0_loss, problem.n_classes, problem.costs)
+
+    def take(self, rows: Rows) -> Sample:
+        """Some of the rows."""
+        weight = self.weight[rows] / self.weight[rows].mean()
+        x, y, f0_loss = self.x[rows], self.y[rows], self.f0_loss[rows]
+        return Sample(x, y, weight, f0_loss, self.n_classes, self.costs)
 
 
 class Adapt(Cascade):
-    """Base of :class:`AdaptGBRT` and :class:`AdaptLin`."""
-
-    _cross_fits = False  # a sweep is many fits already
+    """Base of :class:`AdaptGBRT`, :class:`AdaptLin` and :class:`AdaptLstsq`."""
 
     p_full: Sequence[float]
     penalties: Sequence[float]
@@ -68,16 +78,9 @@ class Adapt(Cascade):
         raise NotImplementedError
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
-        sample = Sample(problem)
-        held = problem.plan.x[problem.plan.held]
-        paths = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
-            joblib.delayed(_path)(self, sample, p, problem.seed) for p in self.p_full
-        )
-        chains: list[Chain] = []
-        for done, stages in enumerate(paths):
-            problem.report(done + 1, len(self.p_full), "sweeping P_full")
-            chains += [Chain((stage,), (stage.margins(held),)) for stage in stages]
-        return chains
+        sample = Sample.of(problem)
+        paths = [_Path(self, sample, p, problem.seed) for p in self.p_full]
+        return sweep(problem, paths, "sweeping P_full")
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -87,6 +90,15 @@ class Adapt(Cascade):
             raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
 
 
-def _path(method: Any, sample: Sample, p_full: float, seed: int) -> list[Stage]:
-    stages: list[Stage] = method._fit_path(sample, p_full, seed)
-    return stages
+@dataclass(frozen=True, eq=False)
+class _Path:
+    """The fits of one P_full, on any rows."""
+
+    method: Any
+    sample: Sample
+    p_full: float
+    seed: int
+
+    def __call__(self, rows: Rows) -> list[Stage]:
+        stages: list[Stage] = self.method._fit_path(self.sample.take(rows), self.p_full, self.seed)
+        return stages

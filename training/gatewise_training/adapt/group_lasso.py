@@ -9,33 +9,84 @@ JMLR 2011, Proposition 3.1).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.costs import FeatureCosts
 
-__all__ = ["group_lasso", "prox_group_lasso", "smallest_zero_penalty"]
+__all__ = ["GroupLasso", "group_lasso", "prox_group_lasso", "smallest_zero_penalty"]
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupLasso:
+    """``Omega`` of matrices with a row a feature.
+
+    Attributes
+    ----------
+    own : ndarray of float64, shape (n_rows,)
+    group : ndarray of intp, shape (n_rows,)
+        Index into `shared`, -1 for no group.
+    shared : ndarray of float64, shape (n_groups,)
+    """
+
+    own: Array
+    group: Rows
+    shared: Array
+
+    @classmethod
+    def of(cls, costs: FeatureCosts) -> GroupLasso:
+        """Take the prices of all features."""
+        return cls(costs.own, costs.group, costs.shared)
+
+    def take(self, rows: Rows) -> GroupLasso:
+        """Some rows, the others being zero, and behind them a row that pays nothing."""
+        return GroupLasso(
+            np.append(self.own[rows], 0.0), np.append(self.group[rows], -1), self.shared
+        )
+
+    @cached_property
+    def _grouped(self) -> bool:
+        return bool(self.shared[self.group[self.group >= 0]].any())
+
+    def value(self, v: Array) -> float:
+        """``Omega(V)`` for V of shape (n_rows, n_outputs)."""
+        square = np.einsum("ij,ij->i", v, v)
+        total = float(self.own @ np.sqrt(square))
+        if self._grouped:
+            total += float(self.shared @ np.sqrt(self._by_group(square)))
+        return total
+
+    def prox(self, v: Array, step: float) -> Array:
+        """``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, of V's shape."""
+        norm = np.sqrt(np.einsum("ij,ij->i", v, v))
+        factor = _left(norm, step * self.own)
+        if self._grouped:
+            norms = np.sqrt(self._by_group((norm * factor) ** 2))
+            factor = factor * np.append(_left(norms, step * self.shared), 1.0)[self.group]
+        out: Array = v * factor[:, None]
+        return out
+
+    def _by_group(self, square: Array) -> Array:
+        """Sum of the rows' squares in each group, shape (n_groups,)."""
+        inside = self.group >= 0
+        sums = np.bincount(self.group[inside], square[inside], minlength=len(self.shared))
+        return np.asarray(sums, np.float64)
 
 
 def group_lasso(v: Array, costs: FeatureCosts) -> float:
     """``Omega(V)`` for V of shape (n_features, n_outputs)."""
-    rows = np.linalg.norm(v, axis=1)
-    total = float(costs.own @ rows)
-    for g in np.flatnonzero(costs.shared):
-        total += float(costs.shared[g] * np.linalg.norm(rows[costs.group == g]))
-    return total
+    return GroupLasso.of(costs).value(v)
 
 
 def prox_group_lasso(v: Array, costs: FeatureCosts, step: float) -> Array:
     """``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, of V's shape."""
-    out = _shrink(v, step * costs.own)
-    for g in np.flatnonzero(costs.shared):
-        members = costs.group == g
-        norm = np.linalg.norm(out[members])
-        out[members] *= max(0.0, 1.0 - step * costs.shared[g] / norm) if norm > 0 else 0.0
-    return out
+    return GroupLasso.of(costs).prox(v, step)
 
 
 def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
@@ -58,19 +109,13 @@ def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
         middle = 0.5 * (low + high)
         if middle in (low, high):
             break
-        low, high = (
-            (middle, high)
-            if np.any(prox_group_lasso(gradient, costs, middle))
-            else (
-                low,
-                middle,
-            )
-        )
+        if np.any(prox_group_lasso(gradient, costs, middle)):
+            low = middle
+        else:
+            high = middle
     return high
 
 
-def _shrink(v: Array, by: Array) -> Array:
-    norm = np.linalg.norm(v, axis=1)
-    factor = np.maximum(0.0, 1.0 - by / np.where(norm > 0, norm, 1.0))
-    out: Array = v * np.where(norm > 0, factor, 0.0)[:, None]
-    return out
+def _left(norm: Array, by: Array) -> Array:
+    """Share of a length that is left after shrinking it; 1 where nothing shrinks it."""
+    return np.maximum(0.0, 1.0 - by / np.maximum(norm, 1e-300))

@@ -2,11 +2,12 @@
 
 Minimises over ``V = [f1, g]`` (a row a feature) and intercepts ``b``, which pay nothing::
 
-    mean_i w_i [ (1 - q_i) (loss(f1_i, y_i) + softplus(g_i)) + q_i softplus(-g_i) ]
-        + gamma * Omega(V)
+    mean_i w_i [ (1 - q_i) loss(f1_i, y_i) + gate_i(g_i) ] + gamma * Omega(V)
 
-by proximal gradient with momentum and restarts (FISTA). The certificate is
-:func:`kkt_residual`: 0 exactly at the optimum.
+where the gate's loss comes from the distance between q and g (:mod:`.distance`): for
+Kullback-Leibler it is the cross-entropy ``(1 - q_i) softplus(g_i) + q_i softplus(-g_i)``. The
+certificate is :meth:`MStep.kkt_residual`: 0 exactly at the optimum. The solver is
+:mod:`.prox_newton`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
-from gatewise_training.adapt.group_lasso import group_lasso, prox_group_lasso
+from gatewise_training.adapt.distance import CrossEntropy, Free, GateLoss
+from gatewise_training.adapt.group_lasso import GroupLasso
 from gatewise_training.costs import FeatureCosts
-from gatewise_training.losses import log_loss, log_loss_gradient, softplus
+from gatewise_training.losses import log_loss, log_loss_gradient
 
-__all__ = ["LinearPair", "MStep"]
+__all__ = ["LinearPair", "MStep", "Place", "curvature_bound"]
 
 Array = NDArray[np.float64]
 
@@ -47,6 +48,71 @@ class LinearPair:
 
 
 @dataclass(frozen=True, eq=False)
+class Place:
+    """A pair, with what it does on the problem's rows: dear to find, and needed often.
+
+    Attributes
+    ----------
+    pair : LinearPair
+    out : ndarray of float64, shape (n, n_margins + 1)
+        Its outputs.
+    target : ndarray of float64, shape (n, n_margins)
+    """
+
+    pair: LinearPair
+    out: Array
+    target: Array
+
+    def beyond(self, other: Place, push: float) -> Place:
+        """The place that lies past this one, seen from another, by a share of their distance."""
+        a, b = self.pair, other.pair
+        pair = LinearPair(
+            a.weights + push * (a.weights - b.weights), a.bias + push * (a.bias - b.bias)
+        )
+        return Place(pair, self.out + push * (self.out - other.out), self.target)
+
+    @property
+    def gate(self) -> Array:
+        """``g``, shape (n,)."""
+        return self.out[:, -1]
+
+    @cached_property
+    def f1_loss(self) -> Array:
+        """Loss of f1, shape (n,)."""
+        return log_loss(self.out[:, :-1], self.target)
+
+    @cached_property
+    def f1_slope(self) -> Array:
+        """Its derivative by the margins, shape (n, n_margins)."""
+        return log_loss_gradient(self.out[:, :-1], self.target)
+
+    @property
+    def f1_bend(self) -> Array:
+        """Its second derivatives, each margin by itself, shape (n, n_margins)."""
+        p = self.f1_slope + self.target
+        return p * (1.0 - p)
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """What the problem looks like from a place.
+
+    Attributes
+    ----------
+    gradient : LinearPair
+        Of the smooth part.
+    ahead : LinearPair
+        Where one proximal-gradient step leads.
+    residual : float
+        The largest entry of that step, times the curvature bound.
+    """
+
+    gradient: LinearPair
+    ahead: LinearPair
+    residual: float
+
+
+@dataclass(frozen=True, eq=False)
 class MStep:
     """One M-step's problem.
 
@@ -62,6 +128,8 @@ class MStep:
     gamma : float
     lipschitz : float
         Bound on the curvature of the smooth part; see :func:`curvature_bound`.
+    gate : GateLoss, optional
+        Cross-entropy to q by default.
     """
 
     z: Array
@@ -71,40 +139,70 @@ class MStep:
     costs: FeatureCosts
     gamma: float
     lipschitz: float
+    gate: GateLoss | None = None
 
     @cached_property
     def _kept(self) -> Array:
         return self.weight * (1.0 - self.q)
 
-    def smooth(self, pair: LinearPair) -> float:
+    @cached_property
+    def _gate(self) -> GateLoss:
+        return CrossEntropy(self.q) if self.gate is None else self.gate
+
+    def at(self, free: Free) -> MStep:
+        """Pose the same problem after another q-step."""
+        return replace(self, q=free.q, gate=free.gate)
+
+    def place(self, pair: LinearPair) -> Place:
+        """Where a pair stands on this problem's rows."""
+        return Place(pair, pair.outputs(self.z), self.target)
+
+    def loss_at(self, place: Place) -> float:
         """The mean loss, without the penalty."""
-        out = pair.outputs(self.z)
-        f1, g = out[:, :-1], out[:, -1]
-        loss = self._kept * (log_loss(f1, self.target) + softplus(g))
-        loss += self.weight * self.q * softplus(-g)
-        return float(loss.mean())
+        rows = self._kept * place.f1_loss + self.weight * self._gate.value(place.gate)
+        return float(rows.mean())
+
+    @cached_property
+    def penalty(self) -> GroupLasso:
+        """The penalty, without its weight `gamma`."""
+        return GroupLasso.of(self.costs)
+
+    def objective_at(self, place: Place) -> float:
+        """The mean loss plus the penalty."""
+        return self.loss_at(place) + self.gamma * self.penalty.value(place.pair.weights)
 
     def objective(self, pair: LinearPair) -> float:
         """The mean loss plus the penalty."""
-        return self.smooth(pair) + self.gamma * group_lasso(pair.weights, self.costs)
+        return self.objective_at(self.place(pair))
 
     def gradient(self, pair: LinearPair) -> LinearPair:
         """Gradient of the smooth part, in the pair's shapes."""
-        out = pair.outputs(self.z)
-        slope = np.empty_like(out)
-        slope[:, :-1] = self._kept[:, None] * log_loss_gradient(out[:, :-1], self.target)
-        slope[:, -1] = self.weight * (expit(out[:, -1]) - self.q)
-        slope /= len(self.z)
-        return LinearPair(self.z.T @ slope, slope.sum(axis=0))
+        return self._gradient_at(self.place(pair))
+
+    def curvature_at(self, place: Place) -> Array:
+        """Second derivatives of the mean loss by each row's own outputs, of their shape."""
+        bend = np.empty_like(place.out)
+        bend[:, :-1] = self._kept[:, None] * place.f1_bend
+        bend[:, -1] = self.weight * self._gate.curvature(place.gate)
+        return bend / len(bend)
+
+    def view(self, place: Place) -> View:
+        """Gradient, proximal-gradient step and KKT residual at a place."""
+        pair, gradient, step = place.pair, self._gradient_at(place), 1.0 / self.lipschitz
+        ahead = LinearPair(
+            self.penalty.prox(pair.weights - step * gradient.weights, step * self.gamma),
+            pair.bias - step * gradient.bias,
+        )
+        moved = np.abs(ahead.weights - pair.weights).max(initial=0.0)
+        moved = max(moved, np.abs(ahead.bias - pair.bias).max())
+        return View(gradient, ahead, float(self.lipschitz * moved))
 
     def kkt_residual(self, pair: LinearPair) -> float:
         """Length of the proximal-gradient step, largest entry; 0 only at the optimum."""
-        step = self._step(pair)
-        moved = np.abs(step.weights - pair.weights).max(initial=0.0)
-        return float(self.lipschitz * max(moved, np.abs(step.bias - pair.bias).max()))
+        return self.view(self.place(pair)).residual
 
     def solve(self, start: LinearPair, *, tol: float = 1e-6, max_iter: int = 1000) -> LinearPair:
-        """Proximal gradient with momentum; never ends above where it started.
+        """Solve by proximal Newton steps; never ends above where it started.
 
         Parameters
         ----------
@@ -113,45 +211,31 @@ class MStep:
             On :meth:`kkt_residual`.
         max_iter : int, default 1000
         """
-        here = ahead = start
-        value, momentum = self.objective(start), 1.0
+        from gatewise_training.adapt.prox_newton import newton_step
+
+        place = self.place(start)
         for _ in range(max_iter):
-            step = self._step(ahead)
-            after = self.objective(step)
-            if after > value:  # momentum overshot: a plain step from here cannot rise
-                ahead, momentum = here, 1.0
-                step = self._step(here)
-                after = self.objective(step)
-            moved = np.abs(step.weights - ahead.weights).max(initial=0.0)
-            moved = max(moved, np.abs(step.bias - ahead.bias).max())
-            grown = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
-            push = (momentum - 1.0) / grown
-            ahead = LinearPair(
-                step.weights + push * (step.weights - here.weights),
-                step.bias + push * (step.bias - here.bias),
-            )
-            if after > value:  # only rounding is left
-                return here
-            here, value, momentum = step, after, grown
-            if self.lipschitz * moved < tol and self.kkt_residual(here) < tol:
+            view = self.view(place)
+            after = newton_step(self, place, view)
+            if view.residual < tol or after is place:
                 break
-        return here
+            place = after
+        return place.pair
 
-    def at(self, q: Array) -> MStep:
-        """Pose the same problem for another q."""
-        return replace(self, q=q)
-
-    def _step(self, pair: LinearPair) -> LinearPair:
-        slope = self.gradient(pair)
-        weights = pair.weights - slope.weights / self.lipschitz
-        return LinearPair(
-            prox_group_lasso(weights, self.costs, self.gamma / self.lipschitz),
-            pair.bias - slope.bias / self.lipschitz,
-        )
+    def _gradient_at(self, place: Place) -> LinearPair:
+        slope = np.empty_like(place.out)
+        slope[:, :-1] = self._kept[:, None] * place.f1_slope
+        slope[:, -1] = self.weight * self._gate.slope(place.gate)
+        slope /= len(slope)
+        return LinearPair(self.z.T @ slope, slope.sum(axis=0))
 
 
-def curvature_bound(z: Array, weight: Array, n_margins: int) -> float:
-    """Bound the curvature of the smooth part: 1/4 of the largest eigenvalue (1/2 for softmax)."""
+def curvature_bound(z: Array, weight: Array, n_margins: int, gate: float = 0.25) -> float:
+    """Bound the curvature of the smooth part.
+
+    The largest eigenvalue of the features' second moments, times 1/4 (1/2 for softmax) or,
+    if larger, `gate`: the bound on the curvature of the gate's loss.
+    """
     wide = np.column_stack([z, np.ones(len(z))]) * np.sqrt(weight / len(z))[:, None]
     largest = float(np.linalg.norm(wide.T @ wide, 2))
-    return (0.25 if n_margins == 1 else 0.5) * max(largest, 1e-12)
+    return max(0.25 if n_margins == 1 else 0.5, gate) * max(largest, 1e-12)

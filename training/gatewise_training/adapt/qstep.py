@@ -1,11 +1,21 @@
-"""The q-step: the best free offload probabilities for given models (an I-projection).
+"""The q-step: the best free offload probabilities for given models.
 
-Minimises, over q in [0, 1]^n with weighted mean(q) <= p_full,
-``mean[(1 - q) A + q B - H(q)]`` (Adapt, NIPS 2017, OPT1), where ``A`` is what the low-cost
-model and the gate lose by keeping a row and ``B`` what is lost by offloading it.
+Over q in [0, 1]^n with weighted mean(q) <= p_full it minimises one of
+
+- ``mean[(1 - q) A + q B - H(q)]`` (Adapt, NIPS 2017, OPT1), where ``A`` is what the low-cost
+  model and the gate lose by keeping a row and ``B`` what is lost by offloading it: an
+  I-projection in closed form, :func:`q_step`;
+- ``mean[(1 - q) A + q B + (log(q / (1 - q)) - g)^2]``, where ``A`` and ``B`` are the models'
+  losses alone (Adapt-LSTSQ): a problem in one dimension for each row,
+  :func:`q_step_log_odds`.
+
+In both the bound on the mean has one multiplier ``beta >= 0`` for all rows, found by Brent's
+method: offloading a row costs ``B + beta``.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +24,12 @@ from scipy.special import expit, xlogy
 
 from gatewise_training.errors import InputError
 
-__all__ = ["entropy", "q_step"]
+__all__ = ["entropy", "q_step", "q_step_log_odds"]
 
 Array = NDArray[np.float64]
+
+CONVEX = 12.0 * np.sqrt(3.0)
+"""Up to this slope ``d`` of the sigmoid, ``d sigmoid(t) + (t - g)^2`` is convex in t."""
 
 
 def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = None) -> Array:
@@ -48,18 +61,129 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
     gain = keep - offload
     if p_full == 0.0:
         return np.zeros_like(gain)
-
-    def excess(beta: float) -> float:
-        return float(np.average(expit(gain - beta), weights=weight)) - p_full
-
-    if excess(0.0) <= 0.0:
-        return np.asarray(expit(gain), np.float64)
+    share = _shares(len(gain), weight)
     # at this beta every q is below p_full / (1 + p_full)
     top = float(gain.max()) - float(np.log(p_full))
-    beta = brentq(excess, 0.0, top, xtol=1e-13, rtol=1e-15)
+    beta = _multiplier(lambda beta: float(share @ expit(gain - beta)), p_full, top)
     return np.asarray(expit(gain - beta), np.float64)
+
+
+def q_step_log_odds(
+    keep: Array, offload: Array, g: Array, p_full: float, weight: Array | None = None
+) -> Array:
+    """Log odds of the offload probabilities that are best for a squared distance to the gate.
+
+    Each row's ``t = log(q / (1 - q))`` is the global minimum of
+    ``(B - A + beta) sigmoid(t) + (t - g)^2``, found by Newton's method inside a bracket.
+    Where the losses differ by more than 20.8 nats that function has two minima, and as beta
+    rises such a row jumps from one to the other: the bound is met, but not always with
+    equality.
+
+    Parameters
+    ----------
+    keep, offload : ndarray of float64, shape (n,)
+        The models' losses ``A`` and ``B``, in nats.
+    g : ndarray of float64, shape (n,)
+        The gate.
+    p_full : float in (0, 1]
+        Bound on the mean of ``sigmoid(t)``; 0 would need infinite log odds.
+    weight : ndarray of float64, shape (n,), optional
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+
+    Examples
+    --------
+    >>> t = q_step_log_odds(np.array([3.0, 0.0]), np.zeros(2), np.zeros(2), p_full=0.5)
+    >>> bool(t[0] > 0 > t[1]), round(float(expit(t).mean()), 6)
+    (True, 0.5)
+    """
+    if not 0.0 < p_full <= 1.0:
+        raise InputError(f"p_full must be in (0, 1] for a squared distance, not {p_full}")
+    share = _shares(len(g), weight)
+
+    t = g  # each search starts where the last one ended
+
+    def mean_at(beta: float) -> float:
+        nonlocal t
+        t = _best_log_odds(offload - keep + beta, g, t)
+        return float(share @ expit(t))
+
+    top = 1.0
+    while mean_at(top) > p_full:
+        top *= 4.0
+    beta = _multiplier(mean_at, p_full, top)
+    nudge = 1e-13 * top
+    while mean_at(beta) > p_full + 1e-12:  # at a jump: the side that meets the bound
+        beta, nudge = beta + nudge, 2.0 * nudge
+    return _best_log_odds(offload - keep + beta, g, t)
 
 
 def entropy(q: Array) -> Array:
     """``H(q)`` of each row in nats, shape (n,); 0 at 0 and 1."""
     return np.asarray(-xlogy(q, q) - xlogy(1.0 - q, 1.0 - q), np.float64)
+
+
+def _shares(n: int, weight: Array | None) -> Array:
+    return np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
+
+
+def _multiplier(mean_at: Callable[[float], float], p_full: float, top: float) -> float:
+    """Smallest ``beta`` in [0, top] at which the falling `mean_at` is at most `p_full`."""
+    if mean_at(0.0) <= p_full:
+        return 0.0
+    return float(brentq(lambda beta: mean_at(beta) - p_full, 0.0, top, xtol=1e-13, rtol=1e-15))
+
+
+def _best_log_odds(d: Array, g: Array, near: Array) -> Array:
+    """Global minimum over t of ``d sigmoid(t) + (t - g)^2``, row by row."""
+    # mirrored where d < 0, since sigmoid(t) = 1 - sigmoid(-t): then d >= 0 everywhere
+    sign = np.where(d < 0.0, -1.0, 1.0)
+    d, g, near = np.abs(d), g * sign, near * sign
+    # d sigmoid'(t) = 2 (g - t), and sigmoid' is at most 1/4
+    best = _stationary(d, g, near, g - d / 8.0, g)
+    two = np.flatnonzero(d > CONVEX)
+    if len(two):
+        best[two] = _lower_minimum(d[two], g[two], near[two])
+    return sign * best
+
+
+def _lower_minimum(d: Array, g: Array, near: Array) -> Array:
+    """The same where the function is concave in the middle: try both sides of that."""
+    # the second derivative is 0 where u = tanh(t / 2) solves u^3 - u + 8 / d = 0
+    angle = np.arccos(np.clip(-12.0 * np.sqrt(3.0) / d, -1.0, 1.0)) / 3.0
+    u = 2.0 / np.sqrt(3.0) * np.cos(angle[:, None] - np.array([2.0, 0.0]) * np.pi / 3.0)
+    first, last = 2.0 * np.arctanh(np.clip(u, 0.0, 1.0 - 1e-16)).T
+    high, low = np.minimum(g, first), np.maximum(g - d / 8.0, last)
+    left = _stationary(d, g, near, np.minimum(g - d / 8.0, high), high)
+    right = _stationary(d, g, near, np.minimum(low, g), g)
+
+    def value(t: Array) -> Array:
+        out: Array = d * expit(t) + (t - g) ** 2
+        return out
+
+    return np.where(value(left) <= value(right), left, right)
+
+
+def _stationary(d: Array, g: Array, near: Array, low: Array, high: Array) -> Array:
+    """Root of the derivative in a bracket where it rises; the bracket's end if there is none."""
+    none_left = d * expit(high) * expit(-high) + 2.0 * (high - g) <= 0.0
+    low = np.where(none_left, high, low)
+    t = np.clip(near, low, high)
+    before = high - low
+    for _ in range(100):
+        p, rest = expit(t), expit(-t)
+        slope = d * p * rest + 2.0 * (t - g)
+        bend = np.maximum(d * p * rest * (rest - p) + 2.0, 1e-6)
+        newton = t - slope / bend
+        close = 1e-15 * (1.0 + np.abs(t))
+        there = (np.abs(newton - t) <= close) | (high - low <= close)
+        if there.all():
+            break
+        low, high = np.where(slope <= 0.0, t, low), np.where(slope >= 0.0, t, high)
+        # Newton's step where it stays inside and at least halves the one before it
+        good = (newton >= low) & (newton <= high) & (2.0 * np.abs(slope) <= before * bend)
+        ahead = np.where(there, t, np.where(good, newton, 0.5 * (low + high)))
+        t, before = ahead, np.abs(ahead - t)
+    return t
