@@ -7,7 +7,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-fast lint format types bench docs install clean mosquitto
+.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee docs install \
+	clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -40,6 +41,18 @@ test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few secon
 lint: $(STAMP)   ## ruff: style, docstrings, imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+bench: $(STAMP)  ## a quick look at accuracy against cost beside peers; see benchmarks/
+	$(BIN)/python -m benchmarks.bench_adapt --quick
+
+bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable
+	$(BIN)/python -m benchmarks.bench_adapt
+
+bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
+	$(BIN)/python -m benchmarks.bench_guarantee
+
+docs: $(STAMP)   ## the reference of every public name, as pages in site/
+	$(BIN)/python -m pdoc -d numpy -o site gatewise_training gatewise_export gatewise_edge gatewise_cloud gatewise_sim
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy --strict

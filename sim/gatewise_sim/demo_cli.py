@@ -42,7 +42,7 @@ def demo(
     ] = "wifi",
     budget: Annotated[float | None, typer.Option(help="Mean cost per instance.")] = None,
     max_loss: Annotated[
-        float | None, typer.Option(help="Accuracy to give up at most; 0.01 by default.")
+        float | None, typer.Option(help="Accuracy to give up at most; 0.005 by default.")
     ] = None,
     offload_rate: Annotated[float | None, typer.Option(help="Share to offload at most.")] = None,
     allow_missing: Annotated[

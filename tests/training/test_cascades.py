@@ -170,7 +170,7 @@ def test_missing_values_need_leave():
     X, X_test, y, _ = data(True)
     X = X.copy()
     X[::5, 3] = np.nan
-    with pytest.raises(InputError, match="column 'x3' contains NaN; allow_missing"):
+    with pytest.raises(InputError, match="column 'x3' contains NaN; set allow_missing"):
         clone(METHODS["staged"]).fit(X, y)
     system = clone(METHODS["staged"]).set_params(allow_missing=True).fit(X, y)
     X_test = X_test.copy()
