@@ -1,0 +1,222 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatewise_training.decision import ALWAYS_STOP, labels, split
+from gatewise_training.errors import InputError
+from gatewise_training.frontier import Frontier
+from gatewise_training.guarantee import certify
+from gatewise_training.rays import candidates
+from gatewise_training.thresholds import ChainRecord, frontier_points
+
+LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
+TIMES = 500
+
+
+def record(seed, n, has_cloud=True):
+    """Three stages, each surer than the one before, that err where they are unsure."""
+    rng = np.random.default_rng(seed)
+    hard = rng.exponential(size=n)
+    skill = np.array([[0.4], [0.7], [1.0]])
+    scores = (skill * rng.gamma(2.0, size=(3, n)) / (0.2 + hard)).astype(np.float32)
+    right = rng.random((3, n)) < 1 - 0.5 * np.exp(-scores)
+    last = rng.random(n) < 0.99 if has_cloud else right[-1]
+    costs = np.array([1.0, 3.0, 6.0, 12.0 if has_cloud else 6.0])
+    return ChainRecord(scores, np.vstack([right, last]).astype(float), costs, np.ones(n), has_cloud)
+
+
+def frontier(tuning):
+    reference = float(tuning.correct[-1].mean())
+    return Frontier.of(frontier_points(tuning, n_lams=60), reference_accuracy=reference).points
+
+
+def risk(pool, point, kind):
+    if kind == "max_loss":
+        return pool.correct[-1].mean() - point.accuracy
+    return point.cost if kind == "budget" else point.offload_rate
+
+
+def resampled(tuning, pool, n, *, loss="difference", **bound):
+    """True risks, in the pool, of what is certified on sets of rows drawn from it."""
+    (kind,) = bound
+    order = candidates(tuning, frontier(tuning), rows=n, **bound)[::2]  # coarser and faster
+    rng = np.random.default_rng(0)
+    truth = {}
+    for _ in range(TIMES):
+        rows = pool.rows(rng.integers(0, len(pool.weights), n))
+        found = certify(rows, order, loss=loss, **bound)
+        if found.thresholds not in truth:
+            truth[found.thresholds] = risk(pool, pool.measure(found.thresholds), kind)
+        yield truth[found.thresholds]
+
+
+MOST_VIOLATIONS = 0.05 + 2 * (0.05 * 0.95 / TIMES) ** 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "bound",
+    [{"offload_rate": 0.05}, {"offload_rate": 0.2}, {"max_loss": 0.02}, {"budget": 8.0}],
+    ids=lambda b: "-".join(map(str, *b.items())),
+)
+def test_a_guarantee_holds_as_often_as_it_says(bound):
+    (limit,) = bound.values()
+    risks = np.array(list(resampled(record(0, 1500), record(1, 40_000), 1000, **bound)))
+    assert (risks > limit).mean() <= MOST_VIOLATIONS
+    assert 0 < 1 - risks.mean() / limit < 0.75  # and it is no empty promise
+
+
+@pytest.fixture(scope="module")
+def letters():
+    if not LETTERS.is_file():
+        pytest.skip("needs ../shared/data/letter.npz")
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    from gatewise_training import StagedCascade
+    from gatewise_training.datasets import load
+
+    data = load(LETTERS)
+    y = (data.y >= 13).astype(int)
+    train, tune, rest = np.split(np.random.default_rng(0).permutation(len(y)), [4000, 7000])
+    forest = ExtraTreesClassifier(100, random_state=0)
+    system = StagedCascade(forest, n_stages=2, families=("boosting",), random_state=0)
+    system.fit(data.X[train], y[train], validation=(data.X[tune], y[tune]))
+    stages, f0 = system.stages_, system.high_cost_model_
+    costs = [len(np.unique(np.concatenate([t.features for t in stages[: s + 1]])))
+             for s in range(len(stages))]  # fmt: skip
+
+    def run(rows):
+        x = data.X[rows]
+        parts = [split(stage.margins(x), stage.score) for stage in stages]
+        right = [answer == y[rows] for answer in (*(labels(m) for m, _ in parts), f0.labels(x))]
+        return ChainRecord(
+            np.stack([score for _, score in parts]),
+            np.stack(right).astype(float),
+            np.array([*costs, data.X.shape[1]], float),
+            np.ones(len(rows)),
+        )
+
+    return run(tune), run(rest)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rate", [0.2, 0.3, 0.5])
+def test_offload_rates_on_letters_are_used_up_but_for_a_tenth(letters, rate):
+    risks = np.array(list(resampled(*letters, 4000, offload_rate=rate)))
+    assert (risks > rate).mean() <= MOST_VIOLATIONS
+    assert 1 - risks.mean() / rate <= 0.1
+
+
+@pytest.mark.slow
+def test_losses_on_letters_are_kept_and_the_difference_wastes_less_than_the_regret(letters):
+    risks = {
+        loss: np.array(list(resampled(*letters, 4000, max_loss=0.02, loss=loss)))
+        for loss in ("difference", "regret")
+    }
+    for found in risks.values():
+        assert (found > 0.02).mean() <= MOST_VIOLATIONS
+    assert risks["difference"].mean() > risks["regret"].mean()
+
+
+def test_a_certificate_says_what_it_promises_and_how():
+    tuning, rows = record(2, 1500), record(3, 1200)
+    for bound, method in (
+        ({"offload_rate": 0.1}, "exact binomial"),
+        ({"max_loss": 0.03}, "exact paired difference"),
+        ({"budget": 4.0}, "betting"),
+    ):
+        order = candidates(tuning, frontier(tuning), rows=1200, **bound)
+        found = certify(rows, order, **bound)
+        ((kind, limit),) = bound.items()
+        assert json.loads(json.dumps(found.guarantee)) == {
+            "kind": kind,
+            "bound": limit,
+            "confidence": 0.95,
+            "calibration_rows": 1200,
+            "method": method,
+        }
+        assert replace(found, guarantee=None) == rows.measure(found.thresholds)
+        assert risk(rows, found, kind) < limit
+    found = certify(rows, candidates(tuning, frontier(tuning), rows=1200, max_loss=0.03),
+                    max_loss=0.03, loss="regret")  # fmt: skip
+    assert found.guarantee["method"] == "exact regret"
+
+
+def test_testing_stops_at_the_first_failure():
+    rows = record(4, 1000)
+    safe, bold, broken = (rows.measure(t) for t in ((None, 2.0, 1.0), (None, 3.0, 1.5), (9.0,) * 3))
+    for order, want in (
+        ([safe, bold], bold),
+        ([safe, broken, bold], safe),
+        ([broken, safe, bold], None),
+        ([], None),
+    ):
+        found = certify(rows, order, offload_rate=bold.offload_rate + 0.05)
+        assert (found and found.thresholds) == (want and want.thresholds)
+    assert broken.offload_rate > bold.offload_rate + 0.05
+
+
+def test_what_thresholds_alone_guarantee_needs_no_rows():
+    few = record(5, 3)
+    tuning = record(6, 500)
+    for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
+        found = certify(few, candidates(tuning, frontier(tuning), rows=3, **bound), **bound)
+        assert found.guarantee["method"] == "certain"
+    assert certify(few, frontier(tuning), budget=0.9) is None
+    # a stage that may say NaN does not always stop
+    few.scores[0, 0] = np.nan
+    edge_only = few.measure((ALWAYS_STOP, None, None))
+    assert certify(few, [edge_only], offload_rate=0.01) is None
+
+
+def test_without_a_cloud_the_last_chain_is_the_reference():
+    first, last = record(7, 800, has_cloud=False), record(8, 800, has_cloud=False)
+    alike = replace(first, correct=last.correct[[2, 2, 2, 2]])
+    same = replace(first.measure((ALWAYS_STOP, None, None)), chain=0)
+    assert certify([alike, last], [same], max_loss=0.02).guarantee["method"] != "certain"
+    end = replace(last.measure((None, None, ALWAYS_STOP)), chain=1)
+    assert certify([first, last], [end], max_loss=0.0).guarantee["method"] == "certain"
+    assert certify([first, last], [replace(end, chain=0)], max_loss=0.001) is None
+
+
+def test_sorted_files_are_no_trap_for_a_bet():
+    """Rows sorted by cost would let a bet win first and never lose again."""
+    rows = record(9, 2000)
+    point = rows.measure((6.0, 4.0, 1.0))
+    by_cost = np.argsort(rows.exit_costs[rows.exits(point.thresholds)], kind="stable")
+    bound = point.cost - 0.1  # kept by no means
+    assert certify(rows.rows(by_cost), [point], budget=bound) is None
+    assert certify(rows.rows(by_cost[::-1]), [point], budget=point.cost + 1.0) is not None
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "exactly one"),
+        ({"budget": 1.0, "max_loss": 0.1}, "exactly one"),
+        ({"max_loss": 1.5}, "max_loss must be between 0 and 1, not 1.5"),
+        ({"offload_rate": -0.1}, "offload_rate must be between 0 and 1"),
+        ({"budget": float("nan")}, "budget must be a number of at least 0"),
+        ({"budget": 1.0, "confidence": 1.0}, "confidence must be between 0 and 1"),
+    ],
+)
+def test_bad_bounds_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        certify(record(10, 10), [], **settings)
+
+
+def test_rows_that_cannot_calibrate_are_refused():
+    good = record(11, 10)
+    with pytest.raises(InputError, match="weight 1"):
+        certify(replace(good, weights=np.linspace(0.5, 1.5, 10)), [], budget=1)
+    with pytest.raises(InputError, match="same rows"):
+        certify([good, record(11, 9)], [], budget=1)
+    with pytest.raises(InputError, match="same rows"):
+        certify([], [], budget=1)
+    with pytest.raises(InputError, match="right or wrong"):
+        certify(replace(good, correct=good.correct * 0.5), [], max_loss=0.1)

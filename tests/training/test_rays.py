@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewise_training.decision import ALWAYS_STOP
+from gatewise_training.errors import InputError
+from gatewise_training.frontier import OperatingPoint
+from gatewise_training.rays import Ray, candidates
+from gatewise_training.thresholds import ChainRecord, frontier_points
+
+
+def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
+    rng = np.random.default_rng(seed)
+    scores = rng.gamma(2.0, size=(stages, n)).astype(np.float32)
+    if ties:
+        scores = np.round(scores, 1)
+    right = rng.random((stages, n)) < 1 - 0.5 * np.exp(-scores * np.arange(1, stages + 1)[:, None])
+    if nan:
+        scores[rng.random(scores.shape) < 0.1] = np.nan
+    last = rng.random(n) < 0.97 if has_cloud else right[-1]
+    costs = np.cumsum(np.arange(1.0, stages + 2))
+    if not has_cloud:
+        costs[-1] = costs[-2]
+    correct = np.vstack([right, last]).astype(float)
+    return ChainRecord(scores, correct, costs, np.ones(n), has_cloud)
+
+
+@given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_along_a_ray_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud):
+    tuning = record(seed, ties=ties, nan=nan, has_cloud=has_cloud)
+    other = record(seed + 1, nan=nan, has_cloud=has_cloud)
+    points = frontier_points(tuning, n_lams=10, n_cuts=5)
+    ray = Ray.through(tuning, points[seed % len(points)])
+    before = None
+    for log_power in np.linspace(-5, 5, 30):
+        point = ray.point(log_power)
+        exits = other.exits(point.thresholds)
+        if before is not None:
+            assert (exits <= before).all()
+        before = exits
+
+
+@pytest.mark.parametrize("has_cloud", [True, False])
+def test_a_ray_goes_through_its_base(has_cloud):
+    tuning = record(1, ties=True, has_cloud=has_cloud)
+    for base in frontier_points(tuning):
+        met = Ray.through(tuning, base).point(0.0)
+        assert met.thresholds[:-1] == base.thresholds[:-1]
+        assert met.thresholds[-1] == (base.thresholds[-1] if has_cloud else ALWAYS_STOP)
+
+
+def test_a_ray_runs_from_all_go_on_to_all_stop():
+    tuning = record(2)
+    base = tuning.measure((None, 1.0, 2.0))
+    ray = Ray.through(tuning, base)
+    assert ray.point(-20).offload_rate == 1
+    end = ray.point(20)
+    assert end.thresholds == (None, ALWAYS_STOP, ALWAYS_STOP)
+    assert end.cost == tuning.exit_costs[1]
+
+
+@pytest.mark.parametrize(
+    ("bound", "risk"),
+    [
+        ({"offload_rate": 0.2}, lambda p: p.offload_rate),
+        ({"budget": 5.0}, lambda p: p.cost),
+    ],
+)
+def test_candidates_take_small_steps_around_the_bound(bound, risk):
+    tuning = record(3, n=4000)
+    order = candidates(tuning, frontier_points(tuning), rows=4000, **bound)
+    risks = np.array([risk(p) for p in order[1:] if p.thresholds != order[0].thresholds])
+    limit = next(iter(bound.values()))
+    assert (np.diff(risks) >= 0).all()
+    assert risks[-1] > limit
+    near = (risks > 0.9 * limit) & (risks < limit)
+    assert np.diff(risks[near]).max() < 0.01 * limit
+
+
+def test_candidates_for_a_loss_start_in_the_cloud_and_get_cheaper():
+    tuning = record(3, n=4000)
+    order = candidates(tuning, frontier_points(tuning), rows=4000, max_loss=0.01)
+    assert order[0].thresholds == (None, None, None)
+    costs = [p.cost for p in order]
+    assert costs == sorted(costs, reverse=True)
+    assert len(order) > 100
+
+
+def test_the_first_candidate_keeps_the_bound_whatever_the_rows():
+    tuning = record(4)
+    points = frontier_points(tuning)
+    first = candidates(tuning, points, rows=100, offload_rate=0.05)[0]
+    assert record(99).measure(first.thresholds).offload_rate == 0
+    first = candidates(tuning, points, rows=100, budget=3.0)[0]
+    assert record(99).exit_costs[record(99).exits(first.thresholds)].max() <= 3.0
+    # the cheapest stage costs 1: nothing is sure to cost less
+    assert candidates(tuning, points, rows=100, budget=0.5)[0].cost >= 0.5
+
+
+def test_fewer_rows_to_come_aim_farther_inside():
+    tuning = record(5, n=4000)
+    points = frontier_points(tuning)
+    few, many = (candidates(tuning, points, rows=n, offload_rate=0.2) for n in (100, 10_000))
+    assert np.median([p.offload_rate for p in few]) < np.median([p.offload_rate for p in many])
+
+
+def test_an_offload_rate_may_buy_features_that_a_frontier_saves():
+    tuning = record(8, n=4000)
+    points = [p for p in frontier_points(tuning) if p.thresholds[2] in (None, ALWAYS_STOP)]
+    cheap = [p for p in points if p.cost < 3]
+    order = candidates(tuning, cheap, rows=4000, offload_rate=0.1)
+    within = [p for p in order if p.offload_rate <= 0.1]
+    assert max(p.accuracy for p in within) > max(p.accuracy for p in cheap) + 0.01
+
+
+def test_without_a_cloud_the_last_stage_is_the_reference():
+    tuning = record(6, has_cloud=False)
+    order = candidates(tuning, frontier_points(tuning), rows=400, max_loss=0.05)
+    assert order[0].thresholds == (None, None, ALWAYS_STOP)
+    assert all(p.thresholds[-1] == ALWAYS_STOP for p in order)
+
+
+def test_nothing_to_lay_out_is_said():
+    tuning = record(7)
+    for points, rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
+        with pytest.raises(InputError, match="at least one"):
+            candidates(tuning, points, rows=rows, budget=3)

@@ -1,0 +1,233 @@
+"""Tests that a rate, an accuracy loss or a mean cost lies below a bound, valid at any sample size.
+
+Each null hypothesis is "the risk is above the bound", so to reject it is to certify.
+
+- A rate is counted: the exact binomial tail (:func:`rate_pvalue`).
+- The accuracy lost against a reference is a paired difference in {-1, 0, 1}: the score test of
+  non-inferiority, its critical value found from the exact distribution (:func:`loss_limits`).
+- A mean cost has as many values as a chain has exits: a bet on it (:func:`mean_pvalue`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import special, stats
+
+__all__ = ["loss_limits", "loss_size", "mean_pvalue", "rate_pvalue"]
+
+GRID = 0.25
+"""Steps of the grid over the share of instances where only the system is right: at most half
+a standard error of its estimate."""
+MARGIN = 0.99
+"""Share of the level to use on the grid; between its points the size was never more than
+0.5 % of itself higher."""
+STEP = 0.002
+"""To which the critical value is found."""
+ROUNDS = 60
+"""Times at which a bet may change."""
+PRIOR_ROWS = 10
+"""Weight of the first guess at the variance."""
+BOLDEST_BET = 0.9
+"""Share of the wealth that one row may lose."""
+
+
+def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
+    """Test "the rate is above `bound`" by the exact lower tail of the binomial.
+
+    Parameters
+    ----------
+    counts : array-like of int, shape (...,)
+        Rows, of `n`, where the event happened.
+    n : int
+    bound : float
+
+    Returns
+    -------
+    ndarray of float64, shape (...,)
+        P-values.
+
+    Examples
+    --------
+    >>> rate_pvalue([8, 2], 40, 0.25).round(3).tolist()
+    [0.3, 0.001]
+    """
+    return np.asarray(stats.binom.cdf(np.asarray(counts), n, bound), np.float64)
+
+
+@lru_cache(maxsize=64)
+def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
+    """Limits up to which an accuracy loss is certified to be at most `bound`.
+
+    Of `n` rows let the system alone be wrong on `worse`, the reference alone on `better`. The
+    loss is certified where ``worse - better <= limits[worse + better]``.
+
+    The statistic is the score of the paired difference with its variance under the null
+    hypothesis. Its critical value is the smallest for which the exact probability of a false
+    certificate, maximised over the nuisance parameter on a grid, stays below `level`. The
+    probability is largest where the loss equals the bound, because a row that turns from worse
+    to equal or from equal to better never takes a certificate away.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+    bound : float
+        From 0 to 1.
+    level : float
+        Probability of a false certificate.
+
+    Returns
+    -------
+    ndarray of int64, shape (n + 1,)
+        Read-only.
+
+    References
+    ----------
+    Nam: Establishing equivalence of two treatments and sample size requirements in
+    matched-pairs design, Biometrics 53, 1997 (the score statistic). Lloyd & Moldovan: A more
+    powerful exact test of noninferiority from binary matched-pairs data, Statistics in
+    Medicine 27, 2008 (exact size by maximisation over the nuisance parameter).
+
+    Examples
+    --------
+    >>> limits = loss_limits(4000, 0.01, 0.05)
+    >>> limits[[30, 80, 200]].tolist()  # of 40 allowed by the bound
+    [29, 24, 16]
+    """
+    # fine at both ends, no row better and no row equal, where a row more or less says most
+    most = (1 - bound) / 2
+    steps = max(round(0.5 * np.pi * np.sqrt(n * most) / GRID), 1)
+    grid = most * np.sin(np.linspace(0, 0.5 * np.pi, 4 * (steps // 4 + 1) + 1)) ** 2
+
+    def too_bold(z: float, shares: NDArray[np.float64]) -> bool:
+        return bool(loss_size(_score_limits(n, bound, z), bound, shares).max() > MARGIN * level)
+
+    low = high = float(stats.norm.isf(level))
+    while too_bold(high, grid[::4]):
+        low, high = high, high + max(0.1, high - low) * 2
+    while high - low > STEP:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if too_bold(middle, grid[::4]) else (low, middle)
+    while too_bold(high, grid):
+        high += STEP
+    limits = _score_limits(n, bound, high)
+    limits.setflags(write=False)
+    return limits
+
+
+def _score_limits(n: int, bound: float, z: float) -> NDArray[np.int64]:
+    """Solve ``gap = z * sqrt(variance)`` for each number of disagreements, gap = n*bound - net.
+
+    The variance under the null hypothesis is that of the disagreements that were to be
+    expected if the gap were chance, which is why the gap stands on both sides.
+    """
+    apart = np.arange(n + 1)
+    allowed = n * bound
+    moved = allowed / np.maximum(apart, max(allowed, 1.0))
+    # one more, so that no disagreement at all is no certainty
+    variance = np.maximum(apart - allowed * bound, 0.0) + 1.0
+    gap = 0.5 * (z * z * moved + np.sqrt((z * z * moved) ** 2 + 4 * z * z * variance))
+    net = np.floor(allowed - gap)
+    # never fewer `worse` allowed for more disagreements
+    limits = np.maximum.accumulate(net + apart) - apart
+    return np.asarray(limits, np.int64)
+
+
+def loss_size(
+    limits: NDArray[np.int64], bound: float, better: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Exact probability of a false certificate where the true loss equals the bound.
+
+    Parameters
+    ----------
+    limits : ndarray of int64, shape (n + 1,)
+        As of :func:`loss_limits`.
+    bound : float
+    better : ndarray of float64, shape (k,)
+        True shares of instances where only the system is right, from 0 to (1 - bound) / 2.
+
+    Returns
+    -------
+    ndarray of float64, shape (k,)
+    """
+    n = len(limits) - 1
+    sizes = np.empty(len(better))
+    for i, share in enumerate(better):
+        apart = min(bound + 2 * float(share), 1.0)
+        reach = 6 * (n * apart * (1 - apart)) ** 0.5 + 10  # the rest has no weight
+        m = np.arange(max(0, int(n * apart - reach)), min(n, int(n * apart + reach)) + 1)
+        worse = np.minimum((limits[m] + m) // 2, m)
+        odds = (bound + share) / apart if apart > 0 else 0.5
+        sizes[i] = stats.binom.pmf(m, n, apart) @ stats.binom.cdf(worse, m, odds)
+    return sizes
+
+
+def mean_pvalue(
+    values: NDArray[np.float64],
+    bound: float,
+    *,
+    lowest: NDArray[np.float64],
+    highest: NDArray[np.float64],
+    level: float,
+) -> NDArray[np.float64]:
+    """Test "the mean is above `bound`" by a bet against it.
+
+    A gambler who stakes ``bet * (bound - value)`` of the wealth on each row, `bet` chosen
+    before the row is seen, gains nothing on average if the mean is above the bound. By
+    Ville's inequality one over the largest wealth is a p-value, whatever the bets. These aim
+    for the wealth ``1 / level`` at the last row and nothing beyond: each bet is the one that
+    hedges this all-or-nothing payment, given the wealth so far, the rows to come and the
+    variance so far. So the test rejects nearly as often as one that knows the variance.
+
+    Parameters
+    ----------
+    values : ndarray of float64, shape (k, n)
+        Samples, one a line, in random order.
+    bound : float
+    lowest, highest : ndarray of float64, shape (k,)
+        Range of the values.
+    level : float
+        Where the p-value is to be sharpest.
+
+    Returns
+    -------
+    ndarray of float64, shape (k,)
+        P-values; 0 where the highest value is within the bound.
+
+    References
+    ----------
+    Waudby-Smith & Ramdas: Estimating means of bounded random variables by betting, JRSS B 86,
+    2024. Voráček & Orabona: STaR-Bets, 2025, for bets aimed anew at what is still missing.
+    """
+    n = values.shape[1]
+    room = np.maximum(highest - bound, 1e-300)
+    variance = np.maximum(bound - lowest, 0.0) * room  # the largest that the range allows
+    squares, seen = PRIOR_ROWS * variance, PRIOR_ROWS
+    wealth = np.zeros(len(values))  # its logarithm
+    most = wealth.copy()
+    # the fewer rows are left the more often a hedge must be renewed
+    ends = np.round(n * (1 - np.linspace(1, 0, ROUNDS + 1) ** 2)).astype(int)
+    for start, end in pairwise(ends.tolist()):
+        if start == end:
+            continue
+        gain = bound - values[:, start:end]
+        # a little beyond the payment, so that it is reached and not only approached
+        reached = np.log(0.97 * level) + wealth
+        z = special.ndtri(np.exp(np.clip(reached, -700.0, -1e-9)))
+        hedge = np.exp(-0.5 * z * z - special.log_ndtr(z)) / (2 * np.pi) ** 0.5
+        with np.errstate(divide="ignore", invalid="ignore"):
+            bet = hedge / np.sqrt(squares / seen * (n - start))
+        bet = np.minimum(np.nan_to_num(bet), BOLDEST_BET / room)
+        bet[most >= -np.log(level)] = 0.0
+        wealth = wealth + np.log1p(bet[:, None] * gain).sum(axis=1)
+        most = np.maximum(most, wealth)
+        squares = squares + (gain * gain).sum(axis=1)
+        seen += end - start
+    pvalues = np.exp(-most)
+    pvalues[bound <= lowest] = 1.0
+    pvalues[highest <= bound] = 0.0
+    return pvalues
