@@ -95,6 +95,8 @@ def pack(
         If the graphs do not decide as the system on the sample. Nothing is left at `path`.
     """
     path = Path(path)
+    if path.is_symlink():  # a link stays a link: what it leads to is replaced
+        path = path.resolve()
     check_destination(path)
     x = _sample_rows(system, sample)
     chains = getattr(system, "chains_", (system.stages_,))

@@ -198,6 +198,17 @@ def test_an_empty_directory_is_taken(heart: Any, tmp_path: Path) -> None:
     assert left_over(tmp_path / "bundle") == []
 
 
+def test_behind_a_link_the_bundle_is_replaced_and_the_link_stays(
+    heart: Any, tmp_path: Path
+) -> None:
+    pack(heart.system, tmp_path / "v1", sample=heart.rows[:5])
+    (tmp_path / "current").symlink_to("v1")
+    pack(heart.system, tmp_path / "current", sample=heart.rows[:5], version="2")
+    assert (tmp_path / "current").is_symlink()
+    assert Bundle.open(tmp_path / "current").manifest.version == "2"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v1"]
+
+
 def test_nothing_but_a_bundle_is_overwritten(heart: Any, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
