@@ -72,9 +72,7 @@ def _check_finite(estimator: Any, rows: NDArray[np.float32], allow_missing: bool
         found = bad(rows).any(axis=0)
         if found.any():
             name = feature_names(estimator)[int(found.argmax())]
-            advice = (
-                "allow_missing=True lets NaN be a value" if what == "NaN" else "drop or clip it"
-            )
+            advice = "set allow_missing=True" if what == "NaN" else "drop or clip it"
             kind = "infinity or a value too large for float32" if what == "infinity" else "NaN"
             raise InputError(f"column {name!r} contains {kind}; {advice}")
 

@@ -22,7 +22,7 @@ from gatewise_training.resampling import Resampling, Rows, cross_fit
 from gatewise_training.stage import FlatModel, Stage
 from gatewise_training.trees import NODE_BYTES, TreeEnsemble
 
-__all__ = ["FAMILIES", "Bounds", "StageModel", "judged_stage"]
+__all__ = ["FAMILIES", "Bounds", "family_of", "judged_stage"]
 
 LARGE_ROWS = 5000
 """Above this many rows boosted trees may be large."""
@@ -63,11 +63,10 @@ class Bounds:
 
 
 @dataclass(frozen=True, eq=False)
-class StageModel:
-    """A fitted stage and the family it is of."""
+class _Judged:
+    """A fitted stage and its boosting rounds."""
 
     stage: Stage
-    family: str
     rounds: int = 0
 
 
@@ -192,7 +191,7 @@ def judged_stage(
     n_classes: int,
     seed: int,
     bounds: Bounds,
-) -> tuple[StageModel, NDArray[np.float32]]:
+) -> tuple[Stage, NDArray[np.float32]]:
     """Fit a stage of one family on some columns, with honest outputs on the judging rows.
 
     Parameters
@@ -208,7 +207,7 @@ def judged_stage(
 
     Returns
     -------
-    stage : StageModel
+    stage : Stage
     outputs : ndarray of float32, shape (n_held, n_outputs)
         In the order of ``plan.held``.
     """
@@ -217,18 +216,26 @@ def judged_stage(
     def task(rows: Rows, held: Rows | None, rounds: int | None) -> _Task:
         return _Task(plan, x, rows, held, rounds, n_classes, seed, bounds)
 
-    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> StageModel:
+    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> _Judged:
         return placed(FAMILIES[family](task(rows, held, rounds)))
 
-    def placed(fitted: _Fitted) -> StageModel:
+    def placed(fitted: _Fitted) -> _Judged:
         model, link, rounds = fitted
         stage = Stage.of(model, link)
-        return StageModel(replace(stage, features=features[stage.features]), family, rounds)
+        return _Judged(replace(stage, features=features[stage.features]), rounds)
 
     if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
         fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
-        return placed(fitted), left_out[plan.held]
-    return cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
+        return placed(fitted).stage, left_out[plan.held]
+    kept, outputs = cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
+    return kept.stage, outputs
+
+
+def family_of(stage: Stage) -> str:
+    """Name of the family that a stage's model is of."""
+    if isinstance(stage.model, TreeEnsemble):
+        return "extra-trees" if stage.link == "identity" else "boosting"
+    return "linear" if isinstance(stage.model, LinearModel) else "svm"
 
 
 def _all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:

@@ -345,5 +345,10 @@ def _given_graph(
     if len(session.get_outputs()) < 2:
         raise InputError("high_cost_model's graph must give labels and probabilities")
     own = _graph(model).classes()
+    if own is None and classes.tolist() != list(range(len(classes))):
+        raise InputError(
+            "high_cost_model's graph does not say which labels its outputs stand for: write a "
+            'JSON list of them into its metadata as "classes", or train with labels 0, 1, ...'
+        )
     lookup = None if own is None else _match(own, classes)
     return HighCostModel(every, len(classes), "onnx", onnx=model, lookup=lookup)

@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 
 from gatewise_training.losses import log_loss, one_hot
 
-__all__ = ["KernelModel", "fit_kernel"]
+__all__ = ["KernelModel", "fit_kernel", "left_out_error"]
 
 SQUARINGS = 6
 """The kernel's exponent is two to this power."""
@@ -155,6 +155,38 @@ def fit_kernel(
         bias=(factor * whole.coefficients[-1]).astype(np.float32),
     )
     return model, (factor * whole.left_out).astype(np.float32)
+
+
+def left_out_error(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    n_classes: int,
+    weight: NDArray[np.float64],
+    *,
+    n_landmarks: int = 120,
+) -> float:
+    """Mean squared leave-one-out error of a small kernel machine: how much columns tell.
+
+    Parameters
+    ----------
+    x : ndarray of float32, shape (n, n_features)
+        The first `n_landmarks` rows are the landmarks. No columns: the error of guessing.
+    y : ndarray of int64, shape (n,)
+    n_classes : int
+    weight : ndarray of float64, shape (n,)
+
+    Returns
+    -------
+    float
+        Of targets -1 and 1, summed over the outputs.
+    """
+    target = 2.0 * one_hot(y, n_classes) - 1.0
+    if not x.shape[1]:
+        return _Ridge(np.ones((len(x), 1)), target, weight).error
+    mean, scale = _scalings(x)[0]
+    z = ((x - mean) * scale).astype(np.float64)
+    basis = _Basis(z[:n_landmarks], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
+    return _Ridge(basis.features(z), target, weight).error
 
 
 _Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]

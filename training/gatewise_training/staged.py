@@ -18,9 +18,11 @@ from gatewise_training.cascade import Cascade
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import labels, split
 from gatewise_training.errors import InputError
-from gatewise_training.families import FAMILIES, Bounds, StageModel, judged_stage
+from gatewise_training.families import FAMILIES, Bounds, family_of, judged_stage
+from gatewise_training.forward import forward_sets
 from gatewise_training.resampling import Resampling
 from gatewise_training.selection import nested_sets
+from gatewise_training.stage import Stage
 
 __all__ = ["StagedCascade"]
 
@@ -61,7 +63,7 @@ class StagedCascade(Cascade):
     ----------
     stages_ : tuple of Stage
     families_ : tuple of str
-        The family each stage took.
+        The family each stage took: the one that is least wrong where it is sure.
     frontier_, operating_point_, high_cost_model_, ... : see :class:`Cascade`
 
     Notes
@@ -112,16 +114,15 @@ class StagedCascade(Cascade):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
+    @property
+    def families_(self) -> tuple[str, ...]:
+        """Model family of each stage of the chain in force."""
+        return tuple(family_of(stage) for stage in self.stages_)
+
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
         plan, n_classes = problem.plan, problem.n_classes
-        sets = nested_sets(
-            plan,
-            problem.costs,
-            n_classes,
-            n_stages=self.n_stages,
-            seed=problem.seed,
-            report=lambda done, total: problem.report(done, 2 * total, "choosing features"),
-        )
+        ladders = self._ladders(problem)
+        sets = list({tuple(chosen): chosen for ladder in ladders for chosen in ladder}.values())
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
         names = ("boosting",) if self.allow_missing else tuple(self.families)
         jobs = [(chosen, name) for chosen in sets for name in names]
@@ -129,22 +130,38 @@ class StagedCascade(Cascade):
             joblib.delayed(judged_stage)(plan, name, chosen, n_classes, problem.seed, bounds)
             for chosen, name in jobs
         )
-        results = []
-        for done, result in enumerate(fitted):
+        best: dict[tuple[int, ...], tuple[float, Stage, NDArray[np.float32]]] = {}
+        for done, ((chosen, _), (stage, outputs)) in enumerate(zip(jobs, fitted, strict=True)):
             problem.report(len(jobs) + done, 2 * len(jobs), "fitting stages")
-            results.append(result)
-        best = []
-        for i in range(0, len(results), len(names)):
-            fit = [r for r in results[i : i + len(names)] if bounds.admit(r[0].stage)]
-            if fit:
-                best.append(min(fit, key=lambda r: _regret(plan, r)))
+            regret = _regret(plan, stage, outputs)
+            if bounds.admit(stage) and regret < best.get(tuple(chosen), (np.inf,))[0]:
+                best[tuple(chosen)] = regret, stage, outputs
         if not best:
             raise InputError(
                 f"no stage fits max_stage_bytes={self.max_stage_bytes}, "
                 f"max_trees={self.max_trees}; give more room"
             )
-        self.families_ = tuple(model.family for model, _ in best)
-        return [Chain(tuple(m.stage for m, _ in best), tuple(out for _, out in best))]
+        chains = []
+        for ladder in ladders:
+            steps = [best[tuple(chosen)] for chosen in ladder if tuple(chosen) in best]
+            if steps:
+                chains.append(Chain(tuple(s for _, s, _ in steps), tuple(o for _, _, o in steps)))
+        return chains
+
+    def _ladders(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
+        """Nested feature sets, found in two ways; what both find is fitted once."""
+
+        def report(done: int, total: int) -> None:
+            problem.report(done, 2 * total, "choosing features")
+
+        plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
+        n, seed = self.n_stages, problem.seed
+        ladders = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
+        if not self.allow_missing:
+            ladders.append(
+                forward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)
+            )
+        return [ladder for ladder in ladders if ladder]
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -159,13 +176,9 @@ class StagedCascade(Cascade):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 
-_Judged = tuple[StageModel, NDArray[np.float32]]
-
-
-def _regret(plan: Resampling, judged: _Judged) -> float:
+def _regret(plan: Resampling, stage: Stage, outputs: NDArray[np.float32]) -> float:
     """Area under the risk-coverage curve: how wrong a stage is where it is sure."""
-    model, outputs = judged
-    margins, score = split(outputs, model.stage.score)
+    margins, score = split(outputs, stage.score)
     wrong = (labels(margins) != plan.y[plan.held]) * plan.weight[plan.held]
     by_confidence = wrong[np.argsort(-score, kind="stable")]
     return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise_training import FeatureCosts
+from gatewise_training.forward import forward_sets, purchases
+from gatewise_training.resampling import Resampling
+
+
+def plan(X, y):
+    rows = np.arange(len(X))
+    return Resampling(X.astype(np.float32), y, np.ones(len(X)), ((rows, rows),))
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Feature 0 tells nearly all; 1 and 2 the rest; 3 is noise."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(800, 4))
+    y = (X[:, 0] + 0.3 * X[:, 1] + 0.3 * X[:, 2] > 0).astype(np.int64)
+    return plan(X, y)
+
+
+def test_the_telling_feature_comes_first_and_noise_never(problem):
+    sets = forward_sets(problem, FeatureCosts.uniform(4), 2, n_stages=8)
+    assert sets[0].tolist() == [0]
+    assert all(set(a) < set(b) for a, b in zip(sets, sets[1:], strict=False))
+    assert set(sets[2].tolist()) == {0, 1, 2}
+
+
+def test_a_dear_feature_waits(problem):
+    sets = forward_sets(problem, FeatureCosts([100, 1, 1, 1]), 2, n_stages=8)
+    assert 0 not in sets[0]
+
+
+def test_groups_are_bought_whole(problem):
+    costs = FeatureCosts(np.zeros(4), group=["a", "a", "b", "b"], shared={"a": 1.0, "b": 1.0})
+    assert [p.tolist() for p in purchases(costs)] == [[0, 1], [2, 3]]
+    sets = forward_sets(problem, costs, 2, n_stages=8)
+    assert [s.tolist() for s in sets] == [[0, 1], [0, 1, 2, 3]]
+
+
+def test_too_much_to_choose_from_is_left_out():
+    rng = np.random.default_rng(0)
+    wide = plan(rng.normal(size=(60, 40)), rng.integers(0, 2, 60))
+    assert forward_sets(wide, FeatureCosts.uniform(40), 2, n_stages=3) == []
