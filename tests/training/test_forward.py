@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -25,7 +27,7 @@ def problem():
 def test_the_telling_feature_comes_first_and_noise_never(problem):
     sets = forward_sets(problem, FeatureCosts.uniform(4), 2, n_stages=8)
     assert sets[0].tolist() == [0]
-    assert all(set(a) < set(b) for a, b in zip(sets, sets[1:], strict=False))
+    assert all(set(a) < set(b) for a, b in pairwise(sets))
     assert set(sets[2].tolist()) == {0, 1, 2}
 
 
