@@ -205,7 +205,7 @@ def _manifest(
 ) -> Manifest:
     names, costs = system.feature_names_, system.feature_costs_
     groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
-    points = system.frontier_.points
+    points = system.operating_points_
     specs = tuple(
         StageSpec(
             file=f"stage_{i}.onnx",
@@ -267,7 +267,7 @@ def _prove(system: Budgeted, bundle: Bundle, x: NDArray[np.float32]) -> None:
     firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
     for number in {bundle.manifest.active, *firsts.values()}:
         twin = copy.copy(system)
-        twin.operating_point_ = system.frontier_.points[number]
+        twin.operating_point_ = system.operating_points_[number]
         report = verify(twin, bundle.with_active(number), x)
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(

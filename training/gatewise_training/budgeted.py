@@ -18,7 +18,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise_training.checks import check_costs, check_rows, check_training, feature_names
+from gatewise_training.calibration import Calibration, hold_back
+from gatewise_training.checks import (
+    Table,
+    check_costs,
+    check_rows,
+    check_training,
+    feature_names,
+)
 from gatewise_training.console import Progress, progress
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import exit_stages, labels, probabilities, split
@@ -95,6 +102,8 @@ class Budgeted(ClassifierMixin, BaseEstimator):
         Operating points on judging rows.
     operating_point_ : OperatingPoint
         The one in force.
+    calibration_ : Calibration or None
+        The rows that certify, where a guarantee was asked for.
     """
 
     feature_costs: FeatureCosts | None
@@ -156,6 +165,10 @@ class Budgeted(ClassifierMixin, BaseEstimator):
         )
         self.cloud_prices_ = getattr(self, "cloud_prices", None) or CloudPrices()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        confidence: float | None = getattr(self, "guarantee", None)
+        certifying = None
+        if confidence is not None:
+            table, certifying = hold_back(table, confidence, seed)
         plan = Resampling.plan(
             table.x,
             table.y,
@@ -172,45 +185,62 @@ class Budgeted(ClassifierMixin, BaseEstimator):
             self.high_cost_model_ = problem.high_cost_model
             chains = self._fit_chains(problem)
             report(1, 1, "thresholds")
-            self._settle(problem, chains)
+            self._settle(problem, chains, certifying)
         return self
 
     def _with_high_cost_model(self, problem: Problem) -> Problem:
         return problem
 
-    def _settle(self, problem: Problem, chains: Sequence[Chain]) -> None:
+    def _settle(self, problem: Problem, chains: Sequence[Chain], certifying: Table | None) -> None:
         """Tune thresholds of every chain; keep the chains that reach the frontier."""
-        points: list[OperatingPoint] = []
-        for number, chain in enumerate(chains):
-            record = self._record(problem, chain)
-            points += frontier_points(record, chain=number, seed=problem.seed)
+        plan, f0 = problem.plan, problem.high_cost_model
+        y, weight, said = plan.y[plan.held], plan.weight[plan.held], problem.high_cost_labels
+        records = [self._record(c.stages, c.held_outputs, y, weight, said) for c in chains]
+        points = [
+            point
+            for number, record in enumerate(records)
+            for point in frontier_points(record, chain=number, seed=problem.seed)
+        ]
         # of the high-cost model, or without one of the last chain's last stage
-        reference = float(np.average(record.correct[-1], weights=record.weights))
+        reference = float(np.average(records[-1].correct[-1], weights=records[-1].weights))
         frontier = Frontier.of(points, reference_accuracy=reference)
         kept = sorted({p.chain for p in frontier.points})
+        self.calibration_ = None
+        if certifying is not None:
+            kept = list(range(len(chains)))  # certifying may come to need any of them
+            x, y, weight = certifying.x, certifying.y, certifying.weight
+            said = None if f0 is None else f0.labels(x)
+            unseen = [
+                self._record(c.stages, [s.margins(x) for s in c.stages], y, weight, said)
+                for c in chains
+            ]
+            confidence = self.guarantee
+            self.calibration_ = Calibration(tuple(records), tuple(unseen), confidence)
         self.chains_ = tuple(chains[c].stages for c in kept)
         renumbered = tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points)
         self.frontier_ = replace(frontier, points=renumbered)
         self.operating_point_ = self._pick()
 
-    def _record(self, problem: Problem, chain: Chain) -> ChainRecord:
-        plan = problem.plan
-        y, weight = plan.y[plan.held], plan.weight[plan.held]
-        parts = [
-            split(out, stage.score)
-            for stage, out in zip(chain.stages, chain.held_outputs, strict=True)
-        ]
+    def _record(
+        self,
+        stages: Sequence[Stage],
+        outputs: Sequence[NDArray[np.float32]],
+        y: NDArray[np.int64],
+        weight: NDArray[np.float64],
+        cloud: NDArray[np.int64] | None,
+    ) -> ChainRecord:
+        """What a chain does on rows whose labels are known."""
+        parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
         said = [labels(margins) for margins, _ in parts]
-        cloud = problem.high_cost_labels
         right = [answer == y for answer in (*said, said[-1] if cloud is None else cloud)]
         return ChainRecord(
             scores=np.stack([score for _, score in parts]),
             correct=np.stack(right).astype(np.float64),
-            exit_costs=self._exit_costs(chain.stages),
+            exit_costs=self._exit_costs(stages),
             weights=weight / weight.mean(),
             has_cloud=cloud is not None,
-            trees=tuple(stage.n_trees for stage in chain.stages),
-            nbytes=tuple(stage.nbytes for stage in chain.stages),
+            trees=tuple(stage.n_trees for stage in stages),
+            nbytes=tuple(stage.nbytes for stage in stages),
         )
 
     def _check_settings(self) -> None:
@@ -221,9 +251,14 @@ class Budgeted(ClassifierMixin, BaseEstimator):
 
     def _pick(self) -> OperatingPoint:
         if self.budget is not None:
-            return self.frontier_.at(budget=self.budget)
-        loss = MAX_LOSS if self.max_loss is None else self.max_loss
-        return self.frontier_.at(max_loss=loss, slack=SLACK)
+            return self._choose(budget=self.budget)
+        return self._choose(max_loss=MAX_LOSS if self.max_loss is None else self.max_loss)
+
+    def _choose(self, **wanted: float | None) -> OperatingPoint:
+        """Take a point of the frontier, or with a guarantee a certified one."""
+        if self.calibration_ is None:
+            return self.frontier_.at(**wanted, slack=SLACK)
+        return self.calibration_.certify(self.frontier_, **wanted)
 
     def _exit_costs(
         self, stages: Sequence[Stage], accounting: str = "union"
@@ -244,6 +279,13 @@ class Budgeted(ClassifierMixin, BaseEstimator):
         """Stages of the chain in force."""
         check_is_fitted(self, "operating_point_")
         return self.chains_[self.operating_point_.chain]
+
+    @property
+    def operating_points_(self) -> tuple[OperatingPoint, ...]:
+        """The frontier's points and, if it is none of them, the one in force; by cost."""
+        check_is_fitted(self, "operating_point_")
+        points = set(self.frontier_.points) | {self.operating_point_}
+        return tuple(sorted(points, key=lambda p: (p.cost, p.accuracy)))
 
     @property
     def missing_(self) -> dict[str, Literal["allowed", "refused"]]:
@@ -318,9 +360,8 @@ class Budgeted(ClassifierMixin, BaseEstimator):
 
     def _moved(self, **wanted: float | None) -> Self:
         check_is_fitted(self, "operating_point_")
-        point = self.frontier_.at(**wanted, slack=SLACK)
         other = copy.copy(self)
-        other.operating_point_ = point
+        other.operating_point_ = self._choose(**wanted)
         return other
 
     def _rows(self, X: ArrayLike) -> NDArray[np.float32]:

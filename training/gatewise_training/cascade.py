@@ -58,7 +58,7 @@ class Cascade(Budgeted):
 
     def _pick(self) -> OperatingPoint:
         if self.offload_rate is not None:
-            return self.frontier_.at(offload_rate=self.offload_rate)
+            return self._choose(offload_rate=self.offload_rate)
         return super()._pick()
 
     def _exit_costs(

@@ -7,7 +7,7 @@ validation data; the frontier keeps those that no other point beats in both cost
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,7 +52,7 @@ class OperatingPoint:
     trees: float = 0.0
     nbytes: int = 0
     chain: int = 0
-    guarantee: Mapping[str, Any] | None = None
+    guarantee: Mapping[str, Any] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)

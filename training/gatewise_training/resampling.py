@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.errors import InputError
 
-__all__ = ["Resampling", "cross_fit"]
+__all__ = ["Resampling", "cross_fit", "strata"]
 
 CROSS_FIT_ROWS = 5000
 """Up to this many rows every row counts, and five fits instead of one are cheap."""
@@ -73,7 +73,7 @@ class Resampling:
             y_all = np.concatenate([y, validation[1]])
             w_all = np.concatenate([weight, np.ones(len(validation[0]))])
             return cls(x_all, y_all, w_all, ((np.arange(n), np.arange(n, len(x_all))),))
-        part = _strata(y, 5, seed)
+        part = strata(y, 5, seed)
         if n > CROSS_FIT_ROWS or not cross:
             return cls(x, y, weight, ((np.flatnonzero(part != 0), np.flatnonzero(part == 0)),))
         folds = tuple((np.flatnonzero(part != k), np.flatnonzero(part == k)) for k in range(5))
@@ -123,7 +123,7 @@ def cross_fit(
     return fit(plan.fit_rows, None, rounds or None), answers
 
 
-def _strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
+def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
     """Deal the rows of each class out to k parts; the classes take turns at starting."""
     rng = np.random.default_rng(seed)
     part = np.empty(len(y), np.intp)

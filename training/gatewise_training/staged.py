@@ -45,6 +45,10 @@ class StagedCascade(Cascade):
         Without a budget: the cheapest operating point within this accuracy loss.
     offload_rate : float, optional
         Share of instances that may go to the cloud, instead of a budget.
+    guarantee : float, optional
+        Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate` shall hold on
+        new instances; rows are then set aside to certify it
+        (:mod:`gatewise_training.guarantee`).
     n_stages : int, default 8
         Stages at most.
     families : sequence of str, default ("boosting", "extra-trees", "linear", "svm")
@@ -90,6 +94,7 @@ class StagedCascade(Cascade):
         budget: float | None = None,
         max_loss: float | None = 0.01,
         offload_rate: float | None = None,
+        guarantee: float | None = None,
         n_stages: int = 8,
         max_stage_bytes: int | None = None,
         max_trees: int | None = None,
@@ -105,6 +110,7 @@ class StagedCascade(Cascade):
         self.budget = budget
         self.max_loss = max_loss
         self.offload_rate = offload_rate
+        self.guarantee = guarantee
         self.n_stages = n_stages
         self.families = families
         self.max_stage_bytes = max_stage_bytes
