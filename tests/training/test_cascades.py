@@ -205,6 +205,8 @@ def test_bad_tables_are_refused():
     rare[0] = "rare"
     with pytest.raises(InputError, match="'rare' has one row only"):
         quick.fit(X, rare)
+    with pytest.raises(InputError, match="label type: continuous"):
+        quick.fit(X, np.linspace(0, 1, len(y)))
     with pytest.raises(InputError, match="one class only"):
         quick.fit(X, np.full(len(y), "a"))
     with pytest.raises(InputError, match="'new' is not in the training data"):

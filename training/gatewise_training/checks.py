@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from gatewise_training.costs import FeatureCosts
@@ -49,9 +49,8 @@ def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = Fal
     Raises
     ------
     InputError
-        For infinite values, and NaN unless allowed; it names the column.
-    ValueError
-        For text, names or widths that do not match.
+        For infinite values, and NaN unless allowed (it names the column); for text, names or
+        widths that do not match.
     """
     rows = _validated(estimator, X, reset=reset)
     _check_finite(estimator, rows, allow_missing)
@@ -59,10 +58,13 @@ def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = Fal
 
 
 def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
-    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
-        return validate_data(
-            estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
-        )
+    try:
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+            return validate_data(
+                estimator, X, *others, dtype=np.float32, order="C", ensure_all_finite=False, **how
+            )
+    except ValueError as error:
+        raise InputError(str(error)) from error
 
 
 def _check_finite(estimator: Any, rows: NDArray[np.float32], allow_missing: bool) -> None:
@@ -90,7 +92,13 @@ def check_training(
     """
     X, y = _validated(estimator, X, y)
     _check_finite(estimator, X, allow_missing)
-    check_classification_targets(y)
+    try:
+        check_classification_targets(y)
+    except ValueError as error:
+        raise InputError(
+            f"Unknown label type: {type_of_target(y)}. This learns classes; "
+            "give a class label for each row, values binned if need be"
+        ) from error
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
     if not seen.all():
