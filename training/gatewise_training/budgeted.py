@@ -8,6 +8,7 @@ adds the high-cost model behind the stages.
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
@@ -86,7 +87,7 @@ class Chain:
     held_outputs: tuple[NDArray[np.float32], ...]
 
 
-class Budgeted(ClassifierMixin, BaseEstimator):
+class Budgeted(ClassifierMixin, BaseEstimator, ABC):
     """Base of the budgeted models.
 
     Attributes
@@ -117,9 +118,9 @@ class Budgeted(ClassifierMixin, BaseEstimator):
 
     _cross_fits = True  # whether a fit is cheap enough to be done five times on small data
 
+    @abstractmethod
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
         """Fit the method's chains of stages, the unpenalised one last; a method's one duty."""
-        raise NotImplementedError
 
     # -- fit -------------------------------------------------------------------------------
 
