@@ -43,7 +43,15 @@ def test_groups_are_bought_whole(problem):
     assert [s.tolist() for s in sets] == [[0, 1], [0, 1, 2, 3]]
 
 
-def test_too_much_to_choose_from_is_left_out():
-    rng = np.random.default_rng(0)
-    wide = plan(rng.normal(size=(60, 40)), rng.integers(0, 2, 60))
-    assert forward_sets(wide, FeatureCosts.uniform(40), 2, n_stages=3) == []
+def test_a_share_of_the_price_ends_it(problem):
+    sets = forward_sets(problem, FeatureCosts.uniform(4), 2, n_stages=8, largest=0.5)
+    assert len(sets[-1]) == 2
+
+
+def test_lazy_greedy_finds_what_greedy_finds():
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(600, 20))
+    strength = np.array([2.0, 1.5, 1.2, 1.0, *np.zeros(16)])
+    y = (X @ strength + 0.3 * rng.normal(size=600) > 0).astype(np.int64)
+    sets = forward_sets(plan(X, y), FeatureCosts.uniform(20), 2, n_stages=20)
+    assert sets[3].tolist() == [0, 1, 2, 3]

@@ -22,8 +22,8 @@ __all__ = ["forward_sets", "purchases"]
 ROWS = 1200
 """Rows that judge candidates."""
 
-MOST_PURCHASES = 32
-"""With more to choose from, forward selection is left out."""
+MOST_JUDGED = 12
+"""Candidates judged anew for one purchase, the first apart."""
 
 
 def purchases(costs: FeatureCosts) -> list[NDArray[np.intp]]:
@@ -53,10 +53,11 @@ def forward_sets(
     n_classes: int,
     *,
     n_stages: int,
+    largest: float = 1.0,
     seed: int = 0,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[NDArray[np.intp]]:
-    """Nested sets by forward selection; none where there is too much to choose from.
+    """Nested sets by forward selection.
 
     Parameters
     ----------
@@ -66,6 +67,8 @@ def forward_sets(
     n_classes : int
     n_stages : int
         Sets at most; their costs spread geometrically.
+    largest : float, default 1.0
+        Share of the cost of all features at which to stop.
     seed : int
     report : callable (done, total)
 
@@ -75,29 +78,29 @@ def forward_sets(
         Column indices, each set a superset of the one before.
     """
     open_to_buy = purchases(costs)
-    if len(open_to_buy) > MOST_PURCHASES:
-        return []
-    rows = plan.fit_rows
-    rows = np.random.default_rng(seed).permutation(rows)[:ROWS]
+    rows = np.random.default_rng(seed).permutation(plan.fit_rows)[:ROWS]
     x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
     have = np.zeros(costs.n_features, bool)
     error = left_out_error(x[:, have], y, n_classes, weight)
+    # what each was worth when last judged: hardly ever less than it is worth now (lazy greedy)
+    worth = np.full(len(open_to_buy), np.inf)
     path: list[NDArray[np.bool_]] = []
-    total = len(open_to_buy)
-    while open_to_buy and costs.of(have) < costs.total:
-        report(total - len(open_to_buy), total)
-        prices = [max(costs.of(p, bought=have), 1e-9) for p in open_to_buy]
-        errors = [
-            left_out_error(x[:, have | costs.mask(p)], y, n_classes, weight) for p in open_to_buy
-        ]
-        best = int(
-            np.argmax([(error - e) / price for e, price in zip(errors, prices, strict=True)])
-        )
-        gain, error = error - errors[best], errors[best]
-        have = have | costs.mask(open_to_buy.pop(best))
-        path.append(have)
-        if gain <= 0 and len(path) > 1:
+    while np.any(worth > -np.inf) and costs.of(have) < largest * costs.total:
+        report(len(path), len(open_to_buy))
+        judged: dict[int, float] = {}
+        while (best := int(np.argmax(worth))) not in judged:
+            bought = costs.mask(open_to_buy[best])
+            judged[best] = left_out_error(x[:, have | bought], y, n_classes, weight)
+            price = max(costs.of(bought, bought=have), 1e-9)
+            worth[best] = (error - judged[best]) / price
+            if path and len(judged) >= MOST_JUDGED:
+                best = max(judged, key=lambda p: float(worth[p]))
+                break
+        if path and worth[best] <= 0:
             break
+        error, worth[best] = judged[best], -np.inf
+        have = have | costs.mask(open_to_buy[best])
+        path.append(have)
     return _spread(path, costs, n_stages)
 
 

@@ -60,7 +60,7 @@ def nested_sets(
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
     if dearest <= 0:
         return sets
-    start = min(max(2 * cheapest, 0.03 * costs.total), dearest)
+    start = min(max(cheapest, 0.02 * costs.total), dearest)
     paid = np.zeros(costs.n_features, bool)
     paid[free] = True
     for done, target in enumerate(np.geomspace(start, dearest, n_stages)):

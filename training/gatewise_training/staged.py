@@ -19,12 +19,15 @@ from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import labels, split
 from gatewise_training.errors import InputError
 from gatewise_training.families import FAMILIES, Bounds, family_of, judged_stage
-from gatewise_training.forward import forward_sets
+from gatewise_training.forward import forward_sets, purchases
 from gatewise_training.resampling import Resampling
 from gatewise_training.selection import nested_sets
 from gatewise_training.stage import Stage
 
 __all__ = ["StagedCascade"]
+
+FEW_PURCHASES = 32
+"""Up to so many things to buy, forward selection is cheap enough to be tried always."""
 
 
 class StagedCascade(Cascade):
@@ -49,7 +52,7 @@ class StagedCascade(Cascade):
         Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate` shall hold on
         new instances; rows are then set aside to certify it
         (:mod:`gatewise_training.guarantee`).
-    n_stages : int, default 8
+    n_stages : int, default 10
         Stages at most.
     families : sequence of str, default ("boosting", "extra-trees", "linear", "svm")
         Model families that each stage chooses from on judging rows.
@@ -95,7 +98,7 @@ class StagedCascade(Cascade):
         max_loss: float | None = 0.01,
         offload_rate: float | None = None,
         guarantee: float | None = None,
-        n_stages: int = 8,
+        n_stages: int = 10,
         max_stage_bytes: int | None = None,
         max_trees: int | None = None,
         families: Sequence[str] = ("boosting", "extra-trees", "linear", "svm"),
@@ -163,7 +166,9 @@ class StagedCascade(Cascade):
         plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
         n, seed = self.n_stages, problem.seed
         ladders = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
-        if not self.allow_missing:
+        # with many classes a penalty may jump from no feature to nearly all
+        poor = len(ladders[0]) <= n // 2
+        if not self.allow_missing and (poor or len(purchases(costs)) <= FEW_PURCHASES):
             ladders.append(
                 forward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)
             )
