@@ -53,7 +53,7 @@ def forward_sets(
     n_classes: int,
     *,
     n_stages: int,
-    largest: float = 1.0,
+    largest: float = 0.75,
     seed: int = 0,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[NDArray[np.intp]]:
@@ -67,8 +67,9 @@ def forward_sets(
     n_classes : int
     n_stages : int
         Sets at most; their costs spread geometrically.
-    largest : float, default 1.0
-        Share of the cost of all features at which to stop.
+    largest : float, default 0.75
+        Share of the cost of all features at which to stop. A small machine may think that
+        more features only hurt; a stage's larger one knows better.
     seed : int
     report : callable (done, total)
 
@@ -96,8 +97,6 @@ def forward_sets(
             if path and len(judged) >= MOST_JUDGED:
                 best = max(judged, key=lambda p: float(worth[p]))
                 break
-        if path and worth[best] <= 0:
-            break
         error, worth[best] = judged[best], -np.inf
         have = have | costs.mask(open_to_buy[best])
         path.append(have)
