@@ -8,9 +8,13 @@ from gatewise_training._lazy import lazy_names
 
 if TYPE_CHECKING:
     from gatewise_training.adapt.gbrt import AdaptGBRT
+    from gatewise_training.adapt.l1 import L1Cascade
     from gatewise_training.adapt.lin import AdaptLin
+    from gatewise_training.adapt.lstsq import AdaptLstsq
+    from gatewise_training.confidence import ConfidenceCascade
     from gatewise_training.costs import CloudPrices, FeatureCosts
     from gatewise_training.frontier import Frontier, FrontierDisplay, OperatingPoint
+    from gatewise_training.greedy_miser import GreedyMiser
     from gatewise_training.high_cost import HighCostModel
     from gatewise_training.staged import StagedCascade
 
@@ -19,11 +23,15 @@ __version__ = "0.1.0"
 __all__ = [
     "AdaptGBRT",
     "AdaptLin",
+    "AdaptLstsq",
     "CloudPrices",
+    "ConfidenceCascade",
     "FeatureCosts",
     "Frontier",
     "FrontierDisplay",
+    "GreedyMiser",
     "HighCostModel",
+    "L1Cascade",
     "OperatingPoint",
     "StagedCascade",
 ]
@@ -33,11 +41,15 @@ __getattr__, __dir__ = lazy_names(
     {
         "AdaptGBRT": "adapt.gbrt",
         "AdaptLin": "adapt.lin",
+        "AdaptLstsq": "adapt.lstsq",
         "CloudPrices": "costs",
+        "ConfidenceCascade": "confidence",
         "FeatureCosts": "costs",
         "Frontier": "frontier",
         "FrontierDisplay": "frontier",
+        "GreedyMiser": "greedy_miser",
         "HighCostModel": "high_cost",
+        "L1Cascade": "adapt.l1",
         "OperatingPoint": "frontier",
         "StagedCascade": "staged",
     },

@@ -15,6 +15,9 @@ _METHODS = {
     "staged": ("gatewise_training.staged", "StagedCascade"),
     "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT"),
     "adapt-lin": ("gatewise_training.adapt.lin", "AdaptLin"),
+    "adapt-lstsq": ("gatewise_training.adapt.lstsq", "AdaptLstsq"),
+    "l1": ("gatewise_training.adapt.l1", "L1Cascade"),
+    "confidence": ("gatewise_training.confidence", "ConfidenceCascade"),
 }
 
 
@@ -24,7 +27,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> names()
-    ('staged', 'adapt-gbrt', 'adapt-lin')
+    ('staged', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
     """
     return tuple(_METHODS)
 

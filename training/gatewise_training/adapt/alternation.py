@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.adapt.base import Sample
+from gatewise_training.adapt.base import Sample, prior_margins
 from gatewise_training.adapt.distance import Distance, Free, KullbackLeibler
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
@@ -22,7 +22,7 @@ from gatewise_training.adapt.prox_newton import newton_step
 from gatewise_training.linear import LinearModel
 from gatewise_training.losses import one_hot
 
-__all__ = ["alternate", "fit_path", "standardisation"]
+__all__ = ["alternate", "fit_path", "pose", "standardisation"]
 
 Array = NDArray[np.float64]
 
@@ -56,6 +56,31 @@ def fit_path(
     list of LinearModel
         Margins of f1 and, last, the stop score -g, in the order of falling shares.
     """
+    problem, pair, mean, scale = pose(sample, distance.curvature_bound)
+    critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
+    models = []
+    for share in sorted(shares, reverse=True):
+        posed = replace(problem, gamma=share * critical)
+        pair, _ = alternate(
+            posed, sample.f0_loss, p_full, pair, tol=tol, most=most, distance=distance
+        )
+        models.append(_flat(pair, mean, scale))
+    return models
+
+
+def pose(
+    sample: Sample, gate_curvature: float = 0.0
+) -> tuple[MStep, LinearPair, NDArray[np.float32], NDArray[np.float32]]:
+    """Pose the problem of a sample without a penalty and with every row kept.
+
+    Returns
+    -------
+    problem : MStep
+    pair : LinearPair
+        The best that buys nothing, the gate undecided.
+    mean, scale : ndarray of float32, shape (n_features,)
+        How the features were standardised.
+    """
     mean, scale = standardisation(sample.x)
     z = ((sample.x - mean) * scale).astype(np.float64)
     target = one_hot(sample.y, sample.n_classes)
@@ -67,18 +92,10 @@ def fit_path(
         weight=sample.weight,
         costs=sample.costs,
         gamma=0.0,
-        lipschitz=curvature_bound(z, sample.weight, n_margins, distance.curvature_bound),
+        lipschitz=curvature_bound(z, sample.weight, n_margins, gate_curvature),
     )
-    pair = _intercepts(problem, n_margins)
-    critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
-    models = []
-    for share in sorted(shares, reverse=True):
-        posed = replace(problem, gamma=share * critical)
-        pair, _ = alternate(
-            posed, sample.f0_loss, p_full, pair, tol=tol, most=most, distance=distance
-        )
-        models.append(_flat(pair, mean, scale))
-    return models
+    start = np.append(prior_margins(target, sample.weight), 0.0)
+    return problem, LinearPair(np.zeros((z.shape[1], n_margins + 1)), start), mean, scale
 
 
 def alternate(
@@ -156,15 +173,6 @@ def standardisation(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArra
     spread = x.std(axis=0, dtype=np.float64)
     scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
     return mean.astype(np.float32), scale.astype(np.float32)
-
-
-def _intercepts(problem: MStep, n_margins: int) -> LinearPair:
-    """The best pair that buys nothing, with every row kept and the gate undecided."""
-    weights = np.zeros((problem.z.shape[1], n_margins + 1))
-    share = np.average(problem.target, weights=problem.weight, axis=0)
-    share = np.clip(share, 1e-12, 1.0 - 1e-12)
-    bias = np.log(share / (1.0 - share)) if n_margins == 1 else np.log(share)
-    return LinearPair(weights, np.append(bias, 0.0))
 
 
 def _flat(pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> LinearModel:

@@ -22,7 +22,7 @@ from gatewise_training.resampling import Rows
 from gatewise_training.stage import Stage
 from gatewise_training.sweep import sweep
 
-__all__ = ["Adapt", "Sample"]
+__all__ = ["Adapt", "Sample", "prior_margins"]
 
 LOG_FLOOR = 1e-12
 """Probabilities below this count as this: f0 may be certain and wrong."""
@@ -65,6 +65,13 @@ class Sample:
         weight = self.weight[rows] / self.weight[rows].mean()
         x, y, f0_loss = self.x[rows], self.y[rows], self.f0_loss[rows]
         return Sample(x, y, weight, f0_loss, self.n_classes, self.costs)
+
+
+def prior_margins(target: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Margins of the best constant model: the classes' log odds, shape (n_margins,)."""
+    share = np.clip(np.average(target, weights=weight, axis=0), 1e-6, 1.0 - 1e-6)
+    out = np.log(share / (1.0 - share)) if len(share) == 1 else np.log(share)
+    return np.asarray(out, np.float64)
 
 
 class Adapt(Cascade):

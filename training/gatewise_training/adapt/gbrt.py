@@ -26,7 +26,7 @@ class AdaptGBRT(Adapt):
 
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
+    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate, guarantee,
     allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7)
@@ -60,6 +60,7 @@ class AdaptGBRT(Adapt):
         budget: float | None = None,
         max_loss: float | None = 0.01,
         offload_rate: float | None = None,
+        guarantee: float | None = None,
         p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7),
         penalties: Sequence[float] = (0.1, 0.025, 0.0063, 0.0016, 0.0004, 0.0001),
         n_rounds: int = 100,
@@ -79,6 +80,7 @@ class AdaptGBRT(Adapt):
         self.budget = budget
         self.max_loss = max_loss
         self.offload_rate = offload_rate
+        self.guarantee = guarantee
         self.p_full = p_full
         self.penalties = penalties
         self.n_rounds = n_rounds

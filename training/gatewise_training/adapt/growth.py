@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from gatewise_training.adapt.base import Sample
+from gatewise_training.adapt.base import Sample, prior_margins
 from gatewise_training.adapt.qstep import q_step
 from gatewise_training.boosting import CoupledBooster
 from gatewise_training.losses import (
@@ -27,7 +27,7 @@ from gatewise_training.losses import (
 )
 from gatewise_training.trees import TreeEnsemble
 
-__all__ = ["Growth", "grow", "prior_margins"]
+__all__ = ["Growth", "grow"]
 
 Array = NDArray[np.float64]
 
@@ -112,13 +112,6 @@ def grow(
     start = np.zeros(trees.n_outputs, np.float32)
     start[: len(base)] = base
     return replace(trees, base=start)
-
-
-def prior_margins(target: Array, weight: Array) -> Array:
-    """Margins of the best constant model: the classes' log odds, shape (n_margins,)."""
-    share = np.clip(np.average(target, weights=weight, axis=0), 1e-6, 1.0 - 1e-6)
-    out: Array = np.log(share / (1.0 - share)) if len(share) == 1 else np.log(share)
-    return out
 
 
 class _Derivatives:

@@ -25,7 +25,7 @@ class AdaptLin(Adapt):
 
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
+    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate, guarantee,
     random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -34,7 +34,7 @@ class AdaptLin(Adapt):
         ``gamma`` as shares of the critical one, at which nothing is bought; swept.
     max_alternations : int, default 300
         Alternations at most for each setting: a q-step and a Newton step of the M-step.
-    tol : float, default 1e-5
+    tol : float, default 1e-4
         Fall of the objective that ends the alternation, once the M-step's KKT residual is
         below 10 times it.
 
@@ -56,10 +56,11 @@ class AdaptLin(Adapt):
         budget: float | None = None,
         max_loss: float | None = 0.01,
         offload_rate: float | None = None,
+        guarantee: float | None = None,
         p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7, 0.9),
         penalties: Sequence[float] = (0.7, 0.4, 0.2, 0.1, 0.04, 0.015, 0.004, 0.001),
         max_alternations: int = 300,
-        tol: float = 1e-5,
+        tol: float = 1e-4,
         random_state: Any = None,
         n_jobs: int | None = None,
         verbose: int = 0,
@@ -70,6 +71,7 @@ class AdaptLin(Adapt):
         self.budget = budget
         self.max_loss = max_loss
         self.offload_rate = offload_rate
+        self.guarantee = guarantee
         self.p_full = p_full
         self.penalties = penalties
         self.max_alternations = max_alternations

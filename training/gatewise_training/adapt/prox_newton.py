@@ -76,7 +76,10 @@ class _Quadratic:
         self._wide, self._bend = wide, bend
         self._moments: Array | None = None
         if wide.shape[1] <= WIDE:
-            self._moments = np.stack([(wide * b[:, None]).T @ wide for b in bend.T])
+            # half the work, and a model needs no more digits than that
+            small, scaled = wide.astype(np.float32), (wide.shape[0] * bend).astype(np.float32)
+            moments = np.stack([(small * b[:, None]).T @ small for b in scaled.T])
+            self._moments = moments.astype(np.float64) / wide.shape[0]
             steepest = self._moments.diagonal(axis1=1, axis2=2).max()
         else:
             steepest = ((wide**2).T @ bend).max()

@@ -9,13 +9,11 @@ Over q in [0, 1]^n with weighted mean(q) <= p_full it minimises one of
   losses alone (Adapt-LSTSQ): a problem in one dimension for each row,
   :func:`q_step_log_odds`.
 
-In both the bound on the mean has one multiplier ``beta >= 0`` for all rows, found by Brent's
-method: offloading a row costs ``B + beta``.
+In both the bound on the mean has one multiplier ``beta >= 0`` for all rows: offloading a row
+costs ``B + beta``.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +62,11 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
     share = _shares(len(gain), weight)
     # at this beta every q is below p_full / (1 + p_full)
     top = float(gain.max()) - float(np.log(p_full))
-    beta = _multiplier(lambda beta: float(share @ expit(gain - beta)), p_full, top)
+
+    def excess(beta: float) -> float:
+        return float(share @ expit(gain - beta)) - p_full
+
+    beta = 0.0 if excess(0.0) <= 0.0 else brentq(excess, 0.0, top, xtol=1e-13, rtol=1e-15)
     return np.asarray(expit(gain - beta), np.float64)
 
 
@@ -74,7 +76,8 @@ def q_step_log_odds(
     """Log odds of the offload probabilities that are best for a squared distance to the gate.
 
     Each row's ``t = log(q / (1 - q))`` is the global minimum of
-    ``(B - A + beta) sigmoid(t) + (t - g)^2``, found by Newton's method inside a bracket.
+    ``(B - A + beta) sigmoid(t) + (t - g)^2``. Both t and beta are found by Newton's method
+    inside brackets.
     Where the losses differ by more than 20.8 nats that function has two minima, and as beta
     rises such a row jumps from one to the other: the bound is met, but not always with
     equality.
@@ -103,21 +106,26 @@ def q_step_log_odds(
         raise InputError(f"p_full must be in (0, 1] for a squared distance, not {p_full}")
     share = _shares(len(g), weight)
 
-    t = g  # each search starts where the last one ended
-
-    def mean_at(beta: float) -> float:
-        nonlocal t
-        t = _best_log_odds(offload - keep + beta, g, t)
-        return float(share @ expit(t))
-
-    top = 1.0
-    while mean_at(top) > p_full:
-        top *= 4.0
-    beta = _multiplier(mean_at, p_full, top)
-    nudge = 1e-13 * top
-    while mean_at(beta) > p_full + 1e-12:  # at a jump: the side that meets the bound
-        beta, nudge = beta + nudge, 2.0 * nudge
-    return _best_log_odds(offload - keep + beta, g, t)
+    gap, t, low, high, beta = offload - keep, g, 0.0, np.inf, 0.0
+    for _ in range(200):
+        t = _best_log_odds(gap + beta, g, t)
+        p, rest = expit(t), expit(-t)
+        excess = float(share @ p) - p_full
+        if abs(excess) <= 1e-13 or (excess < 0.0 and beta == 0.0):
+            break
+        low, high = (beta, high) if excess > 0.0 else (low, beta)
+        # the mean's derivative by beta, through each row's t
+        bend = np.maximum(2.0 + (gap + beta) * p * rest * (rest - p), 1e-6)
+        ahead = beta + excess / float(share @ ((p * rest) ** 2 / bend))
+        if not low < ahead < high:
+            ahead = 2.0 * low + 1.0 if high == np.inf else 0.5 * (low + high)
+        if (
+            np.isfinite(high) and high - low <= 1e-13 * high
+        ):  # a jump: take the side that meets the bound
+            t = _best_log_odds(gap + high, g, t)
+            break
+        beta = ahead
+    return t
 
 
 def entropy(q: Array) -> Array:
@@ -127,13 +135,6 @@ def entropy(q: Array) -> Array:
 
 def _shares(n: int, weight: Array | None) -> Array:
     return np.full(n, 1.0 / n) if weight is None else weight / weight.sum()
-
-
-def _multiplier(mean_at: Callable[[float], float], p_full: float, top: float) -> float:
-    """Smallest ``beta`` in [0, top] at which the falling `mean_at` is at most `p_full`."""
-    if mean_at(0.0) <= p_full:
-        return 0.0
-    return float(brentq(lambda beta: mean_at(beta) - p_full, 0.0, top, xtol=1e-13, rtol=1e-15))
 
 
 def _best_log_odds(d: Array, g: Array, near: Array) -> Array:

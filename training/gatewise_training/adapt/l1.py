@@ -1,0 +1,164 @@
+"""The L1 baseline of the Adapt paper: choose features first, then fit f1, then the gate.
+
+Nan & Saligrama, NIPS 2017, section 5: "first perform a L1-regularized logistic regression on
+all data to identify a relevant, sparse subset of features; then learn f1 using training data
+restricted to the identified feature(s); finally, learn g based on the correctness of f1
+predictions as pseudo labels". Features are chosen without the gate in mind: what Adapt-LIN
+adds is to choose them for both together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.adapt.alternation import pose
+from gatewise_training.adapt.base import Sample
+from gatewise_training.adapt.group_lasso import smallest_zero_penalty
+from gatewise_training.boosting import link_of
+from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.cascade import Cascade
+from gatewise_training.costs import CloudPrices, FeatureCosts
+from gatewise_training.decision import labels
+from gatewise_training.errors import InputError
+from gatewise_training.linear import LinearModel
+from gatewise_training.resampling import Rows
+from gatewise_training.stage import Stage
+from gatewise_training.sweep import sweep
+
+__all__ = ["L1Cascade"]
+
+Array = NDArray[np.float64]
+
+
+class L1Cascade(Cascade):
+    """Features chosen by L1 logistic regression; f1 and then a gate fitted on them.
+
+    Parameters
+    ----------
+    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate, guarantee,
+    random_state, n_jobs, verbose
+        As for :class:`StagedCascade`.
+    penalties : sequence of float, default 12 values from 0.9 to 0.001
+        Strength of the L1 penalty as shares of the critical one, at which nothing is chosen;
+        swept.
+
+    Notes
+    -----
+    Features are standardised; NaN is not a value to a linear model. Prices weigh the penalty,
+    and a group's shared price is a group penalty, as in :class:`AdaptLin`. For M > 2 classes a
+    feature's M weights are penalised by their length, so that they leave together. f1 and the
+    gate are logistic regressions with scikit-learn's default ridge penalty; the gate learns
+    where f1 errs on the training rows. Its threshold is refitted on judging rows.
+    """
+
+    allow_missing = False
+
+    def __init__(
+        self,
+        high_cost_model: Any = None,
+        feature_costs: FeatureCosts | None = None,
+        *,
+        cloud_prices: CloudPrices | None = None,
+        budget: float | None = None,
+        max_loss: float | None = 0.01,
+        offload_rate: float | None = None,
+        guarantee: float | None = None,
+        penalties: Sequence[float] = (
+            0.9, 0.5, 0.27, 0.15, 0.08, 0.045, 0.025, 0.014, 0.008, 0.004, 0.002, 0.001,
+        ),
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:  # fmt: skip
+        self.high_cost_model = high_cost_model
+        self.feature_costs = feature_costs
+        self.cloud_prices = cloud_prices
+        self.budget = budget
+        self.max_loss = max_loss
+        self.offload_rate = offload_rate
+        self.guarantee = guarantee
+        self.penalties = penalties
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        path = _Path(Sample.of(problem), tuple(sorted(self.penalties, reverse=True)))
+        return sweep(problem, [path], "sweeping the penalty")
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if not len(self.penalties) or not all(0.0 <= c < np.inf for c in self.penalties):
+            raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
+
+
+@dataclass(frozen=True, eq=False)
+class _Path:
+    """The fits of all penalties, on any rows."""
+
+    sample: Sample
+    shares: tuple[float, ...]
+
+    def __call__(self, rows: Rows) -> list[Stage]:
+        sample = self.sample.take(rows)
+        problem, pair, mean, scale = pose(sample)
+        problem = replace(problem, gate=_NoGate())
+        critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
+        stages = []
+        for share in self.shares:
+            pair = replace(problem, gamma=share * critical).solve(pair, tol=1e-4, max_iter=200)
+            chosen = np.flatnonzero(pair.weights.any(axis=1))
+            weights, bias = _fit_on(chosen, problem.z, sample)
+            flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
+            stages.append(Stage.of(flat, link_of(sample.n_classes), "column"))
+        return stages
+
+
+class _NoGate:
+    """The loss of a gate that is not there."""
+
+    def value(self, g: Array) -> Array:
+        return np.zeros_like(g)
+
+    slope = curvature = value
+
+
+def _fit_on(chosen: Rows, z: Array, sample: Sample) -> tuple[Array, Array]:
+    """Weights of f1 and, last, of the stop score -g, shape (n_features, n_outputs), and biases."""
+    part, y, weight, n_classes = z[:, chosen], sample.y, sample.weight, sample.n_classes
+    f1, f1_bias = _logistic(part, y, weight, n_classes)
+    wrong = (labels((part @ f1 + f1_bias).astype(np.float32)) != y).astype(np.int64)
+    gate, gate_bias = _logistic(part, wrong, weight, 2)
+    weights = np.zeros((z.shape[1], f1.shape[1] + 1))
+    weights[chosen] = np.column_stack([f1, -gate])
+    return weights, np.append(f1_bias, -gate_bias)
+
+
+def _logistic(z: Array, y: NDArray[np.int64], weight: Array, n_classes: int) -> tuple[Array, Array]:
+    """Weights (n_features, n_margins) and biases of a logistic regression.
+
+    A class that no row has gets the log odds of half a row; one class only, or no feature,
+    leaves the classes' log odds.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    counts = np.bincount(y, weight, minlength=n_classes)
+    prior = np.log(np.maximum(counts, 0.5))
+    seen = np.flatnonzero(counts)
+    weights, bias = np.zeros((z.shape[1], n_classes)), prior.copy()
+    if z.shape[1] and len(seen) > 1:
+        model = LogisticRegression(C=1.0, max_iter=500, tol=1e-3).fit(z, y, sample_weight=weight)
+        slopes, level = model.coef_.T, model.intercept_
+        if len(seen) == 2:  # one margin, of the second class against the first
+            slopes, level = slopes * [[0.0, 1.0]], np.append(0.0, level)
+        weights[:, seen], bias[seen] = slopes, level
+        unseen = np.setdiff1d(np.arange(n_classes), seen)
+        bias[unseen] = level.min() + prior[unseen] - prior[seen].max()
+    if n_classes > 2:
+        return weights, bias
+    return np.diff(weights, axis=1), np.diff(bias)

@@ -1,0 +1,51 @@
+"""Adapt-LSTSQ: Adapt-LIN with a squared distance between the gate and the log odds of q.
+
+Nan & Saligrama (NIPS 2017, sections 3 and 4) name, beside the Kullback-Leibler divergence,
+"another symmetrized metric fitting g directly to the log odds ratio of q", and a third
+algorithm that uses it, described in a supplement that is not to be had. Reconstructed here:
+
+- the distance is ``D(q, g) = (log(q / (1 - q)) - g)^2``, with weight 1, as the text says;
+- OPT and the alternation are those of Adapt-LIN, and so is the penalty over the rows of
+  ``[f1, g]``, since the paper says that all of its algorithms minimise OPT alternately;
+- the losses of OPT stand alone in the q-step. In Adapt-LIN they meet the gate's log loss
+  there, which is part of the divergence that this distance replaces.
+
+The M-step then is a weighted logistic regression for f1 and least squares for g. The q-step is
+a problem in one dimension for each row, with one multiplier for the bound on the mean
+(:func:`gatewise_training.adapt.qstep.q_step_log_odds`).
+"""
+
+from __future__ import annotations
+
+from gatewise_training.adapt.distance import Distance, LogOdds
+from gatewise_training.adapt.lin import AdaptLin
+from gatewise_training.errors import InputError
+
+__all__ = ["AdaptLstsq"]
+
+
+class AdaptLstsq(AdaptLin):
+    """Linear gate and low-cost model; the gate fits the log odds of q by least squares.
+
+    Parameters
+    ----------
+    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate, guarantee,
+    random_state, n_jobs, verbose
+        As for :class:`StagedCascade`.
+    p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
+        Bounds on the mean offload probability, swept; above 0, where log odds are finite.
+    penalties, max_alternations, tol
+        As for :class:`AdaptLin`.
+
+    Notes
+    -----
+    What was reconstructed, since the paper's supplement is not available: the distance
+    ``(log(q / (1 - q)) - g)^2`` with weight 1, and that the rest is as in Adapt-LIN.
+    """
+
+    _distance: Distance = LogOdds()
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if min(self.p_full) == 0.0:
+            raise InputError("p_full must be above 0 for AdaptLstsq: log odds must be finite")
