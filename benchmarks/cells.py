@@ -227,12 +227,17 @@ def _source(name: str) -> Path | None:
         return None
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None):
-        return Path(str(loaded.__file__))
+        return _module(loaded.__file__)
     try:
         found = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return None
-    return Path(found.origin) if found and found.origin else None
+    return _module(found.origin) if found else None
+
+
+def _module(path: str | None) -> Path | None:
+    """A module's file; not a package's, which hands on names of all and decides nothing."""
+    return None if path is None or Path(path).name == "__init__.py" else Path(path)
 
 
 def _bare(tree: ast.Module) -> ast.Module:

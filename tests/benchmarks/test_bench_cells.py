@@ -75,6 +75,18 @@ def test_the_code_version_reaches_as_far_as_the_imports(tmp_path, monkeypatch):
     cells.code_version.cache_clear()
 
 
+def test_a_peer_does_not_depend_on_the_systems_it_is_compared_with(monkeypatch):
+    read = []
+    source = cells._source
+    monkeypatch.setattr(cells, "_source", lambda name: read.append(source(name)) or read[-1])
+    cells.code_version.cache_clear()
+    cells.code_version("benchmarks.peer_cegb")
+    names = {path.name for path in read if path}
+    assert {"peer_cegb.py", "boosters.py", "record.py", "resampling.py"} <= names
+    assert not names & {"__init__.py", "staged.py", "thresholds.py", "peer_catboost.py"}
+    cells.code_version.cache_clear()
+
+
 def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(Settings, "fits_of", 3)
     arguments = [
