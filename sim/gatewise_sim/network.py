@@ -270,12 +270,13 @@ class DelayProxy:
                     with contextlib.suppress(OSError):
                         writer.write_eof()
                     return
-                writer.write(chunk)
-                await writer.drain()
+                # Counted first: who has received a byte must find it counted.
                 if upward:
                     self.up_bytes += len(chunk)
                 else:
                     self.down_bytes += len(chunk)
+                writer.write(chunk)
+                await writer.drain()
 
         async with asyncio.TaskGroup() as group:
             group.create_task(write())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 from sklearn.datasets import make_classification
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC
 
 from gatewise_cloud.model import CloudModel
 from gatewise_edge import Device, InProcessLink
@@ -17,7 +20,12 @@ K = 10
 
 @pytest.mark.parametrize(
     ("cascade", "classes"),
-    [(StagedCascade, 2), (StagedCascade, 3), (AdaptGBRT, 3)],
+    [
+        (StagedCascade(families=("linear", "boosting")), 2),  # weaker than f0, so that some go up
+        (StagedCascade(families=("linear", "boosting")), 3),
+        (AdaptGBRT(), 3),
+    ],
+    ids=["StagedCascade-2", "StagedCascade-3", "AdaptGBRT-3"],
 )
 def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
     X, y = make_classification(
@@ -27,17 +35,21 @@ def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
     costs = FeatureCosts(
         np.linspace(0.1, 2, K), group=["g"] * 4 + ["h"] * 3 + [None] * 3, shared={"g": 3, "h": 1.7}
     )
-    system = cascade(
-        high_cost_model=RandomForestClassifier(50, random_state=0),
+    system = clone(cascade).set_params(
+        high_cost_model=make_pipeline(StandardScaler(), SVC(C=10.0)),
         feature_costs=costs,
         random_state=0,
-    ).fit(X[:600], y[:600])
+    )
+    system.fit(X[:600], y[:600])
     rows = X[600:]
     bundle = pack(system, tmp_path / "bundle", sample=X[:32])
     link = InProcessLink(CloudModel.from_bundle(bundle).answer)
     points = system.frontier_.points
     routes = set()
-    for budget in {points[0].cost, points[len(points) // 2].cost, points[-1].cost}:
+    hungriest = max(points, key=lambda p: p.offload_rate)
+    assert hungriest.offload_rate > 0.05
+    tried = (points[0], points[len(points) // 2], points[-1], hungriest)
+    for budget in {point.cost for point in tried}:
         chosen = system.at(budget=budget)
         wanted = chosen.operating_point_
         thresholds = [(p.thresholds, p.chain) for p in bundle.manifest.operating_points]

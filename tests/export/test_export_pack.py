@@ -102,7 +102,9 @@ def test_the_manifest_says_what_the_system_is(fitted: Any, tmp_path: Path) -> No
     assert manifest.cloud_prices() == system.cloud_prices_
     assert manifest.missing == system.missing_
     assert manifest.chains == tuple(tuple(manifest.chains[c]) for c in range(len(system.chains_)))
-    assert len(manifest.every_stage) == sum(map(len, system.chains_))
+    assert [len(chain) for chain in manifest.chains] == [len(chain) for chain in system.chains_]
+    distinct = {id(stage) for chain in system.chains_ for stage in chain}
+    assert len(manifest.every_stage) == len(distinct)
     for s, stage in enumerate(system.stages_):
         assert manifest.stage_inputs(s).tolist() == stage.features.tolist()
         assert manifest.stages[s].link == stage.link

@@ -41,7 +41,10 @@ def test_flat_models_come_back_out_of_their_graphs(fitted: Any) -> None:
 
 def test_another_operating_point_is_noticed(heart: Any, tmp_path: Path) -> None:
     bundle = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:20])
-    other = heart.system.at(budget=heart.system.operating_point_.cost / 2)
+    now = heart.system.operating_point_
+    points = [p for p in heart.system.frontier_.points if p.chain == now.chain]
+    other = heart.system.at(budget=max(points, key=lambda p: abs(p.cost - now.cost)).cost)
+    assert other.operating_point_.chain == now.chain
     report = verify(other, bundle, heart.rows)
     assert not report.agrees
     assert report.differing_decisions > 0
