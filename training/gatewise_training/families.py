@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.boosting import fit_boosting, link_of
+from gatewise_training.boosting import capacity, fit_boosting, link_of
 from gatewise_training.decision import Link
 from gatewise_training.kernel import fit_kernel
 from gatewise_training.linear import LinearModel
@@ -24,8 +24,8 @@ from gatewise_training.trees import NODE_BYTES, TreeEnsemble
 
 __all__ = ["FAMILIES", "Bounds", "family_of", "judged_stage"]
 
-LARGE_ROWS = 5000
-"""Above this many rows boosted trees may be large."""
+ROUNDS = 600
+"""Boosting rounds at most; held rows end them earlier."""
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ _Fitted = tuple[FlatModel, Link, int]
 
 
 def _boosting(task: _Task) -> _Fitted:
-    large = len(task.plan.fit_rows) > LARGE_ROWS
+    params = capacity(len(task.plan.fit_rows), task.n_classes)
     outputs = 1 if task.n_classes == 2 else task.n_classes
-    trees, leaves = task.bounds.tree_budget(300 * outputs, 63 if large else 15)
+    trees, leaves = task.bounds.tree_budget(ROUNDS * outputs, params["num_leaves"])
     held = task.held
     model, kept = fit_boosting(
         task.x_fit,
@@ -112,7 +112,7 @@ def _boosting(task: _Task) -> _Fitted:
         validation=None if held is None else (task.x[held], task.plan.y[held]),
         rounds=task.rounds or max(1, trees // outputs),
         seed=task.seed,
-        params={"num_leaves": leaves, "learning_rate": 0.15 if large else 0.1},
+        params=params | {"num_leaves": leaves},
     )
     return model, link_of(task.n_classes), kept
 

@@ -17,7 +17,7 @@ from gatewise_training.costs import FeatureCosts
 from gatewise_training.kernel import left_out_error
 from gatewise_training.resampling import Resampling
 
-__all__ = ["forward_sets", "purchases"]
+__all__ = ["forward_sets", "purchases", "spread"]
 
 ROWS = 1200
 """Rows that judge candidates."""
@@ -100,10 +100,10 @@ def forward_sets(
         error, worth[best] = judged[best], -np.inf
         have = have | costs.mask(open_to_buy[best])
         path.append(have)
-    return _spread(path, costs, n_stages)
+    return spread(path, costs, n_stages)
 
 
-def _spread(
+def spread(
     path: list[NDArray[np.bool_]], costs: FeatureCosts, n_stages: int
 ) -> list[NDArray[np.intp]]:
     """Pick sets whose costs are spread geometrically, the first and the last among them."""

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training import _onnxruntime
-from gatewise_training.boosting import fit_boosting, link_of
+from gatewise_training.boosting import capacity, fit_boosting, link_of
 from gatewise_training.decision import Link, labels, probabilities
 from gatewise_training.errors import InputError
 from gatewise_training.resampling import Resampling, Rows, cross_fit
@@ -231,9 +231,7 @@ def _calibrated_svm(scaler: Any) -> Any:
 
 
 def _boosting_fit(plan: Resampling, n_classes: int, seed: int) -> Fit:
-    # 127 leaves at rate 0.2 is a strong f0 on large data; small data wants small trees
-    large = len(plan.fit_rows) > 5000
-    params = {"num_leaves": 127, "learning_rate": 0.2} if large else {"num_leaves": 15}
+    params = capacity(len(plan.fit_rows), n_classes)
 
     def fit(rows: Rows, held: Rows | None, rounds: int | None) -> HighCostModel:
         trees, kept = fit_boosting(
@@ -242,7 +240,7 @@ def _boosting_fit(plan: Resampling, n_classes: int, seed: int) -> Fit:
             n_classes,
             weight=plan.weight[rows],
             validation=None if held is None else (plan.x[held], plan.y[held]),
-            rounds=rounds or 400,
+            rounds=rounds or 600,
             seed=seed,
             params=params,
         )

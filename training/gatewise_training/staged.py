@@ -7,27 +7,31 @@ of several model families answers if its margin is wide enough, else the next st
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-import joblib
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_training.backward import backward_sets
 from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.cascade import Cascade
+from gatewise_training.contest import Contest, Winner
 from gatewise_training.costs import CloudPrices, FeatureCosts
-from gatewise_training.decision import labels, split
 from gatewise_training.errors import InputError
-from gatewise_training.families import FAMILIES, Bounds, family_of, judged_stage
+from gatewise_training.families import FAMILIES, Bounds, family_of
 from gatewise_training.forward import forward_sets, purchases
-from gatewise_training.resampling import Resampling
 from gatewise_training.selection import nested_sets
-from gatewise_training.stage import Stage
 
 __all__ = ["StagedCascade"]
 
 FEW_PURCHASES = 32
 """Up to so many things to buy, forward selection is cheap enough to be tried always."""
+
+PROBES = {"low": 6, "normal": 3, "high": 1}
+"""By effort: on large data every so many feature sets try all families."""
+
+ROWS_A_STAGE = 50
+"""Judging rows that a stage must have: a threshold is a parameter too."""
 
 
 class StagedCascade(Cascade):
@@ -53,7 +57,10 @@ class StagedCascade(Cascade):
         new instances; rows are then set aside to certify it
         (:mod:`gatewise_training.guarantee`).
     n_stages : int, default 10
-        Stages at most.
+        Stages at most; on few rows fewer, one for 50 judging rows.
+    effort : {"normal", "low", "high"}
+        Time for the search. On more than 5,000 rows low and normal try every model family on
+        some feature sets only, and low leaves forward selection out.
     families : sequence of str, default ("boosting", "extra-trees", "linear", "svm")
         Model families that each stage chooses from on judging rows.
     max_stage_bytes, max_trees : int, optional
@@ -99,6 +106,7 @@ class StagedCascade(Cascade):
         offload_rate: float | None = None,
         guarantee: float | None = None,
         n_stages: int = 10,
+        effort: Literal["low", "normal", "high"] = "normal",
         max_stage_bytes: int | None = None,
         max_trees: int | None = None,
         families: Sequence[str] = ("boosting", "extra-trees", "linear", "svm"),
@@ -115,6 +123,7 @@ class StagedCascade(Cascade):
         self.offload_rate = offload_rate
         self.guarantee = guarantee
         self.n_stages = n_stages
+        self.effort = effort
         self.families = families
         self.max_stage_bytes = max_stage_bytes
         self.max_trees = max_trees
@@ -129,22 +138,19 @@ class StagedCascade(Cascade):
         return tuple(family_of(stage) for stage in self.stages_)
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
-        plan, n_classes = problem.plan, problem.n_classes
         ladders = self._ladders(problem)
-        sets = list({tuple(chosen): chosen for ladder in ladders for chosen in ladder}.values())
-        bounds = Bounds(self.max_stage_bytes, self.max_trees)
-        names = ("boosting",) if self.allow_missing else tuple(self.families)
-        jobs = [(chosen, name) for chosen in sets for name in names]
-        fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
-            joblib.delayed(judged_stage)(plan, name, chosen, n_classes, problem.seed, bounds)
-            for chosen, name in jobs
+        contest = Contest(
+            problem.plan,
+            problem.costs,
+            problem.n_classes,
+            ("boosting",) if self.allow_missing else tuple(self.families),
+            Bounds(self.max_stage_bytes, self.max_trees),
+            problem.seed,
+            problem.n_jobs,
+            lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
+            PROBES[self.effort],
         )
-        best: dict[tuple[int, ...], tuple[float, Stage, NDArray[np.float32]]] = {}
-        for done, ((chosen, _), (stage, outputs)) in enumerate(zip(jobs, fitted, strict=True)):
-            problem.report(len(jobs) + done, 2 * len(jobs), "fitting stages")
-            regret = _regret(plan, stage, outputs)
-            if bounds.admit(stage) and regret < best.get(tuple(chosen), (np.inf,))[0]:
-                best[tuple(chosen)] = regret, stage, outputs
+        best = contest.winners([chosen for ladder in ladders for chosen in ladder])
         if not best:
             raise InputError(
                 f"no stage fits max_stage_bytes={self.max_stage_bytes}, "
@@ -152,30 +158,35 @@ class StagedCascade(Cascade):
             )
         chains = []
         for ladder in ladders:
-            steps = [best[tuple(chosen)] for chosen in ladder if tuple(chosen) in best]
+            steps = [best[s] for s in (tuple(c.tolist()) for c in ladder) if s in best]
             if steps:
-                chains.append(Chain(tuple(s for _, s, _ in steps), tuple(o for _, _, o in steps)))
+                chains.append(_chain(steps))
         return chains
 
     def _ladders(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
-        """Nested feature sets, found in two ways; what both find is fitted once."""
+        """Nested feature sets, found in three ways; what several find is fitted once."""
 
         def report(done: int, total: int) -> None:
             problem.report(done, 2 * total, "choosing features")
 
         plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
-        n, seed = self.n_stages, problem.seed
+        seed = problem.seed
+        n = max(1, min(self.n_stages, len(plan.held) // ROWS_A_STAGE))
         ladders = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
         # with many classes a penalty may jump from no feature to nearly all
         poor = len(ladders[0]) <= n // 2
-        if not self.allow_missing and (poor or len(purchases(costs)) <= FEW_PURCHASES):
+        few = len(purchases(costs)) <= FEW_PURCHASES and self.effort != "low"
+        if not self.allow_missing and (poor or few):
             ladders.append(
                 forward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)
             )
+        ladders.append(backward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report))
         return [ladder for ladder in ladders if ladder]
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        if self.effort not in PROBES:
+            raise InputError(f"effort must be one of {list(PROBES)}, not {self.effort!r}")
         if self.n_stages < 1:
             raise InputError(f"n_stages must be at least 1, not {self.n_stages}")
         for name in ("max_stage_bytes", "max_trees"):
@@ -187,9 +198,5 @@ class StagedCascade(Cascade):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 
-def _regret(plan: Resampling, stage: Stage, outputs: NDArray[np.float32]) -> float:
-    """Area under the risk-coverage curve: how wrong a stage is where it is sure."""
-    margins, score = split(outputs, stage.score)
-    wrong = (labels(margins) != plan.y[plan.held]) * plan.weight[plan.held]
-    by_confidence = wrong[np.argsort(-score, kind="stable")]
-    return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))
+def _chain(steps: Sequence[Winner]) -> Chain:
+    return Chain(tuple(w.stage for w in steps), tuple(w.held_outputs for w in steps))
