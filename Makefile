@@ -7,8 +7,8 @@ STAMP := $(VENV)/.installed
 export OMP_NUM_THREADS ?= 1
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee docs install \
-	clean mosquitto
+.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit docs \
+	install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -50,6 +50,9 @@ bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable
 
 bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 	$(BIN)/python -m benchmarks.bench_guarantee
+
+bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
+	$(BIN)/python -m benchmarks.bench_fit
 
 docs: $(STAMP)   ## the reference of every public name, as pages in site/
 	$(BIN)/python -m pdoc -d numpy -o site gatewise_training gatewise_export gatewise_edge gatewise_cloud gatewise_sim

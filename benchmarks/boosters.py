@@ -62,18 +62,21 @@ class Booster:
         return sum(21 * (2 * int(tree["num_leaves"]) - 1) for tree in trees)
 
 
-def capacities(n_rows: int, n_classes: int) -> list[dict[str, Any]]:
+def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict[str, Any]]:
     """Settings that every peer may choose from on validation.
 
     Large sets get the high-cost model's: 127 leaves, for many classes 31 a class, which is as
-    accurate there. On small sets large trees overfit, so that both small and middling are tried.
+    accurate there. On small sets large trees overfit, so that both small and middling are tried;
+    on large ones with noisy labels all three.
     """
-    if n_rows > LARGE:
-        return [{"num_leaves": 127 if n_classes == 2 else 31, "learning_rate": 0.2}]
-    return [
+    small = [
         {"num_leaves": 7, "learning_rate": 0.1},
         {"num_leaves": 31, "learning_rate": 0.1},
     ]
+    if n_rows <= LARGE:
+        return small
+    large = [{"num_leaves": 127 if n_classes == 2 else 31, "learning_rate": 0.2}]
+    return [*large, *small] if noisy else large
 
 
 def booster_fit(

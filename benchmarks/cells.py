@@ -112,7 +112,7 @@ def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
         outcome = peers.solve(cell.method, task)
         folds.append(
             {
-                "n_test": len(fold.test[1]),
+                "n_test": len(fold.truth),
                 "points": [[getattr(p, c) for c in COLUMNS] for p in outcome.points],
                 "own": outcome.own and [getattr(outcome.own, c) for c in COLUMNS],
                 "seconds": outcome.seconds,

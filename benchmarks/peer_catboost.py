@@ -31,8 +31,8 @@ class _Model:
     used: NDArray[np.intp]
     nbytes: int
 
-    def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        return np.asarray(self.model.predict(x), float).ravel().astype(np.int64)
+    def proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        return np.asarray(self.model.predict_proba(x), np.float64)
 
 
 def first_use(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -> list[Point]:
@@ -42,25 +42,31 @@ def first_use(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: i
     the group. The cost is counted with groups.
     """
     costs, points = problem.costs, []
-    for capacity in _capacities(len(plan.fit_rows), problem.n_classes):
+    judges, truth = fold.held(plan), fold.truth
+    choices = _capacities(len(plan.fit_rows), problem.n_classes, problem.noisy)
+    for capacity in choices:
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             fit = _fit(plan, costs, capacity, strength, seed)
-            model, held = cross_fit(plan, fit, lambda m, rows: m.labels(plan.x[rows]))
+            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
             cost = costs.of(model.used)
-            pairs = (held, plan.y[plan.held]), (model.labels(fold.test[0]), fold.test[1])
+            said = truth.answers(model.proba(fold.test[0]))
+            pairs = (judges.answers(held), judges), (said, truth)
             return cost, Point.single(*pairs, cost, model.nbytes)
 
         points += spread(evaluate, *RANGE, fits)
     return points
 
 
-def _capacities(n_rows: int, n_classes: int) -> list[dict[str, Any]]:
-    if n_rows > LARGE and n_classes == 2:
-        return [{"depth": 8, "learning_rate": 0.25, "iterations": 600}]
-    if n_rows > LARGE:
-        return [{"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}]
-    return [{"depth": depth, "learning_rate": 0.1, "iterations": 400} for depth in (3, 6)]
+def _capacities(n_rows: int, n_classes: int, noisy: bool) -> list[dict[str, Any]]:
+    small = [{"depth": depth, "learning_rate": 0.1, "iterations": 400} for depth in (3, 6)]
+    if n_rows <= LARGE:
+        return small
+    if n_classes == 2:
+        large = {"depth": 8, "learning_rate": 0.25, "iterations": 600}
+    else:
+        large = {"depth": 6, "learning_rate": 0.3, "iterations": 250, "border_count": 64}
+    return [large, *small] if noisy else [large]
 
 
 def _fit(

@@ -27,7 +27,9 @@ def coupled(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int
     not know: without it the peer could not compete on priced groups.
     """
     costs, points = problem.costs, []
-    for capacity in capacities(len(plan.fit_rows), problem.n_classes):
+    judges, truth = fold.held(plan), fold.truth
+    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    for capacity in choices:
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             penalty = _first_use(costs, np.zeros(costs.n_features, bool), strength)
@@ -40,10 +42,10 @@ def coupled(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int
                 seed=seed,
                 callback=_lift_groups(costs, strength) if costs.shared.any() else None,
             )
-            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]).argmax(1))
+            model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
             cost = costs.of(model.used())
-            said = model.proba(fold.test[0]).argmax(1)
-            pairs = (held, plan.y[plan.held]), (said, fold.test[1])
+            said = truth.answers(model.proba(fold.test[0]))
+            pairs = (judges.answers(held), judges), (said, truth)
             return cost, Point.single(*pairs, cost, model.nbytes)
 
         points += spread(evaluate, *_range(plan, costs), fits)
@@ -57,7 +59,9 @@ def lazy(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -
     feature is priced at its own and its group's price, spread over the group.
     """
     costs, points = problem.costs, []
-    for capacity in capacities(len(plan.fit_rows), problem.n_classes):
+    judges, truth = fold.held(plan), fold.truth
+    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    for capacity in choices:
 
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             # charged for each instance, not once: no factor of the number of rows
@@ -69,12 +73,13 @@ def lazy(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -
 
             def judge(model: Booster, rows: NDArray[np.intp]) -> NDArray[np.float64]:
                 x = plan.x[rows]
-                return np.column_stack([model.proba(x).argmax(1), path_costs(model, x, costs)])
+                return np.column_stack([path_costs(model, x, costs), model.proba(x)])
 
             model, held = cross_fit(plan, fit, judge)
-            x, y = fold.test
-            figures = float(held[:, 1].mean()), float(path_costs(model, x, costs).mean())
-            pairs = (held[:, 0], plan.y[plan.held]), (model.proba(x).argmax(1), y)
+            x = fold.test[0]
+            figures = float(held[:, 0].mean()), float(path_costs(model, x, costs).mean())
+            said = truth.answers(model.proba(x))
+            pairs = (judges.answers(held[:, 1:]), judges), (said, truth)
             return figures[0], Point.single(*pairs, figures, model.nbytes)
 
         points += spread(evaluate, *_range(plan, costs), fits)

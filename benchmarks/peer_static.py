@@ -12,6 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,18 +52,19 @@ class Subset:
 
 @dataclass(frozen=True, eq=False)
 class Cloud:
-    """A high-cost model on all features: its labels, and the CPU time of the fit."""
+    """A high-cost model on all features: its answers, and the CPU time of the fit."""
 
     kind: str
-    held: NDArray[np.int64]
-    test: NDArray[np.int64]
+    held: NDArray[Any]
+    test: NDArray[Any]
     seconds: float
 
 
 def subsets(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -> list[Subset]:
     """Fit models on about `fits` nested subsets, at each capacity."""
     found = []
-    for capacity in capacities(len(plan.fit_rows), problem.n_classes):
+    choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
+    for capacity in choices:
         columns = np.arange(problem.costs.n_features)
         sizes = np.geomspace(problem.costs.total, problem.cheapest, fits)
         for target in [*sizes[1:].tolist(), 0.0]:
@@ -99,17 +101,19 @@ def _eliminate(model: Booster, costs: FeatureCosts, target: float) -> NDArray[np
 def cloud(problem: Problem, fold: Fold, plan: Resampling, seed: int) -> Cloud:
     """Fit the high-cost model: the most accurate on judging rows of the project's families."""
     start = time.process_time()
-    model, held, _ = train_high_cost_model(plan, problem.n_classes, seed=seed)
-    test = model.labels(fold.test[0])
+    model, labels, proba = train_high_cost_model(plan, problem.n_classes, seed=seed)
+    held = fold.held(plan).answers(proba, labels)
+    test = fold.truth.ask(model.labels, model.predict_proba, fold.test[0])
     return Cloud(model.kind, held, test, time.process_time() - start)
 
 
 def single(found: list[Subset], plan: Resampling, fold: Fold, costs: FeatureCosts) -> list[Point]:
     """Each subset's model alone."""
+    judges, truth = fold.held(plan), fold.truth
     return [
         Point.single(
-            (s.held.argmax(1), plan.y[plan.held]),
-            (s.test.argmax(1), fold.test[1]),
+            (judges.answers(s.held), judges),
+            (truth.answers(s.test), truth),
             costs.of(s.features),
             s.nbytes,
         )
@@ -119,7 +123,7 @@ def single(found: list[Subset], plan: Resampling, fold: Fold, costs: FeatureCost
 
 def cloud_only(f0: Cloud, plan: Resampling, fold: Fold, costs: FeatureCosts) -> list[Point]:
     """The high-cost model for every instance."""
-    pairs = (f0.held, plan.y[plan.held]), (f0.test, fold.test[1])
+    pairs = (f0.held, fold.held(plan)), (f0.test, fold.truth)
     return [Point.single(*pairs, costs.total)]
 
 
@@ -152,13 +156,14 @@ def two_stage(
 ) -> list[Point]:
     """Every subset's model before the cloud, at thresholds from never to always."""
     score, points = SCORES[rule], single(found, plan, fold, costs)
+    judges, truth = fold.held(plan), fold.truth
     for s in found:
         held, test = score(s.held), score(s.test)
         points += cascade_points(
-            (s.held.argmax(1), held),
-            (s.test.argmax(1), test),
+            (judges.answers(s.held), held),
+            (truth.answers(s.test), test),
             (f0.held, f0.test),
-            (plan.y[plan.held], fold.test[1]),
+            (judges, truth),
             quantiles(held, n_cuts),
             costs,
             s.features,

@@ -22,8 +22,10 @@ from benchmarks import images
 from gatewise_training import datasets
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
+from gatewise_training.metrics import average_precision_at
+from gatewise_training.resampling import Resampling
 
-__all__ = ["PROBLEMS", "Fold", "Problem", "data_folder", "get"]
+__all__ = ["PROBLEMS", "Fold", "Problem", "Truth", "data_folder", "get"]
 
 ROOT = Path(__file__).parents[1]
 FOREST_SEED = 2017
@@ -31,6 +33,54 @@ FOREST_SEED = 2017
 CIFAR_SEED = 2017
 
 Table = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What is so on some rows, and how good an answer to it is.
+
+    Attributes
+    ----------
+    y : ndarray of int64, shape (n,)
+        Class indices.
+    qid : ndarray of int, shape (n,), or None
+        Query of each document; then class 1 is the relevant one, and a ranking is asked for.
+    """
+
+    y: NDArray[np.int64]
+    qid: NDArray[Any] | None = None
+
+    def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
+        """What is judged of a model: its labels, or the probability of relevance to rank by.
+
+        Parameters
+        ----------
+        proba : ndarray of float, shape (n, n_classes)
+        labels : ndarray, shape (n,), optional
+            The model's own, if they need not be the likeliest class.
+        """
+        if self.qid is not None:
+            return proba[:, 1]
+        return proba.argmax(1) if labels is None else labels
+
+    def ask(
+        self,
+        labels: Callable[[NDArray[np.float32]], NDArray[Any]],
+        proba: Callable[[NDArray[np.float32]], NDArray[Any]],
+        x: NDArray[np.float32],
+    ) -> NDArray[Any]:
+        """Answers of a model on these rows `x`; only what is judged is computed."""
+        return labels(x) if self.qid is None else self.answers(proba(x))
+
+    def score(self, answers: NDArray[Any]) -> float:
+        """Accuracy of labels, or AP@5 of a ranking; one answer may stand for all rows."""
+        if self.qid is None:
+            return float(np.mean(answers == self.y))
+        return average_precision_at(np.broadcast_to(answers, self.y.shape), self.y == 1, self.qid)
+
+    def __len__(self) -> int:
+        """Number of things that the score is a mean over: rows, or queries."""
+        return len(self.y if self.qid is None else np.unique(self.qid))
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,16 +92,39 @@ class Fold:
     train, test : tuple of (ndarray of float32, ndarray of int64)
     validation : tuple of the same, or None
         None: the learner makes its own out of `train`, by five-fold cross-fitting.
+    queries : tuple of ndarray of int, or None
+        Of a ranking: the queries of validation and of test rows.
     """
 
     train: Table
     validation: Table | None
     test: Table
+    queries: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+    @property
+    def truth(self) -> Truth:
+        """Of the test rows."""
+        return Truth(self.test[1], None if self.queries is None else self.queries[1])
+
+    @property
+    def judges(self) -> Truth:
+        """Of the validation rows; without any, of all training rows."""
+        y = (self.validation or self.train)[1]
+        return Truth(y, None if self.queries is None else self.queries[0])
+
+    def held(self, plan: Resampling) -> Truth:
+        """Of the judging rows, in the plan's order (:func:`cross_fit` answers in it)."""
+        return Truth(plan.y[plan.held], self.judges.qid)
 
     def thinned(self, rows: int) -> Fold:
-        """Keep at most `rows` rows of each part, for a quick look."""
-        judges = None if self.validation is None else _thin(self.validation, rows // 2)
-        return Fold(_thin(self.train, rows), judges, _thin(self.test, rows))
+        """Keep at most `rows` rows of each part, whole queries of a ranking: for a quick look."""
+        before, after = self.queries or (None, None)
+        judges, asked = None, before
+        if self.validation is not None:
+            judges, asked = _thin(self.validation, rows // 2, before)
+        test, ranked = _thin(self.test, rows, after)
+        queries = None if asked is None or ranked is None else (asked, ranked)
+        return Fold(_thin(self.train, rows)[0], judges, test, queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +148,10 @@ class Problem:
         SHA-256 of the data file, "" for a bundled set.
     note : str
         What a reader must know about split and prices.
+    metric : str
+        What "accuracy" is: the share of right labels, or "AP@5".
+    noisy : bool
+        Whether large trees overfit whatever the number of rows; peers then try small ones, too.
     """
 
     name: str
@@ -87,6 +164,8 @@ class Problem:
     target: float | None = None
     source: str = ""
     note: str = ""
+    metric: str = "accuracy"
+    noisy: bool = False
 
     def budgets(self, n: int = 12) -> NDArray[np.float64]:
         """Budgets from the cheapest useful one to the full price, geometric."""
@@ -142,11 +221,21 @@ def _fixed(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int], lis
     return lambda _seed: [Fold(train, validation, test)]
 
 
-def _thin(table: Table, rows: int) -> Table:
-    if len(table[1]) <= rows:
-        return table
-    chosen = np.random.default_rng(0).permutation(len(table[1]))[:rows]
-    return table[0][chosen], table[1][chosen]
+def _thin(
+    table: Table, rows: int, queries: NDArray[Any] | None = None
+) -> tuple[Table, NDArray[Any] | None]:
+    x, y = table
+    if len(y) <= rows:
+        return table, queries
+    rng = np.random.default_rng(0)
+    if queries is None:
+        chosen = rng.permutation(len(y))[:rows]
+        return (x[chosen], y[chosen]), None
+    names, place, sizes = np.unique(queries, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(names))
+    kept = order[np.cumsum(sizes[order]) <= rows]
+    chosen = np.flatnonzero(np.isin(place, kept))
+    return (x[chosen], y[chosen]), queries[chosen]
 
 
 # -- the sets ------------------------------------------------------------------------------
@@ -315,6 +404,37 @@ def _cifar10(name: str) -> Problem:
     )
 
 
+def _mq2008(name: str) -> Problem:
+    raw = _arrays(name)
+    x, relevant, qid, part = raw["X"], raw["y"] > 0, raw["qid"], raw["part"]
+
+    def deal(_seed: int) -> list[Fold]:
+        folds = []
+        for first in range(5):  # as LETOR deals its partitions: three, one and one, in turn
+            turn = [(first + i) % 5 + 1 for i in range(5)]
+            parts = [np.flatnonzero(np.isin(part, p)) for p in (turn[:3], turn[3], turn[4])]
+            train, validation, test = (_table(x, relevant, rows) for rows in parts)
+            folds.append(Fold(train, validation, test, (qid[parts[1]], qid[parts[2]])))
+        return folds
+
+    return Problem(
+        name,
+        "MQ2008, ranking by relevance",
+        FeatureCosts.uniform(x.shape[1]),
+        2,
+        cheapest=1.0,
+        deal=deal,
+        source=_sha(name),
+        note="LETOR's five folds, split by query, test queries pooled (784); grades 1 and 2 are "
+        "relevant, 0 is not. Methods learn relevant or not as two classes, by which they also "
+        "choose models and thresholds; a document ranks by the probability of relevance that "
+        "the model which answers it gives. Accuracy is AP@5, and 1 % is 0.01 of it, which is as "
+        "much as its standard error over the queries. No prices are published: 1 a feature",
+        metric="AP@5",
+        noisy=True,
+    )
+
+
 def _bundled(name: str) -> Problem:
     found = datasets.load(name)
     classes, y = np.unique(found.y, return_inverse=True)
@@ -341,6 +461,7 @@ PROBLEMS: dict[str, Callable[[str], Problem]] = {
     "letter-bin": _letter,
     "statlog_heart": _statlog_heart,
     "occupancy": _occupancy,
+    "mq2008": _mq2008,
     "letter-26": _letter,
     "hapt": _hapt,
     "hapt-9": _hapt,

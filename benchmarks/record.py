@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.problems import Fold
+from benchmarks.problems import Fold, Truth
 from gatewise_training.costs import FeatureCosts
 
 __all__ = ["BYTE_BOUNDS", "COLUMNS", "Point", "cascade_points", "finished", "quantiles"]
@@ -30,7 +30,7 @@ class Point:
     Attributes
     ----------
     val_accuracy, val_cost : float
-        On validation rows: what the point is chosen by.
+        On validation rows: what the point is chosen by. Of a ranking accuracy is AP@5.
     accuracy, cost : float
         On test rows, an offloaded instance paying the union of device's and cloud's features.
     cost_paper : float
@@ -52,18 +52,18 @@ class Point:
     @classmethod
     def single(
         cls,
-        held: tuple[NDArray[Any], NDArray[Any]],
-        test: tuple[NDArray[Any], NDArray[Any]],
+        held: tuple[NDArray[Any], Truth],
+        test: tuple[NDArray[Any], Truth],
         cost: float | tuple[float, float],
         nbytes: int = 0,
     ) -> Point:
-        """Make the point of one model: (said, truth) on held and on test rows, and its cost."""
+        """Make the point of one model: (answers, truth) on held and test rows, and its cost.
+
+        The answers are labels or, for a ranking, probabilities of relevance.
+        """
         val_cost, test_cost = cost if isinstance(cost, tuple) else (cost, cost)
-        return cls(_share(held), val_cost, _share(test), test_cost, test_cost, 0.0, nbytes)
-
-
-def _share(said_and_truth: tuple[NDArray[Any], NDArray[Any]]) -> float:
-    return float(np.mean(said_and_truth[0] == said_and_truth[1]))
+        scores = [truth.score(answers) for answers, truth in (held, test)]
+        return cls(scores[0], val_cost, scores[1], test_cost, test_cost, 0.0, nbytes)
 
 
 def quantiles(scores: NDArray[Any], n: int) -> list[float]:
@@ -78,7 +78,7 @@ def cascade_points(
     held: tuple[NDArray[Any], NDArray[Any]],
     test: tuple[NDArray[Any], NDArray[Any]],
     cloud: tuple[NDArray[Any], NDArray[Any]],
-    truth: tuple[NDArray[Any], NDArray[Any]],
+    truth: tuple[Truth, Truth],
     thresholds: Iterable[float],
     costs: FeatureCosts,
     features: NDArray[np.intp],
@@ -88,10 +88,11 @@ def cascade_points(
 
     Parameters
     ----------
-    held, test : (said, score)
-        The low-cost model's labels and stop scores; it answers where the score is at least
+    held, test : (answers, score)
+        The low-cost model's answers and stop scores; it answers where the score is at least
         the threshold.
     cloud, truth : (on held rows, on test rows)
+        The cloud's answers, and what is so.
     thresholds : iterable of float
     costs : FeatureCosts
     features : ndarray of intp
@@ -107,21 +108,20 @@ def cascade_points(
             sent = ~(score >= threshold)
             answer = np.where(sent, cloud[part], said)
             rate = float(sent.mean())
-            figures += [float(np.mean(answer == truth[part])), price + rate * (costs.total - price)]
+            figures += [truth[part].score(answer), price + rate * (costs.total - price)]
         paper = (1 - rate) * price + rate * costs.total
         points.append(Point(figures[0], figures[1], figures[2], figures[3], paper, rate, nbytes))
     return points
 
 
 def finished(points: Sequence[Point], fold: Fold) -> list[Point]:
-    """Add the free answer (the commonest class), and keep what validation could ever choose.
+    """Add the free answer (the commonest class to all), and keep what validation may choose.
 
     Those are the points that no other beats in validation's cost and accuracy, among all and
     among those of bounded size; sorted by validation's cost.
     """
     common = np.array(np.bincount(fold.train[1]).argmax())
-    judges = fold.validation or fold.train
-    pool = [Point.single((common, judges[1]), (common, fold.test[1]), 0.0), *points]
+    pool = [Point.single((common, fold.judges), (common, fold.truth), 0.0), *points]
     kept: dict[Point, None] = {}
     for bound in (math.inf, *BYTE_BOUNDS):
         best = -1.0

@@ -87,6 +87,7 @@ def summarise(problem: Problem, results: Results) -> dict[str, Any]:
     out: dict[str, Any] = {
         "title": problem.title,
         "note": problem.note,
+        "metric": problem.metric,
         "target": problem.target,
         "full_price": problem.costs.total,
         "top_method": top,
@@ -172,7 +173,8 @@ def compare(
     """Compare a method with every other at every budget: paired differences over seeds.
 
     A t-test a budget and peer, Holm's correction over all of them. Without any spread over the
-    seeds (models that no seed changes) half a test row stands in for the standard deviation.
+    seeds (models that no seed changes) half a test row stands in for the standard deviation, of
+    a ranking half a test query.
 
     Returns
     -------

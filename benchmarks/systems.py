@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.problems import Fold
+from benchmarks.problems import Fold, Truth
 from benchmarks.record import Point
-from gatewise_training.decision import ALWAYS_STOP, exit_stages, labels, split
+from gatewise_training.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
 
 __all__ = ["own_choice", "stage_bytes", "system_points"]
 
@@ -19,7 +19,8 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
     """Measure every operating point of a fitted system on test rows.
 
     The stages run once, not once a point. The figures are those that ``system.at(...)`` would
-    give with ``predict`` and ``cost``; a test holds them to that.
+    give with ``predict`` and ``cost``; a test holds them to that. A ranking is measured on
+    validation rows, too: the frontier itself knows the accuracy of classes only.
 
     Parameters
     ----------
@@ -27,31 +28,32 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
         Fitted on class indices.
     fold : Fold
     """
-    x, y = fold.test
-    f0 = system.high_cost_model_
-    answers = None if f0 is None else system.classes_[f0.labels(x)]
+    parts = [(fold.test[0], fold.truth)]
+    if fold.queries is not None:
+        assert fold.validation is not None
+        parts.append((fold.validation[0], fold.judges))
+    clouds = [_cloud(system, x, truth) for x, truth in parts]
     points: list[Point] = []
     for number, stages in enumerate(system.chains_):
-        parts = [split(stage.margins(x), stage.score) for stage in stages]
-        said = [system.classes_[labels(margins)] for margins, _ in parts]
-        right = np.stack([a == y for a in (*said, said[-1] if answers is None else answers)])
+        runs = [
+            _Run.of(system, stages, x, truth, cloud)
+            for (x, truth), cloud in zip(parts, clouds, strict=True)
+        ]
         union, paper = _exit_costs(system, stages)
         sizes = np.cumsum([stage_bytes(stage) for stage in stages])
         for point in system.frontier_.points:
             if point.chain != number:
                 continue
-            exits = exit_stages([score for _, score in parts], point.thresholds)
-            if f0 is None:
-                exits = np.minimum(exits, len(stages) - 1)
+            exits = runs[0].exits(point.thresholds)
             last = next(
                 (s for s, t in enumerate(point.thresholds) if t is not None and t <= ALWAYS_STOP),
                 len(stages) - 1,
             )
             points.append(
                 Point(
-                    point.accuracy,
+                    runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
                     point.cost,
-                    float(right[exits, np.arange(len(y))].mean()),
+                    runs[0].score(point.thresholds),
                     float(union[exits].mean()),
                     float(paper[exits].mean()),
                     float((exits == len(stages)).mean()),
@@ -63,18 +65,84 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
 
 def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
     """Measure the point that the system itself takes for ``at(max_loss=...)``."""
-    x, y = fold.test
+    x = fold.test[0]
     chosen = system.at(max_loss=max_loss)
     point = chosen.operating_point_
+
+    def score(x: NDArray[np.float32], truth: Truth) -> float:
+        return truth.score(truth.ask(chosen.predict, chosen.predict_proba, x))
+
+    held = point.accuracy
+    if fold.queries is not None:
+        assert fold.validation is not None
+        held = score(fold.validation[0], fold.judges)
     return Point(
-        point.accuracy,
+        held,
         point.cost,
-        float(np.mean(chosen.predict(x) == y)),
+        score(x, fold.truth),
         float(chosen.cost(x).mean()),
         float(chosen.cost(x, accounting="paper").mean()),
         float(np.mean(chosen.exit_stage(x) == len(chosen.stages_))),
         sum(stage_bytes(stage) for stage in chosen.stages_),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What a chain of stages does on some rows.
+
+    Attributes
+    ----------
+    scores : list of ndarray of float32, shape (n,)
+        Stop scores, one a stage.
+    answers : ndarray, shape (n_stages + 1, n)
+        Labels or probabilities of relevance; the last are the cloud's.
+    truth : Truth
+    cloud : bool
+        Without a cloud its answers are the last stage's.
+    """
+
+    scores: list[NDArray[np.float32]]
+    answers: NDArray[Any]
+    truth: Truth
+    cloud: bool
+
+    @classmethod
+    def of(
+        cls,
+        system: Any,
+        stages: Any,
+        x: NDArray[np.float32],
+        truth: Truth,
+        cloud: NDArray[Any] | None,
+    ) -> _Run:
+        outputs = [split(stage.margins(x), stage.score) for stage in stages]
+        said: list[NDArray[Any]] = [
+            system.classes_[labels(margins)]
+            if truth.qid is None
+            else truth.answers(probabilities(margins, stage.link))
+            for (margins, _), stage in zip(outputs, stages, strict=True)
+        ]
+        last = said[-1] if cloud is None else cloud
+        scores = [score for _, score in outputs]
+        return cls(scores, np.stack([*said, last]), truth, cloud is not None)
+
+    def exits(self, thresholds: Any) -> NDArray[np.int64]:
+        """Stage at which each row leaves; the number of stages: offloaded."""
+        exits = exit_stages(self.scores, thresholds)
+        return exits if self.cloud else np.minimum(exits, len(self.scores) - 1)
+
+    def score(self, thresholds: Any) -> float:
+        """Accuracy, or AP@5, at an operating point."""
+        exits = self.exits(thresholds)
+        return self.truth.score(self.answers[exits, np.arange(len(exits))])
+
+
+def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | None:
+    f0 = system.high_cost_model_
+    if f0 is None:
+        return None
+    return truth.ask(lambda x: system.classes_[f0.labels(x)], f0.predict_proba, x)
 
 
 def stage_bytes(stage: Any) -> int:

@@ -15,6 +15,7 @@ from gatewise_export.pack import check_destination, pack
 from gatewise_export.verify import verify
 from gatewise_training import datasets, methods
 from gatewise_training.cascade import Cascade
+from gatewise_training.checks import check_classes
 from gatewise_training.console import note
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.datasets import Dataset
@@ -76,6 +77,7 @@ def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
     """
     check_destination(settings.out)
     data = datasets.load(settings.dataset, target=settings.target)
+    check_classes(data.y)
     _check_missing(data, settings)
     costs = data.feature_costs
     if settings.costs is not None:

@@ -125,6 +125,10 @@ def put(column: str, value: object) -> Callable[[pd.DataFrame], None]:
     return edit
 
 
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(cultivar=frame.ash + 0.001)
+
+
 def doubled(frame: pd.DataFrame) -> pd.DataFrame:
     frame.columns = ["ash", *frame.columns[1:]]
     return frame
@@ -140,6 +144,7 @@ BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
     (lambda f: f.head(0), "has no rows"),
     (lambda f: f[f.cultivar == "north"], "one class only"),
     (lambda f: f[["cultivar"]], "no column beside the label"),
+    (measured, "label type: continuous. This learns classes: bin measured values into classes"),
 ]
 
 

@@ -17,7 +17,9 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
 
-__all__ = ["Table", "check_costs", "check_rows", "check_training", "feature_names"]
+__all__ = [
+    "Table", "check_classes", "check_costs", "check_rows", "check_training", "feature_names",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,13 +94,7 @@ def check_training(
     """
     X, y = _validated(estimator, X, y)
     _check_finite(estimator, X, allow_missing)
-    try:
-        check_classification_targets(y)
-    except ValueError as error:
-        raise InputError(
-            f"Unknown label type: {type_of_target(y)}. This learns classes; "
-            "give a class label for each row, values binned if need be"
-        ) from error
+    check_classes(y)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
     if not seen.all():
@@ -126,6 +122,32 @@ def check_training(
             raise InputError(f"validation label {label!r} is not in the training data")
         pair = X_val, place.astype(np.int64)
     return Table(X, index.astype(np.int64), classes, weight / weight.mean(), pair)
+
+
+def check_classes(y: NDArray[Any]) -> None:
+    """Check that labels are classes and not measured values; floats may be, if whole.
+
+    Raises
+    ------
+    InputError
+        For any other labels; it says how to make classes of them.
+
+    Examples
+    --------
+    >>> check_classes(np.array([1.0, 2.0, 1.0]))
+    >>> check_classes(np.array([20.5, 21.3, 19.8]))
+    Traceback (most recent call last):
+    ...
+    gatewise_training.errors.InputError: Unknown label type: continuous. ...
+    """
+    try:
+        check_classification_targets(y)
+    except ValueError as error:
+        kind = type_of_target(y)
+        how = "give one class label for each row"
+        if kind.startswith("continuous"):
+            how = "bin measured values into classes first, with pandas.qcut(y, 3, labels=False) say"
+        raise InputError(f"Unknown label type: {kind}. This learns classes: {how}") from error
 
 
 def feature_names(estimator: Any) -> tuple[str, ...]:

@@ -1,0 +1,154 @@
+"""Rankings: points are AP@5 of the probability of relevance, for systems and for peers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from benchmarks import boosters, pages, peer_cegb, peers, problems, summary
+from benchmarks.problems import Fold, Problem, Truth
+from benchmarks.systems import own_choice, system_points
+
+from gatewise_training import StagedCascade
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.metrics import average_precision_at
+
+
+def part(seed, n_queries):
+    """Queries of 5 to 12 documents; relevance grows with the first features, the last is noise."""
+    rng = np.random.default_rng(seed)
+    qid = np.repeat(np.arange(n_queries), rng.integers(5, 13, n_queries))
+    x = rng.normal(size=(len(qid), 6)).astype(np.float32)
+    y = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + rng.normal(size=len(qid)) > 0
+    return (x, y.astype(np.int64)), qid
+
+
+@pytest.fixture(scope="module")
+def problem():
+    (train, _), (validation, before), (test, after) = part(0, 60), part(1, 30), part(2, 40)
+    fold = Fold(train, validation, test, (before, after))
+    costs = FeatureCosts.uniform(6)
+    return Problem("made", "made", costs, 2, 1.0, lambda _seed: [fold], metric="AP@5")
+
+
+@pytest.fixture(scope="module")
+def fold(problem):
+    return problem.deal(0)[0]
+
+
+@pytest.fixture(scope="module")
+def system(fold):
+    made = StagedCascade(n_stages=3, families=("boosting", "linear"), random_state=0)
+    return made.fit(*fold.train, validation=fold.validation)
+
+
+def ap(system, table, qid):
+    return average_precision_at(system.predict_proba(table[0])[:, 1], table[1] == 1, qid)
+
+
+def test_the_truth_of_classes_is_accuracy_and_of_queries_ap():
+    y, proba = np.array([0, 1, 1, 0]), np.array([[0.6, 0.4], [0.4, 0.6], [0.7, 0.3], [0.9, 0.1]])
+    classes, queries = Truth(y), Truth(y, np.array([1, 1, 2, 2]))
+    assert classes.answers(proba).tolist() == [0, 1, 0, 0]
+    assert classes.score(classes.answers(proba)) == 0.75
+    assert len(classes) == 4
+    assert queries.answers(proba).tolist() == proba[:, 1].tolist()
+    assert queries.score(queries.answers(proba)) == 0.2  # each query: one relevant, then not
+    assert queries.score(np.array(0)) == pytest.approx(0.1)  # a tie of two: either may be first
+    assert len(queries) == 2
+
+
+def test_points_of_a_system_are_what_the_system_ranks(system, fold):
+    points = system_points(system, fold)
+    assert len(points) == len(system.frontier_.points)
+    for point in points:
+        same = system.at(budget=point.val_cost)
+        assert point.val_accuracy == pytest.approx(ap(same, fold.validation, fold.queries[0]))
+        assert point.accuracy == pytest.approx(ap(same, fold.test, fold.queries[1]))
+        assert point.cost == pytest.approx(same.cost(fold.test[0]).mean())
+        assert point.offload_rate == pytest.approx(same.offload(fold.test[0]).mean())
+
+
+def test_the_own_choice_is_measured_by_ranking_too(system, fold):
+    point = own_choice(system, fold, 0.05)
+    chosen = system.at(max_loss=0.05)
+    assert point.val_accuracy == pytest.approx(ap(chosen, fold.validation, fold.queries[0]))
+    assert point.accuracy == pytest.approx(ap(chosen, fold.test, fold.queries[1]))
+
+
+@pytest.mark.parametrize(
+    "method", ["f0", "static", "two-stage", "cegb-coupled", "cegb-lazy", "catboost"]
+)
+def test_every_peer_ranks_better_than_chance(method, problem, fold):
+    if method == "catboost":
+        pytest.importorskip("catboost")
+    task = peers.Task(problem, fold, 0, 4, lambda _name, make: make())
+    points = peers.solve(method, task).points
+    chance = fold.truth.score(np.zeros(len(fold.test[1])))
+    assert points[0].cost == 0
+    assert points[0].accuracy == pytest.approx(chance)
+    assert points[-1].accuracy > chance + 0.15
+
+
+@pytest.mark.parametrize(("noisy", "leaves"), [(False, {127}), (True, {7, 31, 127})])
+def test_peers_try_small_trees_where_labels_are_noisy(noisy, leaves, problem, fold, monkeypatch):
+    tried = set()
+    fit = peer_cegb.booster_fit
+
+    def noted(plan, columns, n_classes, params, **how):
+        tried.add(params["num_leaves"])
+        return fit(plan, columns, n_classes, params, **how)
+
+    monkeypatch.setattr(boosters, "LARGE", 10)
+    monkeypatch.setattr(peer_cegb, "booster_fit", noted)
+    task = peers.Task(replace(problem, noisy=noisy), fold, 0, 2, lambda _name, make: make())
+    peers.solve("cegb-coupled", task)
+    assert tried == leaves
+
+
+def test_a_quick_look_keeps_whole_queries(fold):
+    thin = fold.thinned(120)
+    for qid, kept, most in zip(fold.queries, thin.queries, (60, 120), strict=True):
+        assert 0 < len(kept) <= most
+        for query in np.unique(kept):
+            assert (kept == query).sum() == (qid == query).sum()
+    assert len(thin.truth.y) == len(thin.queries[1]) == len(thin.test[0])
+    again = part(2, 40)[0][0][np.isin(fold.queries[1], thin.queries[1])]
+    assert np.array_equal(thin.test[0], again)
+
+
+def test_figures_say_which_measure_they_are(problem):
+    free = [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0]
+    row = [0.3, 2.0, 0.31, 2.0, 2.0, 0.0, 0]
+    cell = {
+        "seed": 0, "code": "c",
+        "folds": [{"n_test": 40, "points": [free, row], "own": None, "seconds": 1.0, "about": {}}],
+    }  # fmt: skip
+    found = summary.summarise(problem, {"staged": [cell]})
+    assert found["metric"] == "AP@5"
+    page = pages.markdown({"problems": {"made": found}})
+    assert "31.00 (AP@5, staged)" in page
+    assert "| best AP@5 |" in page
+    del found["metric"]  # figures of before there was a choice
+    assert "| best accuracy |" in pages.markdown({"problems": {"made": found}})
+
+
+@pytest.mark.skipif(
+    not (problems.data_folder() / "mq2008.npz").is_file(), reason="needs the data folder"
+)
+def test_mq2008_is_dealt_by_query():
+    folds = problems.get("mq2008").deal(0)
+    with np.load(problems.data_folder() / "mq2008.npz") as file:
+        raw = {key: file[key] for key in file.files}
+    assert sorted(len(f.truth) for f in folds) == [156, 157, 157, 157, 157]
+    assert np.array_equal(
+        np.unique(np.concatenate([f.queries[1] for f in folds])), np.unique(raw["qid"])
+    )
+    for number, found in enumerate(folds):
+        train = set(np.unique(raw["qid"])) - set(found.queries[0]) - set(found.queries[1])
+        assert not set(found.queries[0]) & set(found.queries[1])
+        assert len(found.train[1]) == np.isin(raw["qid"], list(train)).sum()
+        ours = raw["part"] == (number + 4) % 5 + 1
+        assert np.array_equal(found.test[1], raw["y"][ours] > 0)
+        assert np.array_equal(found.queries[1], raw["qid"][ours])

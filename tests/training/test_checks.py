@@ -1,0 +1,65 @@
+"""Labels at the door: measured values are no classes, for any estimator that learns classes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import is_classifier
+
+import gatewise_training
+from gatewise_training.checks import check_classes
+from gatewise_training.errors import InputError
+
+SAYS = (
+    "Unknown label type: continuous. This learns classes: bin measured values into classes "
+    "first, with pandas.qcut(y, 3, labels=False) say"
+)
+PUBLIC = [getattr(gatewise_training, name) for name in gatewise_training.__all__]
+CLASSIFIERS = [c for c in PUBLIC if hasattr(c, "fit") and is_classifier(c())]
+
+
+@pytest.fixture
+def table():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 4)).astype(np.float32)
+    return x, x[:, 0] + rng.normal(size=60)
+
+
+def test_the_estimators_are_found():
+    assert {"StagedCascade", "AdaptGBRT", "AdaptLin", "AdaptLstsq", "L1Cascade"} <= {
+        c.__name__ for c in CLASSIFIERS
+    }
+
+
+@pytest.mark.parametrize("make", CLASSIFIERS, ids=lambda c: c.__name__)
+def test_measured_values_are_refused_in_one_line(make, table):
+    x, y = table
+    estimator = make()
+    with pytest.raises(InputError) as caught:
+        estimator.fit(x, y)
+    assert str(caught.value) == SAYS
+    assert not hasattr(estimator, "classes_")  # nothing half-fitted is left behind
+
+
+@pytest.mark.parametrize("make", CLASSIFIERS, ids=lambda c: c.__name__)
+def test_measured_validation_values_are_refused(make, table):
+    x, y = table
+    with pytest.raises(InputError, match="validation label"):
+        make().fit(x, (y > 0).astype(int), validation=(x, y))
+
+
+def test_the_advice_works(table):
+    import pandas as pd
+
+    _, y = table
+    check_classes(pd.qcut(y, 3, labels=False))
+
+
+@pytest.mark.parametrize("y", [np.array([0.0, 1.0, 2.0] * 4), np.array(["a", "b"] * 6)])
+def test_whole_floats_and_words_are_classes(y):
+    check_classes(y)
+
+
+def test_what_is_neither_is_refused():
+    with pytest.raises(InputError, match=r"unknown\. This learns classes: give one class label"):
+        check_classes(np.array([{}, {}, {}], object))

@@ -1,0 +1,70 @@
+"""A sweep under joblib's dask backend: other processes fit it, and nothing else changes."""
+
+from __future__ import annotations
+
+import os
+
+import joblib
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer
+from sklearn.linear_model import LogisticRegression
+
+from gatewise_training import AdaptLin, StagedCascade
+
+distributed = pytest.importorskip("distributed")
+
+
+@pytest.fixture(scope="module")
+def client():
+    """Two worker processes of one thread each, gone when the tests are done."""
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None,
+            memory_limit=None,
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):  # fmt: skip
+        yield client
+    assert cluster.status.name == "closed"
+    assert not cluster.workers
+
+
+F0 = LogisticRegression(C=10.0, solver="liblinear")
+SYSTEMS = [
+    AdaptLin(F0, p_full=(0.2, 0.5, 0.8), penalties=(0.5, 0.1, 0.02), random_state=0),
+    StagedCascade(F0, n_stages=3, families=("linear",), random_state=0),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("system", SYSTEMS, ids=lambda s: type(s).__name__)
+def test_a_path_fitted_by_a_cluster_is_the_one_fitted_here(system, client):
+    x, y = load_breast_cancer(return_X_y=True)
+    rows = x.astype(np.float32)
+    alone = clone(system).fit(x, y)
+    before = executed(client)
+    with joblib.parallel_config("dask"):
+        spread = clone(system).fit(x, y)
+    assert executed(client) > before + 3  # the workers fitted the path, not this process
+    assert spread.frontier_ == alone.frontier_
+    assert spread.operating_point_ == alone.operating_point_
+    for ours, theirs in zip(spread.chains_, alone.chains_, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert np.array_equal(a.features, b.features)
+            assert np.array_equal(a.margins(rows), b.margins(rows))
+
+
+@pytest.mark.slow
+def test_the_workers_are_other_processes(client):
+    pids = set(client.run(os.getpid).values())
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def executed(client):
+    """Tasks that the workers have run so far."""
+    counts = client.run(lambda dask_worker: dask_worker.state.executed_count)
+    assert len(counts) == 2
+    return sum(counts.values())
