@@ -65,9 +65,9 @@ class Booster:
 def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict[str, Any]]:
     """Settings that every peer may choose from on validation.
 
-    Large sets get the high-cost model's: 127 leaves, for many classes 31 a class, which is as
-    accurate there. On small sets large trees overfit, so that both small and middling are tried;
-    on large ones with noisy labels all three.
+    Large sets get the high-cost model's: 255 leaves, for many classes 63 a class. On small sets
+    large trees overfit, so that both small and middling are tried; on large ones with noisy
+    labels all three.
     """
     small = [
         {"num_leaves": 7, "learning_rate": 0.1},
@@ -75,7 +75,7 @@ def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict
     ]
     if n_rows <= LARGE:
         return small
-    large = [{"num_leaves": 127 if n_classes == 2 else 31, "learning_rate": 0.2}]
+    large = [{"num_leaves": 255 if n_classes == 2 else 63, "learning_rate": 0.1}]
     return [*large, *small] if noisy else large
 
 
@@ -121,8 +121,8 @@ def booster_fit(
         valid = None if held is None else [data.create_valid(x[held], plan.y[held])]
         callbacks: list[Any] = [] if callback is None else [callback]
         if held is not None:
-            callbacks.append(lgb.early_stopping(20 if n_classes == 2 else 10, verbose=False))
-        most = rounds or (400 if n_classes == 2 else 200)
+            callbacks.append(lgb.early_stopping(20, verbose=False))
+        most = rounds or 600
         model = lgb.train(settings, data, most, valid_sets=valid, callbacks=callbacks)
         return Booster(model, columns, n_classes, model.best_iteration or model.num_trees())
 

@@ -91,7 +91,7 @@ def test_every_peer_ranks_better_than_chance(method, problem, fold):
     assert points[-1].accuracy > chance + 0.15
 
 
-@pytest.mark.parametrize(("noisy", "leaves"), [(False, {127}), (True, {7, 31, 127})])
+@pytest.mark.parametrize(("noisy", "leaves"), [(False, {255}), (True, {7, 31, 255})])
 def test_peers_try_small_trees_where_labels_are_noisy(noisy, leaves, problem, fold, monkeypatch):
     tried = set()
     fit = peer_cegb.booster_fit
