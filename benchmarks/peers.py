@@ -88,16 +88,23 @@ PEERS = {
 """Peers, and the module that holds each; f0 is the high-cost model for every instance."""
 
 
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "staged-1mb": ("staged", {"max_stage_bytes": 2**18}),
+    "staged-64kb": ("staged", {"max_stage_bytes": 2**14}),
+}
+"""Our own methods under bounds: a quarter of the room a stage, so that four stages fit in it."""
+
+
 def methods() -> tuple[str, ...]:
-    """Names of all methods: the library's, then the peers."""
-    return (*library.names(), *PEERS)
+    """Names of all methods: the library's, these under bounds, then the peers."""
+    return (*library.names(), *VARIANTS, *PEERS)
 
 
 def module_of(method: str) -> str:
     """Module whose code, with all that it imports, decides what a method does."""
     if method in PEERS:
         return PEERS[method]
-    return type(library.make(method)).__module__
+    return type(_make(method)).__module__
 
 
 def same_for_all_seeds(method: str, problem: Problem) -> bool:
@@ -146,7 +153,7 @@ def _solve(method: str, task: Task) -> Outcome:
 
 
 def _system(method: str, task: Task) -> Outcome:
-    system = library.make(
+    system = _make(
         method, feature_costs=task.problem.costs, max_loss=MAX_LOSS, random_state=task.seed
     )
     system.fit(*task.fold.train, validation=task.fold.validation)
@@ -158,3 +165,8 @@ def _system(method: str, task: Task) -> Outcome:
     }
     own = own_choice(system, task.fold, MAX_LOSS)
     return Outcome(system_points(system, task.fold), own, 0.0, about)
+
+
+def _make(method: str, **params: Any) -> Any:
+    name, bounds = VARIANTS.get(method, (method, {}))
+    return library.make(name, **bounds, **params)

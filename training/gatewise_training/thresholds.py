@@ -31,6 +31,12 @@ __all__ = ["ChainRecord", "frontier_points", "smoothed", "tune"]
 
 FOLDS = 5
 
+EVERY = 5
+"""Of every so many prices one is cross-fitted; flattery changes slowly between them."""
+
+ROWS_A_CUT = 20
+"""Rows for each threshold tried: with more, the luckiest would be picked."""
+
 
 @dataclass(frozen=True, eq=False)
 class ChainRecord:
@@ -43,13 +49,17 @@ class ChainRecord:
     correct : ndarray of float64, shape (n_stages + 1, n)
         1 where the stage's answer is right; the last row is the high-cost model's. Without
         one, the last row repeats the last stage's.
-    exit_costs : ndarray of float64, shape (n_stages + 1,)
-        Cost of an instance that leaves at each stage, and of an offloaded one.
+    exit_costs : ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
+        Cost of an instance that leaves at each stage, and of an offloaded one: the same for all
+        rows, or a row's own where it buys node by node.
     weights : ndarray of float64, shape (n,)
         Weights of the instances, of mean 1.
     has_cloud : bool
     trees, nbytes : tuple of int, one a stage
         Trees that a decision of the stage evaluates, and the size of its model.
+    cost_limits : ndarray of float64, shape (n_stages + 1,), optional
+        What leaving at each exit costs at most, on any row, these or others. Costs that are the
+        same for all rows are their own limits.
     """
 
     scores: NDArray[np.float32]
@@ -59,6 +69,7 @@ class ChainRecord:
     has_cloud: bool = True
     trees: tuple[int, ...] = ()
     nbytes: tuple[int, ...] = ()
+    cost_limits: NDArray[np.float64] | None = None
 
     @property
     def n_stages(self) -> int:
@@ -68,8 +79,10 @@ class ChainRecord:
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> ChainRecord:
         """The same record of some of the rows."""
         weights = self.weights[chosen]
+        costs = self.exit_costs
         return replace(
             self,
+            exit_costs=costs[:, chosen] if costs.ndim == 2 else costs,
             scores=self.scores[:, chosen],
             correct=self.correct[:, chosen],
             weights=weights / weights.mean(),
@@ -78,6 +91,12 @@ class ChainRecord:
     def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
         """Stage at which each row leaves, shape (n,)."""
         return exit_stages(list(self.scores), tuple(thresholds))
+
+    def costs(self, exits: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Cost of each row if the rows leave at `exits`, shape (n,)."""
+        if self.exit_costs.ndim == 2:
+            return self.exit_costs[exits, np.arange(len(exits))]
+        return self.exit_costs[exits]
 
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
         """Cost, accuracy and offload rate of a setting, as an operating point."""
@@ -98,7 +117,7 @@ class ChainRecord:
             run[s:] += self.trees[s]
         return OperatingPoint(
             thresholds=thresholds,
-            cost=float(np.average(self.exit_costs[exits], weights=self.weights)),
+            cost=float(np.average(self.costs(exits), weights=self.weights)),
             accuracy=float(np.average(right, weights=self.weights)),
             offload_rate=float(np.average(exits == self.n_stages, weights=self.weights)),
             accuracy_error=(spread / len(exits)) ** 0.5,
@@ -132,8 +151,11 @@ def tune(
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
     order = np.argsort(-scores, axis=1, kind="stable")
     last = -1 if record.has_cloud else record.n_stages - 1
+    # one kernel for both shapes: a copy of a few megabytes is cheaper than compiling another
+    costs = record.exit_costs.reshape(record.n_stages + 1, -1)
+    costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
     cuts = _descend(
-        scores, order, record.correct, record.exit_costs, record.weights,
+        scores, order, record.correct, costs, record.weights,
         np.sort(np.asarray(lams, np.float64))[::-1].copy(), last, passes,
     )  # fmt: skip
     return [
@@ -188,18 +210,20 @@ def _tuned_points(record: ChainRecord, chain: int, n_lams: int, seed: int) -> li
     The flattery of a price is what thresholds tuned on four fifths of the rows do better
     there than on the fifth that they have not seen.
     """
-    lams = np.geomspace(3e-3, 3.0, n_lams) / max(float(record.exit_costs.max()), 1e-12)
+    lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
+    some = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
     n = record.scores.shape[1]
     part = np.random.default_rng(seed).permutation(n) % FOLDS
-    dearer, worse = np.zeros(n_lams), np.zeros(n_lams)
+    dearer, worse = np.zeros(len(some)), np.zeros(len(some))
     for fold in range(min(FOLDS, n)):
         seen, unseen = record.rows(part != fold), record.rows(part == fold)
         if not seen.scores.size:
             return []
-        for i, setting in enumerate(tune(smoothed(seen), lams)):
+        for i, setting in enumerate(tune(smoothed(seen), lams[some])):
             here, there = seen.measure(setting), unseen.measure(setting)
             dearer[i] += (there.cost - here.cost) / FOLDS
             worse[i] += (here.accuracy - there.accuracy) / FOLDS
+    dearer, worse = (np.interp(np.arange(n_lams), some, f) for f in (dearer, worse))
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
     for i, setting in enumerate(tune(smoothed(record), lams)):
         point = record.measure(setting, chain)
@@ -229,6 +253,7 @@ def smoothed(record: ChainRecord) -> ChainRecord:
 
 
 def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
+    n_cuts = max(2, min(n_cuts, len(scores) // ROWS_A_CUT))  # each more is one more to be lucky
     distinct = np.unique(scores[~np.isnan(scores)])
     if len(distinct) < 2:
         return []
@@ -268,7 +293,7 @@ def _descend(
             changed = False
             # from the last stage back: each sees what its successors do with a row
             for i in range(n):
-                onward[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages])
+                onward[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages, i])
             for s in range(n_stages - 1, -1, -1):
                 if s != last:
                     running = 0.0
@@ -284,7 +309,7 @@ def _descend(
                                 reached = False
                                 break
                         if reached:
-                            here = weights[i] * (correct[s, i] - lam * exit_costs[s])
+                            here = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
                             running += here - onward[i]
                         tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
                         if not tied and running > best + 1e-9:
@@ -295,7 +320,7 @@ def _descend(
                         now[s] = cut
                 for i in range(n):
                     if rank[s, i] < now[s]:
-                        onward[i] = weights[i] * (correct[s, i] - lam * exit_costs[s])
+                        onward[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
             if not changed:
                 break
         cuts[which] = now
