@@ -6,12 +6,28 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from gatewise_training import AdaptGBRT, AdaptLin, StagedCascade
+from gatewise_training import (
+    AdaptGBRT,
+    AdaptLin,
+    AdaptLstsq,
+    ConfidenceCascade,
+    GreedyMiser,
+    L1Cascade,
+    StagedCascade,
+)
 
 SYSTEMS = [
     StagedCascade(LogisticRegression(), n_stages=2, families=("linear",)),
-    AdaptLin(LogisticRegression(), p_full=(0.3,), penalties=(0.1, 0.01)),
-    AdaptGBRT(LogisticRegression(), p_full=(0.3,), penalties=(0.001,), n_rounds=30, warm_up=10),
+    AdaptLin(
+        LogisticRegression(), p_full=(0.3,), penalties=(0.1,), n_starts=1, max_alternations=10
+    ),
+    AdaptLstsq(
+        LogisticRegression(), p_full=(0.3,), penalties=(0.1,), n_starts=1, max_alternations=10
+    ),
+    AdaptGBRT(LogisticRegression(), p_full=(0.3,), penalties=(0.001,), n_rounds=20, warm_up=5),
+    L1Cascade(LogisticRegression(), penalties=(0.1, 0.01)),
+    ConfidenceCascade(LogisticRegression(), low_cost_model="linear", n_subsets=2),
+    GreedyMiser(penalties=(0.001,), n_rounds=20),
 ]
 
 RESAMPLED = (

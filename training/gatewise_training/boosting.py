@@ -22,6 +22,8 @@ from gatewise_training.trees import TreeEnsemble
 Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 __all__ = [
+    "LARGE_ROWS",
+    "RANDOM_THRESHOLDS",
     "CoupledBooster",
     "capacity",
     "first_use_penalty",
@@ -32,6 +34,9 @@ __all__ = [
 
 LARGE_ROWS = 5000
 """Above this many rows boosted trees may be large."""
+
+RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.05}
+"""LightGBM settings: one random threshold a feature is tried, which averages out on few rows."""
 
 
 def tree_params(seed: int, **changes: Any) -> dict[str, Any]:

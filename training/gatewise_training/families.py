@@ -14,7 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.boosting import capacity, fit_boosting, link_of
+from gatewise_training.boosting import (
+    LARGE_ROWS,
+    RANDOM_THRESHOLDS,
+    capacity,
+    fit_boosting,
+    link_of,
+)
 from gatewise_training.decision import Link
 from gatewise_training.kernel import fit_kernel
 from gatewise_training.linear import LinearModel
@@ -22,7 +28,7 @@ from gatewise_training.resampling import Resampling, Rows, cross_fit
 from gatewise_training.stage import FlatModel, Stage
 from gatewise_training.trees import NODE_BYTES, TreeEnsemble
 
-__all__ = ["FAMILIES", "Bounds", "family_of", "judged_stage"]
+__all__ = ["FAMILIES", "Bounds", "families_for", "family_of", "judged_stage"]
 
 ROUNDS = 600
 """Boosting rounds at most; held rows end them earlier."""
@@ -100,7 +106,14 @@ _Fitted = tuple[FlatModel, Link, int]
 
 
 def _boosting(task: _Task) -> _Fitted:
-    params = capacity(len(task.plan.fit_rows), task.n_classes)
+    return _boosted(task, capacity(len(task.plan.fit_rows), task.n_classes))
+
+
+def _random_boosting(task: _Task) -> _Fitted:
+    return _boosted(task, capacity(len(task.plan.fit_rows), task.n_classes) | RANDOM_THRESHOLDS)
+
+
+def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
     outputs = 1 if task.n_classes == 2 else task.n_classes
     trees, leaves = task.bounds.tree_budget(ROUNDS * outputs, params["num_leaves"])
     held = task.held
@@ -177,11 +190,24 @@ def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
 
 FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
     "boosting": _boosting,
+    "random-boosting": _random_boosting,
     "extra-trees": _extra_trees,
     "linear": _linear,
     "svm": _svm,
 }
-"""Families by name. Only boosting takes NaN."""
+"""Families by name. Only the two kinds of boosting take NaN."""
+
+
+def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
+    """Families worth trying on so many rows; random thresholds lose once rows are many.
+
+    Examples
+    --------
+    >>> families_for(20_000)
+    ('boosting', 'extra-trees', 'linear', 'svm')
+    """
+    few = ("random-boosting",) if n_rows <= LARGE_ROWS else ()
+    return ("boosting", *few, *(() if allow_missing else ("extra-trees", "linear", "svm")))
 
 
 def judged_stage(

@@ -44,10 +44,12 @@ class GreedyMiser(Budgeted):
         unpenalised model is always fitted too.
     n_rounds : int, default 100
         Boosting rounds; each grows a tree for every margin.
-    num_leaves : int, default 31
+    num_leaves : int, optional
+        By default 31; on more than 5,000 training rows 127, or 63 for more than two classes.
     max_depth : int, optional
         Bound on the trees' depth, as in the paper; none by default.
-    learning_rate : float, default 0.1
+    learning_rate : float, optional
+        By default 0.1, or 0.2 for two classes on more than 5,000 training rows.
     newton : bool, default True
         Second-order steps; False gives the paper's first-order ones.
 
@@ -69,9 +71,9 @@ class GreedyMiser(Budgeted):
         guarantee: float | None = None,
         penalties: Sequence[float] = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00001),
         n_rounds: int = 100,
-        num_leaves: int = 31,
+        num_leaves: int | None = None,
         max_depth: int | None = None,
-        learning_rate: float = 0.1,
+        learning_rate: float | None = None,
         newton: bool = True,
         allow_missing: bool = False,
         random_state: Any = None,
@@ -95,7 +97,13 @@ class GreedyMiser(Budgeted):
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
         sample = Sample.of(problem)
-        growth = Growth(
+        growth = self._growth()
+        gammas = sorted({*self.penalties, 0.0}, reverse=True)
+        models = [_Model(sample, growth, gamma, problem.seed) for gamma in gammas]
+        return sweep(problem, models, "sweeping the penalty")
+
+    def _growth(self) -> Growth:
+        return Growth(
             n_rounds=self.n_rounds,
             warm_up=self.n_rounds,
             num_leaves=self.num_leaves,
@@ -103,12 +111,10 @@ class GreedyMiser(Budgeted):
             learning_rate=self.learning_rate,
             newton=self.newton,
         )
-        gammas = sorted({*self.penalties, 0.0}, reverse=True)
-        models = [_Model(sample, growth, gamma, problem.seed) for gamma in gammas]
-        return sweep(problem, models, "sweeping the penalty")
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        self._growth().check()
         if not all(0.0 <= c < np.inf for c in self.penalties):
             raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
 

@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training import _onnxruntime
-from gatewise_training.boosting import capacity, fit_boosting, link_of
+from gatewise_training.boosting import (
+    LARGE_ROWS,
+    RANDOM_THRESHOLDS,
+    capacity,
+    fit_boosting,
+    link_of,
+)
 from gatewise_training.decision import Link, labels, probabilities
 from gatewise_training.errors import InputError
 from gatewise_training.resampling import Resampling, Rows, cross_fit
@@ -148,8 +154,9 @@ def train_high_cost_model(
 ) -> tuple[HighCostModel, NDArray[np.int64], NDArray[np.float64]]:
     """Train f0: the most accurate, on judging rows, of the families that fit the data.
 
-    Boosted trees always; extra-trees and an RBF-SVM (calibrated by Platt's sigmoid) unless
-    values may be missing, the SVM up to 16,000 rows.
+    Boosted trees always, up to 5,000 rows with random thresholds too; extra-trees and an
+    RBF-SVM (calibrated by Platt's sigmoid) unless values may be missing, the SVM up to 16,000
+    rows.
 
     Parameters
     ----------
@@ -200,7 +207,11 @@ def _recipes(
 ) -> list[tuple[str, Fit]]:
     if template is not None:
         return [(type(template).__name__, _estimator_fit(plan, n_classes, "given", template))]
-    recipes: list[tuple[str, Fit]] = [("boosting", _boosting_fit(plan, n_classes, seed))]
+    params = capacity(len(plan.fit_rows), n_classes)
+    recipes: list[tuple[str, Fit]] = [("boosting", _boosting_fit(plan, n_classes, params, seed))]
+    if len(plan.fit_rows) <= LARGE_ROWS:
+        params = params | RANDOM_THRESHOLDS
+        recipes.append(("random boosting", _boosting_fit(plan, n_classes, params, seed)))
     if not allow_missing:
         from sklearn.ensemble import ExtraTreesClassifier
 
@@ -230,9 +241,7 @@ def _calibrated_svm(scaler: Any) -> Any:
     return CalibratedClassifierCV(machine, ensemble=False, cv=2)
 
 
-def _boosting_fit(plan: Resampling, n_classes: int, seed: int) -> Fit:
-    params = capacity(len(plan.fit_rows), n_classes)
-
+def _boosting_fit(plan: Resampling, n_classes: int, params: dict[str, Any], seed: int) -> Fit:
     def fit(rows: Rows, held: Rows | None, rounds: int | None) -> HighCostModel:
         trees, kept = fit_boosting(
             plan.x[rows],

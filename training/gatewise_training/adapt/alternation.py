@@ -19,12 +19,22 @@ from gatewise_training.adapt.distance import Distance, Free, KullbackLeibler
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
+from gatewise_training.adapt.starts import Start
 from gatewise_training.linear import LinearModel
 from gatewise_training.losses import one_hot
 
-__all__ = ["alternate", "fit_path", "pose", "standardisation"]
+__all__ = ["alternate", "fit_path", "nothing_bought", "pose", "standardisation"]
 
 Array = NDArray[np.float64]
+
+REFIT = 0.003
+"""Penalty of a refit, as a share of the critical one: enough to keep separable classes apart."""
+
+REFIT_MOST = 30
+"""Alternations of a refit at most: it need not end at rest."""
+
+START_KKT, START_MOST = 1e-3, 30
+"""KKT residual at which a start's M-step may end, and its steps at most."""
 
 KKT = 10.0
 """Times `tol`: KKT residual of the M-step below which an alternation may end."""
@@ -38,8 +48,12 @@ def fit_path(
     *,
     tol: float,
     most: int,
+    refit: bool,
+    starts: Sequence[Start] = (),
 ) -> list[LinearModel]:
     """Fit gate and low-cost model for each penalty, dear to cheap, each from the last.
+
+    Then once more from each of the starts.
 
     Parameters
     ----------
@@ -50,22 +64,72 @@ def fit_path(
     distance : Distance
     tol, most
         As for :func:`alternate`.
+    refit : bool
+        Whether to fit each pair again on the features that it uses, with hardly any penalty.
+    starts : sequence of Start
+        Where to start beside the pair that buys nothing: at every other penalty, the smallest
+        among them, the alternation starts from the pair that is best for the start's offload
+        probabilities.
 
     Returns
     -------
     list of LinearModel
-        Margins of f1 and, last, the stop score -g, in the order of falling shares.
+        Margins of f1 and, last, the stop score -g, in the order of falling shares: first those
+        of the path from nothing, then those of each start.
     """
     problem, pair, mean, scale = pose(sample, distance.curvature_bound)
-    critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
-    models = []
-    for share in sorted(shares, reverse=True):
-        posed = replace(problem, gamma=share * critical)
-        pair, _ = alternate(
-            posed, sample.f0_loss, p_full, pair, tol=tol, most=most, distance=distance
+    bare, critical = nothing_bought(problem, pair, sample.f0_loss, p_full, distance)
+    gammas = [share * critical for share in sorted(shares, reverse=True)]
+
+    def run(problem: MStep, start: LinearPair, most: int) -> tuple[LinearPair, float]:
+        pair, reached = alternate(
+            problem, sample.f0_loss, p_full, start, tol=tol, most=most, distance=distance
         )
-        models.append(_flat(pair, mean, scale))
-    return models
+        return pair, reached[-1]
+
+    def again(pair: LinearPair, gamma: float) -> LinearPair:
+        if not refit or gamma <= REFIT * critical:
+            return pair
+        only = problem.z * pair.weights.any(axis=1)
+        return run(replace(problem, gamma=REFIT * critical, z=only), pair, min(most, REFIT_MOST))[0]
+
+    pair, usual = bare, []
+    for gamma in gammas:
+        pair, reached = run(replace(problem, gamma=gamma), pair, most)
+        usual.append((pair, reached, again(pair, gamma)))
+    models = [kept for _, _, kept in usual]
+    other = (len(gammas) - 1) % 2
+    for start in starts:
+        there = bare
+        free = distance.given(start.offload(problem.z[:, start.feature], problem.weight, p_full))
+        for gamma, (known, best, kept) in list(zip(gammas, usual, strict=True))[other:][::2]:
+            posed = replace(problem, gamma=gamma)
+            there = posed.at(free).solve(there, tol=START_KKT, max_iter=START_MOST)
+            pair, reached = run(posed, there, most)
+            same = np.array_equal(pair.weights.any(axis=1), known.weights.any(axis=1))
+            arrived = same and abs(reached - best) < KKT * tol  # where the usual start led, too
+            models.append(kept if arrived else again(pair, gamma))
+    return [_flat(pair, mean, scale) for pair in models]
+
+
+def nothing_bought(
+    problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
+) -> tuple[LinearPair, float]:
+    """Find the best pair that buys nothing, and the penalty from which on it is optimal.
+
+    Returns
+    -------
+    pair : LinearPair
+        Weights of features without a price may be there.
+    critical : float
+        ``gamma``.
+    """
+    prohibitive = replace(problem, gamma=1e9 / max(problem.costs.total, 1e-12))
+    pair, _ = alternate(prohibitive, f0_loss, p_full, pair, tol=1e-7, most=100, distance=distance)
+    place = problem.place(pair)
+    free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, problem.weight)
+    gradient = problem.at(free).gradient(pair).weights
+    return pair, smallest_zero_penalty(gradient, problem.costs)
 
 
 def pose(

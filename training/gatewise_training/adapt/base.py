@@ -80,13 +80,23 @@ class Adapt(Cascade):
     p_full: Sequence[float]
     penalties: Sequence[float]
 
-    def _fit_path(self, sample: Sample, p_full: float, seed: int) -> list[Stage]:
+    def _fit_path(
+        self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
+    ) -> list[Stage]:
         """Fit one stage for each penalty, dear to cheap; a method's one duty."""
         raise NotImplementedError
 
+    def _starts(self, sample: Sample, p_full: float) -> Sequence[Any]:
+        """Where the path's fits may start beside the usual; the same for all folds."""
+        return ()
+
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
         sample = Sample.of(problem)
-        paths = [_Path(self, sample, p, problem.seed) for p in self.p_full]
+        fitted = sample.take(problem.plan.fit_rows)
+        paths = [
+            _Path(self, sample, p, problem.seed, tuple(self._starts(fitted, p)))
+            for p in self.p_full
+        ]
         return sweep(problem, paths, "sweeping P_full")
 
     def _check_settings(self) -> None:
@@ -105,7 +115,10 @@ class _Path:
     sample: Sample
     p_full: float
     seed: int
+    starts: tuple[Any, ...]
 
     def __call__(self, rows: Rows) -> list[Stage]:
-        stages: list[Stage] = self.method._fit_path(self.sample.take(rows), self.p_full, self.seed)
+        stages: list[Stage] = self.method._fit_path(
+            self.sample.take(rows), self.p_full, self.seed, self.starts
+        )
         return stages

@@ -15,7 +15,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
+from scipy.special import expit, logit
 
 from gatewise_training.adapt.qstep import entropy, q_step, q_step_log_odds
 from gatewise_training.losses import softplus
@@ -106,6 +106,10 @@ class Distance(Protocol):
         """Best q for losses of keeping and offloading each row, in nats, and a gate."""
         ...
 
+    def given(self, q: Array) -> Free:
+        """Offload probabilities inside (0, 1) that are given, and not the best of anything."""
+        ...
+
 
 class KullbackLeibler:
     """``KL(q || sigmoid(g))``."""
@@ -114,6 +118,9 @@ class KullbackLeibler:
 
     def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
         q = q_step(keep + softplus(g), offload + softplus(-g), p_full, weight)
+        return self.given(q)
+
+    def given(self, q: Array) -> Free:
         return Free(q, CrossEntropy(q), -entropy(q))
 
 
@@ -125,3 +132,6 @@ class LogOdds:
     def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
         log_odds = q_step_log_odds(keep, offload, g, p_full, weight)
         return Free(expit(log_odds), Squares(log_odds), np.zeros_like(g))
+
+    def given(self, q: Array) -> Free:
+        return Free(q, Squares(logit(q)), np.zeros_like(q))

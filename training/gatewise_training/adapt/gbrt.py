@@ -32,16 +32,18 @@ class AdaptGBRT(Adapt):
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7)
         Bounds on the mean offload probability, swept. At 0 f1 is :class:`GreedyMiser`'s
         model, tree for tree, and the gate never leaves 0.
-    penalties : sequence of float, default 6 values from 0.1 to 1e-4
+    penalties : sequence of float, default 8 values from 0.1 to 1e-4
         ``gamma``: nats of mean loss that a feature of mean price must save, swept.
     n_rounds : int, default 100
         Boosting rounds; each grows a tree for every output.
     warm_up : int, default 20
         First rounds with q = 0 and the gate at rest (the paper starts f1 by GreedyMiser).
-    num_leaves : int, default 31
+    num_leaves : int, optional
+        By default 31; on more than 5,000 training rows 127, or 63 for more than two classes.
     max_depth : int, optional
         Bound on the trees' depth, as in the paper; none by default.
-    learning_rate : float, default 0.1
+    learning_rate : float, optional
+        By default 0.1, or 0.2 for two classes on more than 5,000 training rows.
     newton : bool, default True
         Second-order steps; False gives the paper's first-order ones.
 
@@ -62,12 +64,12 @@ class AdaptGBRT(Adapt):
         offload_rate: float | None = None,
         guarantee: float | None = None,
         p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7),
-        penalties: Sequence[float] = (0.1, 0.025, 0.0063, 0.0016, 0.0004, 0.0001),
+        penalties: Sequence[float] = (0.1, 0.04, 0.016, 0.0063, 0.0025, 0.001, 0.0004, 0.0001),
         n_rounds: int = 100,
         warm_up: int = 20,
-        num_leaves: int = 31,
+        num_leaves: int | None = None,
         max_depth: int | None = None,
-        learning_rate: float = 0.1,
+        learning_rate: float | None = None,
         newton: bool = True,
         allow_missing: bool = False,
         random_state: Any = None,
@@ -94,8 +96,17 @@ class AdaptGBRT(Adapt):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _fit_path(self, sample: Sample, p_full: float, seed: int) -> list[Stage]:
-        growth = Growth(
+    def _fit_path(
+        self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
+    ) -> list[Stage]:
+        growth = self._growth()
+        return [
+            as_stage(grow(sample, growth, gamma, p_full=p_full, seed=seed), sample.n_classes)
+            for gamma in self.penalties
+        ]
+
+    def _growth(self) -> Growth:
+        return Growth(
             self.n_rounds,
             self.warm_up,
             self.num_leaves,
@@ -103,10 +114,10 @@ class AdaptGBRT(Adapt):
             self.learning_rate,
             self.newton,
         )
-        return [
-            as_stage(grow(sample, growth, gamma, p_full=p_full, seed=seed), sample.n_classes)
-            for gamma in self.penalties
-        ]
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        self._growth().check()
 
 
 def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:

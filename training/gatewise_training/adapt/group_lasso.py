@@ -118,4 +118,5 @@ def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
 
 def _left(norm: Array, by: Array) -> Array:
     """Share of a length that is left after shrinking it; 1 where nothing shrinks it."""
-    return np.maximum(0.0, 1.0 - by / np.maximum(norm, 1e-300))
+    # no norm is as small as this, and no price so large that the quotient overflows
+    return np.maximum(0.0, 1.0 - by / np.maximum(norm, 1e-200))

@@ -13,8 +13,10 @@ from typing import Any
 from gatewise_training.adapt.alternation import alternate, fit_path
 from gatewise_training.adapt.base import Adapt, Sample
 from gatewise_training.adapt.distance import Distance, KullbackLeibler
+from gatewise_training.adapt.starts import Start, best_starts
 from gatewise_training.boosting import link_of
 from gatewise_training.costs import CloudPrices, FeatureCosts
+from gatewise_training.errors import InputError
 from gatewise_training.stage import Stage
 
 __all__ = ["AdaptLin", "alternate"]
@@ -30,8 +32,17 @@ class AdaptLin(Adapt):
         As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept.
-    penalties : sequence of float, default 8 values from 0.7 to 0.001
-        ``gamma`` as shares of the critical one, at which nothing is bought; swept.
+    penalties : sequence of float, default 10 values from 0.9 to 0.002
+        ``gamma`` as shares of the critical one for the P_full, from which on nothing is
+        bought; swept.
+    refit : bool, default True
+        Whether f1 and g are fitted again, together, on the features that the penalty chose:
+        it also shrinks weights, which costs accuracy. False leaves the paper's solution.
+    n_starts : int, default 2
+        Starts of the alternation beside the usual one, for each P_full: gates on one feature
+        each (:func:`gatewise_training.adapt.starts.best_starts`). OPT is not convex, and from
+        models that know nothing it ends where an L1 penalty does on data like the paper's
+        Synthetic-2. 0 takes the usual start alone.
     max_alternations : int, default 300
         Alternations at most for each setting: a q-step and a Newton step of the M-step.
     tol : float, default 1e-4
@@ -58,7 +69,9 @@ class AdaptLin(Adapt):
         offload_rate: float | None = None,
         guarantee: float | None = None,
         p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7, 0.9),
-        penalties: Sequence[float] = (0.7, 0.4, 0.2, 0.1, 0.04, 0.015, 0.004, 0.001),
+        penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002),
+        refit: bool = True,
+        n_starts: int = 2,
         max_alternations: int = 300,
         tol: float = 1e-4,
         random_state: Any = None,
@@ -74,13 +87,20 @@ class AdaptLin(Adapt):
         self.guarantee = guarantee
         self.p_full = p_full
         self.penalties = penalties
+        self.refit = refit
+        self.n_starts = n_starts
         self.max_alternations = max_alternations
         self.tol = tol
         self.random_state = random_state
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _fit_path(self, sample: Sample, p_full: float, seed: int) -> list[Stage]:
+    def _starts(self, sample: Sample, p_full: float) -> Sequence[Start]:
+        return best_starts(sample, p_full, self.n_starts)
+
+    def _fit_path(
+        self, sample: Sample, p_full: float, seed: int, starts: Sequence[Start] = ()
+    ) -> list[Stage]:
         models = fit_path(
             sample,
             p_full,
@@ -88,5 +108,12 @@ class AdaptLin(Adapt):
             self._distance,
             tol=self.tol,
             most=self.max_alternations,
+            refit=self.refit,
+            starts=starts,
         )
         return [Stage.of(model, link_of(sample.n_classes), "column") for model in models]
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.n_starts < 0:
+            raise InputError(f"n_starts must be at least 0, not {self.n_starts}")

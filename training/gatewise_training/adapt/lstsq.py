@@ -34,7 +34,7 @@ class AdaptLstsq(AdaptLin):
         As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept; above 0, where log odds are finite.
-    penalties, max_alternations, tol
+    penalties, refit, n_starts, max_alternations, tol
         As for :class:`AdaptLin`.
 
     Notes

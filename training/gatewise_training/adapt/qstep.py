@@ -30,6 +30,10 @@ CONVEX = 12.0 * np.sqrt(3.0)
 """Up to this slope ``d`` of the sigmoid, ``d sigmoid(t) + (t - g)^2`` is convex in t."""
 
 
+ROUNDING = 4e-15
+"""Step of Newton's method, as a share of the numbers in play, that ends it."""
+
+
 def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = None) -> Array:
     """Offload probabilities ``q_i = sigmoid(A_i - B_i - beta)`` in closed form.
 
@@ -171,20 +175,25 @@ def _stationary(d: Array, g: Array, near: Array, low: Array, high: Array) -> Arr
     """Root of the derivative in a bracket where it rises; the bracket's end if there is none."""
     none_left = d * expit(high) * expit(-high) + 2.0 * (high - g) <= 0.0
     low = np.where(none_left, high, low)
-    t = np.clip(near, low, high)
+    out = np.clip(near, low, high)
+    rows = np.flatnonzero(low < high)
+    d, g, low, high, t = d[rows], g[rows], low[rows], high[rows], out[rows]
     before = high - low
     for _ in range(100):
+        if not len(rows):
+            break
         p, rest = expit(t), expit(-t)
         slope = d * p * rest + 2.0 * (t - g)
         bend = np.maximum(d * p * rest * (rest - p) + 2.0, 1e-6)
         newton = t - slope / bend
-        close = 1e-15 * (1.0 + np.abs(t))
-        there = (np.abs(newton - t) <= close) | (high - low <= close)
-        if there.all():
-            break
         low, high = np.where(slope <= 0.0, t, low), np.where(slope >= 0.0, t, high)
         # Newton's step where it stays inside and at least halves the one before it
         good = (newton >= low) & (newton <= high) & (2.0 * np.abs(slope) <= before * bend)
-        ahead = np.where(there, t, np.where(good, newton, 0.5 * (low + high)))
-        t, before = ahead, np.abs(ahead - t)
-    return t
+        ahead = np.where(good, newton, 0.5 * (low + high))
+        before = np.abs(ahead - t)
+        out[rows] = t = ahead
+        left = before > ROUNDING * (1.0 + np.abs(t) + np.abs(g))
+        if not left.all():  # the others are there
+            rows, d, g = rows[left], d[left], g[left]
+            low, high, t, before = low[left], high[left], t[left], before[left]
+    return out

@@ -1,0 +1,275 @@
+"""Certificates of the Adapt family: optimality, monotone fits, special cases, shared prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.special import expit, logit
+
+from gatewise_training import FeatureCosts
+from gatewise_training.adapt.alternation import alternate, fit_path, nothing_bought, pose
+from gatewise_training.adapt.base import Sample
+from gatewise_training.adapt.distance import CrossEntropy, KullbackLeibler, LogOdds
+from gatewise_training.adapt.growth import Growth, grow
+from gatewise_training.adapt.qstep import q_step, q_step_log_odds
+from gatewise_training.adapt.starts import Start, best_starts
+from gatewise_training.losses import log_loss
+
+ROWS = 12
+WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))
+PRICED = FeatureCosts(
+    [1.0, 0.5, 2.0, 0.0, 1.0, 0.0],
+    group=["a", "a", None, "b", "b", None],
+    shared={"a": 1.5, "b": 0.7},
+)
+
+
+def nats(most):
+    return arrays(np.float64, ROWS, elements=st.floats(0, most))
+
+
+@given(nats(20), nats(20), WEIGHTS, st.floats(0.01, 1.0))
+def test_q_step_meets_the_kkt_conditions(keep, offload, weight, p_full):
+    q = q_step(keep, offload, p_full, weight)
+    mean = np.average(q, weights=weight)
+    assert mean <= p_full + 1e-8
+    inner = (q > 1e-6) & (q < 1 - 1e-6)
+    if not inner.any():
+        return
+    # one multiplier for all rows: log odds of q = A - B - beta
+    beta = float(np.median((keep - offload)[inner] - logit(q[inner])))
+    np.testing.assert_allclose(q, expit(keep - offload - beta), rtol=0, atol=1e-8)
+    assert beta >= -1e-8
+    assert abs(beta * (p_full - mean)) <= 1e-8
+
+
+@settings(deadline=None)
+@given(
+    nats(20), nats(20), WEIGHTS, arrays(np.float64, ROWS, elements=st.floats(-6, 6)),
+    st.floats(0.02, 1.0),
+)  # fmt: skip
+def test_q_step_of_log_odds_meets_the_kkt_conditions(keep, offload, weight, g, p_full):
+    t = q_step_log_odds(keep, offload, g, p_full, weight)
+    p = expit(t)
+    bend, mean = p * (1 - p), np.average(p, weights=weight)
+    assert mean <= p_full + 1e-8
+    # the derivative of (B - A + beta) sigmoid(t) + (t - g)^2 is 0, with one beta for all rows
+    sure = bend > 1e-2
+    if not sure.any():
+        return
+    row = int(np.argmax(bend))
+    beta = float(2 * (g - t)[row] / bend[row] - (offload - keep)[row])
+    slope = (offload - keep + beta) * bend + 2 * (t - g)
+    np.testing.assert_allclose(slope, 0, atol=1e-8)
+    assert beta >= -1e-8
+    steep = offload - keep + beta
+    if np.abs(steep).max() < 20.7:  # no row can jump: complementary slackness
+        assert abs(beta * (p_full - mean)) <= 1e-8
+    # each row's t is the best anywhere, not merely a flat place
+    grid = np.linspace(-20, 20, 4001)[:, None]
+    best = (steep * expit(grid) + (grid - g) ** 2).min(axis=0)
+    assert (steep * p + (t - g) ** 2 <= best + 1e-7).all()
+
+
+def sample(n_classes=2, costs=PRICED, n=300, seed=0, even=False):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, costs.n_features)) @ rng.normal(size=2 * (costs.n_features,))
+    margins = x @ rng.normal(size=(costs.n_features, n_classes))
+    y = (margins + 2.0 * rng.normal(size=margins.shape)).argmax(axis=1)
+    weight = np.ones(n) if even else rng.uniform(0.5, 1.5, n)
+    f0_loss = rng.exponential(0.1, n)
+    return Sample(x.astype(np.float32), y, weight / weight.mean(), f0_loss, n_classes, costs)
+
+
+DISTANCES = {"kl": KullbackLeibler(), "log-odds": LogOdds()}
+
+
+@pytest.mark.parametrize("p_full", [0.2, 0.6])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+def test_an_alternation_falls_and_ends_at_rest(distance, n_classes, p_full):
+    given = sample(n_classes)
+    problem, start, *_ = pose(given, distance.curvature_bound)
+    bare, critical = nothing_bought(problem, start, given.f0_loss, p_full, distance)
+    posed, tol = replace(problem, gamma=0.2 * critical), 1e-6
+    pair, objectives = alternate(
+        posed, given.f0_loss, p_full, bare, tol=tol, most=3000, distance=distance
+    )
+    assert len(objectives) < 3000
+    assert np.diff(objectives).max() <= 1e-10
+    # q is the best for the pair, and the pair is the best for q: the certificates of both
+    place = posed.place(pair)
+    free = distance.q_step(place.f1_loss, given.f0_loss, place.gate, p_full, given.weight)
+    assert np.average(free.q, weights=given.weight) <= p_full + 1e-8
+    assert posed.at(free).kkt_residual(pair) <= 10 * tol
+    value = posed.at(free).objective(pair)
+    value += np.average(free.q * given.f0_loss + free.rest, weights=given.weight)
+    assert value == pytest.approx(objectives[-1], abs=1e-10)
+
+
+def test_the_objective_is_the_papers():
+    given = sample(even=True)
+    problem, start, *_ = pose(given)
+    pair = replace(start, weights=start.weights + 0.3, bias=start.bias - 0.2)
+    posed, distance = replace(problem, gamma=0.05), KullbackLeibler()
+    _, (value,) = alternate(posed, given.f0_loss, 0.4, pair, tol=0.0, most=1, distance=distance)
+    # OPT with the losses, the divergence and the penalty written out
+    out = pair.outputs(problem.z)
+    loss, offload = log_loss(out[:, :1], problem.target), expit(out[:, 1])
+    free = distance.q_step(loss, given.f0_loss, out[:, 1], 0.4, given.weight)
+    q = free.q
+    divergence = q * np.log(q / offload) + (1 - q) * np.log((1 - q) / (1 - offload))
+    rows = np.linalg.norm(pair.weights, axis=1)
+    bought = rows @ PRICED.own
+    bought += 1.5 * np.hypot(*rows[[0, 1]]) + 0.7 * np.hypot(*rows[[3, 4]])
+    expected = np.mean((1 - q) * loss + q * given.f0_loss + divergence) + 0.05 * bought
+    assert value == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+def test_above_the_critical_penalty_nothing_with_a_price_is_bought(distance, n_classes):
+    found = fit_path(
+        sample(n_classes), 0.4, (1.01, 0.9), distance, tol=1e-7, most=1000, refit=False
+    )
+    free = np.array([False, False, False, False, False, True])
+    dear, cheaper = (model.weights for model in found)
+    assert not dear[~free].any()
+    assert dear[free].any()
+    assert cheaper[~free].any()
+
+
+def test_a_group_lasso_pays_a_shared_price_once():
+    # two features worth the price of their group together, but not the same price each
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(400, 2)).astype(np.float32)
+    y = (x.sum(axis=1) + 0.5 * rng.normal(size=400) > 0).astype(np.int64)
+
+    def posed(costs):
+        given = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
+        problem, start, *_ = pose(given)
+        return given, problem, nothing_bought(problem, start, given.f0_loss, 0.2, DISTANCES["kl"])
+
+    def bought(costs, gamma):
+        given, problem, (bare, _) = posed(costs)
+        pair, _ = alternate(
+            replace(problem, gamma=gamma), given.f0_loss, 0.2, bare, tol=1e-9, most=500
+        )
+        return pair.weights.any(axis=1)
+
+    once = FeatureCosts([0.0, 0.0], group=["g", "g"], shared={"g": 1.0})
+    each = FeatureCosts([1.0, 1.0])
+    (_, critical), (_, of_each) = posed(once)[2], posed(each)[2]
+    assert critical > 1.2 * of_each
+    between = 0.5 * (critical + of_each)
+    assert bought(once, between).all()
+    assert not bought(each, between).any()
+
+
+def _trees(ensemble, n_outputs):
+    """Nodes of the trees that add to the first outputs, tree by tree."""
+    ends = np.append(ensemble.roots[1:], ensemble.n_nodes)
+    for root, end, output in zip(ensemble.roots, ends, ensemble.output, strict=True):
+        if 0 <= output < n_outputs:
+            nodes = slice(root, end)
+            yield (
+                int(output), ensemble.feature[nodes], ensemble.threshold[nodes],
+                np.maximum(ensemble.left[nodes] - root, -1), ensemble.value[nodes],
+            )  # fmt: skip
+
+
+@pytest.mark.parametrize("newton", [False, True], ids=["first-order", "newton"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICED], ids=["uniform", "groups"])
+def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, newton):
+    given = sample(n_classes, costs, n=500)
+    growth = Growth(12, 4, 8, None, 0.3, newton)
+    adapt = grow(given, growth, 0.004, p_full=0.0, seed=0)
+    miser = grow(given, growth, 0.004, p_full=None, seed=0)
+    n_margins = 1 if n_classes == 2 else n_classes
+    assert (adapt.n_outputs, miser.n_outputs) == (n_margins + 1, n_margins)
+    pairs = list(zip(_trees(adapt, n_margins), _trees(miser, n_margins), strict=True))
+    assert len(pairs) == 12 * n_margins
+    assert (miser.feature >= 0).any()
+    for ours, theirs in pairs:
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_array_equal(a, b)
+    # and the gate never moves
+    np.testing.assert_array_equal(adapt.margins(given.x)[:, -1], 0)
+
+
+def test_first_order_trees_fit_the_gradient_by_least_squares():
+    given = sample(n=400, costs=FeatureCosts.uniform(6))
+    growth = Growth(1, 1, 2, None, 1.0, newton=False)
+    model = grow(given, growth, 0.0, p_full=None, seed=0)
+    root = float(model.base[0])
+    step = model.margins(given.x)[:, 0] - root
+    for side in np.unique(step):
+        rows = step == side
+        # a leaf's value is the mean of the negative gradient there, weights and all
+        residual = given.weight[rows] * (given.y[rows] - expit(root))
+        assert side == pytest.approx(residual.mean(), rel=1e-5)
+
+
+@pytest.mark.parametrize("p_full", [None, 0.3])
+def test_first_use_pays_a_shared_price_once(p_full):
+    # the first feature is worth the group's price, the second only once that is paid
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(800, 3)).astype(np.float32)
+    y = (2.0 * x[:, 0] + x[:, 1] + 0.3 * rng.normal(size=800) > 0).astype(np.int64)
+    growth = Growth(30, 10, 8, None, 0.3, newton=True)
+
+    def used(costs, nats):
+        given = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
+        gamma = nats * costs.total / costs.n_features  # for a unit of cost, not a mean price
+        trees = grow(given, growth, gamma, p_full=p_full, seed=0)
+        return tuple(sorted(set(trees.feature[trees.feature >= 0].tolist()) - {2}))
+
+    grouped = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})
+    apart = FeatureCosts([2.1, 2.1, 0.1])
+    found = {(used(apart, nats), used(grouped, nats)) for nats in np.geomspace(0.02, 0.5, 12)}
+    assert ((0,), (0, 1)) in found
+    assert found <= {((0, 1), (0, 1)), ((0,), (0, 1)), ((0,), (0,)), ((), ())}
+
+
+def test_a_start_sends_away_its_share():
+    column, weight = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1.0, 1.0, 2.0, 4.0])
+    np.testing.assert_allclose(
+        Start(0, upper=True).offload(column, weight, 3 / 8), [0.98, 0.02, 0.98, 0.02]
+    )
+    np.testing.assert_allclose(
+        Start(0, upper=False).offload(column, weight, 0.5), [0.02, 0.02, 0.02, 0.98]
+    )
+
+
+def test_starts_know_what_to_keep_and_what_it_is():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(1000, 4)).astype(np.float32)
+    # feature 2 says which rows a linear model on feature 2 can answer: those above -0.5
+    y = np.where(x[:, 2] > -0.5, x[:, 2] > 0.5, rng.random(1000) < 0.5).astype(np.int64)
+    costs = FeatureCosts([1.0, 1.0, 1.0, 0.0])
+    given = Sample(x, y, np.ones(1000), np.zeros(1000), 2, costs)
+    starts = best_starts(given, 0.3, 3)
+    assert starts[0] == Start(2, upper=False)
+    assert {s.feature for s in starts} == {0, 1, 2}  # the free one is in every model anyway
+    # a price high enough changes the order, nothing else does
+    dear = replace(given, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
+    assert best_starts(dear, 0.3, 3)[-1] == Start(2, upper=False)
+    assert best_starts(given, 0.3, 0) == []
+
+
+@pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
+def test_given_probabilities_cost_the_gate_nothing_where_it_has_them(distance):
+    g = np.array([-2.0, 0.5, 3.0])
+    free = distance.given(expit(g))
+    np.testing.assert_allclose(free.gate.slope(g), 0, atol=1e-12)
+    np.testing.assert_allclose(free.gate.value(g) + free.rest, 0, atol=1e-12)
+    elsewhere = free.gate.value(g + 0.7) + free.rest
+    assert (elsewhere > 0).all()
+    if isinstance(distance, KullbackLeibler):
+        assert isinstance(free.gate, CrossEntropy)
