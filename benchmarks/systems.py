@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.problems import Fold, Truth
 from benchmarks.record import Point
+from gatewise_training.acquisition import at_exits, exit_costs
 from gatewise_training.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
 
 __all__ = ["own_choice", "stage_bytes", "system_points"]
@@ -39,7 +40,7 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
             _Run.of(system, stages, x, truth, cloud)
             for (x, truth), cloud in zip(parts, clouds, strict=True)
         ]
-        union, paper = _exit_costs(system, stages)
+        union, paper = _exit_costs(system, stages, fold.test[0])
         sizes = np.cumsum([stage_bytes(stage) for stage in stages])
         for point in system.frontier_.points:
             if point.chain != number:
@@ -54,8 +55,8 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
                     runs[1].score(point.thresholds) if runs[1:] else point.accuracy,
                     point.cost,
                     runs[0].score(point.thresholds),
-                    float(union[exits].mean()),
-                    float(paper[exits].mean()),
+                    float(at_exits(union, exits).mean()),
+                    float(at_exits(paper, exits).mean()),
                     float((exits == len(stages)).mean()),
                     int(sizes[last]),
                 )
@@ -151,17 +152,18 @@ def stage_bytes(stage: Any) -> int:
     return sum(int(np.asarray(a).nbytes) for a in arrays if isinstance(a, np.ndarray))
 
 
-def _exit_costs(system: Any, stages: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Cost of leaving at each stage and of being offloaded: with the union, as in the paper."""
+def _exit_costs(
+    system: Any, stages: Any, x: NDArray[np.float32]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Cost of leaving at each stage and of being offloaded: with the union, as in the paper.
+
+    A row's own where a stage buys node by node.
+    """
     costs, f0 = system.feature_costs_, system.high_cost_model_
-    bought = np.zeros(costs.n_features, bool)
-    here = []
-    for stage in stages:
-        bought = bought | costs.mask(stage.features)
-        here.append(costs.of(bought))
+    bought = [stage.bought(x) for stage in stages]
     if f0 is None:
-        return np.array([*here, here[-1]]), np.array([*here, here[-1]])
-    request = system.cloud_prices_.of_offload(len(f0.features))
-    asked = costs.mask(f0.features)
-    union = costs.of(bought | asked) + request
-    return np.array([*here, union]), np.array([*here, costs.of(asked) + request])
+        here = exit_costs(costs, bought)
+        return here, here
+    asked, request = costs.mask(f0.features), system.cloud_prices_.of_offload(len(f0.features))
+    union = exit_costs(costs, bought, asked, request=request)
+    return union, exit_costs(costs, bought, asked, request=request, union=False)

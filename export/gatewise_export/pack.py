@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from gatewise_training.high_cost import HighCostModel
     from gatewise_training.stage import Stage
 
-__all__ = ["check_destination", "pack"]
+__all__ = ["check_acquisition", "check_destination", "pack"]
 
 CLOUD = "cloud.onnx"
 MOST_SAMPLE_ROWS = 64
@@ -89,6 +89,8 @@ def pack(
     ------
     BundleError
         If something else is at `path`, or a name cannot stand in a manifest.
+    InputError
+        If the system buys its features node by node.
     ConversionError
         If the high-cost model has no form as a graph.
     VerifyError
@@ -98,6 +100,7 @@ def pack(
     if path.is_symlink():  # a link stays a link: what it leads to is replaced
         path = path.resolve()
     check_destination(path)
+    check_acquisition(system)
     x = _sample_rows(system, sample)
     chains = getattr(system, "chains_", (system.stages_,))
     stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
@@ -147,6 +150,24 @@ def check_destination(path: Path) -> None:
         others = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST})
         if others:
             raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")
+
+
+def check_acquisition(system: Any) -> None:
+    """Refuse a system, fitted or not, that no device can run yet.
+
+    Raises
+    ------
+    InputError
+        If it buys features node by node.
+    """
+    stages = [stage for chain in getattr(system, "chains_", ()) for stage in chain]
+    if getattr(system, "acquisition", "stage") == "node" or any(
+        stage.acquisition == "node" for stage in stages
+    ):
+        raise InputError(
+            "acquisition='node' cannot be packed: devices buy all features of a stage at once, "
+            "not yet node by node; fit with acquisition='stage'"
+        )
 
 
 # -- parts ---------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.bundle import Bundle
-from gatewise_export.pack import check_destination, pack
+from gatewise_export.pack import check_acquisition, check_destination, pack
 from gatewise_export.verify import verify
 from gatewise_training import datasets, methods
 from gatewise_training.cascade import Cascade
@@ -91,6 +91,7 @@ def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
     system = methods.make(
         settings.method, feature_costs=costs, random_state=settings.seed, **options
     )
+    check_acquisition(system)  # before the long work
     judges = None
     if len(validation):
         judges = data.X[validation], data.y[validation]

@@ -313,3 +313,17 @@ def test_names_are_functions_in_whatever_order_they_are_imported(
         f"print(one is two is three is gatewise_export.{first}, callable(one))"
     )
     assert run_python(code) == "True True"
+
+
+def test_stages_that_buy_node_by_node_are_refused_in_one_line(tmp_path: Path) -> None:
+    x, y = load_iris(return_X_y=True)
+    f0 = LogisticRegression(max_iter=1000)
+    system = StagedCascade(f0, acquisition="node", n_stages=2, random_state=0).fit(x, y)
+    with pytest.raises(InputError, match="not yet node by node; fit with acquisition='stage'") as e:
+        pack(system, tmp_path / "bundle", sample=x[:5])
+    assert len(str(e.value).splitlines()) == 1
+    assert not (tmp_path / "bundle").exists()
+    # the stages carry it, too, however the system came by them
+    object.__setattr__(system, "acquisition", "stage")
+    with pytest.raises(InputError, match="node by node"):
+        pack(system, tmp_path / "bundle", sample=x[:5])

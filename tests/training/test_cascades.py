@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import clone
-from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.datasets import load_breast_cancer, load_wine, make_classification
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
@@ -266,3 +266,14 @@ def test_a_device_that_is_too_small_is_told_so():
     )
     with pytest.raises(InputError, match="no stage fits max_stage_bytes=20"):
         quick.fit(X, y)
+
+
+def test_a_high_cost_model_of_a_table_is_asked_with_its_names(recwarn):
+    X, y = make_classification(300, 4, n_informative=3, n_redundant=0, random_state=0)
+    table = pd.DataFrame(X, columns=list("abcd"))
+    f0 = LogisticRegression().fit(table, y)
+    quick = StagedCascade(f0, n_stages=1, families=("linear",), random_state=0)
+    quick.fit(table, y).predict(table)
+    assert not [w for w in recwarn if "feature names" in str(w.message)]
+    with pytest.raises(InputError, match="fitted with 'a' as column 0, the data has 'd'"):
+        clone(quick).set_params(high_cost_model=FrozenEstimator(f0)).fit(table[list("dcba")], y)

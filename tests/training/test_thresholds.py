@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import numpy as np
 import pytest
 
 from gatewise_training.decision import ALWAYS_STOP, midway
+from gatewise_training.errors import InputError
 from gatewise_training.thresholds import ChainRecord, frontier_points, tune
 
 
@@ -96,3 +98,68 @@ def test_without_a_cloud_the_last_stage_always_answers():
     r = ChainRecord(base.scores, base.correct, base.exit_costs, base.weights, has_cloud=False)
     for setting in tune(r, np.geomspace(1e-3, 1, 10)):
         assert setting[-1] == ALWAYS_STOP
+
+
+# -- costs of each row ---------------------------------------------------------------------
+
+
+def own_costs(r, seed=0):
+    """The same record with costs that differ from row to row and grow over the exits."""
+    rng = np.random.default_rng(seed)
+    steps = rng.choice([0.0, 0.5, 1.0, 4.0], (len(r.correct), len(r.weights)))
+    return replace(r, exit_costs=np.cumsum(steps, axis=0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equal_costs_of_each_row_change_nothing(seed):
+    r = record(seed, n=120, stages=3)
+    spelt = replace(r, exit_costs=np.repeat(r.exit_costs[:, None], 120, axis=1))
+    lams = np.geomspace(1e-3, 1, 12)
+    assert tune(spelt, lams) == tune(r, lams)
+    for one, other in zip(frontier_points(spelt), frontier_points(r), strict=True):
+        assert one.thresholds == other.thresholds
+        assert one.cost == pytest.approx(other.cost, rel=1e-12)
+        assert replace(one, cost=0.0) == replace(other, cost=0.0)
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("ties", [False, True])
+def test_one_stage_is_tuned_exactly_for_costs_of_each_row(seed, ties):
+    r = own_costs(record(seed, stages=1, ties=ties), seed)
+    for lam in (0.01, 0.1, 0.5):
+        (setting,) = tune(r, np.array([lam]))
+        best = max(worth(r, s, lam) for s in all_settings(r))
+        assert worth(r, setting, lam) == pytest.approx(best, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_stages_with_costs_of_each_row_cannot_be_bettered_by_one_threshold(seed):
+    r = own_costs(record(seed, n=25), seed)
+    lam = 0.05
+    (setting,) = tune(r, np.array([lam]), passes=20)
+    options = list(all_settings(r))
+    for s in range(2):
+        others = [o for o in options if o[1 - s] == setting[1 - s]]
+        assert max(worth(r, o, lam) for o in others) <= worth(r, setting, lam) + 1e-9
+
+
+def test_costs_of_each_row_are_counted_one_by_one():
+    r = own_costs(record(3))
+    point = r.measure((0.3, None))
+    bills = [
+        w * r.exit_costs[0 if a >= np.float32(0.3) else 2, i]
+        for i, (a, w) in enumerate(zip(r.scores[0], r.weights, strict=True))
+    ]
+    assert point.cost == pytest.approx(sum(bills) / r.weights.sum())
+    some = np.arange(0, 40, 3)
+    part = r.rows(some).measure((0.3, None))
+    assert part.cost == pytest.approx(sum(bills[i] for i in some) / r.weights[some].sum())
+
+
+def test_costs_of_each_row_have_no_limits_of_their_own():
+    r = own_costs(record(4))
+    with pytest.raises(InputError, match="give cost_limits"):
+        r.dearest()
+    limits = np.array([5.0, 9.0, 13.0])
+    assert replace(r, cost_limits=limits).dearest() is limits
+    assert r.cheapest().tolist() == [0.0] * 3

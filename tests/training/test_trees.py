@@ -87,3 +87,69 @@ def test_forms_without_a_flat_counterpart_are_refused(params, says):
 def test_rounded_thresholds_ask_the_same_question(threshold, x):
     rounded = float32_below(np.array([threshold]))[0]
     assert (np.float32(x) <= rounded) == (x <= threshold)
+
+
+@st.composite
+def random_ensemble(draw):
+    """Trees of any shape over five columns, some of them a single leaf."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    feature, threshold, left, right, nan_left = [], [], [], [], []
+
+    def grow(depth):
+        node = len(feature)
+        feature.append(-1)
+        threshold.append(0.0)
+        left.append(-1)
+        right.append(-1)
+        nan_left.append(bool(rng.random() < 0.5))
+        if depth and rng.random() < 0.8:
+            feature[node] = int(rng.integers(5))
+            threshold[node] = float(rng.integers(-2, 3))
+            left[node] = grow(depth - 1)
+            right[node] = grow(depth - 1)
+        return node
+
+    roots = [grow(4) for _ in range(draw(st.integers(0, 5)))]
+    n = len(feature)
+    return TreeEnsemble(
+        np.array(feature, np.int32), np.array(threshold, np.float32), np.array(left, np.int32),
+        np.array(right, np.int32), np.array(nan_left, bool), np.ones((n, 1), np.float32),
+        np.array(roots, np.int32), np.zeros(len(roots), np.int32), np.zeros(1, np.float32), 5,
+    )  # fmt: skip
+
+
+def walked(ensemble, row):
+    """Columns asked on a row's way through every tree, one step at a time."""
+    asked = set()
+    for root in ensemble.roots:
+        node = root
+        while ensemble.feature[node] != -1:
+            k = ensemble.feature[node]
+            asked.add(int(k))
+            goes_left = ensemble.nan_left[node] if np.isnan(row[k]) else (
+                row[k] <= ensemble.threshold[node]
+            )  # fmt: skip
+            node = ensemble.left[node] if goes_left else ensemble.right[node]
+    return asked
+
+
+@given(random_ensemble(), st.integers(0, 2**32 - 1))
+def test_columns_on_the_paths_are_those_of_a_walk(ensemble, seed):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-3, 4, (20, 5)).astype(np.float32)  # many values equal a threshold
+    x[rng.random(x.shape) < 0.2] = np.nan
+    visited = ensemble.visited(x)
+    assert visited.shape == (20, 5)
+    assert [set(np.flatnonzero(v).tolist()) for v in visited] == [walked(ensemble, r) for r in x]
+
+
+def test_lightgbm_paths_survive_compacting(digits):
+    X, y = digits
+    goal = {"objective": "multiclass", "num_class": 10}
+    ensemble = TreeEnsemble.from_lightgbm(lgb.train(QUIET | goal, lgb.Dataset(X, y), 5))
+    small, used = ensemble.compact()
+    whole = ensemble.visited(X)
+    np.testing.assert_array_equal(small.visited(X[:, used]), whole[:, used])
+    np.testing.assert_array_equal(np.flatnonzero(whole.any(axis=0)), used)
+    for row, mask in zip(X[::200], whole[::200], strict=True):
+        assert set(np.flatnonzero(mask).tolist()) == walked(ensemble, row)

@@ -19,6 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from gatewise_training.acquisition import Bought, at_exits, exit_costs
 from gatewise_training.calibration import Calibration, hold_back
 from gatewise_training.checks import (
     Table,
@@ -81,10 +82,18 @@ class Chain:
     ----------
     stages : tuple of Stage
     held_outputs : tuple of ndarray of float32, shape (n_held, n_outputs of the stage)
+    held_bought : tuple of ndarray of bool, one a stage, optional
+        What the models that gave these outputs bought; what the stages themselves buy on the
+        judging rows by default, which is the same where they buy alike for every row.
     """
 
     stages: tuple[Stage, ...]
     held_outputs: tuple[NDArray[np.float32], ...]
+    held_bought: tuple[Bought, ...] | None = None
+
+    def bought(self, x_held: NDArray[np.float32]) -> Sequence[Bought]:
+        """What each stage buys on the judging rows."""
+        return self.held_bought or [stage.bought(x_held) for stage in self.stages]
 
 
 class Budgeted(ClassifierMixin, BaseEstimator, ABC):
@@ -196,7 +205,11 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         """Tune thresholds of every chain; keep the chains that reach the frontier."""
         plan, f0 = problem.plan, problem.high_cost_model
         y, weight, said = plan.y[plan.held], plan.weight[plan.held], problem.high_cost_labels
-        records = [self._record(c.stages, c.held_outputs, y, weight, said) for c in chains]
+        x_held = plan.x[plan.held]
+        records = [
+            self._record(c.stages, c.held_outputs, c.bought(x_held), y, weight, said)
+            for c in chains
+        ]
         points = [
             point
             for number, record in enumerate(records)
@@ -212,7 +225,14 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
             x, y, weight = certifying.x, certifying.y, certifying.weight
             said = None if f0 is None else f0.labels(x)
             unseen = [
-                self._record(c.stages, [s.margins(x) for s in c.stages], y, weight, said)
+                self._record(
+                    c.stages,
+                    [s.margins(x) for s in c.stages],
+                    [s.bought(x) for s in c.stages],
+                    y,
+                    weight,
+                    said,
+                )
                 for c in chains
             ]
             confidence = self.guarantee
@@ -226,6 +246,7 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         self,
         stages: Sequence[Stage],
         outputs: Sequence[NDArray[np.float32]],
+        bought: Sequence[Bought],
         y: NDArray[np.int64],
         weight: NDArray[np.float64],
         cloud: NDArray[np.int64] | None,
@@ -237,7 +258,8 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         return ChainRecord(
             scores=np.stack([score for _, score in parts]),
             correct=np.stack(right).astype(np.float64),
-            exit_costs=self._exit_costs(stages),
+            exit_costs=self._exit_costs(bought),
+            cost_limits=self._exit_costs([s.at_most(self.n_features_in_) for s in stages]),
             weights=weight / weight.mean(),
             has_cloud=cloud is not None,
             trees=tuple(stage.n_trees for stage in stages),
@@ -262,16 +284,13 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         return self.calibration_.certify(self.frontier_, **wanted)
 
     def _exit_costs(
-        self, stages: Sequence[Stage], accounting: str = "union"
+        self, bought: Sequence[Bought], accounting: str = "union"
     ) -> NDArray[np.float64]:
-        """Cost of leaving at each stage and, last, of leaving none."""
-        costs = self.feature_costs_
-        bought = np.zeros(costs.n_features, bool)
-        out = []
-        for stage in stages:
-            bought = bought | costs.mask(stage.features)
-            out.append(costs.of(bought))
-        return np.array([*out, out[-1]])
+        """Cost of leaving at each stage and, last, of leaving none.
+
+        For all rows alike, or where a stage buys node by node for each of them.
+        """
+        return exit_costs(self.feature_costs_, bought)
 
     # -- the fitted system -----------------------------------------------------------------
 
@@ -342,7 +361,9 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         """
         if accounting not in ("union", "paper"):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
-        return self._exit_costs(self.stages_, accounting)[self.exit_stage(X)]
+        x = self._rows(X)
+        bought = [stage.bought(x) for stage in self.stages_]
+        return at_exits(self._exit_costs(bought, accounting), self._route(x)[0])
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.

@@ -11,12 +11,12 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
+from gatewise_training.acquisition import Bought, exit_costs
 from gatewise_training.budgeted import Budgeted, Problem
 from gatewise_training.costs import CloudPrices
 from gatewise_training.errors import InputError
 from gatewise_training.frontier import OperatingPoint
 from gatewise_training.high_cost import HighCostModel, train_high_cost_model
-from gatewise_training.stage import Stage
 
 __all__ = ["Cascade"]
 
@@ -47,7 +47,8 @@ class Cascade(Budgeted):
                 report=lambda what: problem.report(0, 1, what),
             )
         else:
-            f0 = HighCostModel.given(given, self.classes_, self.n_features_in_)
+            names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
+            f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
             said = f0.labels(plan.x[plan.held])
         return replace(problem, high_cost_model=f0, high_cost_labels=said)
 
@@ -62,17 +63,17 @@ class Cascade(Budgeted):
         return super()._pick()
 
     def _exit_costs(
-        self, stages: Sequence[Stage], accounting: str = "union"
+        self, bought: Sequence[Bought], accounting: str = "union"
     ) -> NDArray[np.float64]:
         """Cost of leaving at each stage and, last, of an offloaded instance."""
-        out = super()._exit_costs(stages)
         costs, f0 = self.feature_costs_, self.high_cost_model_
-        asked = costs.mask(f0.features)
-        if accounting == "union":
-            for stage in stages:
-                asked |= costs.mask(stage.features)
-        out[-1] = costs.of(asked) + self.cloud_prices_.of_offload(len(f0.features))
-        return out
+        return exit_costs(
+            costs,
+            bought,
+            costs.mask(f0.features),
+            request=self.cloud_prices_.of_offload(len(f0.features)),
+            union=accounting == "union",
+        )
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows go to the high-cost model, shape (n,)."""

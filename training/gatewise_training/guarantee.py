@@ -87,7 +87,7 @@ class Promise:
         record = chains[point.chain]
         exits = reachable(record, point.thresholds)
         if self.kind == "budget":
-            return float(record.exit_costs[exits].max()) <= self.bound
+            return float(record.dearest()[exits].max()) <= self.bound
         if self.kind == "offload_rate":
             return not record.has_cloud or record.n_stages not in exits
         if record.has_cloud:
@@ -241,13 +241,13 @@ def _costs_pass(
 ) -> NDArray[np.bool_]:
     # a bet needs rows in random order, and files are often sorted
     order = np.random.default_rng(0).permutation(exits.shape[1])
-    costs = np.stack([r.exit_costs[e[order]] for r, e in zip(owners, exits, strict=True)])
-    ranges = [r.exit_costs[reachable(r, p.thresholds)] for r, p in zip(owners, group, strict=True)]
+    costs = np.stack([r.costs(e)[order] for r, e in zip(owners, exits, strict=True)])
+    ways = [reachable(r, p.thresholds) for r, p in zip(owners, group, strict=True)]
     pvalues = mean_pvalue(
         costs,
         promise.bound,
-        lowest=np.array([possible.min() for possible in ranges]),
-        highest=np.array([possible.max() for possible in ranges]),
+        lowest=np.array([r.cheapest()[w].min() for r, w in zip(owners, ways, strict=True)]),
+        highest=np.array([r.dearest()[w].max() for r, w in zip(owners, ways, strict=True)]),
         level=promise.level,
     )
     return pvalues <= promise.level

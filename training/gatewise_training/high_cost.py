@@ -5,7 +5,7 @@ Inside, classes are indices 0..M-1. A given fitted model is never refitted: it o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class HighCostModel:
             out[np.arange(len(x)), self.labels(x)] = 1.0
             return out
         raw = (
-            self.estimator.predict_proba(part)
+            self.estimator.predict_proba(self._named(part))
             if self.onnx is None
             else _graph(self.onnx).answer(part)[1]
         )
@@ -107,12 +107,27 @@ class HighCostModel:
         if self.onnx is not None:
             position = _graph(self.onnx).answer(part)[0]
         else:
-            own = self.estimator.predict(part)
+            own = self.estimator.predict(self._named(part))
             position = np.searchsorted(np.asarray(self.estimator.classes_), own)
         return position.astype(np.int64) if self.lookup is None else self.lookup[position]
 
+    def _named(self, part: NDArray[np.float32]) -> Any:
+        """Rows as the estimator wants to see them: with its column names if it has any."""
+        names = getattr(self.estimator, "feature_names_in_", None)
+        if names is None:
+            return part
+        import pandas as pd
+
+        return pd.DataFrame(part, columns=names)
+
     @classmethod
-    def given(cls, model: Any, classes: NDArray[Any], n_features: int) -> HighCostModel:
+    def given(
+        cls,
+        model: Any,
+        classes: NDArray[Any],
+        n_features: int,
+        names: Sequence[str] | None = None,
+    ) -> HighCostModel:
         """Put a fitted classifier, or an ONNX file, behind this face; nothing is refitted.
 
         Parameters
@@ -123,11 +138,13 @@ class HighCostModel:
         classes : ndarray, shape (n_classes,)
             The data's class labels, sorted.
         n_features : int
+        names : sequence of str, optional
+            The data's column names, which must be the model's where it has any.
 
         Raises
         ------
         InputError
-            If it reads another number of features or knows other classes than the data.
+            If it reads other features or knows other classes than the data.
         """
         every = np.arange(n_features)
         if isinstance(model, str | Path | bytes):
@@ -136,6 +153,13 @@ class HighCostModel:
         if reads != n_features:
             raise InputError(
                 f"high_cost_model was fitted on {reads} features, the data has {n_features}"
+            )
+        known = getattr(model, "feature_names_in_", None)
+        if names is not None and known is not None and list(known) != list(names):
+            at = next(k for k in range(n_features) if known[k] != names[k])
+            raise InputError(
+                f"high_cost_model was fitted with {known[at]!r} as column {at}, the data has "
+                f"{names[at]!r} there; give the columns in the model's order"
             )
         own = np.asarray(getattr(model, "classes_", ()))
         lookup = _match(own.tolist(), classes)

@@ -11,13 +11,14 @@ if TYPE_CHECKING:
 
 __all__ = ["make", "names"]
 
-_METHODS = {
-    "staged": ("gatewise_training.staged", "StagedCascade"),
-    "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT"),
-    "adapt-lin": ("gatewise_training.adapt.lin", "AdaptLin"),
-    "adapt-lstsq": ("gatewise_training.adapt.lstsq", "AdaptLstsq"),
-    "l1": ("gatewise_training.adapt.l1", "L1Cascade"),
-    "confidence": ("gatewise_training.confidence", "ConfidenceCascade"),
+_METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "staged": ("gatewise_training.staged", "StagedCascade", {}),
+    "staged-lazy": ("gatewise_training.staged", "StagedCascade", {"acquisition": "node"}),
+    "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT", {}),
+    "adapt-lin": ("gatewise_training.adapt.lin", "AdaptLin", {}),
+    "adapt-lstsq": ("gatewise_training.adapt.lstsq", "AdaptLstsq", {}),
+    "l1": ("gatewise_training.adapt.l1", "L1Cascade", {}),
+    "confidence": ("gatewise_training.confidence", "ConfidenceCascade", {}),
 }
 
 
@@ -27,7 +28,7 @@ def names() -> tuple[str, ...]:
     Examples
     --------
     >>> names()
-    ('staged', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
+    ('staged', 'staged-lazy', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
     """
     return tuple(_METHODS)
 
@@ -49,6 +50,6 @@ def make(name: str, **params: Any) -> Cascade:
 
     if name not in _METHODS:
         raise InputError(f"no method {name!r}; there are {', '.join(_METHODS)}")
-    module, cls = _METHODS[name]
-    cascade: Cascade = getattr(importlib.import_module(module), cls)(**params)
+    module, cls, settings = _METHODS[name]
+    cascade: Cascade = getattr(importlib.import_module(module), cls)(**settings | params)
     return cascade

@@ -147,7 +147,7 @@ class _Tuning:
         if self.promise.kind == "max_loss":
             return point.accuracy_error * math.sqrt(self.n)
         record = self.chains[point.chain]
-        return float(record.exit_costs[record.exits(point.thresholds)].std())
+        return float(record.costs(record.exits(point.thresholds)).std())
 
     def worth(self, point: OperatingPoint, *, spare: bool = False) -> tuple[float, float]:
         """Rank a point; `spare`: it does not go to the bound."""

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_training.acquisition import Acquisition, Bought
 from gatewise_training.decision import Link, Score, split
+from gatewise_training.errors import InputError
 from gatewise_training.kernel import KernelModel
 from gatewise_training.linear import LinearModel
 from gatewise_training.trees import TreeEnsemble
@@ -31,18 +33,32 @@ class Stage:
         From margins to probabilities.
     score : {"margin", "column"}
         Whether the stop score is computed from the margins or is the last output.
+    acquisition : {"stage", "node"}
+        Whether a row that visits the stage buys all its features, or only those on the paths
+        that it takes through the stage's trees.
     """
 
     model: FlatModel
     features: NDArray[np.intp]
     link: Link
     score: Score = "margin"
+    acquisition: Acquisition = "stage"
+
+    def __post_init__(self) -> None:
+        if self.acquisition == "node" and not isinstance(self.model, TreeEnsemble):
+            raise InputError("only a stage of trees can buy node by node")
 
     @classmethod
-    def of(cls, model: FlatModel, link: Link, score: Score = "margin") -> Stage:
+    def of(
+        cls,
+        model: FlatModel,
+        link: Link,
+        score: Score = "margin",
+        acquisition: Acquisition = "stage",
+    ) -> Stage:
         """Make a stage of a model over all columns: it keeps only those that it uses."""
         kept, used = model.compact()
-        return cls(kept, used, link, score)
+        return cls(kept, used, link, score, acquisition)
 
     @property
     def nbytes(self) -> int:
@@ -67,6 +83,29 @@ class Stage:
         ndarray of float32, shape (n, n_outputs)
         """
         return self.model.margins(x[:, self.features])
+
+    def bought(self, x: NDArray[np.float32]) -> Bought:
+        """Which columns of the instance the stage buys for rows that visit it.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of bool, shape (n_features,) or, node by node, (n, n_features)
+        """
+        if self.acquisition == "node" and isinstance(self.model, TreeEnsemble):
+            bought = np.zeros(x.shape, bool)
+            bought[:, self.features] = self.model.visited(x[:, self.features])
+            return bought
+        return self.at_most(x.shape[1])
+
+    def at_most(self, n_features: int) -> Bought:
+        """Columns that the stage may buy for some row, as a mask of shape (n_features,)."""
+        bought = np.zeros(n_features, bool)
+        bought[self.features] = True
+        return bought
 
     def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Class margins, shape (n, 1) or (n, n_classes), and stop scores, shape (n,)."""

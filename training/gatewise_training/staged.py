@@ -12,14 +12,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_training.acquisition import Acquisition
 from gatewise_training.backward import backward_sets
 from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.cascade import Cascade
 from gatewise_training.contest import Contest, Winner
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.errors import InputError
-from gatewise_training.families import FAMILIES, Bounds, family_of
+from gatewise_training.families import FAMILIES, Bounds, families_for, family_of
 from gatewise_training.forward import forward_sets, purchases
+from gatewise_training.lazy_stages import lazy_chain
 from gatewise_training.selection import nested_sets
 
 __all__ = ["StagedCascade"]
@@ -56,13 +58,20 @@ class StagedCascade(Cascade):
         Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate` shall hold on
         new instances; rows are then set aside to certify it
         (:mod:`gatewise_training.guarantee`).
+    acquisition : {"stage", "node"}
+        Whether an instance that visits a stage buys all features of the stage, or node by node
+        those on the paths that it takes through the stage's trees. The second is cheaper, takes
+        boosted trees only (`families` and `effort` have no say) and cannot be packed for
+        devices yet.
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 judging rows.
     effort : {"normal", "low", "high"}
         Time for the search. On more than 5,000 rows low and normal try every model family on
         some feature sets only, and low leaves forward selection out.
-    families : sequence of str, default ("boosting", "extra-trees", "linear", "svm")
-        Model families that each stage chooses from on judging rows.
+    families : sequence of str, optional
+        Model families that each stage chooses from on judging rows. By default boosting,
+        extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
+        boosting alone competes.
     max_stage_bytes, max_trees : int, optional
         Bounds of a small device: size of a stage's flat arrays, and its trees.
     allow_missing : bool, default False
@@ -105,11 +114,12 @@ class StagedCascade(Cascade):
         max_loss: float | None = 0.01,
         offload_rate: float | None = None,
         guarantee: float | None = None,
+        acquisition: Acquisition = "stage",
         n_stages: int = 10,
         effort: Literal["low", "normal", "high"] = "normal",
         max_stage_bytes: int | None = None,
         max_trees: int | None = None,
-        families: Sequence[str] = ("boosting", "extra-trees", "linear", "svm"),
+        families: Sequence[str] | None = None,
         allow_missing: bool = False,
         random_state: Any = None,
         n_jobs: int | None = None,
@@ -122,6 +132,7 @@ class StagedCascade(Cascade):
         self.max_loss = max_loss
         self.offload_rate = offload_rate
         self.guarantee = guarantee
+        self.acquisition = acquisition
         self.n_stages = n_stages
         self.effort = effort
         self.families = families
@@ -138,12 +149,19 @@ class StagedCascade(Cascade):
         return tuple(family_of(stage) for stage in self.stages_)
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        if self.acquisition == "node":
+            n = max(1, min(self.n_stages, len(problem.plan.held) // ROWS_A_STAGE))
+            bounds = Bounds(self.max_stage_bytes, self.max_trees)
+            chain = lazy_chain(problem, n_stages=n, bounds=bounds)
+            if chain is None:
+                raise InputError("no stage that buys node by node is worth its price or fits")
+            return [chain]
         ladders = self._ladders(problem)
         contest = Contest(
             problem.plan,
             problem.costs,
             problem.n_classes,
-            ("boosting",) if self.allow_missing else tuple(self.families),
+            self._tried(len(problem.plan.fit_rows)),
             Bounds(self.max_stage_bytes, self.max_trees),
             problem.seed,
             problem.n_jobs,
@@ -162,6 +180,14 @@ class StagedCascade(Cascade):
             if steps:
                 chains.append(_chain(steps))
         return chains
+
+    def _tried(self, n_rows: int) -> tuple[str, ...]:
+        """Families that compete: those asked for, less those that NaN would break."""
+        able = families_for(n_rows, allow_missing=self.allow_missing)
+        if self.families is None:
+            return able
+        wanted = tuple(f for f in self.families if not self.allow_missing or f in able)
+        return wanted or able
 
     def _ladders(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in three ways; what several find is fitted once."""
@@ -185,6 +211,8 @@ class StagedCascade(Cascade):
 
     def _check_settings(self) -> None:
         super()._check_settings()
+        if self.acquisition not in ("stage", "node"):
+            raise InputError(f"acquisition must be 'stage' or 'node', not {self.acquisition!r}")
         if self.effort not in PROBES:
             raise InputError(f"effort must be one of {list(PROBES)}, not {self.effort!r}")
         if self.n_stages < 1:
@@ -193,8 +221,9 @@ class StagedCascade(Cascade):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} must be at least 1, not {value}")
-        unknown = [f for f in self.families if f not in FAMILIES]
-        if unknown or not len(self.families):
+        if self.families is not None and (
+            not len(self.families) or not set(self.families) <= set(FAMILIES)
+        ):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 

@@ -24,7 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
 
+from gatewise_training.acquisition import at_exits
 from gatewise_training.decision import ALWAYS_STOP, exit_stages, midway
+from gatewise_training.errors import InputError
 from gatewise_training.frontier import OperatingPoint
 
 __all__ = ["ChainRecord", "frontier_points", "smoothed", "tune"]
@@ -94,9 +96,25 @@ class ChainRecord:
 
     def costs(self, exits: NDArray[np.int64]) -> NDArray[np.float64]:
         """Cost of each row if the rows leave at `exits`, shape (n,)."""
+        return at_exits(self.exit_costs, exits)
+
+    def dearest(self) -> NDArray[np.float64]:
+        """Most that leaving at each exit can cost, on these rows or new ones, (n_stages + 1,).
+
+        Raises
+        ------
+        InputError
+            If costs are the rows' own and `cost_limits` are not known.
+        """
+        if self.cost_limits is not None:
+            return self.cost_limits
         if self.exit_costs.ndim == 2:
-            return self.exit_costs[exits, np.arange(len(exits))]
-        return self.exit_costs[exits]
+            raise InputError("costs of each row say nothing of new rows; give cost_limits")
+        return self.exit_costs
+
+    def cheapest(self) -> NDArray[np.float64]:
+        """Least that leaving at each exit can cost, shape (n_stages + 1,)."""
+        return self.exit_costs if self.exit_costs.ndim == 1 else np.zeros(self.n_stages + 1)
 
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
         """Cost, accuracy and offload rate of a setting, as an operating point."""

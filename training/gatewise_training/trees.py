@@ -99,6 +99,26 @@ class TreeEnsemble:
         )  # fmt: skip
         return out
 
+    def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which columns lie on the paths that each row takes: what it buys node by node.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of bool, shape (n, n_features)
+            True where some tree tests the column at a node that the row passes. A value that
+            turns out to be NaN has been asked for like any other.
+        """
+        x = np.ascontiguousarray(x, np.float32)
+        out = np.zeros((len(x), self.n_features), np.bool_)
+        _mark_paths(
+            x, self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots, out
+        )
+        return out
+
     def used(self) -> NDArray[np.intp]:
         """Columns that some node tests, ascending."""
         return np.unique(self.feature[self.feature >= 0]).astype(np.intp)
@@ -146,7 +166,9 @@ class TreeEnsemble:
         )
 
     @classmethod
-    def from_lightgbm(cls, booster: Any, *, num_iteration: int | None = None) -> TreeEnsemble:
+    def from_lightgbm(
+        cls, booster: Any, *, num_iteration: int | None = None, start_iteration: int = 0
+    ) -> TreeEnsemble:
         """Convert a LightGBM booster.
 
         Parameters
@@ -154,6 +176,8 @@ class TreeEnsemble:
         booster : lightgbm.Booster
         num_iteration : int, optional
             Boosting rounds to keep; the best iteration, if any, by default.
+        start_iteration : int, default 0
+            First round to keep.
 
         Raises
         ------
@@ -161,7 +185,7 @@ class TreeEnsemble:
             For categorical splits, linear leaves, averaged output (``boosting="rf"``) and
             zeros taken as missing: none of them has a form here.
         """
-        text = booster.model_to_string(num_iteration=num_iteration)
+        text = booster.model_to_string(num_iteration=num_iteration, start_iteration=start_iteration)
         head, *blocks = text.split("\nTree=")
         if "average_output" in head.split("\n"):
             raise InputError('LightGBM boosting="rf" is not supported; use a forest')
@@ -311,3 +335,20 @@ def _add_leaves(
                     out[i, m] += value[node, m]
         for m in range(len(base)):
             out[i, m] += base[m]
+
+
+@numba.njit(cache=True, nogil=True)
+def _mark_paths(
+    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any,
+    roots: Any, out: Any,
+) -> None:  # fmt: skip
+    for i in range(len(x)):
+        for t in range(len(roots)):
+            node = roots[t]
+            while feature[node] >= 0:
+                out[i, feature[node]] = True
+                v = x[i, feature[node]]
+                if v <= threshold[node] or (np.isnan(v) and nan_left[node]):
+                    node = left[node]
+                else:
+                    node = right[node]

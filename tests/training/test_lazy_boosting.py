@@ -1,0 +1,157 @@
+"""Lazy fits: what rows remember, what is refused, and that no penalty means plain boosting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import lightgbm as lgb
+import numpy as np
+import pytest
+
+from gatewise_training.boosting import fit_boosting, tree_params
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.lazy_boosting import LazyBooster, check_lazy, lazy_prices
+from gatewise_training.trees import TreeEnsemble
+
+
+def data(n=1500, n_classes=2, seed=0):
+    """A cheap hint in column 0; columns 1 to 5 tell the rest, each for a part of the rows."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 6)).astype(np.float32)
+    part = 1 + (np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0]))
+    score = x[np.arange(n), part] + 0.3 * x[:, 0]
+    y = np.digitize(score, np.quantile(score, np.linspace(0, 1, n_classes + 1)[1:-1]))
+    return x, y.astype(np.int64)
+
+
+def visited_cost(model, x):
+    return model.visited(x).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_without_a_price_a_stage_is_a_plain_boosted_model(n_classes):
+    x, y = data(n_classes=n_classes)
+    weight = np.random.default_rng(1).uniform(0.5, 1.5, len(y))
+    weight /= weight.mean()
+    few = {"num_leaves": 7, "min_sum_hessian_in_leaf": 0.0}
+    lazy = LazyBooster(x, y, n_classes, weight=weight, params=few)
+    model, kept = lazy.stage(np.zeros(6), rounds=5)
+    plain, _ = fit_boosting(x, y, n_classes, weight=weight, rounds=5, params=few)
+    assert kept == 5
+    # the same trees but for the starting value's last bits and float32 sums of gradients
+    np.testing.assert_allclose(model.margins(x), plain.margins(x), atol=2e-2)
+    again, _ = lazy.stage(np.zeros(6), rounds=5)  # a stage begins anew: from the prior
+    np.testing.assert_allclose(again.margins(x), model.margins(x), atol=1e-3)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_what_rows_have_paid_is_free_and_nothing_else_is(n_classes):
+    x, y = data(n_classes=n_classes)
+    booster = LazyBooster(x, y, n_classes, params={"num_leaves": 15})
+    first, kept = booster.stage(np.full(6, 0.05 if n_classes == 2 else 0.01), rounds=10)
+    assert kept == 10
+    paid = first.visited(x)
+    assert 0.2 < paid.mean() < 0.95  # some rows bought what others did not
+    second, kept = booster.stage(np.full(6, 1e6), rounds=10)
+    assert kept == 10
+    bought = second.visited(x)
+    assert bought.any()
+    assert not (bought & ~paid).any()
+    # without the first stage nothing at all is worth that price
+    nothing, kept = LazyBooster(x, y, n_classes).stage(np.full(6, 1e6), rounds=10)
+    assert (kept, nothing.n_trees, nothing.visited(x).any()) == (0, 0, False)
+    share = np.bincount(y)[-1] / len(y)
+    prior = np.log(share / (1 - share)) if n_classes == 2 else np.log(share)
+    assert nothing.margins(x)[:, -1] == pytest.approx(prior, rel=1e-6)
+
+
+def test_dearer_first_uses_are_fewer():
+    x, y = data()
+    costs = [
+        visited_cost(LazyBooster(x, y, 2).stage(np.full(6, p), rounds=20)[0], x)
+        for p in (0.0, 0.02, 0.1, 0.3)
+    ]
+    assert costs == sorted(costs, reverse=True)
+    assert costs[0] > 1.5 * costs[2]
+    dear = np.full(6, 0.02)
+    dear[3] = 1.0
+    model, _ = LazyBooster(x, y, 2).stage(dear, rounds=20)
+    assert not model.visited(x)[:, 3].any()
+
+
+def test_held_rows_end_a_stage_and_later_rounds_are_taken_back():
+    x, y = data(2000)
+    held = x[1000:], y[1000:]
+    booster = LazyBooster(x[:1000], y[:1000], 2, validation=held, params={"num_leaves": 31})
+    for penalty in (0.05, 0.01):
+        model, kept = booster.stage(np.full(6, penalty), rounds=400, patience=10)
+        assert 0 < kept < 390
+        assert model.n_trees == kept
+
+        def loss(trees, m=model):
+            margins = m.base + trees.astype(np.float64)
+            return np.mean(np.logaddexp(0, margins) - held[1][:, None] * margins)
+
+        leaves = np.zeros((1000, 1))
+        losses = []
+        for start, end in zip(model.roots, [*model.roots[1:], model.n_nodes], strict=True):
+            one = _tree(model, int(start), int(end))
+            leaves += one.margins(held[0])
+            losses.append(loss(leaves))
+        assert int(np.argmin(losses)) == kept - 1
+
+
+def _tree(model, start, end):
+    def moved(children):
+        part = children[start:end]
+        return np.where(part < 0, -1, part - start).astype(np.int32)
+
+    return replace(
+        model, feature=model.feature[start:end], threshold=model.threshold[start:end],
+        left=moved(model.left), right=moved(model.right), nan_left=model.nan_left[start:end],
+        value=model.value[start:end], roots=np.zeros(1, np.int32), output=np.zeros(1, np.int32),
+        base=np.zeros(1, np.float32),
+    )  # fmt: skip
+
+
+def test_fits_that_lightgbm_would_get_wrong_are_refused():
+    with pytest.raises(InputError, match=r"40000000 rows times 54 features .* \(2147483647\)"):
+        check_lazy(40_000_000, 54)
+    check_lazy(2**31 // 54, 54)
+    x, y = data(200)
+    for sampling in (
+        {"bagging_fraction": 0.5},
+        {"bagging_freq": 1},
+        {"data_sample_strategy": "goss"},
+        {"boosting": "goss"},
+    ):
+        (name,) = sampling
+        with pytest.raises(InputError, match=f"wrong with {name}=.*must not be sampled"):
+            LazyBooster(x, y, 2, params=sampling)
+
+
+def test_bagging_is_refused_for_a_reason():
+    """LightGBM alone, with bagging: the same penalty no longer keeps rows from buying."""
+    x, y = data(4000)
+    costs = []
+    for bagging in ({}, {"bagging_fraction": 0.5, "bagging_freq": 1}):
+        params = tree_params(0) | {
+            "objective": "binary", "cegb_tradeoff": 1.0, "cegb_penalty_feature_lazy": [0.05] * 6
+        } | bagging  # fmt: skip
+        model = TreeEnsemble.from_lightgbm(lgb.train(params, lgb.Dataset(x, y), 30))
+        costs.append(visited_cost(model, x))
+    assert costs[1] > 1.2 * costs[0]
+
+
+def test_a_constant_table_gives_a_stage_without_trees():
+    booster = LazyBooster(np.ones((50, 3), np.float32), np.arange(50) % 2, 2)
+    model, kept = booster.stage(np.zeros(3))
+    assert (kept, model.n_trees) == (0, 0)
+
+
+def test_a_whole_group_is_priced_exactly():
+    costs = FeatureCosts([1.0, 0.0, 0.5, 0.5], group=[None, "a", "a", "a"], shared={"a": 3.0})
+    prices = lazy_prices(costs)
+    assert prices.tolist() == [1.0, 1.0, 1.5, 1.5]
+    assert prices.sum() == pytest.approx(costs.total)

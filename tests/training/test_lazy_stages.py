@@ -1,0 +1,208 @@
+"""Cascades that buy node by node: costs counted on every tree by hand, and what they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+
+from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
+from gatewise_training.errors import InputError
+from gatewise_training.guarantee import certify
+from gatewise_training.methods import make
+from gatewise_training.thresholds import ChainRecord
+
+
+def data(binary):
+    X, y = (load_breast_cancer if binary else load_wine)(return_X_y=True)
+    return train_test_split(X.astype(np.float32), y, test_size=0.4, stratify=y, random_state=0)
+
+
+def priced(n):
+    """Own prices that differ; two groups with shared prices, the rest alone."""
+    group = ["a"] * 4 + ["b"] * 4 + [None] * (n - 8)
+    return FeatureCosts(1 + np.arange(n) % 3 / 2, group=group, shared={"a": 2.0, "b": 3.0})
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["binary", "classes"])
+def fitted(request):
+    X, X_test, y, y_test = data(request.param)
+    f0 = LogisticRegression(max_iter=10_000)
+    system = StagedCascade(
+        f0, priced(X.shape[1]), cloud_prices=CloudPrices(request=1.5), acquisition="node",
+        n_stages=4, max_loss=0.02, random_state=0,
+    )  # fmt: skip
+    return system.fit(X, y), X_test, y_test
+
+
+def asked(stage, row):
+    """Columns of the instance asked on the way through every tree of a stage, step by step."""
+    trees, own = stage.model, stage.features
+    out = set()
+    for node in trees.roots.tolist():
+        while trees.feature[node] >= 0:
+            column = int(own[trees.feature[node]])
+            out.add(column)
+            left = bool(row[column] <= trees.threshold[node])
+            node = int(trees.left[node] if left else trees.right[node])
+    return out
+
+
+def bill(costs, bought):
+    groups = {int(costs.group[k]) for k in bought} - {-1}
+    return sum(costs.own[k] for k in bought) + sum(costs.shared[g] for g in groups)
+
+
+def counted(system, X, accounting="union"):
+    """Costs and exits of each row, counted without any of the library's arrays of costs."""
+    costs, point, f0 = system.feature_costs_, system.operating_point_, system.high_cost_model_
+    bills, exits = [], []
+    for row in X:
+        bought = set()
+        for s, (stage, threshold) in enumerate(zip(system.stages_, point.thresholds, strict=True)):
+            bought |= asked(stage, row)
+            score = stage.run(row[None])[1][0]
+            if threshold is not None and score >= np.float32(threshold):
+                bills.append(bill(costs, bought))
+                exits.append(s)
+                break
+        else:
+            every = set(f0.features.tolist())
+            bills.append(bill(costs, every | bought if accounting == "union" else every) + 1.5)
+            exits.append(len(system.stages_))
+    return np.array(bills), np.array(exits)
+
+
+def test_costs_and_exits_are_those_of_a_walk_through_every_tree(fitted):
+    system, X, _ = fitted
+    points = {p.thresholds: p for p in system.frontier_.points}
+    some = list(points.values())[:: max(1, len(points) // 4)]
+    seen = set()
+    for point in some:
+        moved = system.at(budget=point.cost)
+        for accounting in ("union", "paper"):
+            bills, exits = counted(moved, X[:60], accounting)
+            np.testing.assert_array_equal(moved.exit_stage(X[:60]), exits)
+            np.testing.assert_allclose(moved.cost(X[:60], accounting), bills, rtol=1e-12)
+            seen |= set(exits.tolist())
+    assert len(seen) > 1  # not all rows took one way
+
+
+def test_rows_pay_less_than_for_whole_stages(fitted):
+    system, X, _ = fitted
+    costs, used = system.feature_costs_, np.zeros(X.shape[1], bool)
+    for stage in system.stages_:
+        assert stage.acquisition == "node"
+        bought = stage.bought(X)
+        used[stage.features] = True
+        assert not bought[:, ~used].any()
+        assert (costs.per_instance(bought) <= costs.of(stage.features) + 1e-9).all()
+    assert costs.per_instance(bought).mean() < 0.95 * costs.of(stage.features)  # of the last
+    assert system.families_ == ("boosting",) * len(system.stages_)
+    bought = [system.stages_[0].bought(X)]
+    for stage in system.stages_[1:]:
+        bought.append(bought[-1] | stage.bought(X))
+    means = [costs.per_instance(b).mean() for b in bought]
+    assert means == sorted(means)
+    assert means[0] < means[-1]
+
+
+def test_points_are_measured_where_they_are_claimed(fitted):
+    system, X, y = fitted
+    point = system.operating_point_
+    assert point.cost < system.feature_costs_.total
+    assert abs(system.cost(X).mean() - point.cost) < 0.25 * system.feature_costs_.total
+    assert abs(system.score(X, y) - point.accuracy) < 0.08
+
+
+def test_a_row_is_priced_alike_alone_and_together(fitted):
+    system, X, _ = fitted
+    together = system.cost(X[:20])
+    np.testing.assert_allclose([system.cost(row[None])[0] for row in X[:20]], together, rtol=1e-12)
+
+
+def test_own_validation_rows_are_charged_exactly():
+    X, X_test, y, y_test = data(True)
+    f0 = LogisticRegression(max_iter=10_000).fit(X, y)
+    system = make("staged-lazy", high_cost_model=f0, n_stages=4, random_state=0)
+    assert system.acquisition == "node"
+    system.fit(X, y, validation=(X_test, y_test))
+    for point in system.frontier_.points:
+        moved = system.at(budget=point.cost)
+        # what tuning flatters a setting by is added to a tuned point's cost, never taken off
+        assert moved.cost(X_test).mean() <= moved.operating_point_.cost + 1e-9
+    alone = [p for p in system.frontier_.points if sum(t is not None for t in p.thresholds) <= 1]
+    exact = [system.at(budget=p.cost).cost(X_test).mean() == pytest.approx(p.cost) for p in alone]
+    assert any(exact)
+
+
+def test_missing_values_are_bought_like_others():
+    X, X_test, y, _ = data(True)
+    rng = np.random.default_rng(0)
+    X, X_test = (np.where(rng.random(x.shape) < 0.1, np.nan, x).astype(np.float32)
+                 for x in (X, X_test))  # fmt: skip
+    system = StagedCascade(acquisition="node", n_stages=2, allow_missing=True, random_state=0)
+    system.fit(X, y)
+    stage = system.stages_[-1]
+    bought = stage.bought(X_test)
+    roots = stage.features[stage.model.feature[stage.model.roots[0]]]
+    assert bought[:, roots].all()
+    assert np.isnan(X_test[bought]).any()
+
+
+def test_a_small_device_gets_small_stages():
+    X, X_test, y, y_test = data(False)
+    system = StagedCascade(
+        LogisticRegression(max_iter=10_000), acquisition="node", n_stages=3,
+        max_stage_bytes=6000, max_trees=30, random_state=0,
+    ).fit(X, y)  # fmt: skip
+    assert all(s.nbytes <= 6000 and s.n_trees <= 30 for s in system.stages_)
+    assert system.score(X_test, y_test) > 0.8
+
+
+def test_the_same_seed_gives_the_same_system():
+    X, X_test, y, y_test = data(True)
+    f0 = LogisticRegression(max_iter=10_000).fit(X, y)
+    first = StagedCascade(f0, acquisition="node", n_stages=2, random_state=0)
+    first.fit(X, y, validation=(X_test, y_test))
+    again = clone(first).fit(X, y, validation=(X_test, y_test))
+    assert again.frontier_ == first.frontier_
+    np.testing.assert_array_equal(again.cost(X_test), first.cost(X_test))
+
+
+def test_bad_settings_are_refused():
+    X, _, y, _ = data(True)
+    with pytest.raises(InputError, match="acquisition must be 'stage' or 'node', not 'lazy'"):
+        StagedCascade(acquisition="lazy").fit(X, y)
+
+
+def test_a_budget_is_guaranteed_by_what_rows_can_cost_not_by_what_these_did():
+    n = 400
+    rng = np.random.default_rng(0)
+    own = np.vstack([rng.choice([1.0, 2.0], n), np.full(n, 10.0)])
+    scores = np.ones((1, n), np.float32)
+    right = np.ones((2, n))
+    record = ChainRecord(scores, right, own, np.ones(n), cost_limits=np.array([6.0, 10.0]))
+    point = record.measure((0.5,))
+    assert point.cost == pytest.approx(own[0].mean())
+    # every row here cost 2 at most, but a new one may cost 6: a test must decide, and it can
+    certified = certify(record, [point], budget=2.0)
+    assert certified.guarantee["method"] == "betting"
+    assert certify(record, [point], budget=1.45) is None
+    assert certify(record, [point], budget=10.0).guarantee["method"] == "certain"
+    unknown = ChainRecord(scores, right, own, np.ones(n))
+    with pytest.raises(InputError, match="give cost_limits"):
+        certify(unknown, [point], budget=2.0)
+
+
+def test_a_lazy_system_can_give_guarantees():
+    X, X_test, y, _ = data(True)
+    system = StagedCascade(
+        LogisticRegression(max_iter=10_000), acquisition="node", n_stages=2, budget=20.0,
+        guarantee=0.9, random_state=0,
+    ).fit(np.vstack([X, X]), np.append(y, y))  # fmt: skip
+    assert system.operating_point_.guarantee["bound"] == 20.0
+    assert system.cost(X_test).mean() < 22.0
