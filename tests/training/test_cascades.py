@@ -229,6 +229,7 @@ def test_own_validation_rows_judge():
     assert point.cost == pytest.approx(system.cost(X_test).mean(), rel=0.3)
 
 
+@pytest.mark.slow
 def test_same_seed_same_system():
     X, X_test, y, _ = data(False)
     one, two = (clone(METHODS["staged"]).fit(X, y) for _ in range(2))
@@ -244,6 +245,7 @@ def test_stages_are_nested_and_grow(fitted):
     assert all(isinstance(s, Stage) for s in system.stages_)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["boosting", "extra-trees", "linear", "svm"])
 def test_a_small_device_gets_small_stages(family):
     X, X_test, y, y_test = data(False)

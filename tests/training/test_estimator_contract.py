@@ -16,6 +16,8 @@ from gatewise_training import (
     StagedCascade,
 )
 
+pytestmark = pytest.mark.slow  # some 420 checks: more than a minute together
+
 SYSTEMS = [
     StagedCascade(LogisticRegression(), n_stages=2, families=("linear",)),
     AdaptLin(
