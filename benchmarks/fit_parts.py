@@ -20,7 +20,7 @@ from gatewise_training.resampling import Resampling
 
 __all__ = ["F0", "PARTS", "SETTING", "Bench", "Part"]
 
-F0 = {"num_leaves": 127, "learning_rate": 0.2}
+F0 = {"num_leaves": 255, "learning_rate": 0.1}
 TREES = {"num_leaves": 31, "learning_rate": 0.1}
 SETTING = {"p_full": 0.3, "penalty": 1e-4, "n_rounds": 100, "warm_up": 20, **TREES}
 """One of Adapt-GBRT: a round grows a tree for f1 and, after the warm-up, one for the gate."""
@@ -178,7 +178,7 @@ def _staged(bench: Bench) -> Iterator[About]:
 
 PARTS: dict[str, tuple[str, Part, int]] = {
     "plain-f0": (
-        "LightGBM of f0's size: 127 leaves, rate 0.2, up to 400 rounds, early stopping",
+        "LightGBM of f0's size: 255 leaves, rate 0.1, up to 600 rounds, early stopping",
         _plain_f0,
         3,
     ),

@@ -67,6 +67,8 @@ class Options:
         At most one: how the operating point is picked.
     allow_missing : bool
         Take NaN as a value.
+    stage_kb : int
+        Room for a stage on a device, in KB; for method "staged".
     deadline_ms : float
     seed : int
     out : Path
@@ -86,6 +88,7 @@ class Options:
     max_loss: float | None = None
     offload_rate: float | None = None
     allow_missing: bool = False
+    stage_kb: int = 32
     deadline_ms: float = 2000.0
     seed: int = 0
     out: Path = Path("demo-out")
@@ -231,6 +234,8 @@ def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cas
     picked = picked or {"max_loss": MAX_LOSS}
     if len(picked) > 1:
         raise InputError(f"give one of --{' and --'.join(picked)}, not both".replace("_", "-"))
+    # small devices: with room for everything they would hardly ever need the cloud
+    room = {"max_stage_bytes": 1024 * options.stage_kb} if options.method == "staged" else {}
     system = methods.make(
         options.method,
         feature_costs=costs,
@@ -238,6 +243,7 @@ def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cas
         random_state=options.seed,
         verbose=0 if quiet else 1,
         **picked,
+        **room,
     )
     judges = None
     if len(parts.validation):

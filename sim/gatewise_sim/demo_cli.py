@@ -48,6 +48,9 @@ def demo(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Take NaN as a value.")
     ] = False,
+    stage_kb: Annotated[
+        int, typer.Option(help="Room for a stage on a device, in KB (method staged).", min=1)
+    ] = 32,
     deadline_ms: Annotated[float, typer.Option(help="For each answer.", min=1)] = 2000.0,
     seed: Annotated[int, typer.Option(help="Of all randomness.", min=0)] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("demo-out"),
@@ -83,6 +86,7 @@ def demo(
                 max_loss=max_loss,
                 offload_rate=offload_rate,
                 allow_missing=allow_missing,
+                stage_kb=stage_kb,
                 deadline_ms=deadline_ms,
                 seed=seed,
                 out=out,
