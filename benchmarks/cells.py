@@ -24,7 +24,8 @@ from typing import Any
 import joblib
 
 from benchmarks import peers, problems
-from benchmarks.problems import Fold, Problem
+from benchmarks.folds import Fold
+from benchmarks.problems import Problem
 from benchmarks.record import COLUMNS
 from gatewise_training.console import plain
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.boosters import Booster, booster_fit
-from benchmarks.problems import Fold
+from benchmarks.folds import Fold
 from gatewise_training.resampling import Resampling
 
 __all__ = ["F0", "PARTS", "SETTING", "Bench", "Part"]

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.boosters import LARGE, spread
-from benchmarks.problems import Fold, Problem
+from benchmarks.folds import Fold
+from benchmarks.problems import Problem
 from benchmarks.record import Point
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError

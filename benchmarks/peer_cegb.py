@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.boosters import Booster, booster_fit, capacities, spread
-from benchmarks.problems import Fold, Problem
+from benchmarks.folds import Fold
+from benchmarks.problems import Problem
 from benchmarks.record import Point
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.resampling import Resampling, cross_fit

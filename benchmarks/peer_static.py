@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from scipy.special import xlogy
 
 from benchmarks.boosters import Booster, booster_fit, capacities
-from benchmarks.problems import Fold, Problem
+from benchmarks.folds import Fold
+from benchmarks.problems import Problem
 from benchmarks.record import Point, cascade_points, quantiles
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.high_cost import train_high_cost_model

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peer_catboost, peer_cegb, peer_static
-from benchmarks.problems import Fold, Problem
+from benchmarks.folds import Fold
+from benchmarks.problems import Problem
 from benchmarks.record import Point, finished
 from benchmarks.systems import own_choice, system_points
 from gatewise_training import methods as library

@@ -19,112 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import images
+from benchmarks.folds import Fold, fixed, table
 from gatewise_training import datasets
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
-from gatewise_training.metrics import average_precision_at
-from gatewise_training.resampling import Resampling
 
-__all__ = ["PROBLEMS", "Fold", "Problem", "Truth", "data_folder", "get"]
+__all__ = ["PROBLEMS", "Problem", "data_folder", "get"]
 
 ROOT = Path(__file__).parents[1]
 FOREST_SEED = 2017
 """Draws the 110,392 rows of Forest; which rows the papers used is not known."""
 CIFAR_SEED = 2017
-
-Table = tuple[NDArray[np.float32], NDArray[np.int64]]
-
-
-@dataclass(frozen=True, eq=False)
-class Truth:
-    """What is so on some rows, and how good an answer to it is.
-
-    Attributes
-    ----------
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    qid : ndarray of int, shape (n,), or None
-        Query of each document; then class 1 is the relevant one, and a ranking is asked for.
-    """
-
-    y: NDArray[np.int64]
-    qid: NDArray[Any] | None = None
-
-    def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """What is judged of a model: its labels, or the probability of relevance to rank by.
-
-        Parameters
-        ----------
-        proba : ndarray of float, shape (n, n_classes)
-        labels : ndarray, shape (n,), optional
-            The model's own, if they need not be the likeliest class.
-        """
-        if self.qid is not None:
-            return proba[:, 1]
-        return proba.argmax(1) if labels is None else labels
-
-    def ask(
-        self,
-        labels: Callable[[NDArray[np.float32]], NDArray[Any]],
-        proba: Callable[[NDArray[np.float32]], NDArray[Any]],
-        x: NDArray[np.float32],
-    ) -> NDArray[Any]:
-        """Answers of a model on these rows `x`; only what is judged is computed."""
-        return labels(x) if self.qid is None else self.answers(proba(x))
-
-    def score(self, answers: NDArray[Any]) -> float:
-        """Accuracy of labels, or AP@5 of a ranking; one answer may stand for all rows."""
-        if self.qid is None:
-            return float(np.mean(answers == self.y))
-        return average_precision_at(np.broadcast_to(answers, self.y.shape), self.y == 1, self.qid)
-
-    def __len__(self) -> int:
-        """Number of things that the score is a mean over: rows, or queries."""
-        return len(self.y if self.qid is None else np.unique(self.qid))
-
-
-@dataclass(frozen=True, eq=False)
-class Fold:
-    """Rows to learn from and rows to report on.
-
-    Attributes
-    ----------
-    train, test : tuple of (ndarray of float32, ndarray of int64)
-    validation : tuple of the same, or None
-        None: the learner makes its own out of `train`, by five-fold cross-fitting.
-    queries : tuple of ndarray of int, or None
-        Of a ranking: the queries of validation and of test rows.
-    """
-
-    train: Table
-    validation: Table | None
-    test: Table
-    queries: tuple[NDArray[Any], NDArray[Any]] | None = None
-
-    @property
-    def truth(self) -> Truth:
-        """Of the test rows."""
-        return Truth(self.test[1], None if self.queries is None else self.queries[1])
-
-    @property
-    def judges(self) -> Truth:
-        """Of the validation rows; without any, of all training rows."""
-        y = (self.validation or self.train)[1]
-        return Truth(y, None if self.queries is None else self.queries[0])
-
-    def held(self, plan: Resampling) -> Truth:
-        """Of the judging rows, in the plan's order (:func:`cross_fit` answers in it)."""
-        return Truth(plan.y[plan.held], self.judges.qid)
-
-    def thinned(self, rows: int) -> Fold:
-        """Keep at most `rows` rows of each part, whole queries of a ranking: for a quick look."""
-        before, after = self.queries or (None, None)
-        judges, asked = None, before
-        if self.validation is not None:
-            judges, asked = _thin(self.validation, rows // 2, before)
-        test, ranked = _thin(self.test, rows, after)
-        queries = None if asked is None or ranked is None else (asked, ranked)
-        return Fold(_thin(self.train, rows)[0], judges, test, queries)
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,35 +114,6 @@ def _sha(stem: str) -> str:
     return hashlib.sha256(_file(stem).read_bytes()).hexdigest()
 
 
-def _table(x: NDArray[Any], y: NDArray[Any], rows: NDArray[np.intp] | slice) -> Table:
-    return np.ascontiguousarray(x[rows], np.float32), y[rows].astype(np.int64)
-
-
-def _fixed(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int], list[Fold]]:
-    """Deal the same train, validation (or None) and test rows whatever the seed."""
-    train, validation, test = (None if p is None else _table(x, y, p) for p in parts)
-    assert train is not None
-    assert test is not None
-    return lambda _seed: [Fold(train, validation, test)]
-
-
-def _thin(
-    table: Table, rows: int, queries: NDArray[Any] | None = None
-) -> tuple[Table, NDArray[Any] | None]:
-    x, y = table
-    if len(y) <= rows:
-        return table, queries
-    rng = np.random.default_rng(0)
-    if queries is None:
-        chosen = rng.permutation(len(y))[:rows]
-        return (x[chosen], y[chosen]), None
-    names, place, sizes = np.unique(queries, return_inverse=True, return_counts=True)
-    order = rng.permutation(len(names))
-    kept = order[np.cumsum(sizes[order]) <= rows]
-    chosen = np.flatnonzero(np.isin(place, kept))
-    return (x[chosen], y[chosen]), queries[chosen]
-
-
 # -- the sets ------------------------------------------------------------------------------
 
 
@@ -251,7 +127,7 @@ def _letter(name: str) -> Problem:
         FeatureCosts.uniform(16),
         2 if binary else 26,
         cheapest=2.0,
-        deal=_fixed(raw["X"], y, slice(12000), slice(12000, 16000), slice(16000, 20000)),
+        deal=fixed(raw["X"], y, slice(12000), slice(12000, 16000), slice(16000, 20000)),
         target=0.62 if binary else 0.52,
         source=_sha("letter"),
         note="rows 0-11999 / 12000-15999 / 16000-19999 as the authors; price 1 a feature",
@@ -269,7 +145,7 @@ def _forest(name: str) -> Problem:
         FeatureCosts.uniform(54),
         2 if binary else 7,
         cheapest=1.0,
-        deal=_fixed(raw["X"], y, *np.split(chosen, [36603, 36603 + 15688])),
+        deal=fixed(raw["X"], y, *np.split(chosen, [36603, 36603 + 15688])),
         target=0.78 if binary else 0.58,
         source=_sha("covertype"),
         note="36,603 / 15,688 / 58,101 rows drawn from all 581,012 with a fixed seed: the papers' "
@@ -286,7 +162,7 @@ def _mbne_tiny(name: str) -> Problem:
         FeatureCosts.uniform(50),
         2,
         cheapest=1.0,
-        deal=_fixed(raw["X"], raw["y"], *parts),
+        deal=fixed(raw["X"], raw["y"], *parts),
         target=0.84,
         source=_sha(name),
         note="the BudgetRF authors' sample and parts, not the papers' full set; price 1 a feature",
@@ -306,7 +182,7 @@ def _hapt(name: str) -> Problem:
     def deal(seed: int) -> list[Fold]:
         judges = np.random.default_rng(seed).choice(inside, 5, replace=False)
         judging = np.isin(subject, judges) & ~outside
-        return _fixed(x, y, ~outside & ~judging, judging, outside)(seed)
+        return fixed(x, y, ~outside & ~judging, judging, outside)(seed)
 
     return Problem(
         name,
@@ -332,7 +208,7 @@ def _statlog_heart(name: str) -> Problem:
         from sklearn.model_selection import StratifiedKFold
 
         folds = StratifiedKFold(10, shuffle=True, random_state=seed).split(x, y)
-        return [Fold(_table(x, y, train), None, _table(x, y, test)) for train, test in folds]
+        return [Fold(table(x, y, train), None, table(x, y, test)) for train, test in folds]
 
     return Problem(
         name,
@@ -357,7 +233,7 @@ def _thyroid(name: str) -> Problem:
         found.feature_costs,
         3,
         cheapest=23.0,
-        deal=_fixed(found.X, found.y, found.parts["train"], None, found.parts["test"]),
+        deal=fixed(found.X, found.y, found.parts["train"], None, found.parts["test"]),
         drawn=True,
         target=0.64,
         source=_sha(name),
@@ -374,7 +250,7 @@ def _occupancy(name: str) -> Problem:
         FeatureCosts.uniform(found.X.shape[1]),
         2,
         cheapest=1.0,
-        deal=_fixed(found.X, found.y, *(found.parts[p] for p in ("train", "validation", "test"))),
+        deal=fixed(found.X, found.y, *(found.parts[p] for p in ("train", "validation", "test"))),
         source=_sha(name),
         note="the publisher's training file, its first test file as validation, its second as "
         "test (other days, door open); price 1 a feature",
@@ -396,7 +272,7 @@ def _cifar10(name: str) -> Problem:
         FeatureCosts.uniform(x.shape[1]),
         2,
         cheapest=4.0,
-        deal=_fixed(x, y, order[:19761], order[19761 : 19761 + 8468], outside),
+        deal=fixed(x, y, order[:19761], order[19761 : 19761 + 8468], outside),
         source=source,
         note="400 features computed here from the JPEG images (k-means patches); rows as many as "
         "in the paper, 19,761 / 8,468 / 10,000, drawn with a fixed seed: neither the paper's "
@@ -413,7 +289,7 @@ def _mq2008(name: str) -> Problem:
         for first in range(5):  # as LETOR deals its partitions: three, one and one, in turn
             turn = [(first + i) % 5 + 1 for i in range(5)]
             parts = [np.flatnonzero(np.isin(part, p)) for p in (turn[:3], turn[3], turn[4])]
-            train, validation, test = (_table(x, relevant, rows) for rows in parts)
+            train, validation, test = (table(x, relevant, rows) for rows in parts)
             folds.append(Fold(train, validation, test, (qid[parts[1]], qid[parts[2]])))
         return folds
 
@@ -441,7 +317,7 @@ def _bundled(name: str) -> Problem:
 
     def deal(seed: int) -> list[Fold]:
         order = np.random.default_rng(seed).permutation(len(y))
-        return _fixed(found.X, y, *np.split(order, [len(y) // 2, 3 * len(y) // 4]))(seed)
+        return fixed(found.X, y, *np.split(order, [len(y) // 2, 3 * len(y) // 4]))(seed)
 
     return Problem(
         name,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.problems import Fold, Truth
+from benchmarks.folds import Fold, Truth
 from gatewise_training.costs import FeatureCosts
 
 __all__ = ["BYTE_BOUNDS", "COLUMNS", "Point", "cascade_points", "finished", "quantiles"]

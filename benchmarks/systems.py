@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.problems import Fold, Truth
+from benchmarks.folds import Fold, Truth
 from benchmarks.record import Point
 from gatewise_training.acquisition import at_exits, exit_costs
 from gatewise_training.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split

@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -91,7 +92,7 @@ class Broker(Protocol):
     ) -> None: ...
 
 
-class _ProcessBroker:
+class _ProcessBroker(ABC):
     """What both brokers share: a child process, its readiness and its end."""
 
     kind = ""
@@ -146,8 +147,9 @@ class _ProcessBroker:
                 process.kill()
                 process.wait()
 
+    @abstractmethod
     def _command(self, folder: Path) -> list[str]:
-        raise NotImplementedError
+        """Program and arguments that start the broker with its files in `folder`."""
 
     def _start(self, port: int, folder: Path) -> None:
         """Start on `port`, or on any free one: another program may be quicker, so try again."""

@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from benchmarks import boosters, pages, peer_cegb, peers, problems, summary
-from benchmarks.problems import Fold, Problem, Truth
+from benchmarks.folds import Fold, Truth
+from benchmarks.problems import Problem
 from benchmarks.systems import own_choice, system_points
 
 from gatewise_training import StagedCascade

@@ -13,7 +13,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.boosting import tree_params
+from gatewise_training.boosting import log_loss_params, tree_params
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.forward import purchases, spread
 from gatewise_training.resampling import Resampling
@@ -58,8 +58,7 @@ def backward_sets(
     """
     rows = np.random.default_rng(seed).permutation(plan.fit_rows)[:ROWS]
     bundles = purchases(costs)
-    price = [costs.of([k]) for k in range(costs.n_features)]
-    by_price = np.argsort(price, kind="stable")
+    by_price = np.argsort(costs.alone, kind="stable")
     left = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
     while left.any():
@@ -80,10 +79,8 @@ def _gains(
     seed: int,
 ) -> NDArray[np.float64]:
     """What each column takes off a boosted model's loss, shape (n_features,)."""
-    goal = {"objective": "binary"} if n_classes == 2 else {"objective": "multiclass"}
-    settings = tree_params(seed) | {"num_leaves": 31, "learning_rate": 0.2} | goal
-    if n_classes > 2:
-        settings["num_class"] = n_classes
+    few = {"num_leaves": 31, "learning_rate": 0.2}
+    settings = tree_params(seed) | few | log_loss_params(n_classes)
     data = lgb.Dataset(
         np.ascontiguousarray(plan.x[np.ix_(rows, columns)]),
         plan.y[rows],

@@ -29,6 +29,7 @@ __all__ = [
     "first_use_penalty",
     "fit_boosting",
     "link_of",
+    "log_loss_params",
     "tree_params",
 ]
 
@@ -76,7 +77,8 @@ def link_of(n_classes: int) -> Link:
     return "sigmoid" if n_classes == 2 else "softmax"
 
 
-def _objective(n_classes: int) -> dict[str, Any]:
+def log_loss_params(n_classes: int) -> dict[str, Any]:
+    """LightGBM's settings for the log loss of two or more classes."""
     if n_classes == 2:
         return {"objective": "binary", "metric": "binary_logloss"}
     return {"objective": "multiclass", "num_class": n_classes, "metric": "multi_logloss"}
@@ -118,7 +120,7 @@ def fit_boosting(
     rounds : int
         Rounds kept.
     """
-    settings = tree_params(seed) | _objective(n_classes) | dict(params or {})
+    settings = tree_params(seed) | log_loss_params(n_classes) | dict(params or {})
     data = lgb.Dataset(x, y, weight=weight, params=settings, free_raw_data=False)
     callbacks: list[Callable[..., Any]] = []
     valid = None

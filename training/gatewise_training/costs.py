@@ -11,80 +11,21 @@ device has not bought yet, and the prices of :class:`CloudPrices`.
 
 from __future__ import annotations
 
-import csv
 import math
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise_training.costs_file import read_prices
 from gatewise_training.errors import InputError
+from gatewise_training.prices import CloudPrices, check_price, request_bytes
 
 __all__ = ["CloudPrices", "FeatureCosts", "request_bytes"]
 
 Label = int | str
-
-
-@dataclass(frozen=True)
-class CloudPrices:
-    """What one offloaded instance pays beside its features, in the unit of the feature costs.
-
-    Parameters
-    ----------
-    request, byte, evaluation : float, default 0
-        Price of a request, of a byte sent up (:func:`request_bytes`), of one evaluation of
-        the high-cost model.
-
-    Raises
-    ------
-    InputError
-        If a price is negative or not finite.
-
-    Examples
-    --------
-    >>> CloudPrices(request=1.0, byte=0.01).of_offload(n_features=16)
-    2.24
-    """
-
-    request: float = 0.0
-    byte: float = 0.0
-    evaluation: float = 0.0
-
-    def __post_init__(self) -> None:
-        for name in ("request", "byte", "evaluation"):
-            _check_price(f"cloud price {name!r}", getattr(self, name))
-
-    def of_offload(self, n_features: int) -> float:
-        """Price of sending one instance with `n_features` float32 values to the cloud."""
-        return self.request + self.evaluation + self.byte * request_bytes(n_features)
-
-
-def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
-    """Bytes of an offload request's payload on the wire, as a formula.
-
-    The message is a CBOR map (docs/wire.md): fields of fixed size take about 60 bytes,
-    the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this
-    within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not in it.
-
-    Parameters
-    ----------
-    n_features : int
-        Columns of the matrix: the number of the high-cost model's features.
-    rows : int, default 1
-        Instances in the message.
-    item_size : {4, 2}, default 4
-        Bytes a value: 4 for float32, 2 for float16.
-
-    Examples
-    --------
-    >>> request_bytes(16), request_bytes(16, rows=10)
-    (124, 700)
-    """
-    return 60 + rows * n_features * item_size
 
 
 class FeatureCosts:
@@ -198,14 +139,7 @@ class FeatureCosts:
         path = Path(path)
         if not path.is_file():
             raise InputError(f"costs file {path} does not exist")
-        readers = {".toml": _read_toml, ".csv": _read_csv}
-        reader = readers.get(path.suffix.lower())
-        if reader is None:
-            raise InputError(f"costs file {path}: the ending must be .toml or .csv")
-        try:
-            features, groups = reader(path)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"costs file {path}: {error}") from error
+        features, groups = read_prices(path)
         if not features:
             raise InputError(f"costs file {path} lists no feature")
         order = list(features)
@@ -235,6 +169,16 @@ class FeatureCosts:
     def total(self) -> float:
         """Price of acquiring every feature: what always asking the cloud costs."""
         return self.of(np.arange(self.n_features))
+
+    @property
+    def alone(self) -> NDArray[np.float64]:
+        """Price of each feature bought by itself, its group's shared price included.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_features,)
+        """
+        return np.asarray(self.own + np.append(self.shared, 0.0)[self.group], np.float64)
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
         """Indices (or a mask) of features as a mask of shape (n_features,)."""
@@ -311,13 +255,6 @@ class FeatureCosts:
         return f"FeatureCosts({self.n_features} features{groups}, total {self.total:g})"
 
 
-def _check_price(what: str, price: float) -> None:
-    if not isinstance(price, int | float | np.number) or isinstance(price, bool):
-        raise InputError(f"{what} is {price!r}, not a number")
-    if not math.isfinite(price) or price < 0:
-        raise InputError(f"{what} is {price}; a price must be finite and at least 0")
-
-
 def _own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
     try:
         prices = np.array(own, np.float64)
@@ -327,7 +264,7 @@ def _own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.flo
         raise InputError(f"feature costs must be a list of prices, not of shape {prices.shape}")
     for k, price in enumerate(prices):
         name = repr(names[k]) if names is not None and k < len(names) else str(k)
-        _check_price(f"the cost of feature {name}", float(price))
+        check_price(f"the cost of feature {name}", float(price))
     return prices
 
 
@@ -348,55 +285,6 @@ def _shared_prices(shared: Any) -> dict[Label, float]:
         label = _label(group)
         if label is None:
             raise InputError(f"shared price of group {group!r}: not a group")
-        _check_price(f"the shared price of group {group!r}", price)
+        check_price(f"the shared price of group {group!r}", price)
         prices[label] = float(price)
     return prices
-
-
-_Table = tuple[dict[str, tuple[float, str | None]], dict[Label, float]]
-
-
-def _read_toml(path: Path) -> _Table:
-    document = tomllib.loads(path.read_text(encoding="utf-8"))
-    unknown = set(document) - {"features", "groups"}
-    if unknown:
-        raise InputError(f"costs file {path}: unknown table [{sorted(unknown)[0]}]")
-    features: dict[str, tuple[float, str | None]] = {}
-    for name, entry in document.get("features", {}).items():
-        table = entry if isinstance(entry, dict) else {"own": entry}
-        unknown = set(table) - {"own", "group"}
-        if unknown:
-            raise InputError(f"costs file {path}: feature {name!r}: unknown {sorted(unknown)[0]!r}")
-        _check_price(f"the cost of feature {name!r}", table.get("own", 0.0))
-        group = table.get("group")
-        features[name] = (float(table.get("own", 0.0)), None if group is None else str(group))
-    return features, {str(g): price for g, price in document.get("groups", {}).items()}
-
-
-def _read_csv(path: Path) -> _Table:
-    features: dict[str, tuple[float, str | None]] = {}
-    groups: dict[Label, float] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        for wanted in ("feature", "own"):
-            if wanted not in (reader.fieldnames or ()):
-                raise InputError(f"costs file {path}: no column {wanted!r}")
-        for row in reader:
-            where = f"costs file {path}, line {reader.line_num}"
-            name = row["feature"]
-            if not name or name in features:
-                raise InputError(f"{where}: feature {name!r} is empty or stands twice")
-            group = row.get("group") or None
-            features[name] = (_number(row["own"], f"{where}: cost of {name!r}"), group)
-            if group is not None and row.get("shared"):
-                price = _number(row["shared"], f"{where}: shared price of {group!r}")
-                if groups.setdefault(group, price) != price:
-                    raise InputError(f"{where}: group {group!r} has two shared prices")
-    return features, groups
-
-
-def _number(text: str | None, where: str) -> float:
-    try:
-        return float(text or "")
-    except ValueError:
-        raise InputError(f"{where} is {text!r}, not a number") from None

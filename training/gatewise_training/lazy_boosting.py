@@ -26,6 +26,13 @@ from numpy.typing import NDArray
 from gatewise_training.boosting import tree_params
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
+from gatewise_training.losses import (
+    log_loss,
+    log_loss_gradient,
+    log_loss_hessian,
+    one_hot,
+    prior_margins,
+)
 from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["LazyBooster", "check_lazy", "lazy_prices"]
@@ -135,13 +142,13 @@ class LazyBooster:
         }
         self._settings |= dict(params or {})
         check_lazy(n, n_features, self._settings)
-        self._targets = _targets(y, n_classes)
+        self._targets = one_hot(y, n_classes)
         self._weight = np.ones((n, 1)) if weight is None else (weight / weight.mean())[:, None]
-        self._prior = _prior(np.average(self._targets, axis=0, weights=self._weight[:, 0]))
+        self._prior = prior_margins(self._targets, self._weight[:, 0])
         # without a column that varies LightGBM grows nothing and fails a check of its own
         self._idle = not (np.nanmin(x, axis=0) < np.nanmax(x, axis=0)).any()
         self._data = lgb.Dataset(x, y, params=self._settings, free_raw_data=False)
-        self._held = None if validation is None else _targets(validation[1], n_classes)
+        self._held = None if validation is None else one_hot(validation[1], n_classes)
         self._valid = None
         if validation is not None:
             self._valid = self._data.create_valid(*validation, params=self._settings)
@@ -176,7 +183,8 @@ class LazyBooster:
 
         def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
             scores = np.reshape(scores, (len(scores), -1))
-            first.append(scores.copy()) if not first else None
+            if not first:
+                first.append(scores.copy())
             gradient, hessian = self._derivatives(scores - first[0] + self._prior)
             return np.squeeze(gradient), np.squeeze(hessian)
 
@@ -189,7 +197,7 @@ class LazyBooster:
                 kept = grown
                 continue
             margins = self._on_held() - (0.0 if before is None else before) + self._prior
-            loss = _log_loss(margins, self._held)
+            loss = float(log_loss(margins, self._held).mean())
             if loss < best:
                 best, kept = loss, grown
             elif grown - kept >= patience:
@@ -229,36 +237,9 @@ class LazyBooster:
         self, margins: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Gradient and hessian of the log loss, those of LightGBM's own objectives."""
-        p = _chances(margins)
         more = 1.0 if self._outputs == 1 else self._outputs / (self._outputs - 1)
-        gradient = self._weight * (p - self._targets)
-        return gradient, self._weight * np.maximum(more * p * (1.0 - p), 1e-7)
-
-
-def _targets(y: NDArray[np.int64], n_classes: int) -> NDArray[np.float64]:
-    if n_classes == 2:
-        return y[:, None].astype(np.float64)
-    return np.eye(n_classes)[y]
-
-
-def _prior(share: NDArray[np.float64]) -> NDArray[np.float64]:
-    share = np.clip(share, 1e-9, 1 - 1e-9)
-    return np.log(share / (1 - share)) if len(share) == 1 else np.log(share)
-
-
-def _chances(margins: NDArray[np.float64]) -> NDArray[np.float64]:
-    if margins.shape[1] == 1:
-        return 0.5 * (1.0 + np.tanh(0.5 * margins))
-    e = np.exp(margins - margins.max(axis=1, keepdims=True))
-    return np.asarray(e / e.sum(axis=1, keepdims=True))
-
-
-def _log_loss(margins: NDArray[np.float64], targets: NDArray[np.float64]) -> float:
-    if margins.shape[1] == 1:
-        return float(np.mean(np.logaddexp(0.0, margins) - targets * margins))
-    top = margins.max(axis=1)
-    total = top + np.log(np.exp(margins - top[:, None]).sum(axis=1))
-    return float(np.mean(total - (targets * margins).sum(axis=1)))
+        gradient = self._weight * log_loss_gradient(margins, self._targets)
+        return gradient, self._weight * np.maximum(more * log_loss_hessian(margins), 1e-7)
 
 
 def _no_trees(settings: Mapping[str, Any], outputs: int) -> TreeEnsemble:

@@ -116,7 +116,7 @@ class _Search:
         dearest = LARGEST * costs.total
         if dearest <= 0:
             return [0.0]
-        least = min(costs.of([k]) for k in range(costs.n_features))
+        least = float(costs.alone.min())
         self.strength(min(max(least, 0.02 * costs.total), dearest), FIRST_PROBES)
         some = min((cost for cost in self.known.values() if cost > 0), default=dearest)
         return [float(t) for t in np.geomspace(min(some, dearest), dearest, n_stages)]

@@ -9,7 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, log_softmax, softmax
 
-__all__ = ["log_loss", "log_loss_gradient", "log_loss_hessian", "one_hot", "softplus"]
+__all__ = [
+    "log_loss",
+    "log_loss_gradient",
+    "log_loss_hessian",
+    "one_hot",
+    "prior_margins",
+    "softplus",
+]
 
 Array = NDArray[np.float64]
 
@@ -25,6 +32,13 @@ def one_hot(y: NDArray[np.int64], n_classes: int) -> Array:
     if n_classes == 2:
         return y[:, None].astype(np.float64)
     return np.eye(n_classes)[y]
+
+
+def prior_margins(target: Array, weight: Array) -> Array:
+    """Margins of the best constant model: the classes' log odds, shape (n_margins,)."""
+    share = np.clip(np.average(target, weights=weight, axis=0), 1e-6, 1.0 - 1e-6)
+    out = np.log(share / (1.0 - share)) if len(share) == 1 else np.log(share)
+    return np.asarray(out, np.float64)
 
 
 def log_loss(margins: Array, target: Array) -> Array:

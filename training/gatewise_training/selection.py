@@ -14,7 +14,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.boosting import first_use_penalty, tree_params
+from gatewise_training.boosting import first_use_penalty, log_loss_params, tree_params
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.resampling import Resampling
 
@@ -54,9 +54,9 @@ def nested_sets(
         Column indices, each set a superset of the one before.
     """
     chooser = _Chooser(plan, costs, n_classes, seed)
-    cheapest = min((costs.of([k]) for k in range(costs.n_features)), default=0.0)
+    cheapest = float(costs.alone.min())
     dearest = largest * costs.total
-    free = np.flatnonzero(costs.own + _shared(costs) == 0)
+    free = np.flatnonzero(costs.alone == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
     if dearest <= 0:
         return sets
@@ -82,13 +82,8 @@ class _Chooser:
         if len(rows) > SELECTION_ROWS:
             rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
         self._costs = costs
-        goal = (
-            {"objective": "binary"}
-            if n_classes == 2
-            else {"objective": "multiclass", "num_class": n_classes}
-        )
         few = {"num_leaves": 8, "learning_rate": 0.3}
-        self._params = tree_params(seed) | few | goal
+        self._params = tree_params(seed) | few | log_loss_params(n_classes)
         self._rounds = 40 if n_classes > 2 else 60
         self._data = lgb.Dataset(  # binned once for all penalties
             plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
@@ -129,9 +124,3 @@ class _Chooser:
             if g >= 0:
                 chosen = chosen | ((self._costs.group == g) & (self._costs.own == 0))
         return chosen
-
-
-def _shared(costs: FeatureCosts) -> NDArray[np.float64]:
-    """Shared price of each feature's group, 0 for none, shape (n_features,)."""
-    out: NDArray[np.float64] = np.append(costs.shared, 0.0)[costs.group]
-    return out

@@ -149,10 +149,9 @@ class StagedCascade(Cascade):
         return tuple(family_of(stage) for stage in self.stages_)
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        bounds = Bounds(self.max_stage_bytes, self.max_trees)
         if self.acquisition == "node":
-            n = max(1, min(self.n_stages, len(problem.plan.held) // ROWS_A_STAGE))
-            bounds = Bounds(self.max_stage_bytes, self.max_trees)
-            chain = lazy_chain(problem, n_stages=n, bounds=bounds)
+            chain = lazy_chain(problem, n_stages=self._most_stages(problem), bounds=bounds)
             if chain is None:
                 raise InputError("no stage that buys node by node is worth its price or fits")
             return [chain]
@@ -162,7 +161,7 @@ class StagedCascade(Cascade):
             problem.costs,
             problem.n_classes,
             self._tried(len(problem.plan.fit_rows)),
-            Bounds(self.max_stage_bytes, self.max_trees),
+            bounds,
             problem.seed,
             problem.n_jobs,
             lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
@@ -189,6 +188,9 @@ class StagedCascade(Cascade):
         wanted = tuple(f for f in self.families if not self.allow_missing or f in able)
         return wanted or able
 
+    def _most_stages(self, problem: Problem) -> int:
+        return max(1, min(self.n_stages, len(problem.plan.held) // ROWS_A_STAGE))
+
     def _ladders(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in three ways; what several find is fitted once."""
 
@@ -197,7 +199,7 @@ class StagedCascade(Cascade):
 
         plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
         seed = problem.seed
-        n = max(1, min(self.n_stages, len(plan.held) // ROWS_A_STAGE))
+        n = self._most_stages(problem)
         ladders = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
         # with many classes a penalty may jump from no feature to nearly all
         poor = len(ladders[0]) <= n // 2

@@ -7,6 +7,7 @@ the frontier is taken over all settings.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ from gatewise_training.resampling import Rows
 from gatewise_training.stage import Stage
 from gatewise_training.sweep import sweep
 
-__all__ = ["Adapt", "Sample", "prior_margins"]
+__all__ = ["Adapt", "Sample"]
 
 LOG_FLOOR = 1e-12
 """Probabilities below this count as this: f0 may be certain and wrong."""
@@ -67,24 +68,17 @@ class Sample:
         return Sample(x, y, weight, f0_loss, self.n_classes, self.costs)
 
 
-def prior_margins(target: NDArray[np.float64], weight: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Margins of the best constant model: the classes' log odds, shape (n_margins,)."""
-    share = np.clip(np.average(target, weights=weight, axis=0), 1e-6, 1.0 - 1e-6)
-    out = np.log(share / (1.0 - share)) if len(share) == 1 else np.log(share)
-    return np.asarray(out, np.float64)
-
-
 class Adapt(Cascade):
     """Base of :class:`AdaptGBRT`, :class:`AdaptLin` and :class:`AdaptLstsq`."""
 
     p_full: Sequence[float]
     penalties: Sequence[float]
 
+    @abstractmethod
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
     ) -> list[Stage]:
         """Fit one stage for each penalty, dear to cheap; a method's one duty."""
-        raise NotImplementedError
 
     def _starts(self, sample: Sample, p_full: float) -> Sequence[Any]:
         """Where the path's fits may start beside the usual; the same for all folds."""

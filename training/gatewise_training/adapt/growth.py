@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from gatewise_training.adapt.base import Sample, prior_margins
+from gatewise_training.adapt.base import Sample
 from gatewise_training.adapt.qstep import q_step
 from gatewise_training.boosting import LARGE_ROWS, CoupledBooster
 from gatewise_training.errors import InputError
@@ -24,6 +24,7 @@ from gatewise_training.losses import (
     log_loss_gradient,
     log_loss_hessian,
     one_hot,
+    prior_margins,
     softplus,
 )
 from gatewise_training.trees import TreeEnsemble

@@ -83,7 +83,7 @@ def best_starts(sample: Sample, p_full: float, how_many: int) -> list[Start]:
     list of Start
         Of different features, the best first; their number depends on the prices alone.
     """
-    price = sample.costs.own + np.append(sample.costs.shared, 0.0)[sample.costs.group]
+    price = sample.costs.alone
     priced = np.flatnonzero(price > 0)
     if not how_many or not len(priced):
         return []

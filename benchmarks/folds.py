@@ -1,0 +1,143 @@
+"""Rows to learn from and rows to report on, and how good an answer to them is.
+
+An answer is a label, scored by accuracy, or for a ranking a probability of relevance, scored by
+AP@5. The methods ask :class:`Truth` which, so that they need not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.metrics import average_precision_at
+from gatewise_training.resampling import Resampling
+
+__all__ = ["Fold", "Table", "Truth", "fixed", "table"]
+
+Table = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Truth:
+    """What is so on some rows, and how good an answer to it is.
+
+    Attributes
+    ----------
+    y : ndarray of int64, shape (n,)
+        Class indices.
+    qid : ndarray of int, shape (n,), or None
+        Query of each document; then class 1 is the relevant one, and a ranking is asked for.
+    """
+
+    y: NDArray[np.int64]
+    qid: NDArray[Any] | None = None
+
+    def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
+        """What is judged of a model: its labels, or the probability of relevance to rank by.
+
+        Parameters
+        ----------
+        proba : ndarray of float, shape (n, n_classes)
+        labels : ndarray, shape (n,), optional
+            The model's own, if they need not be the likeliest class.
+        """
+        if self.qid is not None:
+            return proba[:, 1]
+        return proba.argmax(1) if labels is None else labels
+
+    def ask(
+        self,
+        labels: Callable[[NDArray[np.float32]], NDArray[Any]],
+        proba: Callable[[NDArray[np.float32]], NDArray[Any]],
+        x: NDArray[np.float32],
+    ) -> NDArray[Any]:
+        """Answers of a model on these rows `x`; only what is judged is computed."""
+        return labels(x) if self.qid is None else self.answers(proba(x))
+
+    def score(self, answers: NDArray[Any]) -> float:
+        """Accuracy of labels, or AP@5 of a ranking; one answer may stand for all rows."""
+        if self.qid is None:
+            return float(np.mean(answers == self.y))
+        return average_precision_at(np.broadcast_to(answers, self.y.shape), self.y == 1, self.qid)
+
+    def __len__(self) -> int:
+        """Number of things that the score is a mean over: rows, or queries."""
+        return len(self.y if self.qid is None else np.unique(self.qid))
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Rows to learn from and rows to report on.
+
+    Attributes
+    ----------
+    train, test : tuple of (ndarray of float32, ndarray of int64)
+    validation : tuple of the same, or None
+        None: the learner makes its own out of `train`, by five-fold cross-fitting.
+    queries : tuple of ndarray of int, or None
+        Of a ranking: the queries of validation and of test rows.
+    """
+
+    train: Table
+    validation: Table | None
+    test: Table
+    queries: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+    @property
+    def truth(self) -> Truth:
+        """Of the test rows."""
+        return Truth(self.test[1], None if self.queries is None else self.queries[1])
+
+    @property
+    def judges(self) -> Truth:
+        """Of the validation rows; without any, of all training rows."""
+        y = (self.validation or self.train)[1]
+        return Truth(y, None if self.queries is None else self.queries[0])
+
+    def held(self, plan: Resampling) -> Truth:
+        """Of the judging rows, in the plan's order (:func:`cross_fit` answers in it)."""
+        return Truth(plan.y[plan.held], self.judges.qid)
+
+    def thinned(self, rows: int) -> Fold:
+        """Keep at most `rows` rows of each part, whole queries of a ranking: for a quick look."""
+        before, after = self.queries or (None, None)
+        judges, asked = None, before
+        if self.validation is not None:
+            judges, asked = _thin(self.validation, rows // 2, before)
+        test, ranked = _thin(self.test, rows, after)
+        queries = None if asked is None or ranked is None else (asked, ranked)
+        return Fold(_thin(self.train, rows)[0], judges, test, queries)
+
+
+def table(x: NDArray[Any], y: NDArray[Any], rows: NDArray[np.intp] | slice) -> Table:
+    """Some rows, as all methods get them."""
+    return np.ascontiguousarray(x[rows], np.float32), y[rows].astype(np.int64)
+
+
+def fixed(x: NDArray[Any], y: NDArray[Any], *parts: Any) -> Callable[[int], list[Fold]]:
+    """Deal the same train, validation (or None) and test rows whatever the seed."""
+    train, validation, test = (None if p is None else table(x, y, p) for p in parts)
+    assert train is not None
+    assert test is not None
+    return lambda _seed: [Fold(train, validation, test)]
+
+
+def _thin(
+    table: Table, rows: int, queries: NDArray[Any] | None = None
+) -> tuple[Table, NDArray[Any] | None]:
+    x, y = table
+    if len(y) <= rows:
+        return table, queries
+    rng = np.random.default_rng(0)
+    if queries is None:
+        chosen = rng.permutation(len(y))[:rows]
+        return (x[chosen], y[chosen]), None
+    names, place, sizes = np.unique(queries, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(names))
+    kept = order[np.cumsum(sizes[order]) <= rows]
+    chosen = np.flatnonzero(np.isin(place, kept))
+    return (x[chosen], y[chosen]), queries[chosen]
