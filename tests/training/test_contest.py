@@ -38,7 +38,10 @@ def test_a_linear_rule_is_won_by_the_linear_family() -> None:
         assert len(winner.held_outputs) == 1200
 
 
-def test_on_many_rows_sets_between_probes_try_what_won_beside_them() -> None:
+def test_on_many_rows_sets_between_probes_try_what_won_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gatewise_training.contest.HOPELESS", np.inf)  # nobody is
     some, told = contest(6600, families=("boosting", "linear"), probe=3)
     every, all_told = contest(6600, families=("boosting", "linear"), probe=1)
     thrifty, thorough = some.winners(SETS), every.winners(SETS)
@@ -47,7 +50,13 @@ def test_on_many_rows_sets_between_probes_try_what_won_beside_them() -> None:
     for probe in (0, 3, 4):
         key = tuple(SETS[probe].tolist())
         assert thrifty[key].family == thorough[key].family
-    assert {w.family for w in thrifty.values()} == {"linear"}
+
+
+def test_on_many_rows_a_hopeless_family_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gatewise_training.contest.HOPELESS", 1.0)  # whoever does not lead is
+    said, told = contest(6600, families=("boosting", "linear"), probe=1)
+    assert {w.family for w in said.winners(SETS).values()} == {"linear"}
+    assert len(told) == 2 * 2 + 3  # both on the two first probes, the leader alone on the others
 
 
 def test_what_is_too_large_is_left_out() -> None:

@@ -1,13 +1,14 @@
 """Which model family answers on each feature set: every candidate is fitted and judged.
 
 On small data each set tries every family. On large data only some sets, the probes, do; the sets
-between try what won beside them, which hardly ever differs and takes half the time.
+between try what won beside them, which hardly ever differs and takes half the time. And a family
+that is hopeless on two probes, a cheap one and the dearest, is not tried on the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import joblib
 import numpy as np
@@ -21,6 +22,9 @@ from gatewise_training.resampling import Resampling
 from gatewise_training.stage import Stage
 
 __all__ = ["Contest", "Winner"]
+
+HOPELESS = 1.25
+"""A family so many times as wrong as the best, where it is sure, will not win beside it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +44,32 @@ class Winner:
     stage: Stage
     held_outputs: NDArray[np.float32]
     regret: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What has been judged so far."""
+
+    best: dict[tuple[int, ...], Winner] = field(default_factory=dict)
+    regrets: dict[tuple[tuple[int, ...], str], float] = field(default_factory=dict)
+
+    def add(self, chosen: tuple[int, ...], candidate: Winner) -> None:
+        """Take note of a fitted stage; it leads if it is less wrong than the leader."""
+        self.regrets[chosen, candidate.family] = candidate.regret
+        if chosen not in self.best or candidate.regret < self.best[chosen].regret:
+            self.best[chosen] = candidate
+
+    def able(self, sets: Sequence[tuple[int, ...]], families: Sequence[str]) -> list[str]:
+        """Families that are not hopeless on all of the sets."""
+        return [
+            family
+            for family in families
+            if any(
+                chosen not in self.best
+                or self.regrets.get((chosen, family), np.inf) <= HOPELESS * self.best[chosen].regret
+                for chosen in sets
+            )
+        ]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,38 +106,50 @@ class Contest:
         large = len(self.plan.fit_rows) > LARGE_ROWS and len(self.families) > 1
         step = self.probe if large else 1
         probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
-        jobs = [(by_cost[p], family) for p in probes for family in self.families]
-        total = len(jobs) + 2 * (len(by_cost) - len(probes))
-        found = self._judge(jobs, 0, total)
-        rest = []
-        for between, chosen in enumerate(by_cost):
-            if between not in probes:
-                below = max(p for p in probes if p < between)
-                above = min(p for p in probes if p > between)
-                beside = {found[by_cost[p]].family for p in (below, above) if by_cost[p] in found}
-                rest += [(chosen, family) for family in sorted(beside or self.families)]
-        return found | self._judge(rest, len(jobs), total)
+        first = sorted({probes[len(probes) // 3], probes[-1]}) if large else probes
+        others = [p for p in probes if p not in first]
+        done, total = 0, len(probes) * len(self.families) + 2 * (len(by_cost) - len(probes))
+        found = _Found()
+
+        def judge(pairs: Sequence[tuple[int, str]]) -> None:
+            nonlocal done
+            jobs = [(by_cost[at], family) for at, family in pairs]
+            self._judge(jobs, found, lambda now: self.report(min(done + now, total), total))
+            done += len(jobs)
+
+        judge([(at, family) for at in first for family in self.families])
+        able = found.able([by_cost[at] for at in first], self.families)
+        judge([(at, family) for at in others for family in able])
+        between = []
+        for at in sorted(set(range(len(by_cost))) - set(probes)):
+            below = max(p for p in probes if p < at)
+            above = min(p for p in probes if p > at)
+            beside = {
+                found.best[by_cost[p]].family for p in (below, above) if by_cost[p] in found.best
+            }
+            between += [(at, family) for family in sorted(beside or self.families)]
+        judge(between)
+        return found.best
 
     def _price(self, chosen: tuple[int, ...]) -> float:
         return self.costs.of(np.array(chosen, np.intp))
 
     def _judge(
-        self, jobs: Sequence[tuple[tuple[int, ...], str]], before: int, total: int
-    ) -> dict[tuple[int, ...], Winner]:
+        self,
+        jobs: Sequence[tuple[tuple[int, ...], str]],
+        found: _Found,
+        report: Callable[[int], None],
+    ) -> None:
         fitted = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(
             joblib.delayed(judged_stage)(
                 self.plan, family, np.array(chosen, np.intp), self.n_classes, self.seed, self.bounds
             )
             for chosen, family in jobs
         )
-        best: dict[tuple[int, ...], Winner] = {}
         for done, ((chosen, family), (stage, outputs)) in enumerate(zip(jobs, fitted, strict=True)):
-            self.report(min(before + done, total), total)
-            regret = self._regret(stage, outputs)
-            leads = chosen not in best or regret < best[chosen].regret
-            if self.bounds.admit(stage) and leads:
-                best[chosen] = Winner(family, stage, outputs, regret)
-        return best
+            report(done)
+            if self.bounds.admit(stage):
+                found.add(chosen, Winner(family, stage, outputs, self._regret(stage, outputs)))
 
     def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
         margins, score = split(outputs, stage.score)

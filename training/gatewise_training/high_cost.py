@@ -34,6 +34,12 @@ Fit = Callable[[Rows, Rows | None, int | None], "HighCostModel"]
 SVM_ROWS = 16000
 """Above this many rows the kernel machine, quadratic in them, is not tried."""
 
+TREES, TRIAL_TREES = 300, 50
+"""Trees of extra-trees; on many rows a few of them first tell whether the rest are worth it."""
+
+NEAR = 0.01
+"""They are if the few are that close to the best accuracy."""
+
 
 @dataclass(frozen=True, eq=False)
 class HighCostModel:
@@ -202,20 +208,41 @@ def train_high_cost_model(
         Honest class indices on ``plan.held``.
     probabilities : ndarray of float64, shape (n_held, n_classes)
     """
-    recipes = _recipes(plan, n_classes, template, allow_missing, seed)
-    fits = joblib.Parallel(n_jobs=n_jobs, return_as="generator")(
-        joblib.delayed(_judged)(plan, fit) for _, fit in recipes
-    )
-    tried: list[_Tried] = []
-    for (kind, _), result in zip(recipes, fits, strict=True):
-        report(f"high-cost model: {kind}")
-        tried.append(result)
     held, weight = plan.y[plan.held], plan.weight[plan.held]
-    right = [float(np.average(said == held, weights=weight)) for _, said, _ in tried]
+    tried: list[_Tried] = []
+    right: list[float] = []
+
+    def judge(fits: list[tuple[str, Fit]]) -> None:
+        parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+        results = parallel(joblib.delayed(_judged)(plan, fit) for _, fit in fits)
+        for (kind, _), result in zip(fits, results, strict=True):
+            report(f"high-cost model: {kind}")
+            tried.append(result)
+            right.append(float(np.average(result[1] == held, weights=weight)))
+
+    recipes = _recipes(plan, n_classes, template, allow_missing, seed)
+    judge([(recipe.kind, recipe.trial or recipe.fit) for recipe in recipes])
+    near = max(right) - NEAR
+    judge(
+        [
+            (r.kind, r.fit)
+            for r, a in zip(recipes, right.copy(), strict=True)
+            if r.trial and a >= near
+        ]
+    )
     return tried[int(np.argmax(right))]
 
 
 _Tried = tuple[HighCostModel, NDArray[np.int64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """One kind of model, and how to see cheaply whether it is worth its fit."""
+
+    kind: str
+    fit: Fit
+    trial: Fit | None = None
 
 
 def _judged(plan: Resampling, fit: Fit) -> _Tried:
@@ -228,25 +255,33 @@ def _judged(plan: Resampling, fit: Fit) -> _Tried:
 
 def _recipes(
     plan: Resampling, n_classes: int, template: Any, allow_missing: bool, seed: int
-) -> list[tuple[str, Fit]]:
+) -> list[_Recipe]:
     if template is not None:
-        return [(type(template).__name__, _estimator_fit(plan, n_classes, "given", template))]
+        kind = type(template).__name__
+        return [_Recipe(kind, _estimator_fit(plan, n_classes, "given", template))]
     params = capacity(len(plan.fit_rows), n_classes)
-    recipes: list[tuple[str, Fit]] = [("boosting", _boosting_fit(plan, n_classes, params, seed))]
-    if len(plan.fit_rows) <= LARGE_ROWS:
+    recipes = [_Recipe("boosting", _boosting_fit(plan, n_classes, params, seed))]
+    large = len(plan.fit_rows) > LARGE_ROWS
+    if not large:
         params = params | RANDOM_THRESHOLDS
-        recipes.append(("random boosting", _boosting_fit(plan, n_classes, params, seed)))
+        recipes.append(_Recipe("random boosting", _boosting_fit(plan, n_classes, params, seed)))
     if not allow_missing:
         from sklearn.ensemble import ExtraTreesClassifier
 
-        forest = ExtraTreesClassifier(300, random_state=seed)
-        recipes.append(("extra-trees", _estimator_fit(plan, n_classes, "extra-trees", forest)))
+        some, many = (
+            _estimator_fit(
+                plan, n_classes, "extra-trees", ExtraTreesClassifier(n, random_state=seed)
+            )
+            for n in (TRIAL_TREES, TREES)
+        )
+        recipes.append(_Recipe("extra-trees", many, some if large else None))
         smallest = np.bincount(plan.y[plan.fit_rows]).min()
         even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
         if len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds) and even:
             for name, scaler in _scalers():
                 svm = _calibrated_svm(scaler)
-                recipes.append((f"svm on {name}", _estimator_fit(plan, n_classes, "svm", svm)))
+                fit = _estimator_fit(plan, n_classes, "svm", svm)
+                recipes.append(_Recipe(f"svm on {name}", fit))
     return recipes
 
 

@@ -92,13 +92,13 @@ class _Chooser:
     def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
         """The set, `paid` included, whose cost is closest to `target` on a log scale."""
         low, high = 1e-3, 1e5  # penalty of the summed loss per mean feature price
-        best = self._choose(paid, (low * high) ** 0.5)
-        for _ in range(12):
+        best, least = paid, math.inf
+        for _ in range(10):  # to within 2 %
             middle = (low * high) ** 0.5
             found = self._choose(paid, middle)
             cost = self._costs.of(found)
-            if self._gap(found, target) < self._gap(best, target):
-                best = found
+            if self._gap(found, target) < least:
+                best, least = found, self._gap(found, target)
             if abs(cost - target) < 0.02 * target:
                 break
             low, high = (middle, high) if cost > target else (low, middle)
