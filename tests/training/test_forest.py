@@ -1,0 +1,121 @@
+"""Forests as flat arrays: costs, first uses, counts and prunings, counted again in plain Python."""
+
+from __future__ import annotations
+
+import lightgbm as lgb
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, load_wine
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+
+from gatewise_training import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.forest import Forest
+from gatewise_training.trees import TreeEnsemble
+
+WINE = load_wine()
+X, Y = WINE.data.astype(np.float32), WINE.target
+GROUPED = FeatureCosts(
+    np.linspace(0, 2, 13), group=[0] * 4 + [None] * 4 + [1] * 5, shared=[3.0, 0.7]
+)
+
+
+@pytest.fixture(scope="module", params=[RandomForestClassifier, ExtraTreesClassifier])
+def grown(request):
+    return request.param(8, random_state=0).fit(X, Y)
+
+
+@pytest.fixture(scope="module")
+def forest(grown):
+    return Forest.from_sklearn(grown)
+
+
+def path(forest, row, root):
+    """Nodes that a row passes in one tree, the leaf last."""
+    t, nodes = forest.trees, [int(root)]
+    while t.feature[nodes[-1]] >= 0:
+        h = nodes[-1]
+        nodes.append(int(t.left[h] if row[t.feature[h]] <= t.threshold[h] else t.right[h]))
+    return nodes
+
+
+def test_it_answers_as_the_forest_it_was_made_of(grown, forest):
+    np.testing.assert_allclose(forest.proba(X), grown.predict_proba(X), atol=1e-6)
+    votes = np.mean([e.predict(X)[:, None] == np.arange(3) for e in grown.estimators_], axis=0)
+    leaves = [e.tree_.value[e.apply(X), 0] for e in grown.estimators_]
+    clear = np.all([np.ptp(np.sort(v)[:, -2:], axis=1) > 1e-9 for v in leaves], axis=0)
+    np.testing.assert_allclose(forest.vote(X)[clear], votes[clear], atol=1e-6)
+
+
+def test_counts_are_those_of_the_bootstrap_samples(grown, forest):
+    assert forest.counts[forest.trees.roots].sum(axis=1) == pytest.approx([len(X)] * 8)
+    inner = forest.trees.left >= 0
+    children = forest.counts[forest.trees.left[inner]] + forest.counts[forest.trees.right[inner]]
+    np.testing.assert_allclose(forest.counts[inner], children, atol=1e-8)
+    assert (forest.errors >= 0).all()
+
+
+@pytest.mark.parametrize("costs", [FeatureCosts.uniform(13), GROUPED])
+def test_cost_depth_and_first_uses_counted_path_by_path(forest, costs):
+    feature_first, group_first = forest.first_use(costs)
+    cost, depth = forest.cost(X, costs), forest.depth(X)
+    for i, row in enumerate(X):
+        paths = [path(forest, row, root) for root in forest.trees.roots]
+        used = {int(forest.trees.feature[h]) for nodes in paths for h in nodes[:-1]}
+        assert cost[i] == pytest.approx(costs.of(sorted(used)))
+        assert depth[i] == pytest.approx(np.mean([len(nodes) - 1 for nodes in paths]))
+        for nodes in paths:
+            features, groups = set(), set()
+            for h in nodes[:-1]:
+                k = int(forest.trees.feature[h])
+                g = int(costs.group[k])
+                assert feature_first[h] == (k not in features)
+                assert group_first[h] == (g >= 0 and g not in groups)
+                features.add(k)
+                groups.add(g)
+
+
+def test_a_pruned_node_answers_with_its_own_counts(forest):
+    rng = np.random.default_rng(0)
+    keep = rng.random(forest.n_nodes) < 0.6
+    pruned = forest.pruned(keep)
+    for row, proba in zip(X[:40], pruned.proba(X[:40]), strict=True):
+        said = []
+        for root in forest.trees.roots:
+            nodes = path(forest, row, root)
+            stop = next(h for h in nodes if not keep[h] or forest.trees.left[h] < 0)
+            said.append(forest.counts[stop] / forest.counts[stop].sum())
+        np.testing.assert_allclose(proba, np.mean(said, axis=0), atol=1e-6)
+    assert pruned.n_nodes < forest.n_nodes
+    assert pruned.pruned(np.ones(pruned.n_nodes, bool)).n_nodes == pruned.n_nodes
+    assert forest.pruned(np.zeros(forest.n_nodes, bool)).n_nodes == forest.n_trees
+
+
+def test_some_of_the_trees(grown, forest):
+    some = forest.select([2, 5])
+    wanted = np.mean([grown.estimators_[t].predict_proba(X) for t in (2, 5)], axis=0)
+    np.testing.assert_allclose(some.proba(X), wanted, atol=1e-6)
+
+
+def test_boosted_trees_are_counted_by_their_rows():
+    x, y = load_digits(return_X_y=True)
+    x = x.astype(np.float32)
+    settings = {"objective": "multiclass", "num_class": 10, "num_leaves": 6, "verbosity": -1}
+    booster = lgb.train(settings, lgb.Dataset(x, y), 2)
+    trees = TreeEnsemble.from_lightgbm(booster)
+    forest = Forest.of(trees, x, y, 10, np.full(len(x), 2.0))
+    assert forest.n_trees == 20
+    leaves = booster.predict(x, pred_leaf=True)
+    for t in range(20):
+        total = forest.counts[trees.roots[t]]
+        np.testing.assert_allclose(total, 2.0 * np.bincount(y))
+        sizes = sorted(2.0 * np.bincount(leaves[:, t]))
+        end = [*trees.roots, trees.n_nodes][t + 1]
+        nodes = np.arange(trees.roots[t], end)
+        own = forest.counts[nodes[trees.left[nodes] < 0]].sum(axis=1)
+        np.testing.assert_allclose(sorted(own), sizes)
+
+
+def test_counts_must_match(forest):
+    with pytest.raises(InputError, match="counts of shape"):
+        Forest(forest.trees, forest.counts[:-1])

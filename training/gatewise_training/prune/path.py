@@ -1,0 +1,285 @@
+"""The complete exact frontier of a forest's prunings.
+
+Optimal prunings are nested in ``lam``: a node that goes at one price goes at every higher one. So
+each node has one breakpoint, and all breakpoints are the whole frontier. They are found by divide
+and conquer: of a set of nodes, all or none are worth keeping at the price at which both are equal;
+one minimum cut there finds either that nothing lies between, and the price is their breakpoint,
+or a set that parts them. What stays goes on to higher prices, the rest, its paid purchases taken
+out, to lower ones (the principal partition of a submodular function; Gallo, Grigoriadis &
+Tarjan, 1989). Every node and every purchase is in one part at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.errors import InputError
+from gatewise_training.forest import Forest
+from gatewise_training.prune.mincut import best_closure
+from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.reduce import DROPPED, FREE, reduce_problem
+from gatewise_training.prune.sequence import PruneSequence
+
+__all__ = ["Mixture", "PrunedPoint", "PruningPath", "breakpoints", "breakpoints_by"]
+
+Solve = Callable[[PruneProblem, float], Solution]
+
+NOTHING = 1e-10
+"""A gain so small beside the profits at stake is rounding: nothing lies between."""
+
+
+def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
+    """Price at which each node goes, by minimum cuts on ever smaller parts.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_nodes,)
+        A node stays for every ``lam`` below; inf: always, 0: it saves nothing, -inf: a leaf.
+    """
+    closure, place = reduce_problem(problem)
+    found = np.zeros(closure.n_nodes)
+    parts = [(closure, np.arange(closure.n_nodes))]
+    while parts:
+        part, nodes = parts.pop()
+        if not len(nodes):
+            continue
+        worth, cost = part.worth, part.cost
+        if cost <= 0.0:  # all that is left is paid already
+            found[nodes] = np.inf
+            continue
+        lam = worth / cost
+        kept, flow, _ = best_closure(part, lam)
+        if worth - flow <= NOTHING * worth or kept.all() or not kept.any():
+            found[nodes] = lam
+            continue
+        every = np.ones(len(part.column_price), np.bool_)
+        parts.append((part.part(kept, every), nodes[kept]))
+        parts.append((part.part(~kept, ~part.bought(kept)), nodes[~kept]))
+    return _spread(problem, place, found)
+
+
+def breakpoints_by(
+    solve: Solve, problem: PruneProblem, *, most: int = 10_000
+) -> NDArray[np.float64]:
+    """Price at which each node goes, by any exact solver of the whole problem.
+
+    Slower than :func:`breakpoints`, and there to check it.
+
+    Parameters
+    ----------
+    solve : callable (problem, lam) -> Solution
+    problem : PruneProblem
+    most : int
+        Solutions at most; beyond them nodes are not parted further.
+    """
+    inner = problem.left >= 0
+    everything = inner & (reduce_problem(problem)[1] != DROPPED)
+    until = np.where(inner, 0.0, -np.inf)
+    free = reduce_problem(problem)[1] == FREE
+    until[free] = np.inf
+    parts = [(everything, free)]  # what stays at the low and at the high end
+    while parts:
+        low, high = parts.pop()
+        worth = float(problem.profit[low & ~high].sum())
+        cost = problem.cost(low) - problem.cost(high)
+        between = low & ~high
+        if not between.any():
+            continue
+        if cost <= 0.0:
+            until[between] = np.inf
+            continue
+        lam = worth / cost
+        keep = (solve(problem, lam).keep | high) & low
+        gain = problem.objective(low, lam) - problem.objective(keep, lam)
+        most -= 1
+        if gain <= NOTHING * worth or most <= 0 or (keep == low).all() or (keep == high).all():
+            until[between] = lam
+            continue
+        parts += [(keep, high), (low, keep)]
+    return until
+
+
+def _spread(
+    problem: PruneProblem, place: NDArray[np.int32], found: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """From the reduced problem's nodes to all; a child's breakpoint is never above its parent's."""
+    until = np.append(found, [0.0, np.inf])[np.where(place == DROPPED, len(found), place)]
+    until[problem.left < 0] = -np.inf
+    for h in np.flatnonzero(problem.parent >= 0):  # parents come first
+        until[h] = min(until[h], until[problem.parent[h]])
+    return np.asarray(until)
+
+
+@dataclass(frozen=True, eq=False)
+class PrunedPoint:
+    """One pruning of the frontier.
+
+    Attributes
+    ----------
+    lam : float
+        A price of cost at which it is optimal.
+    objective : float
+        Training error plus ``lam`` times the cost.
+    cost : float
+        Mean cost of the instances that the problem was set up for.
+    training_error : float
+        Averaged over the trees, shares of the training rows.
+    keep : ndarray of bool, shape (n_nodes,)
+        Nodes of the forest that stay inner nodes.
+    """
+
+    lam: float
+    objective: float
+    cost: float
+    training_error: float
+    keep: NDArray[np.bool_]
+    _forest: Forest = field(repr=False)
+
+    @cached_property
+    def forest(self) -> Forest:
+        """The pruned forest."""
+        return self._forest.pruned(self.keep)
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Two neighbouring prunings of the hull, tossed for: a budget is met exactly on average.
+
+    Attributes
+    ----------
+    cheap, dear : PrunedPoint
+    share : float
+        Probability of `dear`, to be drawn for each instance.
+    """
+
+    cheap: PrunedPoint
+    dear: PrunedPoint
+    share: float
+
+    @property
+    def cost(self) -> float:
+        """Expected cost of an instance."""
+        return (1.0 - self.share) * self.cheap.cost + self.share * self.dear.cost
+
+    @property
+    def training_error(self) -> float:
+        """Expected training error, averaged over the trees."""
+        low, high = self.cheap.training_error, self.dear.training_error
+        return (1.0 - self.share) * low + self.share * high
+
+    def proba(self, x: NDArray[np.float32], random_state: Any = None) -> NDArray[np.float32]:
+        """Averaged leaf distributions, each row of a pruning drawn for it, (n, n_classes)."""
+        from sklearn.utils import check_random_state
+
+        drawn = check_random_state(random_state).uniform(size=len(x)) < self.share
+        out = self.cheap.forest.proba(x)
+        out[drawn] = self.dear.forest.proba(x[drawn])
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class PruningPath:
+    """All optimal prunings of a forest.
+
+    Attributes
+    ----------
+    forest : Forest
+    problem : PruneProblem
+    breakpoints : ndarray of float64, shape (n_nodes,)
+        A node stays an inner node for every ``lam`` below its own.
+    x, y : ndarray or None
+        Rows and class indices for accuracies.
+    """
+
+    forest: Forest
+    problem: PruneProblem
+    breakpoints: NDArray[np.float64]
+    x: NDArray[np.float32] | None = field(default=None, repr=False)
+    y: NDArray[np.int64] | None = field(default=None, repr=False)
+
+    @cached_property
+    def sequence(self) -> PruneSequence:
+        """The prunings by price, with all costs and training errors."""
+        return PruneSequence(self.problem, self.breakpoints)
+
+    def __len__(self) -> int:
+        """Number of prunings, from the whole forest (as far as it saves errors) to the least."""
+        return len(self.sequence.levels)
+
+    def at(self, *, lam: float | None = None, budget: float | None = None) -> PrunedPoint:
+        """Take the optimal pruning for a price, or the most accurate within a budget.
+
+        Parameters
+        ----------
+        lam : float, optional
+            At least 0. Exactly at a breakpoint both neighbours are optimal; this is the cheaper.
+        budget : float, optional
+            Mean cost of an instance at most. Hull gaps are left to :meth:`mixed`.
+
+        Raises
+        ------
+        InputError
+            If not exactly one is given, or nothing is within the budget.
+        """
+        if (lam is None) == (budget is None):
+            raise InputError("give exactly one of lam and budget")
+        if lam is None:
+            assert budget is not None
+            lam = self.sequence.level_at(budget=budget)
+        if not (np.isfinite(lam) and lam >= 0):
+            raise InputError(f"lam must be at least 0, not {lam!r}")
+        return self._point(float(lam))
+
+    def mixed(self, *, budget: float) -> Mixture:
+        """Meet a budget exactly, by tossing between the two prunings on its sides.
+
+        Raises
+        ------
+        InputError
+            If the budget is below the cheapest pruning's cost.
+        """
+        sequence = self.sequence
+        cheap = self._point(sequence.level_at(budget=budget))
+        at = int(np.searchsorted(sequence.levels, cheap.lam))
+        dear = self._point(float(sequence.levels[max(at - 1, 0)]))
+        gap = dear.cost - cheap.cost
+        share = 0.0 if gap <= 0 else float(np.clip((budget - cheap.cost) / gap, 0.0, 1.0))
+        return Mixture(cheap, dear, share)
+
+    def frontier(self, n_points: int | None = None) -> dict[str, NDArray[np.float64]]:
+        """Price, cost, training error and accuracy of the prunings, dear to cheap.
+
+        Parameters
+        ----------
+        n_points : int, optional
+            So many, about evenly spaced in cost; all by default.
+
+        Returns
+        -------
+        dict
+            Columns ``lam``, ``cost``, ``training_error`` and, where labels were given,
+            ``accuracy``; each of shape (n_points,).
+        """
+        sequence = self.sequence
+        levels = sequence.levels if n_points is None else sequence.thinned(n_points)
+        at = np.searchsorted(sequence.levels, levels)
+        table = {"lam": levels, "cost": sequence.costs[at], "training_error": sequence.errors[at]}
+        if self.x is not None and self.y is not None:
+            table["accuracy"] = np.array([self._accuracy(level) for level in levels])
+        return table
+
+    def _accuracy(self, level: float) -> float:
+        assert self.x is not None
+        said = self.forest.pruned(self.sequence.keep(level)).proba(self.x).argmax(axis=1)
+        return float(np.mean(said == self.y))
+
+    def _point(self, lam: float) -> PrunedPoint:
+        keep = self.sequence.keep(lam)
+        cost, error = self.problem.cost(keep), self.problem.training_error(keep)
+        return PrunedPoint(lam, error + lam * cost, cost, error, keep, self.forest)

@@ -1,0 +1,251 @@
+"""The pruning problem: errors that nodes save, and purchases that instances make at them.
+
+Choose for every tree of a forest which nodes stay inner nodes (``y_h = 1``; a child stays only if
+its parent does) so that ::
+
+    sum_h e_h z_h / (N_train T)  +  lam * ( sum_k c_k mean_i w_ki  +  expected depth )
+
+is least, where ``z_h = 1`` at the leaves of the pruned trees, ``e_h`` counts the training rows
+that node h gets wrong, and ``w_ki = 1`` if instance i asks for feature k anywhere in the forest
+(BudgetPrune, NIPS 2016, equation IP; its predecessor of 2016, IP3). Staying earns the profit
+``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``, and instance i buys k if a node stays that
+uses k *first* on the path that i takes: a maximum closure, which one minimum cut solves exactly
+(:mod:`gatewise_training.prune.mincut`). A feature's own price and its group's shared price are
+two purchases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.forest import Forest
+
+__all__ = ["PruneProblem", "Solution", "build_problem"]
+
+
+@dataclass(frozen=True, eq=False)
+class PruneProblem:
+    """Nodes with profits, and purchases (columns) with prices and the nodes that make them.
+
+    Attributes
+    ----------
+    parent : ndarray of int32, shape (n_nodes,)
+        -1 at a root. A parent's index is below its children's.
+    left, right : ndarray of int32, shape (n_nodes,)
+        -1 at leaves, which are never kept.
+    error : ndarray of float64, shape (n_nodes,)
+        Share of the training error if the node becomes a leaf.
+    profit : ndarray of float64, shape (n_nodes,)
+        ``error[h] - error[left] - error[right]``, at least 0; 0 at leaves.
+    column_start : ndarray of int64, shape (n_columns + 1,)
+        Where each purchase's nodes start in `column_nodes`.
+    column_nodes : ndarray of int32
+        First-use nodes of one instance and one feature, or group; all distinct.
+    column_price : ndarray of float64, shape (n_columns,)
+        Price divided by the number of instances.
+    depth_price : ndarray of float64, shape (n_nodes,)
+        What keeping a node adds to the price of expected depth; 0 without one.
+    """
+
+    parent: NDArray[np.int32]
+    left: NDArray[np.int32]
+    right: NDArray[np.int32]
+    error: NDArray[np.float64]
+    profit: NDArray[np.float64]
+    column_start: NDArray[np.int64]
+    column_nodes: NDArray[np.int32]
+    column_price: NDArray[np.float64]
+    depth_price: NDArray[np.float64]
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes, leaves included."""
+        return len(self.parent)
+
+    @property
+    def n_columns(self) -> int:
+        """Purchases that may be made."""
+        return len(self.column_price)
+
+    @property
+    def base_error(self) -> float:
+        """Training error of the roots as leaves."""
+        return float(self.error[self.parent < 0].sum())
+
+    def training_error(self, keep: NDArray[np.bool_]) -> float:
+        """Training error, averaged over the trees, of a pruning."""
+        return self.base_error - float(self.profit[keep].sum())
+
+    def cost(self, keep: NDArray[np.bool_]) -> float:
+        """Mean cost of an instance under a pruning, depth included where it has a price."""
+        paid = _paid(self.column_start, self.column_nodes, np.asarray(keep, np.bool_))
+        return float(self.column_price[paid].sum() + self.depth_price[keep].sum())
+
+    def objective(self, keep: NDArray[np.bool_], lam: float) -> float:
+        """Training error plus ``lam`` times the cost."""
+        return self.training_error(keep) + lam * self.cost(keep)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A pruning, and what is proved of it.
+
+    Attributes
+    ----------
+    keep : ndarray of bool, shape (n_nodes,)
+        Nodes that stay inner nodes.
+    objective : float
+    bound : float
+        No pruning's objective is lower; equal to `objective` for an exact solver.
+    lam : float
+    iterations : int
+        The solver's own.
+    """
+
+    keep: NDArray[np.bool_]
+    objective: float
+    bound: float
+    lam: float
+    iterations: int
+
+
+def build_problem(
+    forest: Forest,
+    x: NDArray[np.float32],
+    costs: FeatureCosts,
+    *,
+    depth_cost: float = 0.0,
+    weight: NDArray[np.float64] | None = None,
+) -> PruneProblem:
+    """Set up the pruning of a forest for the instances whose costs count.
+
+    Parameters
+    ----------
+    forest : Forest
+    x : ndarray of float32, shape (n, n_features)
+        Instances; their labels are not needed.
+    costs : FeatureCosts
+    depth_cost : float, default 0.0
+        Price of passing one node in one tree, divided by the number of trees: the price of a
+        unit of expected depth.
+    weight : ndarray of float64, shape (n,), optional
+        Of the instances.
+
+    Raises
+    ------
+    InputError
+        If rows, prices and forest do not have the same features, or there are no rows.
+    """
+    trees = forest.trees
+    if not len(x) or x.shape[1] != trees.n_features or costs.n_features != trees.n_features:
+        raise InputError(
+            f"a forest of {trees.n_features} features, prices of {costs.n_features} and rows of "
+            f"shape {x.shape}: all three must agree, and there must be rows"
+        )
+    if not (np.isfinite(depth_cost) and depth_cost >= 0):
+        raise InputError(f"depth_cost must be at least 0, not {depth_cost!r}")
+    share = np.full(len(x), 1.0 / len(x)) if weight is None else weight / np.sum(weight)
+    inner = trees.left >= 0
+    wrong, counted = forest.errors, forest.counts[trees.roots].sum()  # N_train T, in-bag
+    saved = wrong - np.where(inner, wrong[trees.left] + wrong[trees.right], wrong)
+    feature_first, group_first = forest.first_use(costs)
+    group = np.append(costs.group, -1)[trees.feature].astype(np.int32)
+    feature_first &= np.append(costs.own, 0.0)[trees.feature] > 0
+    group_first &= np.append(costs.shared, 0.0)[group] > 0
+    start, nodes, price, passes = _columns(
+        np.ascontiguousarray(x, np.float32), trees.feature, trees.threshold, trees.left,
+        trees.right, trees.nan_left, trees.roots, feature_first, group_first, group,
+        costs.own, costs.shared, np.asarray(share, np.float64),
+    )  # fmt: skip
+    return PruneProblem(
+        parent=forest.parent,
+        left=trees.left,
+        right=trees.right,
+        error=wrong / counted,
+        profit=np.maximum(saved, 0.0) / counted,  # bootstrap weights may leave rounding below 0
+        column_start=start,
+        column_nodes=nodes,
+        column_price=price,
+        depth_price=np.where(inner, passes, 0.0) * (depth_cost / max(trees.n_trees, 1)),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _paid(start: Any, nodes: Any, keep: Any) -> Any:
+    """Which columns have a kept node."""
+    paid = np.zeros(len(start) - 1, np.bool_)
+    for c in range(len(paid)):
+        for e in range(start[c], start[c + 1]):
+            if keep[nodes[e]]:
+                paid[c] = True
+                break
+    return paid
+
+
+@numba.njit(cache=True, nogil=True)
+def _columns(
+    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
+    feature_first: Any, group_first: Any, group: Any, own: Any, shared: Any, share: Any,
+) -> Any:  # fmt: skip
+    """List each row's purchases: the nodes on its paths that buy the same feature or group."""
+    n_features = len(own)
+    goods = n_features + len(shared)
+    n_columns, n_uses = 0, 0
+    seen = np.full(goods, -1, np.int64)
+    passes = np.zeros(len(feature))
+    for i in range(len(x)):  # first count, then fill
+        for t in range(len(roots)):
+            h = roots[t]
+            while feature[h] >= 0:
+                passes[h] += share[i]
+                k = np.int64(feature[h])
+                for good, first in ((k, feature_first[h]), (n_features + group[h], group_first[h])):
+                    if first:
+                        n_uses += 1
+                        if seen[good] != i:
+                            seen[good] = i
+                            n_columns += 1
+                v = x[i, k]
+                h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]
+    start = np.zeros(n_columns + 1, np.int64)
+    nodes = np.empty(n_uses, np.int32)
+    price = np.empty(n_columns)
+    of = np.empty(goods, np.int64)  # the row's column of each good
+    count = np.zeros(goods, np.int64)
+    done = 0
+    for i in range(len(x)):
+        before = done
+        for turn in range(2):  # count the uses of each good, then put them down
+            for t in range(len(roots)):
+                h = roots[t]
+                while feature[h] >= 0:
+                    k = np.int64(feature[h])
+                    for good, first in (
+                        (k, feature_first[h]),
+                        (n_features + group[h], group_first[h]),
+                    ):
+                        if first and turn == 0:
+                            if count[good] == 0:
+                                of[good] = done
+                                price[done] = share[i] * (
+                                    own[good] if good < n_features else shared[good - n_features]
+                                )
+                                done += 1
+                            count[good] += 1
+                            start[of[good] + 1] += 1
+                        elif first:
+                            count[good] -= 1
+                            nodes[start[of[good]] + count[good]] = h
+                    v = x[i, k]
+                    h = left[h] if v <= threshold[h] or (np.isnan(v) and nan_left[h]) else right[h]
+            if turn == 0:
+                for c in range(before, done):
+                    start[c + 1] += start[c]
+    return start, nodes, price, passes

@@ -1,0 +1,239 @@
+"""Exact reductions: the same optimum with fewer nodes and purchases.
+
+- A node whose whole subtree saves no error is dropped: keeping it can only cost.
+- A node that buys nothing stays whenever its parent does, and joins it: profits are not negative.
+- Purchases of the same nodes are one. A purchase of one node is that node's own price.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.prune.problem import PruneProblem
+
+__all__ = ["Closure", "reduce_problem"]
+
+DROPPED, FREE = -2, -1
+
+
+@dataclass(frozen=True, eq=False)
+class Closure:
+    """A maximum-closure problem: nodes that need their parents, and what they buy together.
+
+    Attributes
+    ----------
+    parent : ndarray of int32, shape (n_nodes,)
+        -1 where there is none. A parent's index is below its children's.
+    profit : ndarray of float64, shape (n_nodes,)
+    price : ndarray of float64, shape (n_nodes,)
+        What a node pays alone, before ``lam``.
+    start : ndarray of int64, shape (n_nodes + 1,)
+        Where each node's purchases start in `columns`.
+    columns : ndarray of int32
+    column_price : ndarray of float64, shape (n_columns,)
+    """
+
+    parent: NDArray[np.int32]
+    profit: NDArray[np.float64]
+    price: NDArray[np.float64]
+    start: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    column_price: NDArray[np.float64]
+
+    @property
+    def n_nodes(self) -> int:
+        """Nodes that are left."""
+        return len(self.parent)
+
+    @property
+    def worth(self) -> float:
+        """Profit of all nodes."""
+        return float(self.profit.sum())
+
+    @property
+    def cost(self) -> float:
+        """Price of keeping all nodes."""
+        return float(self.price.sum() + self.column_price.sum())
+
+    def part(self, chosen: NDArray[np.bool_], unpaid: NDArray[np.bool_]) -> Closure:
+        """Keep some nodes, and of the purchases those that are not paid.
+
+        Parameters
+        ----------
+        chosen : ndarray of bool, shape (n_nodes,)
+            Parents that are not among them are taken as kept.
+        unpaid : ndarray of bool, shape (n_columns,)
+        """
+        return Closure(*_part(
+            self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
+            chosen, unpaid,
+        ))  # fmt: skip
+
+    def bought(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which purchases some of the nodes make, shape (n_columns,)."""
+        return np.asarray(_bought(self.start, self.columns, len(self.column_price), chosen))
+
+
+def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
+    """Reduce a pruning problem to the nodes that are to be decided.
+
+    Returns
+    -------
+    closure : Closure
+    place : ndarray of int32, shape (n_nodes of the problem,)
+        The closure's node that decides over each node; -1: stays at any price (its path buys
+        nothing); -2: goes at any price (nothing below it saves an error).
+    """
+    uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
+    priced = uses | (problem.depth_price > 0)
+    place = _place(problem.parent, problem.left, problem.profit, priced)
+    decided = np.flatnonzero((place >= 0) & priced)
+    number = np.full(problem.n_nodes, FREE, np.int32)
+    number[decided] = np.arange(len(decided), dtype=np.int32)
+    place = np.where(place >= 0, number[place], place).astype(np.int32)
+    profit = _summed(place[place >= 0], problem.profit[place >= 0], len(decided))
+    above = problem.parent[decided]
+    parent = np.where(above >= 0, place[above], FREE).astype(np.int32)
+    parent[parent < 0] = -1
+    price = problem.depth_price[decided].copy()
+    rng = np.random.default_rng(0)
+    names = rng.integers(1, 2**63, len(decided), dtype=np.uint64)
+    key, size, alone = _names(
+        problem.column_start, problem.column_nodes, place, problem.column_price, names, price
+    )
+    wanted = np.flatnonzero(size > 1)
+    _, first, merged = np.unique(key[wanted], return_index=True, return_inverse=True)
+    column_price = _summed(merged, problem.column_price[wanted], len(first))
+    start, columns = _transpose(
+        problem.column_start, problem.column_nodes, place, wanted[first], len(decided)
+    )
+    return Closure(parent, profit, price + alone, start, columns, column_price), place
+
+
+def _summed(place: NDArray[Any], weight: NDArray[np.float64], length: int) -> NDArray[np.float64]:
+    return np.bincount(place, weights=weight, minlength=length).astype(np.float64)
+
+
+@numba.njit(cache=True, nogil=True)
+def _place(parent: Any, left: Any, profit: Any, priced: Any) -> Any:
+    """For each node the node that decides over it, or that nothing does."""
+    n = len(parent)
+    below = profit.copy()  # what the subtree saves
+    for h in range(n - 1, -1, -1):
+        if parent[h] >= 0:
+            below[parent[h]] += below[h]
+    place = np.empty(n, np.int64)
+    for h in range(n):
+        if left[h] < 0 or below[h] <= 0.0:
+            place[h] = DROPPED
+        elif priced[h]:
+            place[h] = h
+        else:
+            place[h] = FREE if parent[h] < 0 else place[parent[h]]
+    return place
+
+
+@numba.njit(cache=True, nogil=True)
+def _names(start: Any, nodes: Any, place: Any, column_price: Any, names: Any, price: Any) -> Any:
+    """A number for each column's set of nodes, their count, and the prices of single ones."""
+    n_columns = len(start) - 1
+    key = np.zeros(n_columns, np.uint64)
+    size = np.zeros(n_columns, np.int64)
+    alone = np.zeros(len(price))
+    for c in range(n_columns):
+        last = -1
+        for e in range(start[c], start[c + 1]):
+            if place[nodes[e]] >= 0:
+                last = place[nodes[e]]
+                key[c] += names[last]
+                size[c] += 1
+        if size[c] == 1:
+            alone[last] += column_price[c]
+    return key, size, alone
+
+
+@numba.njit(cache=True, nogil=True)
+def _transpose(start: Any, nodes: Any, place: Any, chosen: Any, n_nodes: int) -> Any:
+    """Columns of each node, from the nodes of each chosen column."""
+    begin = np.zeros(n_nodes + 1, np.int64)
+    for c in chosen:
+        for e in range(start[c], start[c + 1]):
+            if place[nodes[e]] >= 0:
+                begin[place[nodes[e]] + 1] += 1
+    begin = np.cumsum(begin)
+    fill = begin[:-1].copy()
+    columns = np.empty(begin[-1], np.int32)
+    for number, c in enumerate(chosen):
+        for e in range(start[c], start[c + 1]):
+            at = place[nodes[e]]
+            if at >= 0:
+                columns[fill[at]] = number
+                fill[at] += 1
+    return begin, columns
+
+
+@numba.njit(cache=True, nogil=True)
+def _bought(start: Any, columns: Any, n_columns: int, chosen: Any) -> Any:
+    bought = np.zeros(n_columns, np.bool_)
+    for v in range(len(chosen)):
+        if chosen[v]:
+            for e in range(start[v], start[v + 1]):
+                bought[columns[e]] = True
+    return bought
+
+
+@numba.njit(cache=True, nogil=True)
+def _part(
+    parent: Any, profit: Any, price: Any, start: Any, columns: Any, column_price: Any,
+    chosen: Any, unpaid: Any,
+) -> Any:  # fmt: skip
+    """Some nodes and the unpaid purchases that they make; those of one node join its price."""
+    n, size = 0, 0
+    number = np.full(len(parent), -1, np.int32)
+    uses = np.zeros(len(column_price), np.int32)
+    for v in range(len(parent)):
+        if chosen[v]:
+            number[v] = n
+            n += 1
+            for e in range(start[v], start[v + 1]):
+                if unpaid[columns[e]]:
+                    uses[columns[e]] += 1
+                    size += 1
+    column = np.full(len(column_price), -1, np.int32)
+    n_columns = 0
+    for c in range(len(column_price)):
+        if uses[c] > 1:
+            column[c] = n_columns
+            n_columns += 1
+        elif uses[c] == 1:
+            size -= 1
+    out_parent = np.full(n, -1, np.int32)
+    out_profit, out_price = np.empty(n), np.empty(n)
+    out_start = np.zeros(n + 1, np.int64)
+    out_columns = np.empty(size, np.int32)
+    out_column_price = np.empty(n_columns)
+    for c in range(len(column_price)):
+        if column[c] >= 0:
+            out_column_price[column[c]] = column_price[c]
+    end = 0
+    for v in range(len(parent)):
+        if chosen[v]:
+            here = number[v]
+            if parent[v] >= 0:
+                out_parent[here] = number[parent[v]]
+            out_profit[here] = profit[v]
+            out_price[here] = price[v]
+            for e in range(start[v], start[v + 1]):
+                c = columns[e]
+                if column[c] >= 0:
+                    out_columns[end] = column[c]
+                    end += 1
+                elif unpaid[c]:
+                    out_price[here] += column_price[c]
+            out_start[here + 1] = end
+    return out_parent, out_profit, out_price, out_start, out_columns, out_column_price
