@@ -109,8 +109,7 @@ class Forest:
         """
         counts = np.zeros((trees.n_nodes, n_classes))
         weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)
-        walk = _walk(trees, x)
-        _count(*walk, np.asarray(y, np.int64), weight, counts)
+        _count(np.asarray(y, np.int64), weight, counts, *_walk(trees, x))
         for node, parent in enumerate(_parents(trees)):  # parents come first
             if parent >= 0 and not counts[node].any():
                 counts[node] = counts[parent]
@@ -182,8 +181,7 @@ class Forest:
     def depth(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Inner nodes that each row passes, averaged over the trees, shape (n,)."""
         out = np.zeros(len(x))
-        walk = _walk(self.trees, x)
-        _count_depth(*walk, out)
+        _count_depth(out, *_walk(self.trees, x))
         return out / max(self.n_trees, 1)
 
     def proba(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -282,8 +280,8 @@ def _reached(stays: Any, parent: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _count(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
     y: Any, weight: Any, counts: Any,
+    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
 ) -> None:  # fmt: skip
     for i in range(len(x)):
         for t in range(len(roots)):
@@ -300,8 +298,8 @@ def _count(
 
 @numba.njit(cache=True, nogil=True)
 def _count_depth(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
     out: Any,
+    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
 ) -> None:  # fmt: skip
     for i in range(len(x)):
         for t in range(len(roots)):
