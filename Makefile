@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # One thread per fit, parallel fits: on small data a second thread costs more than it brings.
 export OMP_NUM_THREADS ?= 1
-PYTEST := $(BIN)/python -m pytest
+# One thread of linear algebra a process: on few cores more would only wait for each other.
+PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit docs \
 	install clean mosquitto
@@ -36,7 +37,7 @@ test: $(STAMP) mosquitto       ## every test, the README and docstring examples 
 	$(PYTEST)
 
 test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" -n 2 --dist loadfile
 
 lint: $(STAMP)   ## ruff: style, docstrings, imports
 	$(BIN)/ruff check .

@@ -239,6 +239,7 @@ def test_what_cannot_work_is_said_before_anything_starts(changes, error, message
         live.check(settings(**changes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
