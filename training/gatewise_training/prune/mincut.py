@@ -202,7 +202,7 @@ def _push_relabel(
                 size += 1
         if size == 0:
             break
-        since, enough = 0, 6 * total + len(columns)
+        since, enough = 0, 20 * total + 4 * len(columns)
         while size > 0 and since < enough:
             v = queue[head]
             head = head + 1 if head < total else 0
