@@ -1,12 +1,14 @@
-"""The checks that messages, in both directions, and names go through."""
+"""The checks that messages, in both directions, names and settings go through."""
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from typing import Any, Final
 
 from gatewise_edge.errors import WireError
+from gatewise_training.errors import InputError
 
-__all__ = ["MAX_NAME", "check_id", "check_int", "check_text"]
+__all__ = ["MAX_NAME", "check_id", "check_int", "check_positive", "check_text"]
 
 MAX_NAME: Final = 64
 
@@ -35,3 +37,9 @@ def check_text(what: str, value: object, shortest: int, longest: int) -> str:
     if not shortest <= size <= longest:
         raise WireError("range", f"{what} must have {shortest} to {longest} bytes, not {size}")
     return value
+
+
+def check_positive(what: str, value: Any) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+        raise InputError(f"{what} is {value!r}; it must be a positive number")
+    return float(value)

@@ -11,24 +11,25 @@ with real waiting between; a simulator in virtual time calls them itself.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Self, get_args
+from typing import Final, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise_edge._checks import check_positive
 from gatewise_edge.answer import Answer, Case, Pending, Plan, Policy, Route
-from gatewise_edge.errors import SensorError, WireError
+from gatewise_edge.errors import SensorError
 from gatewise_edge.link import Link
-from gatewise_edge.offload import RESEND, Offloads, Outcome, Outstanding
+from gatewise_edge.offload import Outcome
 from gatewise_edge.sensors import Meter, Reading, Row, Sensors, Source
 from gatewise_edge.stages import StageRunner, self_test
-from gatewise_edge.wire import MAX_PAYLOAD, Request, decode_response, encode_request, new_id
+from gatewise_edge.uplink import Uplink
+from gatewise_edge.wire import MAX_PAYLOAD
 from gatewise_export.bundle import Bundle
 from gatewise_training.costs import request_bytes
 from gatewise_training.errors import InputError
@@ -37,16 +38,6 @@ __all__ = ["Answer", "Device", "Pending", "Policy", "Route"]
 
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
 _GUARD: Final = 0.005
-
-
-@dataclass(slots=True)
-class _Counts:
-    edge: int = 0
-    cloud: int = 0
-    fallback: int = 0
-    errors: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
 
 
 class Device:
@@ -100,7 +91,7 @@ class Device:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
-        self.deadline_ms = _positive("deadline_ms", deadline_ms)
+        self.deadline_ms = check_positive("deadline_ms", deadline_ms)
         self.policy = policy
         self._runner = StageRunner(self.bundle)
         self._plan = Plan.of(self.bundle.manifest)
@@ -127,20 +118,19 @@ class Device:
             self._source = sensors.bind(costs, [*self._plan.stage_inputs, *needed])
         self._clock = clock
         self._guard = min(_GUARD, self.deadline_ms / 1e4)
-        self._offloads = Offloads(limit=outstanding)
-        self._counts = _Counts()
-        # Guards the two above. Never held while the link sends: the link's callback takes it.
-        self._changed = threading.Condition()
-        self._link = link
-        if link is not None:
-            link.open(self._receive)
+        self._counts: Counter[str] = Counter(dict.fromkeys((*get_args(Route), "errors"), 0))
+        self._counting = threading.Lock()
+        manifest = self.bundle.manifest
+        self._uplink = Uplink(
+            link, model=manifest.name, version=manifest.version, limit=outstanding, clock=clock
+        )
+        self._uplink.open()
 
     # -- life ------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
-        if self._link is not None:
-            self._link.close()
+        self._uplink.close()
         if self._sensors is not None:
             self._sensors.close()
 
@@ -158,8 +148,8 @@ class Device:
         ``bytes_up`` and ``bytes_down`` are payload bytes; the rest are those of
         :class:`gatewise_edge.offload.OffloadCounts`.
         """
-        with self._changed:
-            return asdict(self._counts) | asdict(self._offloads.counts)
+        with self._counting:
+            return dict(self._counts) | self._uplink.counters
 
     # -- answering -------------------------------------------------------------------------
 
@@ -182,9 +172,7 @@ class Device:
         """
         step = self.begin(row)
         while isinstance(step, Pending):
-            with self._changed:
-                if step.item.outcome is None:
-                    self._changed.wait(max(0.0, step.wake_at - self._clock()))
+            self._uplink.wait(step.item)
             step = self.advance(step)
         return step
 
@@ -222,14 +210,10 @@ class Device:
         Answer or Pending
             `pending` itself while the outcome is open.
         """
-        item = pending.item
-        with self._changed:
-            step = self._offloads.poll(item, self._clock())
-        if step == RESEND:
-            self._send(item)
-        if item.outcome is None:
+        self._uplink.poll(pending.item)
+        if pending.item.outcome is None:
             return pending
-        return self._conclude(pending.case, item.outcome)
+        return self._conclude(pending.case, pending.item.outcome)
 
     # -- the stages ------------------------------------------------------------------------
 
@@ -243,18 +227,23 @@ class Device:
     def _run_stages(self, case: Case) -> bool:
         """Run the stages until one stops, all are done, or a feature cannot be had."""
         runner = self._runner
-        for s, features in enumerate(runner.inputs):
+
+        def remaining() -> float:
+            return case.deadline - self._clock()
+
+        for s, threshold in enumerate(runner.thresholds):
             try:
-                x = case.reading.acquire(
-                    features,
+                case.finished = runner.visit(
+                    s,
+                    case.reading,
                     allow_missing=self._plan.stages_take_nan,
-                    timeout=case.deadline - self._clock(),
+                    remaining=remaining,
                 )
             except SensorError as error:
                 case.error = error
                 return False
-            case.finished, case.stage = runner.run(s, x[np.newaxis]), s
-            if case.finished.stops(runner.thresholds[s])[0]:
+            case.stage = s
+            if case.finished.stops(threshold)[0]:
                 return True
         return False
 
@@ -280,14 +269,9 @@ class Device:
     def _offload(self, case: Case, reason: str) -> Answer | Pending:
         case.reason = reason
         # Known at once to be in vain? Then the cloud model's features are not bought.
-        if self._link is None:
-            return self._fall_back(case, "no-link")
-        if not self._link.ready:
-            return self._fall_back(case, "link-down")
-        if len(self._offloads) >= self._offloads.limit:
-            with self._changed:
-                self._offloads.counts.full += 1
-            return self._fall_back(case, "full")
+        trouble = self._uplink.trouble()
+        if trouble is not None:
+            return self._fall_back(case, trouble)
         try:
             x = case.reading.acquire(
                 self._plan.cloud_inputs,
@@ -297,47 +281,8 @@ class Device:
         except SensorError as error:
             case.error = error
             return self._fall_back(case, _trouble(error))
-        now = self._clock()
-        ttl_ms = math.floor(1000.0 * (case.deadline - now))
-        if ttl_ms <= 0:
-            return self._fall_back(case, "deadline")
-        manifest = self.bundle.manifest
-        request = Request(
-            id=new_id(),
-            model=manifest.name,
-            version=manifest.version,
-            ttl_ms=ttl_ms,
-            X=x[np.newaxis],
-        )
-        payload = encode_request(request)
-        with self._changed:
-            item = self._offloads.open(request, payload, now, case.deadline)
-        if item is None:
-            return self._fall_back(case, "full")
-        if not self._send(item):
-            with self._changed:
-                self._offloads.abandon(item, self._clock())
-        return Pending(case, item)
-
-    def _send(self, item: Outstanding) -> bool:
-        sent = self._link is not None and self._link.send(item.payload)
-        if sent:
-            with self._changed:
-                self._counts.bytes_up += len(item.payload)
-        return sent
-
-    def _receive(self, payload: bytes) -> None:
-        """Take in a response; on the link's thread."""
-        try:
-            response = decode_response(payload)
-        except WireError:
-            response = None
-        with self._changed:
-            self._counts.bytes_down += len(payload)
-            if response is None:
-                self._offloads.counts.invalid += 1
-            elif self._offloads.receive(response, self._clock()) is not None:
-                self._changed.notify_all()
+        item = self._uplink.request(x, case.deadline)
+        return self._fall_back(case, item) if isinstance(item, str) else Pending(case, item)
 
     def _conclude(self, case: Case, outcome: Outcome) -> Answer:
         response = outcome.response
@@ -363,8 +308,8 @@ class Device:
         if case.finished is None and self.policy == "cloud-only":
             self._run_stages(case)
         if case.finished is None:
-            with self._changed:
-                self._counts.errors += 1
+            with self._counting:
+                self._counts["errors"] += 1
             assert case.error is not None
             raise case.error
         return self._local(case, "fallback", reason, extra_cost)
@@ -393,16 +338,10 @@ class Device:
             reason=reason,
             acquired=tuple(np.flatnonzero(acquired).tolist()),
         )
-        with self._changed:
-            setattr(self._counts, route, getattr(self._counts, route) + 1)
+        with self._counting:
+            self._counts[route] += 1
         return answer
 
 
 def _trouble(error: SensorError) -> str:
     return f"{error.why}:{error.sensor}"
-
-
-def _positive(what: str, value: Any) -> float:
-    if not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise InputError(f"{what} is {value!r}; it must be a positive number")
-    return float(value)

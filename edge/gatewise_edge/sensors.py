@@ -8,6 +8,7 @@ for; those are kept, and priced only when they are acquired.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Protocol
@@ -125,6 +126,20 @@ class Reading:
             self._refuse(features, values, allow_missing)
         return values
 
+    def acquire_one(self, feature: int, *, allow_missing: bool, timeout: float) -> float:
+        """Value of one feature: :meth:`acquire`, for a stage that buys one after another."""
+        have = self._have
+        if not have[feature]:
+            try:
+                self._source.read(np.array([feature]), self._values, have, timeout)
+            finally:
+                self.acquired[feature] = have[feature]
+        self.acquired[feature] = True
+        value = float(self._values[feature])
+        if not math.isfinite(value) and (not allow_missing or math.isinf(value)):
+            self._refuse(np.array([feature]), self._values[[feature]], allow_missing)
+        return value
+
     def _refuse(self, features: NDArray[np.intp], values: Values, allow_missing: bool) -> None:
         infinite = features[np.isinf(values)]
         if len(infinite):
@@ -169,8 +184,8 @@ class Row:
 
     def read(self, features: NDArray[np.intp], values: Values, have: Mask, timeout: float) -> None:
         """See :class:`Source`."""
-        values[features] = self._row[features]
-        have[features] = True
+        values[:] = self._row
+        have[:] = True
 
 
 class Sensors:

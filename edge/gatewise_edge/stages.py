@@ -1,24 +1,27 @@
-"""Run a bundle's stages in onnxruntime, and prove on the spot that they compute what they should.
+"""Run a bundle's stages, and prove on the spot that they compute what they should.
 
-A stage's graph gives raw margins; the stop score, the label and the probabilities are made of
-them by :mod:`gatewise_training.decision`, the very functions that training chose the thresholds
-with. One row or many go the same way.
+A stage's graph, in onnxruntime, or its trees give raw margins; the stop score, the label and the
+probabilities are made of them by :mod:`gatewise_training.decision`, the very functions that
+training chose the thresholds with. One row or many go the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_edge.errors import SelfTestError
+from gatewise_edge.walker import Walker
 from gatewise_export.bundle import Bundle, BundleError
+from gatewise_export.flat_trees import read_trees
 from gatewise_training import _onnxruntime
 from gatewise_training.decision import exit_stages, labels, probabilities, split, stops
 
 if TYPE_CHECKING:
+    from gatewise_edge.sensors import Reading
     from gatewise_export.manifest import StageSpec
 
 __all__ = ["StageOutput", "StageRunner", "self_test"]
@@ -32,7 +35,7 @@ class StageOutput:
     Parameters
     ----------
     outputs : ndarray of float32, shape (n, n_outputs)
-        As the graph gave them.
+        As the graph or the trees gave them.
     spec : StageSpec
         The stage's entry in the manifest.
 
@@ -67,7 +70,10 @@ class StageOutput:
 
 
 class StageRunner:
-    """The stages of a bundle, one onnxruntime session each.
+    """The stages of a bundle: an onnxruntime session each, or trees to walk.
+
+    A stage of kind ``graph`` buys all its features and runs. One of kind ``lazy`` is walked
+    tree after tree and buys a feature when a node tests it.
 
     Parameters
     ----------
@@ -77,15 +83,14 @@ class StageRunner:
     Attributes
     ----------
     inputs : tuple of ndarray of intp
-        Each stage's features, in the order of its graph's input.
+        Each stage's features, in the order of its model's columns: all that it may buy.
     thresholds : tuple of float or None
         The active operating point's.
 
     Raises
     ------
     BundleError
-        If a stage is of a kind that this runtime cannot run, or its graph cannot be loaded or
-        has other inputs or outputs than the manifest says.
+        If a stage's file cannot be loaded, or has other inputs or outputs than the manifest says.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -93,13 +98,54 @@ class StageRunner:
         self.specs = tuple(manifest.stages)
         self.inputs = tuple(manifest.stage_inputs(s) for s in range(len(self.specs)))
         self.thresholds: tuple[float | None, ...] = tuple(manifest.active_point.thresholds)
-        self._sessions = [_session(bundle.read(spec.file), spec) for spec in self.specs]
+        self._columns = [columns.tolist() for columns in self.inputs]
+        self._models = [_model(bundle.read(spec.file), spec) for spec in self.specs]
 
     def __len__(self) -> int:
         return len(self.specs)
 
+    def visit(
+        self,
+        stage: int,
+        reading: Reading,
+        *,
+        allow_missing: bool,
+        remaining: Callable[[], float],
+    ) -> StageOutput:
+        """Run one stage for one instance and buy what it needs.
+
+        Parameters
+        ----------
+        stage : int
+        reading : Reading
+            The instance.
+        allow_missing : bool
+            Whether NaN is a value.
+        remaining : callable
+            Gives the seconds that sensors may still take.
+
+        Raises
+        ------
+        SensorError
+            If a feature cannot be had or is refused; what was bought before it is paid.
+        """
+        model = self._models[stage]
+        if not isinstance(model, Walker):
+            x = reading.acquire(
+                self.inputs[stage], allow_missing=allow_missing, timeout=remaining()
+            )
+            return self.run(stage, x[np.newaxis])
+        columns = self._columns[stage]
+
+        def ask(column: int) -> float:
+            return reading.acquire_one(
+                columns[column], allow_missing=allow_missing, timeout=remaining()
+            )
+
+        return StageOutput(model.walk(ask), self.specs[stage])
+
     def run(self, stage: int, x: Matrix) -> StageOutput:
-        """Run one stage.
+        """Run one stage on values that are all at hand.
 
         Parameters
         ----------
@@ -107,8 +153,28 @@ class StageRunner:
         x : ndarray of float32, shape (n, k)
             The stage's own inputs, in its order.
         """
-        (outputs,) = self._sessions[stage].run(None, {"x": x})
+        model = self._models[stage]
+        outputs = model.run(x)[0] if isinstance(model, Walker) else model.run(None, {"x": x})[0]
         return StageOutput(outputs, self.specs[stage])
+
+    def run_row(self, stage: int, x: Matrix) -> tuple[StageOutput, NDArray[np.bool_]]:
+        """Run one stage as :meth:`visit` does, on a row of its own inputs, shape (k,).
+
+        Returns
+        -------
+        output : StageOutput
+        bought : ndarray of bool, shape (k,)
+        """
+        model = self._models[stage]
+        if not isinstance(model, Walker):
+            return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)
+        bought, values = np.zeros(len(x), np.bool_), list(map(float, x))
+
+        def ask(column: int) -> float:
+            bought[column] = True
+            return values[column]
+
+        return StageOutput(model.walk(ask), self.specs[stage]), bought
 
     def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
         """Run every stage on whole instances, shape (n, n_features), whoever stops where."""
@@ -121,11 +187,15 @@ class StageRunner:
         return exit_stages([o.score for o in outputs], self.thresholds)
 
 
+def _model(content: bytes, spec: StageSpec) -> Any:
+    if spec.kind == "lazy":
+        trees = read_trees(content, spec.file, n_features=len(spec.inputs), n_outputs=spec.outputs)
+        return Walker(trees)
+    return _session(content, spec)
+
+
 def _session(graph: bytes, spec: StageSpec) -> Any:
     onnxruntime = _onnxruntime.load()
-
-    if spec.kind != "graph":
-        raise BundleError(f"stage file {spec.file}: this runtime cannot run kind {spec.kind!r}")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # two threads are slower on models this small
     options.inter_op_num_threads = 1
@@ -149,7 +219,8 @@ def _session(graph: bytes, spec: StageSpec) -> Any:
 def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
     """Run the bundle's sample row by row and compare with what was computed at packing.
 
-    Margins must be equal bit for bit; exits and labels follow from them.
+    Margins must be equal bit for bit; exits and labels follow from them. A stage that buys node by
+    node must buy the very features that it bought there.
 
     Parameters
     ----------
@@ -172,19 +243,24 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
     runner = StageRunner(bundle) if runner is None else runner
     sample = bundle.sample()
     X = sample["X"]
-    rows = [runner.run_all(X[i : i + 1]) for i in range(len(X))]
-    exits = np.concatenate([runner.exits(row) for row in rows])
+    rows = [[runner.run_row(s, x[c]) for s, c in enumerate(runner.inputs)] for x in X]
+    outputs = [[output for output, _ in row] for row in rows]
+    exits = np.concatenate([runner.exits(row) for row in outputs])
     if bundle.manifest.cloud is None:
         exits = np.minimum(exits, len(runner) - 1)
     chosen = np.array(
-        [row[min(e, len(row) - 1)].labels[0] for row, e in zip(rows, exits, strict=True)]
+        [row[min(e, len(row) - 1)].labels[0] for row, e in zip(outputs, exits, strict=True)]
     )
     differences = {
         f"stage_{s}": _rows_unlike(
-            np.concatenate([row[s].outputs for row in rows]), sample[f"stage_{s}"]
+            np.concatenate([row[s].outputs for row in outputs]), sample[f"stage_{s}"]
         )
         for s in range(len(runner))
     }
+    for s in range(len(runner)):
+        if f"bought_{s}" in sample:
+            unlike = np.stack([row[s][1] for row in rows]) != sample[f"bought_{s}"]
+            differences[f"bought_{s}"] = int(np.count_nonzero(unlike.any(axis=1)))
     differences["exit"] = int(np.count_nonzero(exits != sample["exit"]))
     on_device = exits < len(runner)
     differences["label"] = int(np.count_nonzero((chosen != sample["label"]) & on_device))

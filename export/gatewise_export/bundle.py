@@ -20,10 +20,11 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from gatewise_export.arrays import read_arrays
 from gatewise_export.errors import BundleError, DamagedFileError, ManifestError
 from gatewise_export.manifest import Manifest
 from gatewise_export.manifest_reader import MANIFEST, SAMPLE
-from gatewise_export.sample import expected, read_arrays
+from gatewise_export.sample import expected
 from gatewise_export.storage import Storage, open_storage
 from gatewise_training import __version__
 
@@ -46,7 +47,7 @@ class Bundle:
     Examples
     --------
     ``bundle = Bundle.open("bundle")``, then ``bundle.read(bundle.manifest.stages[0].file)``
-    gives the first stage's graph as bytes, for onnxruntime.
+    gives the first stage's model as bytes: a graph for onnxruntime, or trees.
     """
 
     def __init__(self, path: Path, manifest: Manifest, storage: Storage) -> None:
@@ -104,7 +105,8 @@ class Bundle:
         -------
         dict of ndarray
             ``X`` float32 (n, n_features), all columns in the manifest's order; ``stage_<i>``
-            float32 (n, outputs) for stage i of the chain in force; ``exit`` int64 (n,), the
+            float32 (n, outputs) for stage i of the chain in force and, if it is lazy,
+            ``bought_<i>`` bool (n, inputs), which of its inputs it buys; ``exit`` int64 (n,), the
             stage that answers (the number of stages: the cloud); ``label`` int64 (n,), class
             index; ``cost`` float64 (n,); with a high-cost model ``cloud_label`` int64 (n,) and
             ``cloud_probabilities`` float32 (n, n_classes).

@@ -5,18 +5,25 @@ Only ``train`` and ``verify`` need the learning libraries; ``inspect`` runs on a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gatewise_export.bundle import Bundle, set_operating_point
-from gatewise_training.console import emit, note, table
+from gatewise_export.tables import (
+    frontier_of,
+    print_bundle,
+    print_checks,
+    print_frontier,
+    print_trained,
+)
+from gatewise_training.console import emit, note
 from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_export.manifest import Manifest, OperatingPointSpec
+    from gatewise_export.manifest import Manifest
     from gatewise_training.frontier import Frontier
 
 __all__ = ["commands", "frontier", "inspect", "train", "verify"]
@@ -39,7 +46,9 @@ def train(
     ],
     out: Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")],
     target: Target = None,
-    method: Annotated[str, typer.Option(help="staged, adapt-gbrt or adapt-lin.")] = "staged",
+    method: Annotated[
+        str, typer.Option(help="staged, staged-lazy, adapt-gbrt or adapt-lin.")
+    ] = "staged",
     budget: Budget = None,
     max_loss: MaxLoss = None,
     offload_rate: OffloadRate = None,
@@ -84,7 +93,7 @@ def train(
     if as_json:
         emit(result)
     else:
-        _print_trained(result, Bundle.open(out).manifest)
+        print_trained(result, Bundle.open(out).manifest)
     if result["verify"]["differing_decisions"]:
         raise typer.Exit(1)
 
@@ -110,7 +119,7 @@ def frontier(
     """
     opened = Bundle.open(bundle)
     goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
-    curve = _curve(opened.manifest)
+    curve = frontier_of(opened.manifest)
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
     if goal:
@@ -125,7 +134,7 @@ def frontier(
     if as_json:
         emit(_frontier_document(curve, opened.manifest) | {"bundle": str(bundle)})
         return
-    _print_frontier(curve, opened.manifest, hull_only=False)
+    print_frontier(curve, opened.manifest, hull_only=False)
     if goal:
         note(f"{bundle} is now at operating point {opened.manifest.active}")
 
@@ -139,52 +148,17 @@ def inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
     """
     opened = Bundle.open(bundle)
     manifest = opened.manifest
-    costs = manifest.exit_costs().tolist()
-    size = sum(f.size for f in manifest.files.values())
     if as_json:
         emit(
             {
                 "bundle": str(bundle),
-                "bytes": size,
-                "exit_costs": costs,
+                "bytes": sum(f.size for f in manifest.files.values()),
+                "exit_costs": manifest.exit_costs().tolist(),
                 "manifest": manifest.to_document(),
             }
         )
         return
-    point = manifest.active_point
-    missing = ", ".join(f"{who}: {word}" for who, word in manifest.missing.items())
-    classes = ", ".join(map(str, manifest.classes[:8])) + (
-        ", ..." if manifest.n_classes > 8 else ""
-    )
-    groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
-    table(
-        f"{manifest.name} {manifest.version}",
-        ("", ""),
-        [
-            ("created", manifest.created),
-            ("classes", f"{manifest.n_classes}: {classes}"),
-            (
-                "features",
-                f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}",
-            ),
-            ("missing values", missing),
-            (
-                "operating point",
-                f"{manifest.active} of {len(manifest.operating_points)}: {_say(point)}",
-            ),
-            ("files", f"{len(manifest.files)}, {_size(size)}, every hash holds"),
-        ],
-    )
-    rows = [
-        (str(s), stage.file, len(stage.inputs), f"{costs[s]:g}", _threshold(t), _size(stage.bytes))
-        for s, (stage, t) in enumerate(zip(manifest.stages, point.thresholds, strict=True))
-    ]
-    if manifest.cloud is not None:
-        file = manifest.cloud.file
-        size = manifest.files[file].size
-        rows.append(("cloud", file, len(manifest.cloud.inputs), f"{costs[-1]:g}", "", _size(size)))
-    print()
-    table("stages", ("stage", "file", "inputs", "cost if it ends here", "stops at", "size"), rows)
+    print_bundle(manifest)
 
 
 def verify(
@@ -197,9 +171,9 @@ def verify(
 ) -> None:
     """Check that a bundle decides as it must; exit status 1 if it does not.
 
-    First the bundle's own sample, run in onnxruntime. With --data, onnxruntime is held against
-    the flat arrays read back out of the graphs and summed in numpy, decision by decision, and
-    the accuracy and cost on these rows are told.
+    First the bundle's own sample, run in onnxruntime (or walked, where a stage buys node by
+    node). With --data, that is held against the flat arrays, read back and summed as in training,
+    decision by decision, and the accuracy and cost on these rows are told.
 
     Example:
 
@@ -221,7 +195,7 @@ def verify(
     if as_json:
         emit({"bundle": str(bundle), "agrees": good} | checks)
     else:
-        _print_checks(checks)
+        print_checks(checks)
         print("the bundle decides as it must" if good else "the bundle DIFFERS: do not use it")
     if not good:
         raise typer.Exit(1)
@@ -243,25 +217,6 @@ def _goal(**options: float | None) -> dict[str, float]:
     if len(given) > 1:
         raise InputError("give one of --budget, --max-loss and --offload-rate, not several")
     return given
-
-
-def _curve(manifest: Manifest) -> Frontier:
-    from gatewise_training.frontier import Frontier, OperatingPoint
-
-    points = tuple(
-        OperatingPoint(
-            thresholds=p.thresholds,
-            cost=p.expected_cost,
-            accuracy=p.accuracy,
-            offload_rate=p.offload_rate,
-            accuracy_error=p.accuracy_error,
-            chain=p.chain,
-        )
-        for p in manifest.operating_points
-    )
-    best = max(p.accuracy for p in points)
-    reference = manifest.reference_accuracy
-    return Frontier(points, best if reference is None else reference)
 
 
 def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
@@ -288,73 +243,3 @@ def _draw(curve: Frontier, manifest: Manifest, path: Path) -> None:
     title = f"{manifest.name} {manifest.version}"
     display = FrontierDisplay(curve, name=title).plot(active=curve.points[manifest.active])
     display.figure_.savefig(path)
-
-
-def _print_frontier(curve: Frontier, manifest: Manifest, *, hull_only: bool) -> None:
-    hull = {id(p) for p in curve.hull().points}
-    rows = []
-    for i, p in enumerate(curve.points):
-        active = i == manifest.active
-        if hull_only and not active and id(p) not in hull:
-            continue
-        marks = " ".join(["hull"] * (id(p) in hull) + ["<- in force"] * active)
-        rows.append((i, f"{p.cost:.4g}", f"{p.accuracy:.4f}", f"{p.offload_rate:.3f}", marks))
-    title = "hull of the frontier" if hull_only else "frontier"
-    table(f"{title} (on validation data)", ("point", "cost", "accuracy", "offload", ""), rows)
-
-
-def _print_trained(result: dict[str, Any], manifest: Manifest) -> None:
-    test = result["test"]
-    rows: list[Sequence[Any]] = [
-        (who, f"{test[who]['accuracy']:.4f}", f"{test[who]['cost']:.4g}", f"{share:.3f}")
-        for who, share in (("system", test["system"]["offload_rate"]), ("cloud_only", 1.0))
-    ]
-    table(
-        f"on {test['rows']} held-out rows",
-        ("", "accuracy", "cost", "offload"),
-        rows,
-    )
-    print()
-    _print_frontier(_curve(manifest), manifest, hull_only=True)
-    print(
-        f"\n{result['bundle']}: {_size(result['bytes'])}; onnxruntime and Python differ in "
-        f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
-    )
-
-
-def _print_checks(checks: dict[str, Any]) -> None:
-    names = {
-        "rows": "rows",
-        "differing_decisions": "differing decisions",
-        "differing_labels": "differing labels",
-        "differing_costs": "differing costs",
-        "max_margin_difference": "largest difference of a margin",
-        "cloud_label_differences": "differing labels of the high-cost model",
-        "cloud_probability_max_difference": "largest difference of its probabilities",
-        "accuracy": "accuracy",
-        "cost": "mean cost",
-        "offload_rate": "offloaded",
-    }
-    rows = [
-        (text, *(f"{c[key]:.6g}" if key in c else "" for c in checks.values()))
-        for key, text in names.items()
-        if any(key in c for c in checks.values())
-    ]
-    table("verify", ("", *checks), rows)
-
-
-def _say(point: OperatingPointSpec) -> str:
-    return (
-        f"cost {point.expected_cost:.4g}, accuracy {point.accuracy:.4f}, "
-        f"offload {point.offload_rate:.3f} (on validation data)"
-    )
-
-
-def _threshold(value: float | None) -> str:
-    if value is None:
-        return "never"
-    return "always" if value < -3e38 else f"{value:.4g}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"

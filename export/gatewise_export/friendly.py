@@ -47,7 +47,8 @@ def to_onnx(
         Input ``x``, float32 (n, n_features). Outputs ``label``, int64 or text (n,);
         ``probabilities``, float32 (n, n_classes); ``score``, float32 (n,), the stop score: the
         answer stands where it reaches the operating point's threshold. Metadata: ``classes``
-        (JSON).
+        (JSON). A model of values instead of classes (a regressor, a ranker) has one output
+        ``value``, float32 (n,), and no metadata.
 
     Raises
     ------
@@ -67,9 +68,19 @@ def to_onnx(
             )
         stage = stages[0]
         n_features = system_or_stage.n_features_in_
-        classes = system_or_stage.classes_ if classes is None else classes
-    n_classes = _n_classes(stage)
-    labels = _label_tensor(np.arange(n_classes) if classes is None else np.asarray(classes))
+        own = getattr(system_or_stage, "classes_", None)  # a regressor has none
+        classes = own if classes is None else classes
+    model = _of_whole_rows(stage, n_features)
+    if stage.link == "identity" and stage.model.n_outputs == 1:
+        _value(model.graph)
+    else:
+        _classify(model, stage, classes)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def _of_whole_rows(stage: Stage, n_features: int) -> onnx.ModelProto:
+    """The stage's graph without outputs, from rows of all features."""
     model = flat_graph(stage.model)
     graph = model.graph
     body = list(graph.node)
@@ -78,9 +89,24 @@ def to_onnx(
     pick = helper.make_node("Gather", [INPUT, "features"], ["inputs"], axis=1)
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend([pick, *body])
-    graph.initializer.extend([constant("features", stage.features.astype(np.int64)), labels])
-    _answers(graph, stage.link, stage.score, n_classes)
+    graph.initializer.append(constant("features", stage.features.astype(np.int64)))
     graph.input.append(tensor(INPUT, TensorProto.FLOAT, "n", n_features))
+    return model
+
+
+def _value(graph: onnx.GraphProto) -> None:
+    """End with the one margin as it is."""
+    graph.initializer.append(constant("value_column", np.asarray(0)))
+    graph.node.append(helper.make_node("Gather", [MARGINS, "value_column"], ["value"], axis=1))
+    graph.output.append(tensor("value", TensorProto.FLOAT, "n"))
+
+
+def _classify(model: onnx.ModelProto, stage: Stage, classes: NDArray[Any] | None) -> None:
+    """End with label, probabilities and stop score."""
+    graph, n_classes = model.graph, _n_classes(stage)
+    labels = _label_tensor(np.arange(n_classes) if classes is None else np.asarray(classes))
+    graph.initializer.append(labels)
+    _answers(graph, stage.link, stage.score, n_classes)
     graph.output.extend(
         [
             tensor("label", labels.data_type, "n"),
@@ -90,8 +116,6 @@ def to_onnx(
     )
     own = range(n_classes) if classes is None else np.asarray(classes).tolist()
     helper.set_model_props(model, {"classes": json.dumps(list(own))})
-    onnx.checker.check_model(model, full_check=True)
-    return model
 
 
 def _n_classes(stage: Stage) -> int:

@@ -20,12 +20,25 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_export.manifest_specs import (
+    ClassLabel,
+    CloudKind,
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Missing,
+    OperatingPointSpec,
+    StageSpec,
+)
 from gatewise_export.strict import Field
+from gatewise_training.acquisition import Bought, exit_costs
 from gatewise_training.costs import CloudPrices, FeatureCosts
-from gatewise_training.decision import Link, Score
+from gatewise_training.decision import Link
 
 __all__ = [
     "SCHEMA_VERSION",
+    "CloudKind",
     "CloudSpec",
     "FeatureSpec",
     "FileSpec",
@@ -36,116 +49,6 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
-
-ClassLabel = int | float | str | bool
-Missing = Literal["allowed", "refused"]
-Tier = Literal["device", "gateway", "cloud"]
-CloudKind = Literal["margins", "classifier"]
-
-
-@dataclass(frozen=True)
-class FeatureSpec:
-    """A feature: name, own price, and the group it is bought with (or None)."""
-
-    name: str
-    own: float
-    group: str | None = None
-
-
-@dataclass(frozen=True)
-class GroupSpec:
-    """A feature group: name, and the price that its features share."""
-
-    name: str
-    shared: float
-
-
-@dataclass(frozen=True)
-class StageSpec:
-    """A stage: the file of its graph, what it reads, and how its outputs are to be read.
-
-    Attributes
-    ----------
-    file : str
-    inputs : tuple of str
-        Feature names, in the order of the graph's columns.
-    bytes : int
-        Size of the file.
-    link : {"sigmoid", "softmax", "identity"}
-    score : {"margin", "column"}
-        Whether the stop score is computed from the margins or is the last output.
-    outputs : int
-        Columns of the graph's output.
-    kind : {"graph"}
-    carry : tuple of int
-        Earlier stages whose outputs are further inputs; none in this version.
-    tier : {"device", "gateway", "cloud"}
-    """
-
-    file: str
-    inputs: tuple[str, ...]
-    bytes: int
-    link: Link
-    score: Score
-    outputs: int
-    kind: Literal["graph"] = "graph"
-    carry: tuple[int, ...] = ()
-    tier: Tier = "device"
-
-
-@dataclass(frozen=True)
-class CloudSpec:
-    """The high-cost model.
-
-    Attributes
-    ----------
-    file : str
-    inputs : tuple of str
-        Feature names, in the order of the graph's columns.
-    kind : {"margins", "classifier"}
-        ``margins``: one output, to be read by `link`. ``classifier``: two outputs, the class
-        index, int64, shape (n,), and the probabilities, float32, shape (n, n_classes).
-    link : {"sigmoid", "softmax", "identity"}
-    """
-
-    file: str
-    inputs: tuple[str, ...]
-    kind: CloudKind
-    link: Link
-
-
-@dataclass(frozen=True)
-class OperatingPointSpec:
-    """One setting of thresholds of one chain, with what it did on validation data.
-
-    Attributes
-    ----------
-    thresholds : tuple of float or None
-        One a stage of the chain; a stage stops where its score is at least this (float32);
-        None never stops.
-    expected_cost, accuracy, offload_rate : float
-    guarantee : dict or None
-    accuracy_error : float
-        Standard error of the accuracy minus the high-cost model's (paired).
-    chain : int
-        Which chain the thresholds belong to.
-    """
-
-    thresholds: tuple[float | None, ...]
-    expected_cost: float
-    accuracy: float
-    offload_rate: float
-    guarantee: dict[str, Any] | None = None
-    accuracy_error: float = 0.0
-    chain: int = 0
-
-
-@dataclass(frozen=True)
-class FileSpec:
-    """SHA-256, as 64 hexadecimal digits, and size in bytes of a file."""
-
-    sha256: str
-    size: int
 
 
 @dataclass(frozen=True)
@@ -249,24 +152,46 @@ class Manifest:
         """Prices of an offload beside its features."""
         return self.prices
 
-    def exit_costs(self) -> NDArray[np.float64]:
+    def exit_costs(self, bought: Sequence[Bought] | None = None) -> NDArray[np.float64]:
         """Cost of an instance that leaves at each stage and, last, of an offloaded one.
+
+        Parameters
+        ----------
+        bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features), optional
+            What each stage of the chain in force buys, for all instances or for each; all that
+            it may buy by default, so that the costs are upper bounds where a stage is lazy.
 
         Returns
         -------
-        ndarray of float64, shape (n_stages + 1,), or (n_stages,) without a high-cost model
+        ndarray of float64, shape (n_exits,), or (n_exits, n) if some stage's is for each
+            n_exits is n_stages + 1, or n_stages without a high-cost model.
         """
-        costs = self.feature_costs()
-        bought = np.zeros(costs.n_features, bool)
-        out = []
-        for s in range(len(self.stages)):
-            bought[self.stage_inputs(s)] = True
-            out.append(costs.of(bought))
-        if self.cloud is not None:
-            asked = self.cloud_inputs()
-            bought[asked] = True
-            out.append(costs.of(bought) + self.prices.of_offload(len(asked)))
-        return np.array(out, np.float64)
+        costs, asked = self.feature_costs(), self.cloud_inputs()
+        if bought is None:
+            bought = [self.buys(s) for s in range(len(self.stages))]
+        if self.cloud is None:
+            return exit_costs(costs, bought)[:-1]
+        request = self.prices.of_offload(len(asked))
+        return exit_costs(costs, bought, costs.mask(asked), request=request)
+
+    def buys(self, stage: int, columns: Bought | None = None) -> Bought:
+        """Features that a stage of the chain in force buys.
+
+        Parameters
+        ----------
+        stage : int
+        columns : ndarray of bool, shape (n, n_inputs), optional
+            Which of its inputs each instance buys; all of them by default.
+
+        Returns
+        -------
+        ndarray of bool, shape (n_features,) or (n, n_features)
+        """
+        inputs = self.stage_inputs(stage)
+        shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
+        bought = np.zeros(shape, np.bool_)
+        bought[..., inputs] = True if columns is None else columns
+        return bought
 
     def with_active(self, point: int) -> Manifest:
         """Get the same manifest at another operating point.

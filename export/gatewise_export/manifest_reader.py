@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from gatewise_export.manifest import (
-    SCHEMA_VERSION,
+from gatewise_export.manifest import SCHEMA_VERSION, Manifest
+from gatewise_export.manifest_specs import (
     ClassLabel,
     CloudKind,
     CloudSpec,
     FeatureSpec,
     FileSpec,
     GroupSpec,
-    Manifest,
     Missing,
     OperatingPointSpec,
+    StageKind,
     StageSpec,
     Tier,
 )
@@ -34,6 +34,7 @@ SAMPLE = "sample.npz"
 
 LINKS: tuple[Link, ...] = ("sigmoid", "softmax", "identity")
 SCORES: tuple[Score, ...] = ("margin", "column")
+STAGE_KINDS: tuple[StageKind, ...] = ("graph", "lazy")
 TIERS: tuple[Tier, ...] = ("device", "gateway", "cloud")
 CLOUD_KINDS: tuple[CloudKind, ...] = ("margins", "classifier")
 MISSING: tuple[Missing, ...] = ("allowed", "refused")
@@ -171,7 +172,7 @@ def _stage(field: Field, features: set[str], files: dict[str, FileSpec], classes
     field["carry"].items(0, 0)
     stage = StageSpec(
         file=_file(field["file"], files),
-        kind=field["kind"].choice(("graph",)),
+        kind=field["kind"].choice(STAGE_KINDS),
         inputs=_inputs(field["inputs"], features),
         tier=field["tier"].choice(TIERS),
         bytes=field["bytes"].integer(0, MOST_BYTES),

@@ -1,7 +1,8 @@
-"""A fitted system becomes a bundle: graphs, manifest, hashes, sample; proved, then put in place.
+"""A fitted system becomes a bundle: models, manifest, hashes, sample; proved, then put in place.
 
-A bundle is written beside its destination and takes its place only when its graphs decide as
-the system does. The same system gives the same files, byte for byte; only `created` differs.
+A stage becomes an ONNX graph, or the flat arrays of its trees if it buys node by node. A bundle
+is written beside its destination and takes its place only when its models decide as the system
+does. The same system gives the same files, byte for byte; only `created` differs.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise_export.arrays import write_arrays
 from gatewise_export.bundle import Bundle
 from gatewise_export.converters import CloudGraph, high_cost_graph
 from gatewise_export.errors import BundleError, VerifyError
+from gatewise_export.flat_trees import write_trees
 from gatewise_export.manifest import (
     CloudSpec,
     FeatureSpec,
@@ -34,18 +37,18 @@ from gatewise_export.manifest import (
 )
 from gatewise_export.manifest_reader import MANIFEST, SAMPLE
 from gatewise_export.onnx_graph import flat_graph
-from gatewise_export.sample import write_arrays
 from gatewise_export.storage import archive, open_storage, write_file
 from gatewise_export.verify import run_cloud, verify
 from gatewise_training.decision import ALWAYS_STOP
 from gatewise_training.errors import InputError
+from gatewise_training.trees import TreeEnsemble
 
 if TYPE_CHECKING:
     from gatewise_training.budgeted import Budgeted
     from gatewise_training.high_cost import HighCostModel
     from gatewise_training.stage import Stage
 
-__all__ = ["check_acquisition", "check_destination", "pack"]
+__all__ = ["check_destination", "pack"]
 
 CLOUD = "cloud.onnx"
 MOST_SAMPLE_ROWS = 64
@@ -90,7 +93,7 @@ def pack(
     BundleError
         If something else is at `path`, or a name cannot stand in a manifest.
     InputError
-        If the system buys its features node by node.
+        If the system is no classifier, or the sample does not fit it.
     ConversionError
         If the high-cost model has no form as a graph.
     VerifyError
@@ -100,13 +103,17 @@ def pack(
     if path.is_symlink():  # a link stays a link: what it leads to is replaced
         path = path.resolve()
     check_destination(path)
-    check_acquisition(system)
+    if not hasattr(system, "classes_"):
+        raise InputError(
+            f"{type(system).__name__} cannot be packed: devices classify; "
+            "to_onnx(system) gives a graph for other runtimes"
+        )
     x = _sample_rows(system, sample)
     chains = getattr(system, "chains_", (system.stages_,))
     stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
     f0 = system.high_cost_model_
     cloud = None if f0 is None else high_cost_graph(f0)
-    files = {f"stage_{i}.onnx": _bytes(flat_graph(s.model)) for i, s in enumerate(stages)}
+    files = {_file(i, stage): _content(stage) for i, stage in enumerate(stages)}
     if f0 is not None and cloud is not None:
         files[CLOUD] = _bytes(cloud.model)
         x = _without_close_calls(x, files[CLOUD], cloud, f0.features)
@@ -152,25 +159,18 @@ def check_destination(path: Path) -> None:
             raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")
 
 
-def check_acquisition(system: Any) -> None:
-    """Refuse a system, fitted or not, that no device can run yet.
-
-    Raises
-    ------
-    InputError
-        If it buys features node by node.
-    """
-    stages = [stage for chain in getattr(system, "chains_", ()) for stage in chain]
-    if getattr(system, "acquisition", "stage") == "node" or any(
-        stage.acquisition == "node" for stage in stages
-    ):
-        raise InputError(
-            "acquisition='node' cannot be packed: devices buy all features of a stage at once, "
-            "not yet node by node; fit with acquisition='stage'"
-        )
-
-
 # -- parts ---------------------------------------------------------------------------------
+
+
+def _file(number: int, stage: Stage) -> str:
+    return f"stage_{number}.npz" if stage.acquisition == "node" else f"stage_{number}.onnx"
+
+
+def _content(stage: Stage) -> bytes:
+    """Trees that are walked as arrays, any other model as a graph."""
+    if stage.acquisition == "node" and isinstance(stage.model, TreeEnsemble):
+        return write_trees(stage.model)
+    return _bytes(flat_graph(stage.model))
 
 
 def _bytes(model: onnx.ModelProto) -> bytes:
@@ -207,6 +207,8 @@ def _sample_arrays(
     arrays: dict[str, NDArray[Any]] = {"X": x}
     for i, stage in enumerate(stages):
         arrays[f"stage_{i}"] = stage.margins(x)
+        if stage.acquisition == "node":
+            arrays[f"bought_{i}"] = stage.bought(x)[:, stage.features]
     if cloud is not None and f0 is not None:
         said, chances = run_cloud(files[CLOUD], x[:, f0.features], cloud.kind, cloud.link)
         arrays["cloud_label"] = said.astype(np.int64)
@@ -229,9 +231,10 @@ def _manifest(
     points = system.operating_points_
     specs = tuple(
         StageSpec(
-            file=f"stage_{i}.onnx",
+            file=_file(i, stage),
+            kind="lazy" if stage.acquisition == "node" else "graph",
             inputs=tuple(names[k] for k in stage.features),
-            bytes=len(files[f"stage_{i}.onnx"]),
+            bytes=len(files[_file(i, stage)]),
             link=stage.link,
             score=stage.score,
             outputs=stage.model.n_outputs,

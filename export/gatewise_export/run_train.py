@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.bundle import Bundle
-from gatewise_export.pack import check_acquisition, check_destination, pack
+from gatewise_export.pack import check_destination, pack
 from gatewise_export.verify import verify
 from gatewise_training import datasets, methods
-from gatewise_training.cascade import Cascade
+from gatewise_training.budgeted import Budgeted
 from gatewise_training.checks import check_classes
 from gatewise_training.console import note
 from gatewise_training.costs import FeatureCosts
@@ -91,7 +91,6 @@ def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
     system = methods.make(
         settings.method, feature_costs=costs, random_state=settings.seed, **options
     )
-    check_acquisition(system)  # before the long work
     judges = None
     if len(validation):
         judges = data.X[validation], data.y[validation]
@@ -118,7 +117,7 @@ def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
     }
 
 
-def _measure(system: Cascade, bundle: Bundle, rows: Any, y: NDArray[Any]) -> dict[str, Any]:
+def _measure(system: Budgeted, bundle: Bundle, rows: Any, y: NDArray[Any]) -> dict[str, Any]:
     x = np.ascontiguousarray(rows, np.float32)
     costs, f0 = system.feature_costs_, system.high_cost_model_
     return {
@@ -126,9 +125,11 @@ def _measure(system: Cascade, bundle: Bundle, rows: Any, y: NDArray[Any]) -> dic
         "system": {
             "accuracy": float(np.mean(system.predict(rows) == y)),
             "cost": float(system.cost(rows).mean()),
-            "offload_rate": float(system.offload(rows).mean()),
+            "offload_rate": float(np.mean(system.exit_stage(rows) == len(system.stages_))),
         },
-        "cloud_only": {
+        "cloud_only": None
+        if f0 is None
+        else {
             "accuracy": float(np.mean(system.classes_[f0.labels(x)] == y)),
             "cost": costs.of(f0.features) + system.cloud_prices_.of_offload(len(f0.features)),
         },

@@ -7,10 +7,6 @@ needs no other sample.
 
 from __future__ import annotations
 
-import io
-import math
-import zipfile
-import zlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,61 +15,10 @@ from numpy.typing import NDArray
 
 from gatewise_export.errors import BundleError
 from gatewise_export.manifest import Manifest
-from gatewise_export.storage import archive
+from gatewise_training.acquisition import at_exits
 from gatewise_training.decision import exit_stages, labels, split
 
-__all__ = ["expected", "read_arrays", "write_arrays"]
-
-MOST_ARRAYS = 2048
-MOST_BYTES = 256 << 20
-"""An array of the sample takes at most this much memory."""
-
-
-def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Make an npz file whose bytes depend on the arrays alone."""
-    members = {}
-    for name, array in arrays.items():
-        content = io.BytesIO()
-        np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
-        members[f"{name}.npy"] = content.getvalue()
-    return archive(members)
-
-
-def read_arrays(content: bytes) -> dict[str, NDArray[Any]]:
-    """Read an npz file from a stranger: no pickle, and no array larger than its bytes.
-
-    Raises
-    ------
-    BundleError
-        If it is not such a file.
-    """
-    arrays = {}
-    try:
-        with zipfile.ZipFile(io.BytesIO(content)) as members:
-            if len(members.namelist()) > MOST_ARRAYS:
-                raise ValueError(f"more than {MOST_ARRAYS} arrays")
-            for name in members.namelist():
-                with members.open(name) as member:
-                    data = member.read(MOST_BYTES + 1)
-                arrays[name.removesuffix(".npy")] = _array(data)
-    except (ValueError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise BundleError(f"sample.npz cannot be read: {error}") from error
-    return arrays
-
-
-def _array(data: bytes) -> NDArray[Any]:
-    # np.load would reserve whatever the header claims before it sees that the bytes are missing
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"an array larger than {MOST_BYTES} B")
-    file = io.BytesIO(data)
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("an array in an unknown format")
-    shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
-    body = data[file.tell() :]
-    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(body):
-        raise ValueError("an array that is not plain numbers, or not all there")
-    flat = np.frombuffer(body, dtype)
-    return flat.reshape(shape, order="F" if by_column else "C")
+__all__ = ["expected"]
 
 
 def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -83,13 +28,15 @@ def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str
     ----------
     manifest : Manifest
     arrays : mapping of str to ndarray
-        The file's: ``X``; ``stage_<i>`` for each stage listed in the manifest; with a
-        high-cost model ``cloud_label`` and ``cloud_probabilities``.
+        The file's: ``X``; ``stage_<i>`` for each stage listed in the manifest, and
+        ``bought_<i>`` for those of kind lazy; with a high-cost model ``cloud_label`` and
+        ``cloud_probabilities``.
 
     Returns
     -------
     dict of ndarray
-        See :meth:`Bundle.sample`; here ``stage_<i>`` is stage i of the chain in force.
+        See :meth:`Bundle.sample`; here the i of ``stage_<i>`` and ``bought_<i>`` counts the
+        stages of the chain in force.
 
     Raises
     ------
@@ -98,7 +45,7 @@ def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str
     """
     n = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
     out = {"X": _take(arrays, "X", np.float32, (n, len(manifest.features)))}
-    scores, answers = [], []
+    scores, answers, bought = [], [], []
     for i, number in enumerate(manifest.chains[manifest.active_point.chain]):
         stage = manifest.every_stage[number]
         outputs = _take(arrays, f"stage_{number}", np.float32, (n, stage.outputs))
@@ -106,6 +53,11 @@ def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str
         scores.append(score)
         answers.append(labels(margins))
         out[f"stage_{i}"] = outputs
+        columns = None
+        if stage.kind == "lazy":
+            columns = _take(arrays, f"bought_{number}", np.bool_, (n, len(stage.inputs)))
+            out[f"bought_{i}"] = columns
+        bought.append(manifest.buys(i, columns))
     exits = exit_stages(scores, manifest.active_point.thresholds)
     if manifest.cloud is not None:
         out["cloud_label"] = _take(arrays, "cloud_label", np.int64, (n,))
@@ -116,7 +68,7 @@ def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str
         exits = np.minimum(exits, len(scores) - 1)  # the last stage's answer stands
     out["exit"] = exits
     out["label"] = np.stack(answers)[exits, np.arange(n)]
-    out["cost"] = manifest.exit_costs()[exits]
+    out["cost"] = at_exits(manifest.exit_costs(bought), exits)
     return out
 
 

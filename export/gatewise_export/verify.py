@@ -1,15 +1,17 @@
 """Does a bundle decide as it must? Three witnesses, compared decision by decision.
 
-- *the graphs* in onnxruntime, as device and worker run them;
+- *the graphs* in onnxruntime, as device and worker run them (trees that a device walks: here in
+  numpy, all rows at once);
 - *the system* that the bundle was made from, in Python (:func:`verify`);
-- *the flat arrays*, read back out of the graphs and summed in numpy (:func:`verify_graphs`),
-  for a bundle whose system is elsewhere.
+- *the flat arrays*, read back out of the graphs and summed as in training
+  (:func:`verify_graphs`), for a bundle whose system is elsewhere.
 
 :func:`self_test` holds the graphs against ``sample.npz`` alone.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,9 +22,12 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise_export.bundle import Bundle
 from gatewise_export.errors import BundleError
 from gatewise_export.flat_reader import read_flat
-from gatewise_export.manifest import CloudKind, Manifest
+from gatewise_export.flat_trees import FlatTrees, read_trees
+from gatewise_export.manifest import CloudKind, Manifest, StageSpec
 from gatewise_training import _onnxruntime
+from gatewise_training.acquisition import Bought, at_exits
 from gatewise_training.decision import Link, exit_stages, labels, probabilities, split
+from gatewise_training.trees import TreeEnsemble
 
 if TYPE_CHECKING:
     from gatewise_training.budgeted import Budgeted
@@ -160,15 +165,19 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     x = np.ascontiguousarray(X, np.float32)
     of_graphs = graph_outcome(bundle, x)
     manifest = bundle.manifest
-    margins = [
-        read_flat(bundle.read(stage.file)).margins(x[:, manifest.stage_inputs(s)])
-        for s, stage in enumerate(manifest.stages)
-    ]
+    margins, bought = [], []
+    for s, stage in enumerate(manifest.stages):
+        columns = x[:, manifest.stage_inputs(s)]
+        lazy = stage.kind == "lazy"
+        flat = _ensemble(bundle, stage) if lazy else read_flat(bundle.read(stage.file))
+        margins.append(flat.margins(columns))
+        asked = flat.visited(columns) if isinstance(flat, TreeEnsemble) and lazy else None
+        bought.append(manifest.buys(s, asked))
     cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
     if manifest.cloud is not None and manifest.cloud.kind == "margins":
         outputs = read_flat(bundle.read(manifest.cloud.file)).margins(x[:, manifest.cloud_inputs()])
         cloud = labels(outputs), probabilities(outputs, manifest.cloud.link)
-    return _compare(of_graphs, _outcome(manifest, margins, *cloud))
+    return _compare(of_graphs, _outcome(manifest, margins, bought, *cloud))
 
 
 def self_test(bundle: Bundle) -> VerifyReport:
@@ -199,13 +208,31 @@ def graph_outcome(bundle: Bundle, x: NDArray[np.float32]) -> Outcome:
         If onnxruntime refuses a graph, or its outputs are not as the manifest says.
     """
     manifest = bundle.manifest
-    margins = []
+    margins, bought = [], []
     for s, stage in enumerate(manifest.stages):
-        outputs = run_graph(bundle.read(stage.file), x[:, manifest.stage_inputs(s)], stage.file)[0]
+        columns, asked = x[:, manifest.stage_inputs(s)], None
+        if stage.kind == "lazy":
+            outputs, asked = _trees(bundle, stage).run(columns)
+        else:
+            outputs = run_graph(bundle.read(stage.file), columns, stage.file)[0]
         if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
             raise BundleError(f"{bundle}: {stage.file} gives {outputs.dtype} {outputs.shape}")
         margins.append(outputs)
-    return _outcome(manifest, margins, *_cloud_answers(bundle, x))
+        bought.append(manifest.buys(s, asked))
+    return _outcome(manifest, margins, bought, *_cloud_answers(bundle, x))
+
+
+def _trees(bundle: Bundle, stage: StageSpec) -> FlatTrees:
+    return read_trees(
+        bundle.read(stage.file), stage.file, n_features=len(stage.inputs), n_outputs=stage.outputs
+    )
+
+
+def _ensemble(bundle: Bundle, stage: StageSpec) -> TreeEnsemble:
+    """The same arrays as training walks them: another program for another witness."""
+    # copies, since training's walk is compiled for arrays that may be written
+    fields: dict[str, Any] = copy.deepcopy(vars(_trees(bundle, stage)))
+    return TreeEnsemble(**fields)
 
 
 def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray[Any]]:
@@ -216,7 +243,6 @@ def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray
     BundleError
         If onnxruntime refuses it; the message calls it `name`.
     """
-    onnxruntime = _onnxruntime.load()
     onnxruntime = _onnxruntime.load()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # one order of summation
@@ -265,6 +291,7 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
 def _outcome(
     manifest: Manifest,
     margins: Sequence[NDArray[np.float32]],
+    bought: Sequence[Bought],
     cloud_labels: NDArray[np.int64] | None,
     cloud_probabilities: NDArray[Any] | None,
 ) -> Outcome:
@@ -279,7 +306,7 @@ def _outcome(
         margins=tuple(margins),
         exits=exits,
         labels=np.stack(answers)[exits, np.arange(len(exits))],
-        costs=manifest.exit_costs()[exits],
+        costs=at_exits(manifest.exit_costs(bought), exits),
         cloud_labels=cloud_labels,
         cloud_probabilities=cloud_probabilities,
     )

@@ -190,9 +190,10 @@ def test_what_was_in_flight_is_dropped_on_reconnect(broker, tools, tmp_path):
 
 def test_several_devices_do_not_hear_each_other(bundle, broker, make_peer):
     make_peer()
-    devices = [Device(bundle, link=MqttLink(broker.url, device=f"pi-{i}")) for i in range(3)]
-    for device in devices:
-        device._link.connect(5)
+    links = [MqttLink(broker.url, device=f"pi-{i}") for i in range(3)]
+    devices = [Device(bundle, link=link) for link in links]
+    for link in links:
+        link.connect(5)
     assert {device.answer(HARD).route for device in devices for _ in range(5)} == {"cloud"}
     for device in devices:
         assert device.counters["answered"] == 5

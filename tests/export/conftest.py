@@ -19,17 +19,25 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
-from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from gatewise_export.sample import write_arrays
-from gatewise_training import AdaptGBRT, AdaptLin, CloudPrices, FeatureCosts, StagedCascade
+from gatewise_export.arrays import write_arrays
+from gatewise_training import (
+    AdaptGBRT,
+    AdaptLin,
+    CloudPrices,
+    FeatureCosts,
+    GreedyMiser,
+    StagedCascade,
+)
 from gatewise_training.budgeted import Budgeted, Chain, Problem
 from gatewise_training.linear import LinearModel
 from gatewise_training.stage import Stage
+from gatewise_training.trees import TreeEnsemble
 
 Document = dict[str, Any]
 
@@ -278,6 +286,68 @@ def _alone() -> Fitted:
     return Fitted(Alone().fit(x, y, validation=(rows, truth)), rows, truth)
 
 
+class LazyForest(Alone):
+    """One forest that buys node by node, and no cloud: what BudgetForest and its kin are."""
+
+    def _fit_chains(self, problem: Problem) -> list[Chain]:
+        plan = problem.plan
+        chains = []
+        for size in (2, 5):
+            forest = RandomForestClassifier(size, max_depth=6, random_state=0)
+            forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
+            trees = TreeEnsemble.from_forest(forest)
+            stage = Stage.of(trees, "identity", acquisition="node")
+            chains.append(Chain((stage,), (stage.margins(plan.x[plan.held]),)))
+        return chains
+
+
+def _grouped(k: int) -> FeatureCosts:
+    """Prices that no binary fraction writes, in groups of four with shared prices."""
+    groups = [f"g{i // 4}" if i % 3 else None for i in range(k)]
+    shared = {g: 0.3 + 0.1 * i for i, g in enumerate(sorted({g for g in groups if g}))}
+    return FeatureCosts(np.linspace(0.1, 1.7, k), group=groups, shared=shared)
+
+
+def _lazy(offset: float = 0.0) -> Fitted:
+    x, y, rows, truth = _split(*load_breast_cancer(return_X_y=True))
+    x, rows = x + np.float32(offset), rows + np.float32(offset)
+    system = StagedCascade(
+        _svm(), _grouped(30), cloud_prices=CloudPrices(request=0.7, byte=0.001),
+        acquisition="node", n_stages=3, random_state=0,
+    )  # fmt: skip
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
+def _lazy_digits() -> Fitted:
+    x, y, rows, truth = _split(*load_digits(n_class=5, return_X_y=True))
+    f0 = ExtraTreesClassifier(40, random_state=0)
+    system = StagedCascade(f0, acquisition="node", n_stages=2, max_trees=60, random_state=0)
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
+def _lazy_missing() -> Fitted:
+    x, y, rows, truth = _split(*load_wine(return_X_y=True))
+    rng = np.random.default_rng(1)
+    for part in (x, rows):
+        part[rng.random(part.shape) < 0.2] = np.nan
+    system = StagedCascade(
+        None, _grouped(13), acquisition="node", n_stages=2, allow_missing=True, random_state=0
+    )
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
+def _lazy_forest() -> Fitted:
+    x, y, rows, truth = _split(*load_digits(n_class=4, return_X_y=True))
+    system = LazyForest(_grouped(64), budget=12.0)
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
+def _miser() -> Fitted:
+    x, y, rows, truth = _split(*load_wine(return_X_y=True))
+    system = GreedyMiser(_grouped(13), penalties=(0.02,), n_rounds=20, random_state=0)
+    return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
+
+
 MAKERS: dict[str, Callable[[], Fitted]] = {
     "heart": _heart,
     "heart-1e6": lambda: _heart(1e6),
@@ -287,6 +357,12 @@ MAKERS: dict[str, Callable[[], Fitted]] = {
     "missing": _missing,
     "kernels": _kernels,
     "alone": _alone,
+    "lazy": _lazy,
+    "lazy-1e6": lambda: _lazy(1e6),
+    "lazy-digits": _lazy_digits,
+    "lazy-missing": _lazy_missing,
+    "lazy-forest": _lazy_forest,
+    "miser": _miser,
 }
 
 

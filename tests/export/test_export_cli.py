@@ -14,7 +14,9 @@ import pytest
 from sklearn.datasets import load_wine
 
 from gatewise_export import Bundle
+from gatewise_export.verify import graph_outcome
 from gatewise_sim.cli import main
+from gatewise_training import methods
 
 COSTS = """\
 [features]
@@ -416,6 +418,65 @@ def test_a_bundle_trained_on_data_with_a_large_offset(run: Run, tmp_path: Path) 
         assert status == 0
         data = json.loads(text)["data"]
         assert (data["differing_decisions"], data["differing_labels"]) == (0, 0)
+
+
+def test_a_bundle_that_buys_node_by_node_goes_all_the_way(
+    home: Path, run: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "lazy.gwb"
+    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "staged-lazy"]
+    status, text, err = run(*train, "--costs", home / "prices.toml", "--out", out, "--json")
+    assert (status, err) == (0, "")
+    report = json.loads(text)["verify"]
+    assert report["rows"] == 45
+    assert {k for k, v in report.items() if v} <= {"rows", "cloud_probability_max_difference"}
+    data = ["--data", home / "wine.csv", "--target", "cultivar"]
+    status, text, _ = run("verify", out, *data, "--json")
+    document = json.loads(text)
+    assert (status, document["agrees"], document["data"]["max_margin_difference"]) == (0, True, 0)
+    status, text, _ = run("inspect", out)
+    assert status == 0
+    assert "stage_0.npz" in text
+    assert "up to" in text
+    status, text, _ = run(
+        "edge", out, "--data", home / "wine.csv", "--policy", "edge-only", "--json"
+    )
+    assert status == 0
+    *answers, last = (json.loads(line) for line in text.splitlines())
+    assert last["summary"]["answers"]["edge"] == len(answers) == 178
+    opened = Bundle.open(out)
+    rows = wine()[list(opened.manifest.feature_names)].to_numpy(np.float32)
+    expected = graph_outcome(opened, rows)
+    stopped = expected.exits < len(opened.manifest.stages)
+    assert stopped.any()
+    for answer, cost, exit_, stops in zip(
+        answers, expected.costs.tolist(), expected.exits.tolist(), stopped, strict=True
+    ):
+        if stops:
+            assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_)
+
+
+def test_a_method_without_a_cloud_goes_all_the_way(
+    home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"penalties": (0.02,), "n_rounds": 20}
+    entry = ("gatewise_training.greedy_miser", "GreedyMiser", settings)
+    monkeypatch.setitem(methods._METHODS, "alone", entry)
+    out = tmp_path / "alone"
+    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "alone", "--out", out]
+    status, text, _ = run(*train)
+    assert status == 0
+    assert "cloud_only" not in text
+    assert "0 of 45 decisions" in text
+    status, text, _ = run(*train, "--json")
+    test = json.loads(text)["test"]
+    assert (test["cloud_only"], test["system"]["offload_rate"]) == (None, 0.0)
+    assert Bundle.open(out).manifest.cloud is None
+    for command in ("inspect", "verify", "frontier"):
+        assert run(command, out)[0] == 0
+    status, text, _ = run("edge", out, "--data", home / "wine.csv", "--json")
+    assert status == 0
+    assert json.loads(text.splitlines()[-1])["summary"]["answers"]["edge"] == 178
 
 
 @pytest.mark.parametrize("command", ["train", "frontier", "inspect", "verify"])

@@ -9,6 +9,7 @@ import pytest
 
 from gatewise_export import ConversionError, to_onnx
 from gatewise_training.decision import labels, probabilities
+from gatewise_training.stage import Stage
 
 
 def run(model: Any, x: Any) -> list[Any]:
@@ -33,12 +34,12 @@ def test_every_stage_as_a_graph_for_others(fitted: Any) -> None:
         assert props["classes"] == system.classes_.tolist()
 
 
-@pytest.mark.parametrize("name", ["gated-trees", "gated-lines"])
+@pytest.mark.parametrize("name", ["gated-trees", "gated-lines", "lazy-forest", "miser"])
 def test_a_system_of_one_stage(fit_system: Any, name: str) -> None:
     fitted = fit_system(name)
     system = fitted.system
     label, chances, score = run(to_onnx(system), fitted.rows)
-    stays = ~system.offload(fitted.rows)
+    stays = system.exit_stage(fitted.rows) == 0
     assert stays.any()
     assert label[stays].tolist() == system.predict(fitted.rows)[stays].tolist()
     assert np.allclose(chances[stays], system.predict_proba(fitted.rows)[stays], atol=1e-6)
@@ -60,3 +61,19 @@ def test_what_cannot_be_written(heart: Any) -> None:
         to_onnx(stage)
     with pytest.raises(ConversionError, match="neither whole numbers nor text"):
         to_onnx(stage, n_features=30, classes=np.array([0.5, 1.5]))
+
+
+def test_a_model_of_values_has_one_output(random_trees: Any) -> None:
+    tried = 0
+    for seed in range(40):
+        trees, rows = random_trees(seed)
+        if trees.n_outputs > 1 or not len(trees.used()):
+            continue
+        tried += 1
+        stage = Stage.of(trees, "identity", acquisition="node")
+        model = to_onnx(stage, n_features=trees.n_features)
+        session = onnxruntime.InferenceSession(model.SerializeToString())
+        assert [o.name for o in session.get_outputs()] == ["value"]
+        one_by_one = [session.run(None, {"x": row[None]})[0] for row in rows]
+        assert np.concatenate(one_by_one).tolist() == trees.margins(rows)[:, 0].tolist()
+    assert tried > 3

@@ -70,6 +70,23 @@ def test_exit_costs_are_unions_and_the_offload_pays_its_request(document: Docume
     assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, everything + request])
 
 
+def test_lazy_stages_cost_each_instance_what_it_bought(document: Document) -> None:
+    document["stages"][1]["kind"] = "lazy"
+    manifest = read(document)
+    assert manifest.stages[1].kind == "lazy"
+    assert Manifest.from_json(manifest.to_json()) == manifest
+    most = manifest.exit_costs()
+    columns = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool)  # of fbs and age
+    bought = [manifest.buys(0), manifest.buys(1, columns)]
+    assert bought[1].tolist() == [[0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 0], [1, 0, 1, 0]]
+    costs = manifest.exit_costs(bought)
+    assert costs.shape == (3, 4)
+    assert costs[0].tolist() == [1.0] * 4
+    assert costs[1].tolist() == pytest.approx([1.0, 1.0, 6.2, 6.2])
+    assert costs[2, 2:].tolist() == [most[2]] * 2
+    assert costs[2, :2].tolist() == pytest.approx([most[2] - 3.1] * 2)
+
+
 def test_another_operating_point(document: Document) -> None:
     other = read(document).with_active(1)
     assert other.active_point.thresholds == (None, None)

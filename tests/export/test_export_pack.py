@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pandas as pd
 import pytest
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
 from gatewise_export.converters import high_cost_graph
@@ -46,7 +47,9 @@ def test_no_row_is_decided_otherwise(fitted: Any, tmp_path: Path) -> None:
     assert report.max_margin_difference == 0.0
     assert report.cloud_label_differences == 0
     assert report.cloud_probability_max_difference < 1e-5
-    assert verify_graphs(bundle, fitted.rows).agrees
+    again = verify_graphs(bundle, fitted.rows)
+    assert again.agrees
+    assert again.max_margin_difference == 0.0
     assert self_test(bundle).agrees
 
 
@@ -132,7 +135,9 @@ def test_the_sizes_on_disk_are_the_manifests(heart: Any, tmp_path: Path) -> None
 
 def test_stage_graphs_have_one_input_and_raw_margins(fitted: Any, tmp_path: Path) -> None:
     bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:5])
-    for stage in bundle.manifest.every_stage:
+    graphs = [stage for stage in bundle.manifest.every_stage if stage.kind == "graph"]
+    assert graphs or "lazy" in {stage.kind for stage in bundle.manifest.every_stage}
+    for stage in graphs:
         graph = onnx.load_model_from_string(bundle.read(stage.file)).graph
         assert [i.name for i in graph.input] == ["x"]
         assert [o.name for o in graph.output] == ["margins"]
@@ -315,15 +320,42 @@ def test_names_are_functions_in_whatever_order_they_are_imported(
     assert run_python(code) == "True True"
 
 
-def test_stages_that_buy_node_by_node_are_refused_in_one_line(tmp_path: Path) -> None:
-    x, y = load_iris(return_X_y=True)
-    f0 = LogisticRegression(max_iter=1000)
-    system = StagedCascade(f0, acquisition="node", n_stages=2, random_state=0).fit(x, y)
-    with pytest.raises(InputError, match="not yet node by node; fit with acquisition='stage'") as e:
-        pack(system, tmp_path / "bundle", sample=x[:5])
-    assert len(str(e.value).splitlines()) == 1
-    assert not (tmp_path / "bundle").exists()
-    # the stages carry it, too, however the system came by them
-    object.__setattr__(system, "acquisition", "stage")
-    with pytest.raises(InputError, match="node by node"):
-        pack(system, tmp_path / "bundle", sample=x[:5])
+def test_stages_that_buy_node_by_node_are_trees_to_walk(fit_system: Any, tmp_path: Path) -> None:
+    lazy = fit_system("lazy")
+    bundle = pack(lazy.system, tmp_path / "bundle", sample=lazy.rows[:20])
+    sample = bundle.sample()
+    for s, (stage, spec) in enumerate(
+        zip(lazy.system.stages_, bundle.manifest.stages, strict=True)
+    ):
+        assert (spec.kind, spec.file) == ("lazy", f"stage_{s}.npz")
+        bought = stage.bought(sample["X"])
+        assert sample[f"bought_{s}"].tolist() == bought[:, stage.features].tolist()
+        assert not bought.all(axis=0)[stage.features].all()
+    paid, most = lazy.system.cost(lazy.rows), bundle.manifest.exit_costs()
+    left = lazy.system.exit_stage(lazy.rows)
+    assert (paid <= most[left]).all()
+    assert np.mean(paid < most[left]) > 0.5
+
+
+def test_trees_that_cannot_be_walked_are_not_packed(fit_system: Any, tmp_path: Path) -> None:
+    system = copy.copy(fit_system("lazy-forest").system)
+    stage = system.stages_[0]
+    threshold = stage.model.threshold.copy()
+    threshold[0] = np.nan
+    broken = replace(stage, model=replace(stage.model, threshold=threshold))
+    system.chains_ = tuple((broken,) for _ in system.chains_)
+    with pytest.raises(BundleError, match="stage's trees: 'threshold' is not finite") as caught:
+        pack(system, tmp_path / "deep" / "bundle", sample=fit_system("lazy-forest").rows[:5])
+    assert len(str(caught.value).splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_only_classifiers_are_packed(tmp_path: Path) -> None:
+    x = np.zeros((5, 2), np.float32)
+    regressor: Any = LinearRegression().fit(x, x[:, 0])
+    with pytest.raises(
+        InputError, match=r"LinearRegression cannot be packed: .* to_onnx"
+    ) as caught:
+        pack(regressor, tmp_path / "bundle", sample=x)
+    assert len(str(caught.value).splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -39,6 +39,9 @@ def test_cost_follows_the_definition(prices, data):
     assert costs.of(sorted(chosen), sorted(bought)) == pytest.approx(both - paid, abs=1e-9)
     table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(bought))])
     np.testing.assert_allclose(costs.per_instance(table), [expected, paid])
+    # to the last bit, whatever rows stand beside: a device meters one row at a time
+    assert costs.per_instance(table).tolist() == [costs.of(row) for row in table]
+    assert costs.per_instance(table[:0]).tolist() == []
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -218,12 +219,23 @@ class FeatureCosts:
         Returns
         -------
         ndarray of float64, shape (n_instances,)
+            For each row exactly what :meth:`of` says.
         """
         acquired = np.asarray(acquired, bool)
-        cost: NDArray[np.float64] = acquired @ self.own
-        for g in np.flatnonzero(self.shared):
-            cost = cost + self.shared[g] * acquired[:, self.group == g].any(axis=1)
-        return cost
+        touched = (
+            acquired[:, self.group == g].any(axis=1, keepdims=True) for g in range(len(self.shared))
+        )
+        bought = np.hstack([acquired, *touched])
+        prices = np.concatenate([self.own, self.shared])
+        if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
+            return np.asarray(bought @ prices, np.float64)  # exact in any order
+        keys = np.packbits(bought, axis=1)  # rows pay for one of a few sets
+        _, first, which = np.unique(
+            keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
+        )
+        listed = prices.tolist()
+        sums = [math.fsum(compress(listed, bought[i].tolist())) for i in first]
+        return np.array(sums, np.float64)[which]
 
     def members(self, feature: int) -> NDArray[np.intp]:
         """Features bought together with `feature`: those of its group, or itself alone."""

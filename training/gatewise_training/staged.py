@@ -60,9 +60,8 @@ class StagedCascade(Cascade):
         (:mod:`gatewise_training.guarantee`).
     acquisition : {"stage", "node"}
         Whether an instance that visits a stage buys all features of the stage, or node by node
-        those on the paths that it takes through the stage's trees. The second is cheaper, takes
-        boosted trees only (`families` and `effort` have no say) and cannot be packed for
-        devices yet.
+        those on the paths that it takes through the stage's trees. The second is cheaper, and
+        takes boosted trees only (`families` and `effort` have no say).
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 judging rows.
     effort : {"normal", "low", "high"}

@@ -1,0 +1,393 @@
+"""A stage that buys node by node: the bits of training, the price of the paths, and no more reads.
+
+The hand-made bundle has a stage of one tree over a, c and d: ``a <= 0`` is a sure no; else
+``c <= 0`` is a weak no; else ``d <= 0`` is a weak yes and above it a sure one. Where it is not
+sure the cloud reads a, c and e. Feature c and d share the price of "blood".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewise_edge import walker
+from gatewise_edge.device import Device
+from gatewise_edge.errors import SelfTestError, SensorError
+from gatewise_edge.link import InProcessLink
+from gatewise_edge.sensors import Sensors
+from gatewise_edge.stages import StageRunner, self_test
+from gatewise_edge.walker import Walker
+from gatewise_export.arrays import read_arrays, write_arrays
+from gatewise_export.bundle import Bundle, BundleError
+from gatewise_export.flat_trees import read_trees, write_trees
+from gatewise_training.costs import request_bytes
+from gatewise_training.decision import ALWAYS_STOP
+from gatewise_training.trees import TreeEnsemble
+
+NAN = float("nan")
+OFFLOAD = 0.25 + 0.5 + 0.001 * request_bytes(3)
+INPUTS = ("a", "c", "d")
+EASY = [-1.0, 9, 9, 9, 9, 9]
+SURE = [1.0, 9, 1.0, 1.0, 9, 9]
+HARD = [1.0, 9, -1.0, 9, -1.0, 9]
+
+
+def tree(**changes) -> TreeEnsemble:
+    arrays = {
+        "feature": np.array([0, -1, 1, -1, 2, -1, -1], np.int32),
+        "threshold": np.zeros(7, np.float32),
+        "left": np.array([1, -1, 3, -1, 5, -1, -1], np.int32),
+        "right": np.array([2, -1, 4, -1, 6, -1, -1], np.int32),
+        "nan_left": np.array([0, 0, 1, 0, 0, 0, 0], np.bool_),
+        "value": np.array([[0], [-2], [0], [-0.1], [0], [0.1], [2]], np.float32),
+        "roots": np.array([0], np.int32),
+        "output": np.array([0], np.int32),
+        "base": np.array([0], np.float32),
+    }
+    return TreeEnsemble(**arrays | changes, n_features=3)
+
+
+def replace_files(bundle: Bundle, files: dict[str, bytes], **fields) -> Bundle:
+    """Put files into a bundle, and a manifest that vouches for them."""
+    document = json.loads((bundle.path / "manifest.json").read_text()) | fields
+    used = {s["file"] for s in document["stages"]} | {"sample.npz"}
+    if document["cloud"] is not None:
+        used.add(document["cloud"]["file"])
+    for name, content in files.items():
+        (bundle.path / name).write_bytes(content)
+        document["files"][name] = {
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "size": len(content),
+        }
+    document["files"] = {k: v for k, v in document["files"].items() if k in used}
+    for stage in document["stages"]:
+        stage["bytes"] = document["files"][stage["file"]]["size"]
+    (bundle.path / "manifest.json").write_text(json.dumps(document))
+    return Bundle.open(bundle.path)
+
+
+@pytest.fixture
+def make_lazy(make_bundle):
+    """Make the hand-made bundle; with `second`, the small bundle's first stage comes before."""
+
+    def make(name: str = "lazy", *, second: bool = False, trees: TreeEnsemble | None = None, **new):
+        bundle = make_bundle(name, **new)
+        trees = tree() if trees is None else trees
+        document = bundle.manifest.to_document()
+        lazy = document["stages"][1] | {"file": "stage_1.npz", "kind": "lazy", "inputs": INPUTS}
+        sample = read_arrays(bundle.read("sample.npz"))
+        x = sample["X"][:, [0, 2, 3]]
+        number = 1 if second else 0
+        sample[f"stage_{number}"] = trees.margins(x)
+        sample[f"bought_{number}"] = trees.visited(x)
+        return replace_files(
+            bundle,
+            {"stage_1.npz": write_trees(trees), "sample.npz": write_arrays(sample)},
+            stages=[document["stages"][0], lazy] if second else [lazy],
+            chains=[[0, 1] if second else [0]],
+            operating_points=[
+                p | {"thresholds": [1.0, 1.0] if second else [1.0]}
+                for p in document["operating_points"]
+            ],
+        )
+
+    return make
+
+
+@pytest.fixture
+def lazy(make_lazy) -> Bundle:
+    return make_lazy()
+
+
+# -- the walk ------------------------------------------------------------------------------
+
+
+@settings(deadline=None)
+@given(seed=st.integers(0, 2**32), mixed=st.booleans(), listed=st.booleans())
+def test_a_walk_has_the_bits_and_the_purchases_of_training(random_trees, seed, mixed, listed):
+    trees, rows = random_trees(seed, mixed=mixed)
+    flat = read_trees(
+        write_trees(trees), "s.npz", n_features=trees.n_features, n_outputs=trees.n_outputs
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        if not listed:
+            patch.setattr(walker, "_LISTED", 0)
+        walk = Walker(flat).walk
+    margins, visited = trees.margins(rows), trees.visited(rows)
+    for x, expected, bought in zip(rows, margins, visited, strict=True):
+        asked: list[int] = []
+
+        def ask(column, x=x, asked=asked):
+            asked.append(column)
+            return float(x[column])
+
+        out = walk(ask)
+        assert out.shape == (1, trees.n_outputs)
+        assert out.dtype == np.float32
+        assert out[0].view(np.uint32).tolist() == expected.view(np.uint32).tolist()
+        assert len(asked) == len(set(asked))
+        assert sorted(asked) == np.flatnonzero(bought).tolist()
+
+
+def test_features_are_asked_for_in_the_order_of_their_nodes():
+    flat = read_trees(write_trees(tree()), "s.npz", n_features=3, n_outputs=1)
+    for values, wanted in (([-1, 0, 0], [0]), ([1, 0, 0], [0, 1]), ([1, 1, 1], [0, 1, 2])):
+        asked: list[int] = []
+        Walker(flat).walk(lambda k, v=values, a=asked: a.append(k) or float(v[k]))
+        assert asked == wanted
+
+
+# -- a device ------------------------------------------------------------------------------
+
+
+def test_a_device_pays_for_the_path_alone(lazy, tools):
+    with Device(lazy, link=InProcessLink(tools.cloud_says)) as device:
+        easy, sure, hard = (device.answer(row) for row in (EASY, SURE, HARD))
+    assert (easy.label, easy.route, easy.acquired, easy.cost) == ("no", "edge", (0,), 1.0)
+    assert (sure.label, sure.route, sure.acquired) == ("yes", "edge", (0, 2, 3))
+    assert sure.cost == 1.0 + 2.0 + 3.0 + 10.0
+    assert (hard.label, hard.route, hard.acquired) == ("no", "cloud", (0, 2, 4))
+    assert hard.cost == 1.0 + 2.0 + 10.0 + 4.0 + OFFLOAD
+
+
+def test_the_sample_knows_costs_and_labels(lazy, tools):
+    expected = lazy.sample()
+    with Device(lazy, link=InProcessLink(tools.cloud_says)) as device:
+        answers = [device.answer(row) for row in expected["X"]]
+    assert [a.stage for a in answers] == expected["exit"].tolist()
+    assert [a.class_index for a in answers] == expected["label"].tolist()
+    assert [a.cost for a in answers] == expected["cost"].tolist()
+    assert len({a.cost for a in answers}) > 2
+
+
+def sensors_of(row, **special):
+    """Sensors that count their reads: one a feature, c and d by their group."""
+    reads: list[str] = []
+    values = dict(zip("abcdef", row, strict=True))
+
+    def reader(name, give):
+        def read():
+            reads.append(name)
+            return give()
+
+        return read
+
+    single = {n: reader(n, special.get(n, lambda n=n: values[n])) for n in "abef"}
+    blood = special.get("blood", lambda: [values["c"], values["d"]])
+    return Sensors(single, groups={"blood": reader("blood", blood)}), reads
+
+
+@pytest.mark.parametrize(
+    ("row", "reads", "cost"),
+    [
+        (EASY, ["a"], 1.0),
+        (SURE, ["a", "blood"], 16.0),
+        (HARD, ["a", "blood", "e"], 17.0 + OFFLOAD),
+    ],
+)
+def test_a_sensor_is_read_when_a_node_tests_it(lazy, tools, row, reads, cost):
+    sensors, seen = sensors_of(row)
+    with Device(lazy, link=InProcessLink(tools.cloud_says), sensors=sensors) as device:
+        answer = device.answer()
+    assert seen == reads
+    assert answer.cost == cost  # d came with its group, and is paid only where it was tested
+
+
+def test_a_sensor_that_fails_on_the_way(lazy, make_lazy):
+    def broken():
+        raise OSError("no such bus")
+
+    sensors, _ = sensors_of(SURE, blood=broken)
+    with Device(lazy, sensors=sensors) as device:
+        with pytest.raises(SensorError, match="sensor 'blood' failed: OSError: no such bus"):
+            device.answer()
+        assert device.counters["errors"] == 1
+    sensors, _ = sensors_of([0.1, 0, 1, 1, 1, 1], blood=broken)
+    with Device(make_lazy("two", second=True), sensors=sensors) as device:
+        answer = device.answer()
+    # the first stage's answer stands in, and what was bought till then is paid
+    assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor:blood", 0)
+    assert (answer.acquired, answer.cost) == ((0, 1), 1.5)
+
+
+def test_a_sensor_that_blocks_on_the_way(make_lazy):
+    gate = threading.Event()
+    sensors, _ = sensors_of([0.1, 0, 1, 1, 1, 1], blood=lambda: gate.wait(10) and [1.0, 1.0])
+    with Device(make_lazy(second=True), sensors=sensors, deadline_ms=60) as device:
+        started = time.monotonic()
+        answer = device.answer()
+        assert time.monotonic() - started < 0.06 + 0.15
+        assert (answer.route, answer.reason, answer.stage) == ("fallback", "sensor-late:blood", 0)
+        assert answer.cost == 1.5
+        gate.set()
+
+
+def test_each_read_has_the_time_that_is_left(make_lazy):
+    sensors, seen = sensors_of(
+        SURE, a=lambda: time.sleep(0.05) or 1.0, blood=lambda: time.sleep(0.3) or [1.0, 1.0]
+    )
+    with Device(make_lazy(), sensors=sensors, deadline_ms=100) as device:
+        started = time.monotonic()
+        with pytest.raises(SensorError, match="did not answer in time"):
+            device.answer()
+        assert time.monotonic() - started < 0.1 + 0.1
+    assert seen == ["a", "blood"]
+
+
+def test_values_that_are_refused(lazy, make_lazy, tools):
+    with Device(lazy, link=InProcessLink(tools.cloud_says)) as device:
+        for value, says in ((NAN, "missing"), (np.inf, "infinite"), (1e300, "infinite")):
+            with pytest.raises(SensorError, match=f"feature 'c' is {says}"):
+                device.answer([1.0, 0, value, 0, 0, 0])
+        # what no node tests is not looked at
+        assert device.answer([-1.0, *[NAN] * 5]).cost == 1.0
+        assert device.answer([-1.0, *[np.inf] * 5]).cost == 1.0
+    link = InProcessLink(lambda X: tools.cloud_says(np.nan_to_num(X)), allow_missing=True)
+    both = make_lazy("both", missing={"stages": "refused", "cloud": "allowed"})
+    with Device(both, link=link) as device:
+        answer = device.answer([1.0, 0, NAN, 0, -1.0, 0])
+    assert (answer.route, answer.reason, answer.acquired) == ("cloud", "missing", (0, 2, 4))
+
+
+def test_a_missing_value_that_is_allowed_goes_its_way_and_is_paid(make_lazy, tools):
+    bundle = make_lazy(missing={"stages": "allowed", "cloud": "refused"})
+    with Device(bundle, link=InProcessLink(tools.cloud_says)) as device:
+        first = device.answer([NAN, 0, 1.0, 1.0, 0, 0])  # NaN goes right at a
+        assert (first.route, first.label, first.cost) == ("edge", "yes", 16.0)
+        second = device.answer([1.0, 0, NAN, 1.0, 1.0, 0])  # and left at c, which is not sure
+        assert (second.route, second.reason, second.cost) == ("fallback", "missing:c", 17.0)
+        with pytest.raises(SensorError, match="infinite"):
+            device.answer([-np.inf, 0, 0, 0, 0, 0])
+
+
+def test_policies(lazy, tools):
+    with Device(lazy, policy="edge-only") as device:
+        answer = device.answer(HARD)
+    assert (answer.route, answer.reason, answer.cost) == ("edge", "edge-only", 13.0)
+    with Device(lazy, policy="cloud-only") as device:
+        answer = device.answer(EASY)
+    assert (answer.route, answer.reason, answer.cost) == ("fallback", "no-link", 1.0)
+
+
+def test_several_threads_walk_at_a_time(lazy):
+    rows = [EASY, SURE]
+    wrong: list[float] = []
+
+    def ask(seed: int) -> None:
+        picks = np.random.default_rng(seed).integers(0, 2, 300)
+        wrong.extend(i for i in picks if device.answer(rows[i]).cost != (1.0, 16.0)[i])
+
+    with Device(lazy) as device:
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+
+
+# -- bundles that lie ----------------------------------------------------------------------
+
+
+def forged(bundle: Bundle, trees: TreeEnsemble) -> Bundle:
+    return replace_files(bundle, {"stage_1.npz": write_trees(trees)})
+
+
+def test_the_self_test_finds_other_margins(lazy):
+    assert self_test(lazy) == 32
+    value = tree().value.copy()
+    value[6] = np.nextafter(value[6], np.float32(3))
+    with pytest.raises(SelfTestError, match="computes otherwise") as caught:
+        self_test(forged(lazy, tree(value=value)))
+    assert set(caught.value.differences) == {"stage_0"}
+
+
+def test_the_self_test_finds_other_purchases(lazy):
+    # c is asked for first, for nothing: the same margins at another price
+    extra = TreeEnsemble(
+        feature=np.array([1, -1, -1], np.int32), threshold=np.zeros(3, np.float32),
+        left=np.array([1, -1, -1], np.int32), right=np.array([2, -1, -1], np.int32),
+        nan_left=np.zeros(3, np.bool_), value=np.zeros((3, 1), np.float32),
+        roots=np.array([0], np.int32), output=np.array([0], np.int32),
+        base=np.zeros(1, np.float32), n_features=3,
+    )  # fmt: skip
+    both = {
+        name: np.concatenate([getattr(extra, name), getattr(tree(), name)])
+        for name in ("feature", "threshold", "nan_left", "value", "output")
+    }
+    for side in ("left", "right"):
+        moved = getattr(tree(), side)
+        both[side] = np.concatenate([getattr(extra, side), np.where(moved < 0, -1, moved + 3)])
+    trees = replace(tree(), **both, roots=np.array([0, 3], np.int32))
+    with pytest.raises(SelfTestError) as caught:
+        Device(forged(lazy, trees))
+    assert set(caught.value.differences) == {"bought_0"}
+
+
+def test_trees_that_cannot_be_trusted_are_refused_in_one_line(lazy):
+    arrays = read_arrays(lazy.read("stage_1.npz"))
+    circle = arrays | {"left": np.array([0, -1, 3, -1, 5, -1, -1], np.int32)}
+    for content, says in (
+        (write_arrays(circle), "'left' must point to a later node of the same tree"),
+        (lazy.read("stage_1.npz")[:-40], "cannot be read"),
+        (b"no zip at all", "cannot be read"),
+    ):
+        with pytest.raises(BundleError, match=rf"^stage_1\.npz:? .*{says}") as caught:
+            Device(replace_files(lazy, {"stage_1.npz": content}))
+        assert "\n" not in str(caught.value)
+
+
+def test_a_sample_without_purchases_is_refused(lazy):
+    arrays = read_arrays(lazy.read("sample.npz"))
+    del arrays["bought_0"]
+    with pytest.raises(BundleError, match="lacks the array 'bought_0'"):
+        Device(replace_files(lazy, {"sample.npz": write_arrays(arrays)}))
+
+
+def test_runners_know_both_kinds(make_lazy, tools):
+    runner = StageRunner(make_lazy(second=True))
+    X = tools.sample_rows()
+    outputs = runner.run_all(X)
+    np.testing.assert_array_equal(outputs[0].margins[:, 0], 4 * X[:, 0])
+    np.testing.assert_array_equal(outputs[1].outputs, tree().margins(X[:, [0, 2, 3]]))
+
+
+WITHOUT_GRAPHS = """
+import sys
+from gatewise_edge import Device
+with Device(sys.argv[1]) as device:
+    assert device.answer([-1.0, 0, 0, 0, 0, 0]).cost == 1.0
+assert not {"onnxruntime", "numba", "sklearn", "scipy"} & set(sys.modules), "heavy"
+"""
+
+
+def test_a_bundle_of_trees_alone_needs_neither_onnxruntime_nor_numba(make_lazy):
+    bundle = make_lazy()
+    document = bundle.manifest.to_document()
+    arrays = read_arrays(bundle.read("sample.npz"))
+    sample = {k: v for k, v in arrays.items() if not k.startswith("cloud")}
+    points = [p | {"thresholds": [ALWAYS_STOP]} for p in document["operating_points"]]
+    (bundle.path / "cloud.onnx").unlink()
+    alone = replace_files(
+        bundle,
+        {"sample.npz": write_arrays(sample)},
+        cloud=None,
+        operating_points=points,
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_GRAPHS, str(alone.path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr

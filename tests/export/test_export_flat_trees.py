@@ -1,0 +1,296 @@
+"""Trees come back out of their file to the last bit; a file that lies is refused in one line."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.ensemble import RandomForestClassifier
+
+from gatewise_export.arrays import read_arrays, write_arrays
+from gatewise_export.errors import BundleError
+from gatewise_export.flat_trees import ARRAYS, FlatTrees, read_trees, write_trees
+from gatewise_training.trees import TreeEnsemble
+
+Arrays = dict[str, Any]
+
+
+def bits(margins: Any) -> Any:
+    return np.ascontiguousarray(margins).view(np.uint32).tolist()
+
+
+def back(content: bytes, trees: TreeEnsemble) -> FlatTrees:
+    return read_trees(content, "s.npz", n_features=trees.n_features, n_outputs=trees.n_outputs)
+
+
+@settings(deadline=None)  # the first walk in training loads a compiled function
+@given(seed=st.integers(0, 2**32), mixed=st.booleans())
+def test_every_row_walks_as_in_training(random_trees: Any, seed: int, mixed: bool) -> None:
+    trees, rows = random_trees(seed, mixed=mixed)
+    content = write_trees(trees)
+    assert write_trees(trees) == content
+    margins, bought = back(content, trees).run(rows)
+    assert bits(margins) == bits(trees.margins(rows))
+    assert bought.tolist() == trees.visited(rows).tolist()
+    assert back(content, trees).run(rows[:0])[0].shape == (0, trees.n_outputs)
+
+
+def test_what_no_walk_reads_is_not_written(random_trees: Any) -> None:
+    trees, rows = random_trees(3)
+    inner = trees.feature >= 0
+    assert inner.any()
+    noisy = TreeEnsemble(**vars(trees) | {
+        "value": np.where(inner[:, None], np.float32(9), trees.value),
+        "threshold": np.where(inner, trees.threshold, np.float32(np.nan)),
+        "nan_left": trees.nan_left | ~inner,
+    })  # fmt: skip
+    assert write_trees(noisy) == write_trees(trees)
+    assert bits(back(write_trees(noisy), trees).run(rows)[0]) == bits(trees.margins(rows))
+
+
+def test_a_threshold_of_infinity_asks_whether_a_value_is_missing() -> None:
+    x, y = np.float32([[1], [-2], [3], [np.nan]] * 20), [0, 0, 0, 1] * 20
+    forest = RandomForestClassifier(3, random_state=0).fit(x, y)
+    trees = TreeEnsemble.from_forest(forest)
+    assert np.isinf(trees.threshold).any()
+    x = np.append(x, np.float32([[-3.4028235e38], [3.4028235e38]]), axis=0)
+    margins, bought = back(write_trees(trees), trees).run(x)
+    assert bits(margins) == bits(trees.margins(x))
+    assert bought.tolist() == trees.visited(x).tolist()
+
+
+def test_no_tree_at_all_is_the_base() -> None:
+    none = np.zeros(0, np.int32)
+    trees = TreeEnsemble(
+        feature=none, threshold=none.astype(np.float32), left=none, right=none,
+        nan_left=none.astype(bool), value=np.zeros((0, 1), np.float32), roots=none, output=none,
+        base=np.float32([1.5, -2]), n_features=0,
+    )  # fmt: skip
+    margins, bought = back(write_trees(trees), trees).run(np.zeros((3, 0), np.float32))
+    assert margins.tolist() == [[1.5, -2.0]] * 3
+    assert bought.shape == (3, 0)
+
+
+# -- files that lie ------------------------------------------------------------------------
+
+
+def small() -> Arrays:
+    """Two trees over three inputs: the first asks for 2, then for 0; the second for 1."""
+    return {
+        "feature": np.array([2, 0, -1, -1, -1, 1, -1, -1], np.int32),
+        "threshold": np.array([0.5, 1, 0, 0, 0, -1, 0, 0], np.float32),
+        "left": np.array([1, 2, -1, -1, -1, 6, -1, -1], np.int32),
+        "right": np.array([4, 3, -1, -1, -1, 7, -1, -1], np.int32),
+        "nan_left": np.array([1, 0, 0, 0, 0, 1, 0, 0], np.bool_),
+        "value": np.array([[0], [0], [1], [2], [3], [0], [0.5], [-0.5]], np.float32),
+        "roots": np.array([0, 5], np.int32),
+        "output": np.array([0, 0], np.int32),
+        "base": np.array([0.25], np.float32),
+    }
+
+
+def read(arrays: Arrays, n_features: int = 3, n_outputs: int = 1) -> FlatTrees:
+    content = write_arrays({k: v for k, v in arrays.items() if v is not None})
+    return read_trees(content, "stage_1.npz", n_features=n_features, n_outputs=n_outputs)
+
+
+def at(name: str, place: Any, value: Any) -> Callable[[Arrays], None]:
+    def edit(arrays: Arrays) -> None:
+        arrays[name] = arrays[name].copy()
+        arrays[name][place] = value
+
+    return edit
+
+
+def whole(name: str, value: Any) -> Callable[[Arrays], None]:
+    return lambda arrays: arrays.__setitem__(name, value)
+
+
+WRONG: list[tuple[Callable[[Arrays], None], str]] = [
+    (whole("feature", None), "lacks 'feature'"),
+    (whole("base", None), "lacks 'base'"),
+    (whole("spare", np.zeros(1)), "more than 9 arrays"),
+    (lambda a: (a.pop("left"), a.update(spare=np.zeros(1)))[0], "lacks 'left'"),
+    (whole("feature", np.array([2, 0, -1, -1, -1, 1, -1, -1])), "'feature' is int64"),
+    (whole("left", np.array([1, 2, -1, -1, -1, 6, -1, -1], ">i4")), "'left' is >i4"),
+    (whole("threshold", np.zeros(8)), "'threshold' is float64"),
+    (whole("nan_left", np.zeros(8, np.uint8)), "'nan_left' is uint8"),
+    (whole("value", np.zeros(8, np.float32)), "'value' is float32 of 1 dimensions"),
+    (whole("roots", np.zeros((2, 1), np.int32)), "'roots' is int32 of 2 dimensions"),
+    (whole("threshold", np.zeros(7, np.float32)), "'threshold' has another length than 8"),
+    (whole("left", np.zeros(9, np.int32)), "'left' has another length"),
+    (whole("right", np.zeros(0, np.int32)), "'right' has another length"),
+    (whole("nan_left", np.zeros(1, np.bool_)), "'nan_left' has another length"),
+    (whole("value", np.zeros((5, 1), np.float32)), "'value' has another length"),
+    (whole("value", np.zeros((8, 2), np.float32)), "'value' has 2 columns, not 1"),
+    (whole("value", np.zeros((8, 0), np.float32)), "'value' has 0 columns"),
+    (whole("base", np.zeros(2, np.float32)), "'base' is of 2 outputs, the manifest says 1"),
+    (whole("base", np.zeros(0, np.float32)), "'base' is of 0 outputs"),
+    (whole("output", np.zeros(3, np.int32)), "'output' has another length than 2 trees"),
+    (at("output", 0, 1), "'output' must be -1 to 0"),
+    (at("output", 0, -2), "'output' must be -1 to 0"),
+    (at("threshold", 0, np.nan), "'threshold' is not finite"),
+    (at("threshold", 3, np.inf), "'threshold' is not finite"),
+    (at("value", 2, -np.inf), "'value' is not finite"),
+    (at("base", 0, np.nan), "'base' is not finite"),
+    (at("value", 2, 3e38), "'value' is so large"),
+    (at("base", 0, -3e38), "'value' is so large"),
+    (at("feature", 0, 3), "'feature' points outside the stage's 3 inputs"),
+    (at("feature", 2, -2), "'feature' points outside"),
+    (at("feature", 0, 2**31 - 1), "'feature' points outside"),
+    (at("feature", 0, -1), "'left' gives a leaf a child"),
+    (at("right", 2, 3), "'right' gives a leaf a child"),
+    (at("left", 0, 0), "'left' must point to a later node"),  # a circle
+    (at("left", 1, 0), "'left' must point to a later node"),
+    (at("right", 0, -1), "'right' must point to a later node"),
+    (at("right", 0, 8), "'right' must point to a later node"),
+    (at("right", 0, 2**31 - 1), "'right' must point to a later node"),
+    (at("left", 0, -(2**31)), "'left' must point to a later node"),
+    (at("right", 0, 6), "'right' must point to a later node of the same tree"),
+    (at("right", 0, 3), "reach a node twice, or not at all"),
+    (at("right", 0, 1), "reach a node twice, or not at all"),
+    (whole("roots", np.array([1, 5], np.int32)), "'roots' must ascend from 0"),
+    (whole("roots", np.array([0, 0], np.int32)), "'roots' must ascend"),
+    (whole("roots", np.array([0, 8], np.int32)), "'roots' must ascend from 0, inside the array"),
+    (whole("roots", np.array([0, -(2**31)], np.int32)), "'roots' must ascend"),
+    (whole("roots", np.array([0, 4], np.int32)), "'right' must point to a later node of the same"),
+    (whole("roots", np.array([0, 7], np.int32)), "'right' must point to a later node of the same"),
+    (lambda a: a.update(roots=a["roots"][:0], output=a["output"][:0]), "'roots' must ascend"),
+]
+
+
+def test_the_small_file_is_good() -> None:
+    margins, bought = read(small()).run(np.float32([[0, 0, 0], [9, -2, 0.5], [0, 0, np.nan]]))
+    assert margins[:, 0].tolist() == [0.75, 2.75, 0.75]
+    assert bought.all()
+    assert read(small()).run(np.float32([[0, 0, 1]]))[1].tolist() == [[False, True, True]]
+
+
+@pytest.mark.parametrize(("edit", "why"), WRONG, ids=[w for _, w in WRONG])
+def test_what_is_wrong_is_named(edit: Callable[[Arrays], None], why: str) -> None:
+    arrays = small()
+    edit(arrays)
+    with pytest.raises(BundleError) as caught:
+        read(arrays)
+    assert str(caught.value).startswith("stage_1.npz")
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bytes_that_are_no_truth_values() -> None:
+    content = write_arrays(small())
+    with zipfile.ZipFile(io.BytesIO(content)) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    members["nan_left.npy"] = members["nan_left.npy"][:-1] + b"\x07"
+    with pytest.raises(BundleError, match="'nan_left' holds other bytes"):
+        read_trees(zipped(members), "s.npz", n_features=3, n_outputs=1)
+
+
+def test_the_manifest_has_the_last_word_on_inputs_and_outputs() -> None:
+    with pytest.raises(BundleError, match="outside the stage's 2 inputs"):
+        read(small(), n_features=2)
+    with pytest.raises(BundleError, match="the manifest says 3"):
+        read(small(), n_outputs=3)
+
+
+# -- files that are no files ---------------------------------------------------------------
+
+
+def zipped(members: dict[str, bytes]) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return file.getvalue()
+
+
+def test_a_truncated_file_at_every_length() -> None:
+    content = write_arrays(small())
+    for length in range(len(content)):
+        with pytest.raises(BundleError) as caught:
+            read_trees(content[:length], "s.npz", n_features=3, n_outputs=1)
+        assert "\n" not in str(caught.value)
+
+
+def test_pickles_are_never_loaded(tmp_path: Any) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return open, (str(tmp_path / "sprung"), "w")
+
+    file = io.BytesIO()
+    trap = np.array([Trap()] * 8, dtype=object)
+    np.savez(file, allow_pickle=True, **small() | {"feature": trap})  # type: ignore[arg-type]
+    with pytest.raises(BundleError, match=r"stage_1\.npz cannot be read: an array that is not"):
+        read_trees(file.getvalue(), "stage_1.npz", n_features=3, n_outputs=1)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_an_array_that_inflates_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gatewise_export.flat_trees.MOST_BYTES", 1 << 12)
+    bomb = small() | {"feature": np.full(1 << 18, -1, np.int32)}
+    content = write_arrays(bomb)
+    assert len(content) < 1 << 14
+    with pytest.raises(BundleError, match="an array larger than 4096 B"):
+        read_trees(content, "s.npz", n_features=3, n_outputs=1)
+
+
+def test_one_name_twice() -> None:
+    arrays = {f"{name}.npy": b"" for name in ARRAYS}
+    with zipfile.ZipFile(io.BytesIO(write_arrays(small()))) as old:
+        arrays = {name: old.read(name) for name in old.namelist()}
+    del arrays["base.npy"]
+    with pytest.raises(BundleError, match="'feature' stands twice"):
+        read_trees(
+            zipped(arrays | {"feature": arrays["feature.npy"]}), "s.npz", n_features=3, n_outputs=1
+        )
+
+
+@given(data=st.data())
+def test_changed_bytes_are_read_or_refused_but_never_break(data: st.DataObject) -> None:
+    content = bytearray(zipped_plain())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        trees = read_trees(bytes(content), "s.npz", n_features=3, n_outputs=1)
+    except BundleError:
+        return
+    margins, _ = trees.run(np.float32([[0, 0, 0], [np.nan, np.nan, np.nan]]))
+    assert np.isfinite(margins).all()
+
+
+def zipped_plain() -> bytes:
+    """The small file, stored without compression."""
+    with zipfile.ZipFile(io.BytesIO(write_arrays(small()))) as old:
+        members = {name: old.read(name) for name in old.namelist()}
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(zipfile.ZipInfo(name), content)
+    return file.getvalue()
+
+
+@given(data=st.data())
+def test_arrays_with_changed_numbers_end_their_walks(data: st.DataObject) -> None:
+    """Whatever integers stand there: trees that are taken can be walked to their leaves."""
+    arrays = small()
+    for name in data.draw(st.lists(st.sampled_from(["feature", "left", "right", "roots", "output"]),
+                                   min_size=1, max_size=4)):  # fmt: skip
+        place = data.draw(st.integers(0, len(arrays[name]) - 1))
+        arrays[name] = arrays[name].copy()
+        arrays[name][place] = data.draw(st.integers(-2, 9))
+    try:
+        trees = read(arrays)
+    except BundleError:
+        return
+    margins, _ = trees.run(np.float32([[0, 0, 0], [9, 9, 9], [np.nan, np.nan, np.nan]]))
+    assert np.isfinite(margins).all()
+
+
+def test_the_sample_reader_knows_the_same_bounds() -> None:
+    assert set(read_arrays(write_arrays(small()))) == set(ARRAYS)
