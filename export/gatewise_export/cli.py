@@ -47,7 +47,12 @@ def train(
     out: Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")],
     target: Target = None,
     method: Annotated[
-        str, typer.Option(help="staged, staged-lazy, adapt-gbrt or adapt-lin.")
+        str,
+        typer.Option(
+            help="A cascade (staged, staged-lazy, adapt-gbrt, adapt-lin, adapt-lstsq, l1, "
+            "confidence) or a single model without a cloud (cegb, budget-forest, budget-prune, "
+            "greedy-miser)."
+        ),
     ] = "staged",
     budget: Budget = None,
     max_loss: MaxLoss = None,
