@@ -55,7 +55,7 @@ class Options:
     costs : Path or None
         Feature prices, TOML or CSV; 1 a feature by default.
     method : str
-        One of ``gatewise_training.methods.names()``.
+        One of ``gatewise_training.methods.cascades()``.
     devices, workers : int
     instances : int or None
         Test instances to route; all that were held out by default.
@@ -236,7 +236,7 @@ def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cas
         raise InputError(f"give one of --{' and --'.join(picked)}, not both".replace("_", "-"))
     # small devices: with room for everything they would hardly ever need the cloud
     room = {"max_stage_bytes": 1024 * options.stage_kb} if options.method == "staged" else {}
-    system = methods.make(
+    system = methods.cascade(
         options.method,
         feature_costs=costs,
         allow_missing=options.allow_missing,

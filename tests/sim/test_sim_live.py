@@ -46,7 +46,7 @@ class Packed:
         data = datasets.load("digits")
         train, test = np.arange(0, 1200, 2), np.arange(1, 200, 2)
         f0 = ExtraTreesClassifier(30, random_state=0).fit(data.X[train], data.y[train])
-        self.system = methods.make(
+        self.system = methods.cascade(
             "staged",
             high_cost_model=f0,
             cloud_prices=CloudPrices(request=0.3, byte=0.01),

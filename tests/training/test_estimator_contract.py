@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.validation import validate_data
 
 from gatewise_training import (
     AdaptGBRT,
@@ -15,8 +17,28 @@ from gatewise_training import (
     L1Cascade,
     StagedCascade,
 )
+from gatewise_training.budget_forest import BudgetForest
+from gatewise_training.budget_prune import BudgetPrune
+from gatewise_training.cegb.classifier import CEGBClassifier
+from gatewise_training.cegb.ranker import CEGBRanker
+from gatewise_training.cegb.regressor import CEGBRegressor
 
 pytestmark = pytest.mark.slow  # some 420 checks: more than a minute together
+
+
+class QueriesOfFour(CEGBRanker):
+    """A ranker that the checks can call: they know of no queries, and their grades may be any."""
+
+    def fit(self, X, y):
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None")
+        _, y = validate_data(self, X, y, dtype=None, ensure_all_finite=False, multi_output=False)
+        grades = np.unique(y, return_inverse=True)[1]
+        return super().fit(X, grades, qid=np.arange(len(y)) // 4)
+
+    def score(self, X, y):
+        return super().score(X, y, qid=np.arange(len(y)) // 4)
+
 
 SYSTEMS = [
     StagedCascade(LogisticRegression(), n_stages=2, families=("linear",)),
@@ -30,6 +52,13 @@ SYSTEMS = [
     L1Cascade(LogisticRegression(), penalties=(0.1, 0.01)),
     ConfidenceCascade(LogisticRegression(), low_cost_model="linear", n_subsets=2),
     GreedyMiser(penalties=(0.001,), n_rounds=20),
+    BudgetForest(n_estimators=4),
+    BudgetForest(criterion="entropy", mu=0.1, n_estimators=4, voting="majority"),
+    BudgetPrune(n_estimators=4, n_points=4),
+    BudgetPrune(growth="cost-aware", n_estimators=3, n_points=4),
+    CEGBClassifier(penalties=(0.001,), n_rounds=20),
+    CEGBRegressor(penalties=(0.001,), n_rounds=20),
+    QueriesOfFour(penalties=(0.001,), n_rounds=20),
 ]
 
 RESAMPLED = (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewise_training.errors import InputError
-from gatewise_training.metrics import average_precision_at
+from gatewise_training.metrics import average_precision_at, average_precisions_at
 
 
 def of_order(relevant, k):
@@ -70,6 +70,7 @@ def test_queries_count_alike_whatever_their_size_and_order():
     scores, relevant = rng.integers(0, 9, 50), rng.random(50) < 0.6
     parts = [qid == q for q in "abc"]
     alone = [average_precision_at(scores[p], relevant[p], qid[p]) for p in parts]
+    assert average_precisions_at(scores, relevant, qid).tolist() == alone
     mixed = rng.permutation(50)
     together = average_precision_at(scores[mixed], relevant[mixed], qid[mixed])
     assert together == pytest.approx(np.mean(alone))

@@ -129,3 +129,14 @@ def test_nothing_to_lay_out_is_said():
     for points, rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
         with pytest.raises(InputError, match="at least one"):
             candidates(tuning, points, rows=rows, budget=3)
+
+
+def test_single_models_are_candidates_themselves():
+    chains = [record(seed, stages=1, has_cloud=False) for seed in range(3)]
+    for number, chain in enumerate(chains):
+        chain.exit_costs[:] = 5.0 - number if number < 2 else 9.0
+    points = [chain.measure((ALWAYS_STOP,), number) for number, chain in enumerate(chains)]
+    rising = candidates(chains, points, rows=300, budget=6.0)
+    assert [p.chain for p in rising] == [1, 0, 2]
+    falling = candidates(chains, points[:2], rows=300, max_loss=0.1)
+    assert [p.chain for p in falling] == [2, 0, 1]  # the reference, though on no frontier, first

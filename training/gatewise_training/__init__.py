@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from gatewise_training.adapt.l1 import L1Cascade
     from gatewise_training.adapt.lin import AdaptLin
     from gatewise_training.adapt.lstsq import AdaptLstsq
+    from gatewise_training.budget_forest import BudgetForest
+    from gatewise_training.budget_prune import BudgetPrune
+    from gatewise_training.cegb.classifier import CEGBClassifier
+    from gatewise_training.cegb.ranker import CEGBRanker
+    from gatewise_training.cegb.regressor import CEGBRegressor
     from gatewise_training.confidence import ConfidenceCascade
     from gatewise_training.costs import CloudPrices, FeatureCosts
     from gatewise_training.frontier import Frontier, FrontierDisplay, OperatingPoint
@@ -24,6 +29,11 @@ __all__ = [
     "AdaptGBRT",
     "AdaptLin",
     "AdaptLstsq",
+    "BudgetForest",
+    "BudgetPrune",
+    "CEGBClassifier",
+    "CEGBRanker",
+    "CEGBRegressor",
     "CloudPrices",
     "ConfidenceCascade",
     "FeatureCosts",
@@ -42,6 +52,11 @@ __getattr__, __dir__ = lazy_names(
         "AdaptGBRT": "adapt.gbrt",
         "AdaptLin": "adapt.lin",
         "AdaptLstsq": "adapt.lstsq",
+        "BudgetForest": "budget_forest",
+        "BudgetPrune": "budget_prune",
+        "CEGBClassifier": "cegb.classifier",
+        "CEGBRanker": "cegb.ranker",
+        "CEGBRegressor": "cegb.regressor",
         "CloudPrices": "costs",
         "ConfidenceCascade": "confidence",
         "FeatureCosts": "costs",

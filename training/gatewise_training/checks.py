@@ -18,7 +18,8 @@ from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
 
 __all__ = [
-    "Table", "check_classes", "check_costs", "check_rows", "check_training", "feature_names",
+    "Table", "check_classes", "check_costs", "check_rows", "check_training", "check_values",
+    "feature_names",
 ]  # fmt: skip
 
 
@@ -122,6 +123,32 @@ def check_training(
             raise InputError(f"validation label {label!r} is not in the training data")
         pair = X_val, place.astype(np.int64)
     return Table(X, index.astype(np.int64), classes, weight / weight.mean(), pair)
+
+
+def check_values(
+    estimator: Any, X: Any, y: Any, *, allow_missing: bool, reset: bool = True
+) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Rows and measured values, checked: float32 of shape (n, n_features), float64 of (n,).
+
+    Parameters
+    ----------
+    estimator : estimator
+    X, y : array-like
+    allow_missing : bool
+        Whether NaN may stand in X.
+    reset : bool, default True
+        Whether these are training rows, or else rows that must look like them.
+
+    Raises
+    ------
+    InputError
+        For a single training row, and values that are no finite numbers; and as
+        :func:`check_rows`.
+    """
+    least = 2 if reset else 1
+    X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=least)
+    _check_finite(estimator, X, allow_missing)
+    return X, np.asarray(y, np.float64)
 
 
 def check_classes(y: NDArray[Any]) -> None:

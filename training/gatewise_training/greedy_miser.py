@@ -30,7 +30,10 @@ class GreedyMiser(Budgeted):
     """Boosted trees under a penalty on the first use of each feature.
 
     A single model: every instance costs the same, and there is no cloud. Each penalty gives one
-    operating point.
+    operating point. The paper's trees are first-order, of depth 4 and full wherever splits are
+    worth their price: ``newton=False, max_depth=4``. As CEGB's authors say (NIPS 2017, section
+    4.3), that is :class:`CEGBClassifier` with coupled prices, breadth-first; a test holds both to
+    the same trees. The defaults are those of a strong model instead.
 
     Parameters
     ----------

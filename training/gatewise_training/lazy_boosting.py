@@ -51,7 +51,13 @@ SAMPLING = {
 """Settings of LightGBM that sample rows, at the values with which they do not."""
 
 
-def check_lazy(n_rows: int, n_features: int, params: Mapping[str, Any] | None = None) -> None:
+def check_lazy(
+    n_rows: int,
+    n_features: int,
+    params: Mapping[str, Any] | None = None,
+    *,
+    asked_by: str = "acquisition='node'",
+) -> None:
     """Refuse fits for which LightGBM's lazy penalty is silently wrong.
 
     Parameters
@@ -59,6 +65,8 @@ def check_lazy(n_rows: int, n_features: int, params: Mapping[str, Any] | None = 
     n_rows, n_features : int
     params : mapping, optional
         LightGBM's parameters by their main names.
+    asked_by : str
+        The user's setting that led here, for the message.
 
     Raises
     ------
@@ -67,13 +75,13 @@ def check_lazy(n_rows: int, n_features: int, params: Mapping[str, Any] | None = 
     """
     if n_rows * n_features >= MOST_BITS:
         raise InputError(
-            f"acquisition='node': {n_rows} rows times {n_features} features are more than "
+            f"{asked_by}: {n_rows} rows times {n_features} features are more than "
             f"LightGBM's lazy penalty can count ({MOST_BITS - 1}); give fewer rows or features"
         )
     for name, harmless in SAMPLING.items():
         if (params or {}).get(name, harmless) != harmless:
             raise InputError(
-                f"acquisition='node': LightGBM's lazy penalty is wrong with {name}="
+                f"{asked_by}: LightGBM's lazy penalty is wrong with {name}="
                 f"{(params or {})[name]!r}; rows must not be sampled"
             )
 

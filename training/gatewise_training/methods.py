@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
+    from gatewise_training.budgeted import Budgeted
     from gatewise_training.cascade import Cascade
 
-__all__ = ["make", "names"]
+__all__ = ["cascade", "cascades", "make", "names"]
 
-_METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
+_Entry = tuple[str, str, dict[str, Any]]
+
+_CASCADES: dict[str, _Entry] = {
     "staged": ("gatewise_training.staged", "StagedCascade", {}),
     "staged-lazy": ("gatewise_training.staged", "StagedCascade", {"acquisition": "node"}),
     "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT", {}),
@@ -21,35 +25,83 @@ _METHODS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "confidence": ("gatewise_training.confidence", "ConfidenceCascade", {}),
 }
 
+_SINGLE: dict[str, _Entry] = {
+    "cegb": ("gatewise_training.cegb.classifier", "CEGBClassifier", {}),
+    "budget-forest": ("gatewise_training.budget_forest", "BudgetForest", {}),
+    "budget-prune": ("gatewise_training.budget_prune", "BudgetPrune", {}),
+    "greedy-miser": ("gatewise_training.greedy_miser", "GreedyMiser", {}),
+}
+"""Models that never ask a cloud."""
+
+_METHODS = _CASCADES | _SINGLE
+
 
 def names() -> tuple[str, ...]:
-    """Names that :func:`make` knows, the recommended first.
+    """Names that :func:`make` knows, the recommended first, single models last.
 
     Examples
     --------
-    >>> names()
-    ('staged', 'staged-lazy', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
+    >>> names()[0], names()[-4:]
+    ('staged', ('cegb', 'budget-forest', 'budget-prune', 'greedy-miser'))
     """
     return tuple(_METHODS)
 
 
-def make(name: str, **params: Any) -> Cascade:
-    """Make an unfitted cascade by the name of its method.
+def cascades() -> tuple[str, ...]:
+    """Names of the methods that have a high-cost model in the cloud.
+
+    Examples
+    --------
+    >>> cascades()
+    ('staged', 'staged-lazy', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
+    """
+    return tuple(_CASCADES)
+
+
+def make(name: str, **params: Any) -> Budgeted:
+    """Make an unfitted budgeted model by the name of its method.
 
     Raises
     ------
     InputError
-        If there is no such method.
+        If there is no such method, or it has no such parameter.
 
     Examples
     --------
     >>> make("staged", n_stages=3, random_state=0)
     StagedCascade(n_stages=3, random_state=0)
     """
-    import importlib
-
     if name not in _METHODS:
         raise InputError(f"no method {name!r}; there are {', '.join(_METHODS)}")
     module, cls, settings = _METHODS[name]
-    cascade: Cascade = getattr(importlib.import_module(module), cls)(**settings | params)
-    return cascade
+    kind = getattr(importlib.import_module(module), cls)
+    unknown = [p for p in params if p not in kind._get_param_names()]
+    if unknown:
+        raise InputError(f"method {name} has no {unknown[0]}")
+    model: Budgeted = kind(**settings | params)
+    return model
+
+
+def cascade(name: str, **params: Any) -> Cascade:
+    """Make an unfitted cascade: a method that has a high-cost model in the cloud.
+
+    Raises
+    ------
+    InputError
+        As :func:`make`, and for a single model.
+
+    Examples
+    --------
+    >>> cascade("cegb")
+    Traceback (most recent call last):
+        ...
+    gatewise_training.errors.InputError: method 'cegb' has no cloud; those that have are staged, ...
+    """
+    from gatewise_training.cascade import Cascade
+
+    model = make(name, **params)
+    if not isinstance(model, Cascade):
+        raise InputError(
+            f"method {name!r} has no cloud; those that have are {', '.join(_CASCADES)}"
+        )
+    return model

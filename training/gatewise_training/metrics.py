@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise_training.errors import InputError
 
-__all__ = ["average_precision_at"]
+__all__ = ["average_precision_at", "average_precisions_at"]
 
 
 def average_precision_at(
@@ -52,6 +52,34 @@ def average_precision_at(
     >>> average_precision_at([1, 1], [True, False], [7, 7], k=1)  # a coin decides
     0.5
     """
+    return float(average_precisions_at(scores, relevant, qid, k).mean())
+
+
+def average_precisions_at(
+    scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int = 5
+) -> NDArray[np.float64]:
+    """What each query earns: :func:`average_precision_at` before the mean is taken.
+
+    Parameters
+    ----------
+    scores, relevant, qid, k
+        As for :func:`average_precision_at`.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_queries,)
+        In the order of ``numpy.unique(qid)``.
+
+    Raises
+    ------
+    InputError
+        As :func:`average_precision_at`.
+
+    Examples
+    --------
+    >>> average_precisions_at([3, 2, 1, 4], [True, True, False, False], [7, 7, 7, 8])
+    array([0.4, 0. ])
+    """
     points, good, query = _checked(scores, relevant, qid, k)
     order = np.lexsort((-points, query))
     points, good, query = points[order], good[order], query[order]
@@ -77,7 +105,7 @@ def average_precision_at(
         chance = chance * np.maximum(hits[tie] - t, 0) / np.maximum(size[tie] - t, 1)
         expected += np.where(above + t < k, chance, 0.0)
     earned[decided] = expected / k
-    return float(earned.mean())
+    return earned
 
 
 def _checked(

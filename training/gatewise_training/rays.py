@@ -73,7 +73,8 @@ def candidates(
         Measured on the tuning rows. First, where there is one, a setting that keeps the bound
         on any rows: all-cloud for `max_loss`, never offloading for `offload_rate`, one that
         never costs more for `budget`. Then up to 180 settings of one ray, none of them worse
-        than the first.
+        than the first. Single models have no thresholds to move: of chains of one stage
+        without a cloud the points themselves, the safest first.
 
     Raises
     ------
@@ -84,6 +85,8 @@ def candidates(
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one row to come")
+    if all(record.n_stages == 1 and not record.has_cloud for record in tuning.chains):
+        return tuning.singles(points)
     # what a normal test leaves unused, and how far chance may move it
     margin = float(stats.norm.isf(promise.level)) / math.sqrt(rows)
     chance = REACH * math.sqrt(1 / rows + 1 / tuning.n)
@@ -156,6 +159,16 @@ class _Tuning:
         # leave to offload is used unless accuracy clearly suffers; a budget may be left over
         handicap = 2.0 if spare and self.promise.kind == "offload_rate" else 0.0
         return point.accuracy - handicap * point.accuracy_error, -point.cost
+
+    def singles(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
+        """Order single models, from the cheapest or, for a loss, from the reference down."""
+        by_cost = sorted(points, key=lambda p: p.cost)
+        if self.promise.kind != "max_loss":
+            return by_cost
+        last = len(self.chains) - 1
+        reference = self.chains[last].measure((ALWAYS_STOP,), last)
+        cheaper = [p for p in by_cost if p.cost < reference.cost and p.chain != last]
+        return [reference, *reversed(cheaper)]
 
     def bases(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """Take the points nearest to the bound."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.errors import InputError
 
-__all__ = ["Resampling", "cross_fit", "strata"]
+__all__ = ["Resampling", "after", "cross_fit", "folds_of", "strata"]
 
 CROSS_FIT_ROWS = 5000
 """Up to this many rows every row counts, and five fits instead of one are cheap."""
@@ -72,7 +72,7 @@ class Resampling:
             x_all = np.concatenate([x, validation[0]])
             y_all = np.concatenate([y, validation[1]])
             w_all = np.concatenate([weight, np.ones(len(validation[0]))])
-            return cls(x_all, y_all, w_all, ((np.arange(n), np.arange(n, len(x_all))),))
+            return cls(x_all, y_all, w_all, after(n, len(validation[0])))
         part = strata(y, 5, seed)
         if n > CROSS_FIT_ROWS or not cross:
             return cls(x, y, weight, ((np.flatnonzero(part != 0), np.flatnonzero(part == 0)),))
@@ -133,3 +133,47 @@ def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
         part[rows] = (start + np.arange(len(rows))) % k
         start += len(rows)
     return part
+
+
+def after(n_fit: int, n_held: int) -> tuple[tuple[Rows, Rows], ...]:
+    """The user's own validation rows judge; they stand behind the training rows.
+
+    Examples
+    --------
+    >>> after(3, 2)
+    ((array([0, 1, 2]), array([3, 4])),)
+    """
+    return ((np.arange(n_fit), np.arange(n_fit, n_fit + n_held)),)
+
+
+def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
+    """Which rows fit and which judge, where there are no classes: values, or queries' documents.
+
+    Parameters
+    ----------
+    unit : ndarray of int64, shape (n,)
+        Rows that must stay together, a query's documents say, carry the same number.
+    seed : int
+
+    Returns
+    -------
+    tuple of (fit rows, held rows)
+        Five folds on up to 5,000 rows, else a held-out fifth of the units.
+
+    Raises
+    ------
+    InputError
+        If there is one unit only.
+
+    Examples
+    --------
+    >>> [held.tolist() for _, held in folds_of(np.array([0, 0, 1, 1]), seed=0)]
+    [[0, 1], [2, 3]]
+    """
+    units, which = np.unique(unit, return_inverse=True)
+    if len(units) < 2:
+        raise InputError(f"{len(units)} row(s) or query are too few to fit and judge a model")
+    k = min(5, len(units))
+    part = (np.random.default_rng(seed).permutation(len(units)) % k)[which]
+    some = range(k) if len(unit) <= CROSS_FIT_ROWS else range(1)
+    return tuple((np.flatnonzero(part != i), np.flatnonzero(part == i)) for i in some)

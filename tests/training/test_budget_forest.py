@@ -1,0 +1,240 @@
+"""BudgetForest: the paper's construction, budgets, an honest frontier, costs counted row by row."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_wine
+
+from gatewise_training import FeatureCosts
+from gatewise_training.budget_forest import BudgetForest, _numbers
+from gatewise_training.errors import InputError
+from gatewise_training.grower.binning import Codes
+from gatewise_training.grower.growth import Purchases, grow
+
+
+def data(load=load_breast_cancer, seed=0):
+    X, y = load(return_X_y=True)
+    order = np.random.default_rng(seed).permutation(len(X))
+    X, y = X[order].astype(np.float32), y[order]
+    n = 2 * len(X) // 3
+    return X[:n], y[:n], X[n:], y[n:]
+
+
+def priced(n):
+    """Own prices that differ; two groups with shared prices, the rest alone."""
+    group = ["a"] * 4 + ["b"] * 4 + [None] * (n - 8)
+    return FeatureCosts(1 + np.arange(n) % 3 / 2, group=group, shared={"a": 2.0, "b": 3.0})
+
+
+def bill(trees, costs, row):
+    """What one row pays, walked node by node."""
+    bought = set()
+    for node in trees.roots.tolist():
+        while trees.feature[node] >= 0:
+            column = int(trees.feature[node])
+            bought.add(column)
+            left = bool(row[column] <= trees.threshold[node])
+            node = int(trees.left[node] if left else trees.right[node])
+    groups = {int(costs.group[k]) for k in bought} - {-1}
+    return sum(costs.own[k] for k in bought) + sum(costs.shared[g] for g in groups)
+
+
+@pytest.mark.parametrize(("alpha", "cost", "errors"), [(1.0, 2.0, 4), (0.0, 10.0, 0)])
+def test_the_papers_1024_examples(alpha, cost, errors):
+    """BudgetRF, figures 1 and 2: a threshold of one example stops at depth 2 with 4 errors."""
+    number = np.arange(1024)
+    x = ((number[:, None] >> np.arange(9, -1, -1)) & 1).astype(np.float32)
+    quarter = number // 256
+    y = np.where(number % 256 == 0, (quarter + 1) % 4, quarter)  # 0, 256, 512, 768 stray
+    costs = FeatureCosts.uniform(10)
+    tree = grow(Codes.of(x), y, np.ones(1024, np.int64), 4, costs, alpha=alpha)
+    assert tree.cost(x, costs).max() == cost
+    assert (tree.proba(x).argmax(axis=1) != y).sum() == errors
+    assert sorted(np.unique(tree.trees.feature[:3])) == [0, 1]  # the paper's t1 and t2 first
+
+
+@pytest.fixture(scope="module", params=[load_breast_cancer, load_wine], ids=["two", "three"])
+def fitted(request):
+    X, y, X_test, y_test = data(request.param)
+    system = BudgetForest(priced(X.shape[1]), n_estimators=12, alpha=0.0, random_state=0)
+    return system.fit(X, y), X_test, y_test
+
+
+def test_the_frontier_reaches_from_nothing_to_all_trees(fitted):
+    system, X, y = fitted
+    points = system.frontier_.points
+    assert points[0].cost == 0.0  # no tree asks for nothing
+    assert len(points) >= 3
+    for budget in np.linspace(0.0, points[-1].cost, 5):
+        there = system.at(budget=float(budget))
+        assert there.operating_point_.cost <= budget + 1e-9
+        assert there.grown_ is system.grown_  # nothing is refitted
+    whole = system.at(max_loss=0.0)
+    assert whole.score(X, y) > 0.85
+    assert system.at(budget=points[-1].cost / 2).cost(X).mean() < whole.cost(X).mean()
+
+
+def test_costs_are_those_of_the_paths_walked(fitted):
+    system, X, _ = fitted
+    for point in system.frontier_.points:
+        there = system.at(budget=point.cost)
+        counted = [bill(there.forest_.trees, system.feature_costs_, row) for row in X]
+        np.testing.assert_allclose(there.cost(X), counted, rtol=1e-12)
+
+
+def test_probabilities_are_the_averaged_leaf_distributions(fitted):
+    system, X, _ = fitted
+    for point in system.frontier_.points:
+        there = system.at(budget=point.cost)
+        proba = there.predict_proba(X)
+        np.testing.assert_allclose(proba, there.forest_.proba(X), atol=1e-6)
+        np.testing.assert_array_equal(there.predict(X), system.classes_[proba.argmax(axis=1)])
+
+
+def test_each_tree_may_have_one_vote():
+    X, y, X_test, _ = data(load_wine)
+    settings = {"n_estimators": 5, "alpha": 6.0, "max_loss": 0.0, "random_state": 0}
+    voting = BudgetForest(voting="majority", **settings).fit(X, y)
+    np.testing.assert_allclose(voting.predict_proba(X_test), voting.forest_.vote(X_test), atol=1e-6)
+
+
+def test_trees_are_added_until_the_validation_cost_passes_the_budget():
+    X, y, X_val, y_val = data()
+    costs = FeatureCosts.uniform(X.shape[1])
+    settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
+    free = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
+    forest = max((f for f, _ in free.grown_), key=lambda f: f.n_trees)
+    assert forest.n_trees == 16
+    first = [forest.select(range(t + 1)) for t in range(16)]
+    mean = np.array([f.cost(X_val, costs).mean() for f in first])
+    right = np.array([(f.proba(X_val).argmax(axis=1) == y_val).mean() for f in first])
+    for budget in (mean[2], mean[2] - 1e-6, (mean[8] + mean[9]) / 2):
+        within = int((mean <= budget).sum())  # all but the tree with which it passes
+        system = BudgetForest(costs, budget=budget, **settings)
+        system.fit(X, y, validation=(X_val, y_val))
+        assert system.forest_.n_trees <= within
+        assert system.cost(X_val).mean() <= budget + 1e-9
+        assert system.score(X_val, y_val) >= right[within - 1] - 1e-12
+        np.testing.assert_array_equal(  # the same trees, whatever the budget
+            system.forest_.trees.threshold, first[system.forest_.n_trees - 1].trees.threshold
+        )
+        for f, number in system.grown_:
+            assert f.n_trees == 1 or number <= within + 1
+
+
+def test_the_number_of_trees_before_the_budget_is_passed_is_always_judged():
+    for passing in range(1, 41):
+        numbers = _numbers(40, passing)
+        assert {max(passing - 1, 1), passing} <= set(numbers)
+        assert numbers == sorted(set(numbers))
+        assert numbers[-1] == passing
+    assert _numbers(40, None)[-1] == 40
+
+
+def test_too_small_a_budget_leaves_no_tree():
+    X, y, X_test, _ = data()
+    system = BudgetForest(budget=0.0, n_estimators=3, alpha=0.0, random_state=0).fit(X, y)
+    assert not system.cost(X_test).any()
+    assert (system.predict(X_test) == np.bincount(y).argmax()).all()
+
+
+def test_alpha_is_chosen_by_validation():
+    X, y, X_test, y_test = data()
+    system = BudgetForest(n_estimators=6, budget=2.0, random_state=0).fit(X, y)
+    assert system.operating_point_.cost <= 2.0
+    # several thresholds were tried: samples are the same, so forests of a budget differ by it
+    assert len({id(forest) for forest, _ in system.grown_}) > 2
+    assert system.score(X_test, y_test) > 0.85
+
+
+def test_cost_aware_growth_shares_what_trees_buy():
+    X, y, X_test, _ = data()
+    costs = priced(X.shape[1])
+    mean = {}
+    for mu in (0.0, 0.1, 0.3):
+        system = BudgetForest(
+            costs, criterion="entropy", mu=mu, n_estimators=10, random_state=0
+        ).fit(X, y)
+        forest = max((f for f, _ in system.grown_), key=lambda f: f.n_trees)
+        mean[mu] = forest.cost(X_test, costs).mean()
+    assert mean[0.3] < mean[0.1] < 0.8 * mean[0.0]
+
+
+def test_trees_know_what_the_ones_before_them_have_bought(monkeypatch):
+    X, y, X_test, _ = data()
+    costs = FeatureCosts.uniform(X.shape[1])
+
+    def cost():
+        system = BudgetForest(costs, criterion="entropy", mu=0.3, n_estimators=10, random_state=0)
+        grown = system.fit(X, y).grown_
+        return max((f for f, _ in grown), key=lambda f: f.n_trees).cost(X_test, costs).mean()
+
+    remembering = cost()
+    monkeypatch.setattr(Purchases, "add", lambda *_: None)
+    assert remembering < 0.9 * cost()
+
+
+def test_the_number_of_jobs_changes_nothing():
+    X, y, X_test, _ = data()
+    for settings in ({"alpha": 0.0, "max_features": 3, "splits": "stumps"}, {"criterion": "gini"}):
+        one, two = (
+            BudgetForest(n_estimators=4, n_jobs=n, random_state=3, max_loss=0.0, **settings)
+            for n in (1, 2)
+        )
+        one.fit(X, y), two.fit(X, y)
+        np.testing.assert_array_equal(one.predict_proba(X_test), two.predict_proba(X_test))
+
+
+def test_it_can_be_kept():
+    X, y, X_test, _ = data()
+    system = BudgetForest(n_estimators=3, alpha=2.0, random_state=0).fit(X, y)
+    again = pickle.loads(pickle.dumps(system))
+    np.testing.assert_array_equal(system.predict_proba(X_test), again.predict_proba(X_test))
+    np.testing.assert_array_equal(system.forest_.counts, again.forest_.counts)
+
+
+def test_missing_values_are_values():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(400, 3)).astype(np.float32)
+    X[rng.random(400) < 0.5, 1] = np.nan
+    y = np.isnan(X[:, 1]).astype(int)  # only whether it is missing tells
+    with pytest.raises(InputError, match="NaN"):
+        BudgetForest().fit(X, y)
+    system = BudgetForest(
+        allow_missing=True, n_estimators=5, alpha=0.0, max_loss=0.0, random_state=0
+    ).fit(X, y)
+    assert system.score(X, y) == 1.0
+    assert system.cost(X).max() == 1.0
+
+
+def test_samples_are_drawn_by_weight():
+    X, y, _, _ = data()
+    weight = np.where(y == 1, 9.0, 1.0)
+    system = BudgetForest(n_estimators=20, alpha=0.0, max_loss=0.0, random_state=0)
+    system.fit(X, y, weight)
+    forest = max((f for f, _ in system.grown_), key=lambda f: f.n_trees)
+    counts = forest.counts[forest.trees.roots].sum(axis=0)
+    assert counts.sum() == 20 * len(X)  # cross-fitted: what is kept has seen all rows
+    share = weight[y == 1].sum() / weight.sum()
+    assert counts[1] / counts.sum() == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"criterion": "misses"}, "criterion"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"mu": 0.1}, "mu"),
+        ({"criterion": "entropy", "mu": -0.1}, "mu"),
+        ({"splits": "some"}, "splits"),
+        ({"voting": "loud"}, "voting"),
+        ({"n_estimators": 0}, "n_estimators"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, word):
+    X, y, _, _ = data()
+    with pytest.raises(InputError, match=word):
+        BudgetForest(**settings).fit(X, y)

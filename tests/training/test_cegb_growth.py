@@ -1,0 +1,261 @@
+"""Trees under CEGB's charges: groups, sampled rows, refusals, and where growth ends."""
+
+from __future__ import annotations
+
+import lightgbm as lgb
+import numpy as np
+import pytest
+
+from gatewise_training.boosting import fit_boosting, tree_params
+from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.penalties import Charge, check_params
+from gatewise_training.cegb.report import splits_passed
+from gatewise_training.cegb.targets import Classes, Measured
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.trees import TreeEnsemble
+
+
+def settings(**changes):
+    plain = {
+        "order": "best-first", "n_rounds": 1, "patience": None, "num_leaves": 15,
+        "max_depth": None, "learning_rate": 0.1, "newton": True, "subsample": 1.0, "params": None,
+    }  # fmt: skip
+    return TreeGrowth(**(plain | changes))
+
+
+def classes(n=3000, n_classes=2, seed=0):
+    """Column 0 hints; columns 1 to 5 tell the rest, each for a part of the rows."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 6)).astype(np.float32)
+    part = 1 + np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0])
+    score = x[np.arange(n), part] + 0.3 * x[:, 0]
+    y = np.digitize(score, np.quantile(score, np.linspace(0, 1, n_classes + 1)[1:-1]))
+    return x, Classes(y.astype(np.int64), np.ones(n), n_classes)
+
+
+def test_breadth_first_takes_the_depth_that_its_leaves_fill():
+    bounds = settings(order="breadth-first", num_leaves=31).on(1000, 2)
+    assert (bounds["num_leaves"], bounds["max_depth"]) == (16, 4)
+    bounds = settings(order="breadth-first", num_leaves=31, max_depth=2).on(1000, 2)
+    assert (bounds["num_leaves"], bounds["max_depth"]) == (4, 2)
+    assert settings().on(1000, 2)["max_depth"] == -1
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_without_a_price_it_is_plain_boosting(n_classes):
+    x, target = classes(1500, n_classes)
+    charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.0, x)
+    assert charge.params == {}
+    few = {"min_sum_hessian_in_leaf": 0.0}
+    trees, _ = grow(x, target, settings(n_rounds=5, num_leaves=7, params=few), charge)
+    plain, _ = fit_boosting(x, target.y, n_classes, rounds=5, params=few | {"num_leaves": 7})
+    np.testing.assert_allclose(trees.margins(x), plain.margins(x), atol=2e-2)
+
+
+# -- groups ----------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Stands for a booster where only the new prices are of interest."""
+
+    def __init__(self, booster):
+        self.booster, self.prices = booster, []
+
+    def model_to_string(self, **how):
+        return self.booster.model_to_string(**how)
+
+    def reset_parameter(self, params):
+        self.prices.append(params)
+        self.booster.reset_parameter(params)
+
+
+def test_lazy_group_prices_are_what_rows_owe_on_average():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 7, size=(600, 4)).astype(np.float32)
+    y = x[:, 0] * (x[:, 1] > 2) + 0.5 * x[:, 2] + 0.3 * x[:, 3] + rng.normal(size=600)
+    costs = FeatureCosts([0.1, 0.2, 0.3, 0.4], group=["a", "a", "b", None], shared={"a": 3, "b": 1})
+    charge = Charge(costs, "lazy", 0.0, 0.02, x)
+    factor = 2 * 0.02 / (costs.total / 4)
+    name = "cegb_penalty_feature_lazy"
+    np.testing.assert_allclose(charge.params[name], factor * np.array([3.1, 3.2, 1.3, 0.4]))
+    params = tree_params(0) | {"objective": "regression", "num_leaves": 4} | charge.params
+    booster = Recorder(lgb.Booster(params, lgb.Dataset(x, y)))
+    for round_ in range(6):
+        booster.booster.update()
+        charge.after(booster, round_)
+        bought = TreeEnsemble.from_lightgbm(booster.booster).visited(x)
+        owed = np.zeros((len(x), 4))
+        for i in range(len(x)):
+            for k in range(4):
+                rest = [] if bought[i, k] else [k]
+                owed[i, k] = costs.of(rest, bought[i])
+        lacking = ~bought
+        for k in range(4):
+            price = booster.prices[-1][name][k]
+            if lacking[:, k].any():
+                assert price == pytest.approx(factor * owed[lacking[:, k], k].mean())
+    assert bought[:, 0].mean() not in (0.0, 1.0)  # rows did differ
+
+
+@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+def test_the_second_of_a_group_is_nearly_free(accounting):
+    """Two weak members of a dear group: not worth it one by one, but one opens the other."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2000, 4)).astype(np.float32)
+    y = x[:, 0] + x[:, 1] + 0.6 * x[:, 2] + 0.3 * rng.normal(size=2000)
+    target = Measured(y / y.std(), np.ones(len(y)), 1.0)
+    grouped = FeatureCosts(
+        [0, 0, 0, 0], group=["a", "a", "b", "c"], shared={"a": 1, "b": 1, "c": 1}
+    )
+    alone = FeatureCosts(grouped.alone)
+    bill = []
+    for costs in (grouped, alone):
+        penalty = 0.13 * costs.total / costs.n_features  # the same price a unit of cost
+        trees, _ = grow(
+            x, target, settings(n_rounds=40), Charge(costs, accounting, 0.0, penalty, x)
+        )
+        bill.append(grouped.per_instance(trees.visited(x)).mean())
+        if costs is grouped:
+            assert trees.visited(x)[:, :2].mean() > 0.95
+    loss = target.loss(np.asarray(trees.margins(x), np.float64))
+    assert bill[0] <= 2.0
+    assert loss < 0.5  # both fits say something
+
+
+# -- rows that are sampled -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"bagging_fraction": 0.5, "bagging_freq": 1}, {"data_sample_strategy": "goss"}]
+)
+def test_sampled_rows_leave_lazy_prices_right(sampling):
+    """Half the rows a round cost about what all do; LightGBM's own sampling buys everything."""
+    x, target = classes(4000)
+    costs = FeatureCosts.uniform(6)
+    bills = []
+    for share in (1.0, 0.5):
+        charge = Charge(costs, "lazy", 0.0, 0.02, x)
+        trees, _ = grow(x, target, settings(n_rounds=30, subsample=share), charge)
+        bills.append(costs.per_instance(trees.visited(x)).mean())
+    assert 1.0 < bills[0] < 4.0
+    assert bills[1] < 1.25 * bills[0]
+    own = tree_params(0) | {"objective": "binary", "num_leaves": 15} | sampling
+    own |= Charge(costs, "lazy", 0.0, 0.02, x).params
+    trees = TreeEnsemble.from_lightgbm(lgb.train(own, lgb.Dataset(x, target.y), 30))
+    assert costs.per_instance(trees.visited(x)).mean() > 1.5 * bills[0]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"bagging_fraction": 0.5}, {"bagging_freq": 1}, {"data_sample_strategy": "goss"},
+        {"pos_bagging_fraction": 0.9}, {"neg_bagging_fraction": 0.9},
+    ],
+)  # fmt: skip
+def test_lightgbms_sampling_is_refused_with_lazy_prices_only(params):
+    (name,) = params
+    with pytest.raises(InputError, match=f"accounting='lazy': .* wrong with {name}"):
+        check_params(params, "lazy", 100, 5)
+    check_params(params, "coupled", 100, 5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "subsample", "bagging", "boosting", "boosting_type", "linear_tree", "zero_as_missing",
+        "categorical_feature", "feature_fraction_bynode", "forcedsplits_filename", "objective",
+        "cegb_tradeoff", "num_leaves", "interaction_constraints", "nonsense",
+    ],
+)  # fmt: skip
+def test_parameters_that_are_not_known_to_be_harmless_are_refused(name):
+    for accounting in ("lazy", "coupled"):
+        with pytest.raises(InputError, match=f"'{name}' is not known to leave the prices right"):
+            check_params({name: 1}, accounting, 100, 5)
+
+
+def test_more_bits_than_lightgbm_counts_are_refused():
+    with pytest.raises(InputError, match=r"accounting='lazy': 40000000 rows times 54"):
+        check_params(None, "lazy", 40_000_000, 54)
+    check_params(None, "coupled", 40_000_000, 54)
+
+
+# -- first order, ends, and nothing to buy ---------------------------------------------------
+
+
+def test_first_order_leaves_are_mean_gradients():
+    x, target = classes(1000)
+    charge = Charge(FeatureCosts.uniform(6), "coupled", 0.0, 0.001, x)
+    trees, _ = grow(x, target, settings(newton=False), charge)
+    start = target.start()
+    gradient = (1 / (1 + np.exp(-start[0])) - target.y).astype(np.float64)
+    grown = trees.margins(x)[:, 0] - trees.base[0]
+    for value in np.unique(grown):
+        rows = grown == value
+        assert value == pytest.approx(-0.1 * gradient[rows].mean(), abs=1e-5)
+
+
+def test_judging_rows_end_the_growth():
+    x, target = classes(2000)
+    rows, held = np.arange(1000), np.arange(1000, 2000)
+    judging = x[held], target.take(held)
+    charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.002, x[rows])
+    growth = settings(n_rounds=400, patience=10, num_leaves=31)
+    trees, kept = grow(x[rows], target.take(rows), growth, charge, held=judging)
+    assert 5 < kept < 390
+    assert trees.n_trees == kept
+
+    def loss(rounds):
+        charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.002, x[rows])
+        part, _ = grow(x[rows], target.take(rows), growth, charge, rounds=rounds)
+        return judging[1].loss(part.margins(x[held]).astype(np.float64))
+
+    here = loss(kept)
+    assert here == pytest.approx(judging[1].loss(trees.margins(x[held]).astype(np.float64)))
+    assert all(here <= loss(kept + step) + 1e-6 for step in (-1, 1, 4, 9))
+
+
+@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_what_is_not_worth_its_price_gives_the_prior(accounting, n_classes):
+    x, target = classes(500, n_classes)
+    for rows, penalty in ((x, 1e6), (np.ones_like(x), 0.0), (np.full_like(x, np.nan), 0.0)):
+        charge = Charge(FeatureCosts.uniform(6), accounting, 0.0, penalty, rows)
+        trees, kept = grow(rows, target, settings(n_rounds=5), charge)
+        assert kept == 0
+        assert not trees.visited(rows).any()
+        np.testing.assert_allclose(
+            trees.margins(rows), np.tile(target.start(), (500, 1)), rtol=1e-6
+        )
+
+
+def test_splits_are_counted_along_the_paths():
+    x, target = classes(300, 3)
+    charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.0, x)
+    trees, _ = grow(x, target, settings(n_rounds=4), charge)
+    counted = []
+    for row in x:
+        passed = 0
+        for root in trees.roots:
+            node = root
+            while trees.feature[node] >= 0:
+                passed += 1
+                left = row[trees.feature[node]] <= trees.threshold[node]
+                node = trees.left[node] if left else trees.right[node]
+        counted.append(passed)
+    assert splits_passed(trees, x).tolist() == counted
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"order": "depth-first"}, "growth must be 'best-first' or"),
+        ({"order": "breadth-first", "max_depth": 20}, "at most 16 deep"),
+        ({"patience": 0}, "patience must be at least 1"),
+        ({"subsample": 0.0}, "subsample must be in"),
+        ({"n_rounds": 0}, "n_rounds must be at least 1"),
+    ],
+)
+def test_settings_that_grow_nothing_are_refused(changes, says):
+    with pytest.raises(InputError, match=says):
+        settings(**changes).check()

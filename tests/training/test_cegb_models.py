@@ -1,0 +1,322 @@
+"""CEGB's estimators: what each instance pays, counted by hand; budgets and frontiers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.metrics import r2_score
+
+from gatewise_training.cegb.classifier import CEGBClassifier
+from gatewise_training.cegb.growth import TreeGrowth
+from gatewise_training.cegb.ranker import CEGBRanker
+from gatewise_training.cegb.regressor import CEGBRegressor
+from gatewise_training.cegb.sweep import Goal, Sweep, Task
+from gatewise_training.cegb.targets import Classes
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.frontier import FrontierDisplay
+from gatewise_training.greedy_miser import GreedyMiser
+
+FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
+
+
+def counted(model, X, own, group=(), shared=()):
+    """What each row pays, and the splits it passes: one node after another, in plain Python."""
+    (stage,) = model.stages_
+    trees, columns = stage.model, stage.features.tolist()
+    bills, splits = [], []
+    for row in np.asarray(X, np.float32):
+        asked, passed = set(), 0
+        for root in trees.roots.tolist():
+            node = root
+            while (k := int(trees.feature[node])) >= 0:
+                asked.add(columns[k])
+                passed += 1
+                left = row[columns[k]] <= trees.threshold[node]
+                node = int(trees.left[node] if left else trees.right[node])
+        if model.accounting == "coupled":
+            asked = {columns[k] for k in trees.feature.tolist() if k >= 0}
+        touched = {group[k] for k in asked if len(group) and group[k] is not None}
+        bills.append(sum(own[k] for k in asked) + sum(shared[g] for g in touched))
+        splits.append(passed)
+    return np.array(bills), np.array(splits)
+
+
+def by_class(X, y, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(X))
+    cut = int(0.6 * len(X))
+    return (X[rows[:cut]], y[rows[:cut]]), (X[rows[cut:]], y[rows[cut:]])
+
+
+def queries(seed, n=60):
+    """Documents whose relevance grows with the first three of six features."""
+    rng = np.random.default_rng(seed)
+    qid = np.repeat(np.arange(n), rng.integers(5, 13, n))
+    x = rng.normal(size=(len(qid), 6)).astype(np.float32)
+    hidden = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + 0.5 * rng.normal(size=len(qid))
+    return x, np.digitize(hidden, [0.3, 1.5]), qid
+
+
+# -- what instances pay ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+@pytest.mark.parametrize("subsample", [1.0, 0.6])
+@pytest.mark.parametrize("load", [load_breast_cancer, load_wine])
+def test_costs_are_those_of_the_paths(accounting, subsample, load):
+    (X, y), (X_val, y_val) = by_class(*load(return_X_y=True))
+    k = X.shape[1]
+    own = (0.5 + np.arange(k) % 4).tolist()
+    group = [None if i % 3 == 0 else f"g{i % 5}" for i in range(k)]
+    shared = {f"g{g}": 1.0 + g for g in range(5)}
+    model = CEGBClassifier(
+        FeatureCosts(own, group=group, shared=shared), accounting=accounting,
+        subsample=subsample, penalty_split=0.01, **FEW,
+    ).fit(X, y, validation=(X_val, y_val))  # fmt: skip
+    assert len(model.frontier_.points) >= 3
+    for point in model.frontier_.points:
+        there = model.at(budget=point.cost)
+        bills, splits = counted(there, X_val, own, group, shared)
+        np.testing.assert_allclose(there.cost(X_val), bills)
+        # the frontier tells what the models that were fitted do on the judging rows
+        assert point.cost == pytest.approx(bills.mean())
+        assert point.accuracy == pytest.approx(there.score(X_val, y_val))
+        report = there.cost_report(X_val)
+        assert report.splits.tolist() == splits.tolist()
+        np.testing.assert_allclose(report.total, bills + 0.01 * splits)
+
+
+@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+@pytest.mark.parametrize("budget", [0.0, 0.7, 2.0, 5.5])
+def test_a_budget_is_met_on_judging_rows(accounting, budget):
+    (X, y), (X_val, y_val) = by_class(*load_breast_cancer(return_X_y=True))
+    model = CEGBClassifier(accounting=accounting, budget=budget, n_penalties=12, random_state=0)
+    model.fit(X, y, validation=(X_val, y_val))
+    bills, _ = counted(model, X_val, np.ones(30))
+    assert bills.mean() <= budget + 1e-9
+    if budget == 0.0:  # nothing bought: the more frequent class
+        assert len(set(model.predict(X_val))) == 1
+    if budget >= 2.0:
+        assert model.score(X_val, y_val) > 0.85
+
+
+@pytest.mark.parametrize("goal", [Goal(3.3, 0.01), Goal(None, 0.02)])
+def test_the_search_covers_the_range_and_closes_in_on_its_goal(goal):
+    X, y = load_breast_cancer(return_X_y=True)
+    X, target = X.astype(np.float32), Classes(y.astype(np.int64), np.ones(len(y)), 2)
+    growth = TreeGrowth("best-first", 30, None, 15, None, 0.1, True, 1.0, None)
+    task = Task(X, target, FeatureCosts.uniform(30), growth, "lazy", 0.0, 0)
+    folds = ((np.arange(300), np.arange(300, len(y))),)
+    fits = Sweep(task, folds, None, lambda *_: None).run(None, 12, goal)
+    assert len(fits) == 13  # the constant model is not counted
+    assert fits[0].cost == 0.0
+    assert [f.penalty for f in fits] == sorted((f.penalty for f in fits), reverse=True)
+    assert fits[-1].penalty == 0.0
+    costs = np.sort([f.cost for f in fits[1:]])
+    assert (costs < 0.2 * costs[-1]).any()
+    assert (np.diff(costs) < 0.5 * costs[-1]).all()
+    if goal.budget is not None:
+        assert any(0.9 * goal.budget <= cost <= goal.budget for cost in costs)
+    else:
+        cheap = min(f.cost for f in fits if f.score >= fits[-1].score - goal.max_loss)
+        assert cheap < 0.3 * costs[-1]
+
+
+def test_the_users_own_penalties_are_the_ones_that_are_fitted():
+    (X, y), held = by_class(*load_breast_cancer(return_X_y=True))
+    model = CEGBClassifier(penalties=(0.05, 0.001), max_loss=1.0, n_rounds=20).fit(
+        X, y, validation=held
+    )
+    assert 2 <= len(model.frontier_.points) <= 4  # those two, none, and the constant one
+
+
+def test_cross_fitting_judges_by_rows_that_are_not_fitted():
+    X, y = load_breast_cancer(return_X_y=True)
+    flip = np.random.default_rng(0).random(len(y)) < 0.5
+    model = CEGBClassifier(penalties=(0.01,), max_loss=0.0, **FEW).fit(X, np.where(flip, y, 1 - y))
+    assert all(p.accuracy < 0.6 for p in model.frontier_.points)  # noise can't be learned
+
+
+def test_dearer_splits_are_fewer():
+    X, y = load_breast_cancer(return_X_y=True)
+    passed = []
+    for alpha in (0.0, 0.1, 1.0, 10.0):
+        model = CEGBClassifier(
+            FeatureCosts.uniform(30), penalties=(0.01,), penalty_split=alpha, max_loss=1.0,
+            patience=None, n_rounds=20, random_state=0,
+        )  # fmt: skip
+        model.fit(X, y)
+        point = next(p for p in model.frontier_.points if p.cost > 0)  # of the one penalty
+        model = model.at(budget=point.cost)
+        passed.append(model.cost_report(X).splits.mean())
+    assert passed == sorted(passed, reverse=True)
+    assert passed[0] > 1.5 * passed[2]
+
+
+def test_coupled_costs_are_alike_for_all():
+    X, y = load_breast_cancer(return_X_y=True)
+    once = FEW | {"penalties": (0.02,), "max_loss": 0.2}
+    model = CEGBClassifier(accounting="coupled", **once).fit(X, y)
+    (stage,) = model.stages_
+    assert set(model.cost(X)) == {float(len(stage.features))}
+    assert stage.acquisition == "stage"
+    assert CEGBClassifier(**once).fit(X, y).stages_[0].acquisition == "node"
+
+
+# -- GreedyMiser is a special case -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", [load_breast_cancer, load_wine])
+@pytest.mark.parametrize("penalty", [0.02, 0.003])
+def test_greedy_miser_is_first_order_breadth_first_and_coupled(load, penalty):
+    """CEGB, section 4.3: with these settings both grow the same trees."""
+    X, y = load(return_X_y=True)
+    group = [f"g{k // 3}" for k in range(X.shape[1])]
+    costs = FeatureCosts(np.ones(len(group)), group=group, shared=dict.fromkeys(set(group), 2.0))
+    alike = {
+        "penalties": (penalty,), "n_rounds": 25, "max_depth": 4, "newton": False,
+        "learning_rate": 0.3, "random_state": 0,
+    }  # fmt: skip
+    miser = GreedyMiser(costs, num_leaves=16, **alike).fit(X, y)
+    cegb = CEGBClassifier(
+        costs, accounting="coupled", growth="breadth-first", patience=None, **alike
+    ).fit(X, y)
+    of_miser, of_cegb = (
+        {s.model.n_nodes: s for (s,) in m.chains_ if s.n_trees > 1} for m in (miser, cegb)
+    )
+    assert of_miser
+    both = set(of_miser) & set(of_cegb)
+    assert both == set(of_miser)
+    for size in both:
+        for array in ("feature", "threshold", "left", "right", "value", "base"):
+            np.testing.assert_array_equal(
+                getattr(of_miser[size].model, array), getattr(of_cegb[size].model, array)
+            )
+        assert of_miser[size].features.tolist() == of_cegb[size].features.tolist()
+        assert _deepest(of_miser[size].model) <= 4
+
+
+def _deepest(trees):
+    level, depth = trees.roots, -1
+    while len(level):
+        inner = level[trees.feature[level] >= 0]
+        level, depth = np.concatenate([trees.left[inner], trees.right[inner]]), depth + 1
+    return depth
+
+
+# -- surface ---------------------------------------------------------------------------------
+
+
+def test_the_surface_is_that_of_a_budgeted_model():
+    (X, y), held = by_class(*load_breast_cancer(return_X_y=True))
+    model = CEGBClassifier(max_loss=0.05, **FEW).fit(X, y, validation=held)
+    points = model.frontier_.points
+    assert [p.cost for p in points] == sorted(p.cost for p in points)
+    tight = model.at(max_loss=0.0)
+    assert tight.operating_point_.cost >= model.operating_point_.cost
+    assert tight.chains_ is model.chains_
+    assert model.predict_proba(X).shape == (len(X), 2)
+    assert FrontierDisplay.from_estimator(model).ax_ is not None
+    again = CEGBClassifier(max_loss=0.05, **FEW).fit(X, y, validation=held)
+    assert again.frontier_.points == points
+
+
+def test_missing_values_are_values_where_they_are_allowed():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = np.where(np.random.default_rng(0).random(X.shape) < 0.2, np.nan, X)
+    with pytest.raises(InputError, match="allow_missing"):
+        CEGBClassifier(**FEW).fit(X, y)
+    model = CEGBClassifier(allow_missing=True, budget=6.0, penalties=(0.01,), **FEW).fit(X, y)
+    assert model.score(X, y) > 0.85
+
+
+@pytest.mark.parametrize("estimator", [CEGBClassifier, CEGBRegressor, CEGBRanker])
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"accounting": "both"}, "accounting must be 'lazy' or 'coupled'"),
+        ({"penalty_split": -1.0}, "penalty_split must be at least 0"),
+        ({"penalties": (-0.1,)}, "penalties must be at least 0"),
+        ({"n_penalties": 0}, "n_penalties must be at least 1"),
+        ({"budget": -1.0}, "budget must be a number of at least 0"),
+        ({"lightgbm_params": {"bagging_freq": 1}}, "accounting='lazy': .* wrong with bagging_freq"),
+        ({"lightgbm_params": {"boosting": "dart"}}, "'boosting' is not known"),
+        ({"growth": "both"}, "growth must be"),
+    ],
+)
+def test_settings_are_checked(estimator, changes, says):
+    X, y, qid = queries(0)
+    more = {"qid": qid} if estimator is CEGBRanker else {}
+    with pytest.raises(InputError, match=says):
+        estimator(**FEW | changes).fit(X, y, **more)
+
+
+def test_lightgbms_bagging_serves_coupled_prices():
+    (X, y), (X_val, y_val) = by_class(*load_breast_cancer(return_X_y=True))
+    bagging = {"bagging_fraction": 0.5, "bagging_freq": 1}
+    model = CEGBClassifier(accounting="coupled", lightgbm_params=bagging, budget=3.0, **FEW)
+    model.fit(X, y, validation=(X_val, y_val))
+    assert model.cost(X_val).tolist() == counted(model, X_val, np.ones(30))[0].tolist()
+
+
+# -- values ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+def test_the_regressors_frontier_is_r2_against_cost(accounting):
+    (X, y), (X_val, y_val) = by_class(*load_diabetes(return_X_y=True))
+    own = [1.0, 0.2, 2.0, 1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 1.0]
+    model = CEGBRegressor(FeatureCosts(own), accounting=accounting, budget=6.0, **FEW)
+    model.fit(X, y, validation=(X_val, y_val))
+    assert model.operating_point_.cost <= 6.0
+    assert model.score(X_val, y_val) > 0.2
+    for point in model.frontier_.points:
+        there = model.at(budget=point.cost)
+        bills, _ = counted(there, X_val, own)
+        np.testing.assert_allclose(there.cost(X_val), bills)
+        assert point.cost == pytest.approx(bills.mean())
+        assert point.accuracy == pytest.approx(r2_score(y_val, there.predict(X_val)), abs=1e-6)
+    assert model.frontier_.points[0].cost == 0.0
+    least = model.at(max_loss=0.05).operating_point_
+    assert least.accuracy >= model.frontier_.reference_accuracy - 0.05 or (
+        least is model.frontier_.points[-1]
+    )
+
+
+def test_penalties_mean_the_same_in_any_unit():
+    (X, y), validation = by_class(*load_diabetes(return_X_y=True))
+    fits = []
+    for scale in (1.0, 1024.0):
+        model = CEGBRegressor(penalties=(0.01,), **FEW)
+        fits.append(model.fit(X, scale * y, validation=(validation[0], scale * validation[1])))
+    plain, scaled = fits
+    assert [p.cost for p in plain.frontier_.points] == [p.cost for p in scaled.frontier_.points]
+    np.testing.assert_allclose(1024 * plain.predict(X), scaled.predict(X), rtol=1e-5)
+
+
+def test_weights_count_in_the_loss():
+    X, y = load_diabetes(return_X_y=True)
+    half = np.where(np.arange(len(y)) % 2, y, y + 1000.0)
+    weight = np.where(np.arange(len(y)) % 2, 1.0, 0.0)
+    model = CEGBRegressor(budget=5.0, **FEW).fit(X, half, weight)
+    assert abs(model.predict(X).mean() - y.mean()) < 20
+
+
+@pytest.mark.parametrize("bound", [{"budget": 4.0}, {"max_loss": 0.05}])
+def test_a_guarantee_takes_the_boldest_model_that_keeps_it(bound):
+    """Single models are certified one after another; a test on 456 rows must stay inside."""
+    X, y = load_breast_cancer(return_X_y=True)
+    rng = np.random.default_rng(0)
+    X = np.tile(X, (4, 1)) * rng.normal(1.0, 0.01, size=(4 * len(X), X.shape[1]))
+    grid = (0.1, 0.05, 0.03, 0.01, 0.003)
+    model = CEGBClassifier(guarantee=0.9, penalties=grid, n_rounds=20, random_state=0, **bound)
+    point = model.fit(X, np.tile(y, 4)).operating_point_
+    assert point.guarantee["confidence"] == 0.9
+    if "budget" in bound:
+        assert 0.0 < point.cost < 4.0
+        assert point.accuracy > 0.9
+    else:
+        assert point.accuracy > model.frontier_.reference_accuracy - 0.05
+        assert point.cost < 0.5 * model.frontier_.points[-1].cost

@@ -1,0 +1,129 @@
+"""CEGBRanker: budgets, costs counted by hand, and how queries are told apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatewise_training.cegb.ranker import CEGBRanker
+from gatewise_training.errors import InputError
+from gatewise_training.metrics import average_precision_at
+from gatewise_training.ranking_data import load_mq2008
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
+
+
+def queries(seed, n=60):
+    """Documents whose relevance grows with the first three of six features."""
+    rng = np.random.default_rng(seed)
+    qid = np.repeat(np.arange(n), rng.integers(5, 13, n))
+    x = rng.normal(size=(len(qid), 6)).astype(np.float32)
+    hidden = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + 0.5 * rng.normal(size=len(qid))
+    return x, np.digitize(hidden, [0.3, 1.5]), qid
+
+
+def counted(model, X):
+    """How many features each document buys: one node after another, in plain Python."""
+    (stage,) = model.stages_
+    trees, columns = stage.model, stage.features.tolist()
+    if model.accounting == "coupled":
+        return [len({k for k in trees.feature.tolist() if k >= 0})] * len(X)
+    bills = []
+    for row in X:
+        asked = set()
+        for node in trees.roots.tolist():
+            while (k := int(trees.feature[node])) >= 0:
+                asked.add(k)
+                left = row[columns[k]] <= trees.threshold[node]
+                node = int(trees.left[node] if left else trees.right[node])
+        bills.append(len(asked))
+    return bills
+
+
+@pytest.mark.parametrize("objective", ["binary", "regression", "lambdarank"])
+@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+def test_the_ranker_orders_documents_within_its_budget(objective, accounting):
+    (X, y, qid), held = queries(0), queries(1)
+    search = FEW | {"n_penalties": 10}
+    model = CEGBRanker(objective=objective, accounting=accounting, budget=3.0, **search)
+    model.fit(X, y, qid=qid, validation=held)
+    assert model.operating_point_.cost <= 3.0
+    nothing = average_precision_at(np.zeros(len(held[1])), held[1] > 0, held[2])
+    assert model.score(*held[:2], qid=held[2]) > nothing + 0.2
+    for point in model.frontier_.points:
+        there = model.at(budget=point.cost)
+        bills = counted(there, held[0])
+        assert there.cost(held[0]).tolist() == bills
+        assert point.cost == pytest.approx(np.mean(bills))
+        earned = average_precision_at(there.predict(held[0]), held[1] > 0, held[2])
+        assert point.accuracy == pytest.approx(earned)
+
+
+def test_queries_may_come_as_numbers_or_as_sizes_in_any_order():
+    X, y, qid = queries(0)
+    sizes = np.bincount(qid)
+    few = FEW | {"penalties": (0.02,), "max_loss": 0.2}
+    one = CEGBRanker(**few).fit(X, y, qid=qid)
+    other = CEGBRanker(**few).fit(X, y, group=sizes)
+    np.testing.assert_array_equal(one.predict(X), other.predict(X))
+    assert one.score(X, y, qid=qid) == one.score(X, y, group=sizes)
+    names = np.array(["ab", "cd", "ef"])[qid % 3]  # not lying together
+    mixed = CEGBRanker(objective="lambdarank", **few).fit(X, y, qid=names)
+    assert mixed.score(X, y, qid=names) > 0.5
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({}, "give either qid or group"),
+        ({"qid": [1, 2]}, "qid must have shape"),
+        ({"group": [3, 4]}, "group counts 7 documents"),
+        ({"group": [0.5, 4]}, "number of documents of each query"),
+    ],
+)
+def test_rankings_without_their_queries_are_refused(more, says):
+    X, y, _ = queries(0)
+    with pytest.raises(InputError, match=says):
+        CEGBRanker(**FEW).fit(X, y, **more)
+
+
+def test_grades_and_settings_of_a_ranking_are_checked():
+    X, y, qid = queries(0)
+    for bad in (y - 1, y + 0.5):
+        with pytest.raises(InputError, match="relevance must be whole numbers"):
+            CEGBRanker(**FEW).fit(X, bad, qid=qid)
+    with pytest.raises(InputError, match="grades up to 30, not 32"):
+        CEGBRanker(objective="lambdarank", **FEW).fit(X, y * 16, qid=qid)
+    for setting in ({"subsample": 0.5}, {"newton": False}):
+        with pytest.raises(InputError, match="lambdarank"):
+            CEGBRanker(objective="lambdarank", **FEW, **setting).fit(X, y, qid=qid)
+    with pytest.raises(InputError, match="objective must be"):
+        CEGBRanker(objective="ndcg").fit(X, y, qid=qid)
+    with pytest.raises(InputError, match="triple"):
+        CEGBRanker(**FEW).fit(X, y, qid=qid, validation=(X, y))
+    with pytest.raises(InputError, match="too few"):
+        CEGBRanker(**FEW).fit(X, y, qid=np.zeros(len(y)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+def test_mq2008_is_ranked_better_than_by_chance(accounting):
+    path = SHARED / "mq2008.npz"
+    if not path.is_file():
+        pytest.skip("the shared data folder is not beside this checkout")
+    data = load_mq2008(path)
+    parts = [
+        (data.X[rows], data.y[rows], data.qid[rows])
+        for rows in (data.parts[p] for p in ("train", "validation", "test"))
+    ]
+    (X, y, qid), held, (X_test, y_test, q_test) = parts
+    model = CEGBRanker(accounting=accounting, budget=6.0, n_penalties=8, random_state=0)
+    model.fit(X, y, qid=qid, validation=held)
+    assert model.operating_point_.cost <= 6.0
+    nothing = average_precision_at(np.zeros(len(y_test)), y_test > 0, q_test)
+    assert model.score(X_test, y_test, qid=q_test) > 2 * nothing
+    few = X_test[:300]
+    assert model.cost(few).tolist() == counted(model, few)

@@ -1,0 +1,332 @@
+"""Solvers of the pruning problem: the same optimum as counting every pruning out, and real bounds.
+
+Brute force shares nothing with the library: it walks each row through scikit-learn's own trees,
+for every pruning of each, and adds prices up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_wine
+from sklearn.ensemble import RandomForestClassifier
+
+from gatewise_training import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.forest import Forest
+from gatewise_training.prune import dantzig_wolfe, lp, mincut, primal_dual
+from gatewise_training.prune.per_tree import per_tree
+from gatewise_training.prune.problem import PruneProblem, build_problem
+from gatewise_training.prune.recursion import Trees, even_shares, improved, level_sets
+
+NEAR = 1e-9
+SHAPES = ((1, 4), (2, 3), (3, 2), (4, 2))  # trees, depth: at most some hundred prunings in all
+
+
+@dataclass
+class Small:
+    """A small problem, and what brute force knows about it."""
+
+    problem: PruneProblem
+    errors: np.ndarray
+    costs: np.ndarray
+    lams: tuple[float, ...]
+
+    def optimum(self, lam):
+        return float((self.errors + lam * self.costs).min())
+
+
+def prices(rng, kind, n):
+    if kind == "uniform":
+        return FeatureCosts.uniform(n)
+    own = rng.uniform(0.1, 3.0, n).round(2)
+    if kind == "non-uniform":
+        return FeatureCosts(own)
+    group = rng.integers(-1, 3, n)
+    own = np.where(group == 1, 0.0, own)  # descriptors: only their shared price counts
+    shared = {int(g): float(rng.uniform(0.1, 4.0)) for g in set(group.tolist()) - {-1}}
+    return FeatureCosts(own, group=group, shared=shared)
+
+
+def prunings(tree, h=0):
+    """Every set of nodes that may stay inner nodes of a subtree."""
+    if tree.children_left[h] < 0:
+        return [frozenset()]
+    left = prunings(tree, tree.children_left[h])
+    right = prunings(tree, tree.children_right[h])
+    return [frozenset()] + [a | b | {h} for a in left for b in right]
+
+
+def walked(tree, row, keep, costs, i):
+    """Purchases and depth of a row in a pruned tree."""
+    h, bought, depth = 0, set(), 0
+    while h in keep:
+        k = int(tree.feature[h])
+        bought.add((i, "feature", k))
+        if costs.group[k] >= 0:
+            bought.add((i, "group", int(costs.group[k])))
+        depth += 1
+        left = row[k] <= np.float32(tree.threshold[h])
+        h = int((tree.children_left if left else tree.children_right)[h])
+    return bought, depth
+
+
+def leaf_errors(tree, keep):
+    total, stack = 0.0, [0]
+    while stack:
+        h = stack.pop()
+        if h in keep:
+            stack += [tree.children_left[h], tree.children_right[h]]
+        else:
+            share = tree.value[h, 0] / tree.value[h, 0].sum()
+            total += tree.weighted_n_node_samples[h] * (1.0 - share.max())
+    return total
+
+
+def count_out(forest, x, costs, depth_cost):
+    """Training error and cost of every pruning of a forest."""
+    purchases: dict[Any, int] = {}
+    of_trees = []
+    for estimator in forest.estimators_:
+        tree = estimator.tree_
+        options = []
+        for keep in prunings(tree):
+            walks = [walked(tree, row, keep, costs, i) for i, row in enumerate(x)]
+            bought = set().union(*(b for b, _ in walks))
+            for purchase in bought:
+                purchases.setdefault(purchase, len(purchases))
+            steps = np.mean([d for _, d in walks])
+            error = leaf_errors(tree, keep) / tree.weighted_n_node_samples[0]
+            options.append((error, steps, bought))
+        of_trees.append(options)
+    price = [costs.own[k] if what == "feature" else costs.shared[k] for _, what, k in purchases]
+    errors, depths = np.zeros(1), np.zeros(1)
+    bought = np.zeros((1, len(purchases)), bool)
+    for options in of_trees:
+        marks = np.zeros((len(options), len(purchases)), bool)
+        for row, (_, _, chosen) in zip(marks, options, strict=True):
+            row[[purchases[p] for p in chosen]] = True
+        errors = np.add.outer(errors, [e for e, _, _ in options]).ravel()
+        depths = np.add.outer(depths, [d for _, d, _ in options]).ravel()
+        bought = (bought[:, None] | marks[None]).reshape(-1, len(purchases))
+    n_trees = len(of_trees)
+    costs_of = bought @ np.array(price, float).reshape(-1) / len(x)
+    return errors / n_trees, costs_of + depth_cost * depths / n_trees
+
+
+def small(seed):
+    rng = np.random.default_rng(seed)
+    n_classes, n_features = int(rng.integers(2, 11)), int(rng.integers(2, 7))
+    n_trees, depth = SHAPES[seed % len(SHAPES)]
+    n = 12 * n_classes
+    X = rng.normal(size=(n, n_features)).astype(np.float32)
+    y = rng.permutation(np.arange(n) % n_classes)
+    X[:, 0] += y  # something to learn
+    forest = RandomForestClassifier(
+        n_trees, max_depth=depth, criterion="entropy", max_features=None, random_state=seed
+    ).fit(X, y)
+    costs = prices(rng, ("uniform", "non-uniform", "grouped")[seed % 3], n_features)
+    depth_cost = 0.2 if seed // 3 % 2 else 0.0
+    x = rng.normal(size=(int(rng.integers(1, 12)), n_features)).astype(np.float32)
+    x[:, 0] += rng.integers(0, n_classes, len(x))
+    problem = build_problem(Forest.from_sklearn(forest), x, costs, depth_cost=depth_cost)
+    errors, spent = count_out(forest, x, costs, depth_cost)
+    # where error and cost are worth about the same, pruning is neither none nor all
+    even = (errors.max() - errors.min()) / max(spent.max(), 1e-9)
+    lams = tuple(float(even * f) for f in rng.uniform(0.05, 2.0, 2))
+    return Small(problem, errors, spent, lams)
+
+
+def check_agreement(seeds):
+    inside = 0
+    for seed in seeds:
+        case = small(seed)
+        problem = case.problem
+        apart = per_tree(problem)
+        for number, lam in enumerate(case.lams):
+            optimum = case.optimum(lam)
+            exact = [
+                mincut.solve(problem, lam),
+                lp.solve(problem, lam, form=("closure", "papers")[number]),
+                dantzig_wolfe.solve(problem, lam),
+                dantzig_wolfe.solve(
+                    problem, lam, master=("convex", "partition")[number], warm_up=0, smoothing=0.0
+                ),
+            ]
+            for solution in exact:
+                assert solution.objective == pytest.approx(optimum, abs=NEAR), seed
+                assert solution.bound == pytest.approx(optimum, abs=NEAR), seed
+                assert_pruning(problem, solution)
+            ascent = primal_dual.solve(problem, lam, max_iterations=30)
+            assert_pruning(problem, ascent)
+            assert ascent.bound <= optimum + 1e-12
+            assert ascent.objective >= optimum - 1e-12
+            for level in apart.levels[:: max(1, len(apart.levels) // 5)]:
+                assert problem.objective(apart.keep(level), lam) >= optimum - 1e-12
+            inside += 0 < exact[0].keep.sum() < (problem.left >= 0).sum()
+    return inside
+
+
+def assert_pruning(problem, solution):
+    """What is kept is closed, inner, and worth what the solution says."""
+    keep = solution.keep
+    assert keep.dtype == bool
+    assert keep.shape == (problem.n_nodes,)
+    assert not keep[problem.left < 0].any()
+    below = problem.parent >= 0
+    assert (keep[below] <= keep[problem.parent[below]]).all()
+    assert solution.objective == pytest.approx(problem.objective(keep, solution.lam), abs=1e-12)
+
+
+def test_every_solver_finds_the_optimum_of_small_problems():
+    assert check_agreement(range(60)) > 20  # and many of the optima are neither none nor all
+
+
+@pytest.mark.slow
+def test_every_solver_finds_the_optimum_of_500_small_problems():
+    assert check_agreement(range(60, 560)) > 200
+
+
+def wine(n_trees=6, n_val=80, depth_cost=0.0):
+    """A problem of some hundred nodes."""
+    X, y = load_wine(return_X_y=True)
+    X = X.astype(np.float32)
+    order = np.random.default_rng(0).permutation(len(X))
+    fit, val = order[n_val:], order[:n_val]
+    forest = RandomForestClassifier(n_trees, max_features=3, random_state=0).fit(X[fit], y[fit])
+    costs = FeatureCosts(
+        1 + np.arange(13) % 4 / 2, group=["a"] * 3 + ["b"] * 2 + [None] * 8, shared={"a": 2, "b": 3}
+    )
+    return build_problem(Forest.from_sklearn(forest), X[val], costs, depth_cost=depth_cost)
+
+
+@pytest.fixture(scope="module")
+def middling():
+    return wine()
+
+
+@pytest.mark.parametrize("lam", [0.003, 0.01, 0.03])
+def test_methods_agree_beyond_brute_force(middling, lam):
+    optimum = mincut.solve(middling, lam).objective
+    for form in ("closure", "papers"):
+        for method in ("highs-ds", "highs-ipm"):
+            solution = lp.solve(middling, lam, form=form, method=method)
+            assert solution.objective == pytest.approx(optimum, abs=NEAR)
+            assert solution.bound == pytest.approx(optimum, abs=NEAR)
+    for master in ("convex", "partition"):
+        solution = dantzig_wolfe.solve(middling, lam, master=master, n_jobs=2)
+        assert solution.objective == pytest.approx(optimum, abs=NEAR)
+        assert solution.bound == pytest.approx(optimum, abs=NEAR)
+    ascent = primal_dual.solve(middling, lam, tolerance=1e-2)
+    assert ascent.bound <= optimum + 1e-12 <= ascent.objective + 2e-12
+    assert ascent.objective - ascent.bound <= 1e-2 * ascent.objective
+
+
+def test_the_gap_of_an_early_stop_is_not_hidden(middling):
+    early = primal_dual.solve(middling, 0.02, tolerance=0.0, max_iterations=2)
+    late = primal_dual.solve(middling, 0.02, tolerance=0.0, max_iterations=200)
+    assert early.iterations == 2
+    assert early.objective - early.bound > late.objective - late.bound
+    assert early.bound < late.bound
+    one = dantzig_wolfe.solve(middling, 0.02, warm_up=0, max_iterations=1)
+    assert one.iterations == 1
+    assert one.bound < dantzig_wolfe.solve(middling, 0.02).bound
+
+
+@given(seed=st.integers(0, 10_000), scale=st.floats(0.0, 5.0), lam=st.floats(0.0, 0.2))
+@settings(max_examples=60, deadline=None)
+def test_any_multipliers_prove_a_bound(seed, scale, lam):
+    problem = wine_once()
+    rng = np.random.default_rng(seed)
+    beta = scale * rng.normal(size=len(problem.column_nodes)) * even_shares(problem, lam)
+    optimum = mincut.solve(problem, lam).objective
+    assert Trees(problem, lam).lower_bound(beta) <= optimum + 1e-12
+
+
+@given(seed=st.integers(0, 10_000), lam=st.floats(0.0, 0.2))
+@settings(max_examples=60, deadline=None)
+def test_repair_never_makes_a_pruning_worse(seed, lam):
+    problem = wine_once()
+    rng = np.random.default_rng(seed)
+    keep = (problem.left >= 0) & (rng.random(problem.n_nodes) < 0.9)
+    for h in np.flatnonzero(problem.parent >= 0):
+        keep[h] &= keep[problem.parent[h]]
+    better, value = improved(problem, keep, lam)
+    assert value <= problem.objective(keep, lam) + 1e-12
+    assert value == pytest.approx(problem.objective(better, lam), abs=1e-12)
+    below = problem.parent >= 0
+    assert (better[below] <= better[problem.parent[below]]).all()
+    # the level sets of a mixture are union and intersection, on average no worse than the two
+    found, level = level_sets(problem, 0.5 * keep + 0.5 * better, lam)
+    assert level == pytest.approx(problem.objective(found, lam), abs=1e-12)
+    assert level <= (value + problem.objective(keep, lam)) / 2 + 1e-12
+
+
+_problems: list[PruneProblem] = []
+
+
+def wine_once():
+    if not _problems:
+        _problems.append(wine())
+    return _problems[0]
+
+
+def test_the_recursion_is_the_papers(middling):
+    lam = 0.01
+    rng = np.random.default_rng(0)
+    middling = replace(middling, depth_price=rng.random(middling.n_nodes) * (middling.left >= 0))
+    charge = rng.random(middling.n_nodes) * middling.error.mean() * (middling.left >= 0)
+
+    def cost(h):
+        if middling.left[h] < 0:
+            return middling.error[h]
+        below = cost(middling.left[h]) + cost(middling.right[h])
+        return min(middling.error[h], charge[h] + lam * middling.depth_price[h] + below)
+
+    keep, gain = Trees(middling, lam).best(charge)
+    assert 0 < keep.sum() < (middling.left >= 0).sum()
+    for h in range(middling.n_nodes):
+        assert middling.error[h] - gain[h] == pytest.approx(cost(h), abs=1e-12)
+    apart, gain_apart = Trees(middling, lam, n_jobs=2).best(charge)
+    np.testing.assert_array_equal(apart, keep)
+    np.testing.assert_array_equal(gain_apart, gain)
+
+
+def test_free_features_and_free_cost_keep_all_that_earns(middling):
+    free = replace(middling, column_price=np.zeros(middling.n_columns))
+    for problem, lam in ((middling, 0.0), (free, 1.0)):
+        for module in (lp, dantzig_wolfe, primal_dual):
+            solution = module.solve(problem, lam)
+            assert solution.objective == pytest.approx(0.0, abs=1e-12)  # leaves are pure
+            assert solution.bound == pytest.approx(0.0, abs=1e-12)
+
+
+def test_trees_of_one_leaf_have_nothing_to_prune():
+    X, y = np.zeros((6, 2), np.float32), np.array([0, 0, 0, 0, 1, 1])
+    forest = RandomForestClassifier(2, bootstrap=False, random_state=0).fit(X, y)
+    problem = build_problem(Forest.from_sklearn(forest), X, FeatureCosts.uniform(2))
+    for module in (lp, dantzig_wolfe, primal_dual):
+        solution = module.solve(problem, 0.1)
+        assert not solution.keep.any()
+        assert solution.objective == solution.bound == pytest.approx(1 / 3)
+    assert lp.solve(problem, 0.1, form="papers").objective == pytest.approx(1 / 3)
+
+
+def test_bad_settings_are_refused(middling):
+    for module in (lp, dantzig_wolfe, primal_dual):
+        for lam in (-1.0, np.nan, np.inf):
+            with pytest.raises(InputError, match="lam"):
+                module.solve(middling, lam)
+    with pytest.raises(InputError, match="form"):
+        lp.solve(middling, 0.1, form="dual")
+    with pytest.raises(InputError, match="master"):
+        dantzig_wolfe.solve(middling, 0.1, master="both")
+    with pytest.raises(InputError, match="smoothing"):
+        dantzig_wolfe.solve(middling, 0.1, smoothing=1.0)
+    with pytest.raises(RuntimeError, match="HiGHS"):
+        lp.solve(middling, 0.01, time_limit=0.0)

@@ -1,0 +1,156 @@
+"""What a split is charged while trees grow: LightGBM's three penalties of CEGB, and their traps.
+
+CEGB (NIPS 2017, equation 13) charges a split of a node of n rows ``n alpha`` for its evaluation,
+``beta_m`` for every row that has not asked for feature m before (lazy), and ``gamma_m`` for the
+first use of feature m by any row (coupled). LightGBM knows no shared price of a group, but takes
+new prices between rounds:
+
+- coupled: a feature carries its group's shared price until a member is in use;
+- lazy: rows differ in whether they have touched a group. A feature's price is its own and the
+  shared price times the share, among the rows that lack the feature, of those that have not
+  touched its group. At the start that is the full price, once all rows have touched the group
+  nothing, and in between right on average. Within one round prices stand still, so two members
+  may both pay.
+
+What instances are charged in the end is exact in either case
+(:meth:`gatewise_training.costs.FeatureCosts.per_instance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.boosting import first_use_penalty
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.lazy_boosting import SAMPLING, check_lazy
+from gatewise_training.trees import TreeEnsemble
+
+__all__ = ["Accounting", "Charge", "check_params"]
+
+Accounting = Literal["lazy", "coupled"]
+
+HARMLESS = frozenset({
+    "bin_construct_sample_cnt", "extra_seed", "extra_trees", "feature_fraction",
+    "feature_fraction_seed", "lambda_l1", "lambda_l2", "max_bin", "max_delta_step",
+    "min_data_in_bin", "min_data_in_leaf", "min_gain_to_split", "min_sum_hessian_in_leaf",
+    "monotone_constraints", "path_smooth",
+})  # fmt: skip
+"""LightGBM parameters that leave the penalties right; all others are refused by name.
+
+Left out with reason: ``boosting`` (dart and rf rescale trees that have been paid for),
+``categorical_feature``, ``linear_tree`` and ``zero_as_missing`` (no form in the flat arrays),
+``feature_fraction_bynode`` and ``interaction_constraints`` (a first use re-opens splits that a
+leaf was not to consider), ``forcedsplits_filename`` (splits that nobody charges).
+"""
+
+ROW_SAMPLING = frozenset(SAMPLING) - {"boosting"} | {"top_rate", "other_rate", "bagging_seed"}
+"""LightGBM's own sampling of rows: right with coupled prices, silently wrong with lazy ones."""
+
+
+def check_params(
+    params: Mapping[str, Any] | None, accounting: Accounting, n_rows: int, n_features: int
+) -> None:
+    """Refuse LightGBM settings under which prices would be charged wrongly.
+
+    Parameters
+    ----------
+    params : mapping or None
+        Further LightGBM parameters, by their main names.
+    accounting : {"lazy", "coupled"}
+    n_rows, n_features : int
+        Of the fit.
+
+    Raises
+    ------
+    InputError
+        For parameters that are not known to be harmless, for LightGBM's bagging and GOSS with
+        lazy prices, and for 2**31 rows times features with lazy prices.
+    """
+    for name in params or {}:
+        if name not in HARMLESS | ROW_SAMPLING:
+            raise InputError(
+                f"LightGBM parameter {name!r} is not known to leave the prices right; "
+                f"lightgbm_params takes {', '.join(sorted(HARMLESS))} and, with "
+                "accounting='coupled', LightGBM's sampling of rows"
+            )
+    if accounting == "lazy":
+        check_lazy(n_rows, n_features, params, asked_by="accounting='lazy'")
+
+
+class Charge:
+    """The penalties of one fit, and what changes in them from round to round.
+
+    Parameters
+    ----------
+    costs : FeatureCosts
+    accounting : {"lazy", "coupled"}
+    penalty_split : float
+        Price of one split for one row that passes it, in the unit of the feature costs (alpha).
+    strength : float
+        Mean loss that a feature of mean price must save. LightGBM's gain is twice the drop of
+        the summed loss, hence the factor 2 in `params`.
+    x : ndarray of float32, shape (n, n_features)
+        The rows of the fit.
+
+    Attributes
+    ----------
+    params : dict
+        For LightGBM, at the start; empty where nothing is charged.
+    """
+
+    def __init__(
+        self,
+        costs: FeatureCosts,
+        accounting: Accounting,
+        penalty_split: float,
+        strength: float,
+        x: NDArray[np.float32],
+    ) -> None:
+        unit = costs.total / costs.n_features or 1.0
+        self._costs, self._x = costs, x
+        self._lazy = accounting == "lazy"
+        self._name = f"cegb_penalty_feature_{accounting}"
+        each = 2.0 * strength / unit
+        self._factor = each if self._lazy else each * len(x)
+        self._open = bool(costs.shared.any()) and strength > 0
+        price = first_use_penalty(costs, np.zeros(costs.n_features, bool), self._factor)
+        self.params: dict[str, Any] = {}
+        if price.any():
+            self.params[self._name] = price.tolist()
+        if each * penalty_split > 0:
+            self.params["cegb_penalty_split"] = each * penalty_split
+        if self.params:
+            self.params["cegb_tradeoff"] = 1.0
+        if self._lazy and self._open:
+            self._bought = np.zeros(x.shape, np.bool_)
+            self._groups = [costs.group == g for g in range(len(costs.shared))]
+
+    def after(self, booster: lgb.Booster, round_: int) -> None:
+        """Renew the prices of priced groups after a round, numbered from 0."""
+        if not self._open:
+            return
+        if self._lazy:
+            price = self._lazy_prices(booster, round_)
+        else:
+            used = np.asarray(booster.feature_importance("split") > 0)
+            price = first_use_penalty(self._costs, used, self._factor)
+            groups = np.unique(self._costs.group[used])
+            self._open = len(groups[groups >= 0]) < len(self._costs.shared)
+        booster.reset_parameter({self._name: price.tolist()})
+
+    def _lazy_prices(self, booster: lgb.Booster, round_: int) -> NDArray[np.float64]:
+        """Own price, and of the shared price what a row that lacks the feature owes on average."""
+        trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_, num_iteration=1)
+        self._bought |= trees.visited(self._x)
+        lacking = (~self._bought).sum(axis=0)
+        untouched = [(~self._bought[:, members].any(axis=1)).sum() for members in self._groups]
+        self._open = bool(np.any(untouched))
+        owed = np.append(self._costs.shared * untouched, 0.0)[self._costs.group]
+        price = self._costs.own + owed / np.maximum(lacking, 1)
+        return np.asarray(self._factor * price, np.float64)

@@ -1,0 +1,218 @@
+"""CEGBRanker: boosted trees that rank a query's documents under feature cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+
+from gatewise_training.cegb.growth import Order
+from gatewise_training.cegb.penalties import Accounting
+from gatewise_training.cegb.surface import Scored
+from gatewise_training.cegb.targets import Objective, Ranking
+from gatewise_training.checks import check_values
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.errors import InputError
+from gatewise_training.metrics import average_precision_at
+from gatewise_training.resampling import after, folds_of
+
+__all__ = ["CEGBRanker"]
+
+HIGHEST_GRADE = 30
+"""LightGBM's LambdaRank knows gains of 2**grade up to here."""
+
+
+class CEGBRanker(Scored):
+    """Cost-efficient gradient boosting (NIPS 2017) for ranking, by Average Precision@5.
+
+    As :class:`CEGBClassifier`, with the papers' Average Precision@5
+    (:func:`gatewise_training.metrics.average_precision_at`) in the place of accuracy:
+    `frontier_` holds it against the mean cost of a document on judging queries, and `max_loss`
+    is a loss of it. A document is relevant if its grade is above 0. Whole queries fit or judge.
+
+    Parameters
+    ----------
+    objective : {"regression", "binary", "lambdarank"}
+        What trees are fitted to: the grade, by squared error, as in the paper; relevant or not,
+        by the log loss; or LightGBM's LambdaRank, for which steps are always second-order and
+        rows are not sampled.
+    feature_costs, accounting, budget, max_loss, penalty_split, penalties, n_penalties, growth
+        As for :class:`CEGBClassifier`.
+    n_rounds, patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
+        As for :class:`CEGBClassifier`, but for 15 leaves and a learning rate of 0.1 at any size:
+        judged relevance is noisy. With LambdaRank patience waits for the judging queries'
+        Average Precision@5, else for the loss.
+    allow_missing, random_state, n_jobs, verbose
+        As for :class:`CEGBClassifier`.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> X, qid = rng.normal(size=(400, 6)), np.repeat(np.arange(40), 10)
+    >>> y = (X[:, 0] + X[:, 1] + rng.normal(size=400) > 0.5).astype(int)
+    >>> ranker = CEGBRanker(budget=4.0, penalties=(0.05,), n_rounds=20, random_state=0)
+    >>> ranker = ranker.fit(X, y, qid=qid)
+    >>> bool(ranker.score(X, y, qid=qid) > 0.4)
+    True
+    """
+
+    def __init__(
+        self,
+        feature_costs: FeatureCosts | None = None,
+        *,
+        objective: Objective = "regression",
+        accounting: Accounting = "lazy",
+        budget: float | None = None,
+        max_loss: float | None = 0.01,
+        penalty_split: float = 0.0,
+        penalties: Sequence[float] | None = None,
+        n_penalties: int = 12,
+        growth: Order = "best-first",
+        n_rounds: int = 200,
+        patience: int | None = 20,
+        num_leaves: int | None = 15,
+        max_depth: int | None = None,
+        learning_rate: float | None = 0.1,
+        newton: bool = True,
+        subsample: float = 1.0,
+        lightgbm_params: Mapping[str, Any] | None = None,
+        allow_missing: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_costs = feature_costs
+        self.objective = objective
+        self.accounting = accounting
+        self.budget = budget
+        self.max_loss = max_loss
+        self.penalty_split = penalty_split
+        self.penalties = penalties
+        self.n_penalties = n_penalties
+        self.growth = growth
+        self.n_rounds = n_rounds
+        self.patience = patience
+        self.num_leaves = num_leaves
+        self.max_depth = max_depth
+        self.learning_rate = learning_rate
+        self.newton = newton
+        self.subsample = subsample
+        self.lightgbm_params = lightgbm_params
+        self.allow_missing = allow_missing
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        qid: ArrayLike | None = None,
+        group: ArrayLike | None = None,
+        validation: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
+        """Fit all models and find the frontier.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Documents: numbers, taken as float32.
+        y : array-like of shape (n,)
+            Grades of relevance: whole numbers, 0 is irrelevant.
+        qid : array-like of shape (n,)
+            Query of each document; a query's documents need not lie together.
+        group : array-like of shape (n_queries,)
+            Instead of `qid`: the number of documents of each query, where they do lie together.
+        validation : triple (X_val, y_val, qid_val), optional
+            Queries that judge. By default a fifth of the queries is held out, or on up to 5,000
+            documents five-fold cross-fitting lets every query judge.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            For data, queries, prices or a budget that cannot be used; it says which and why.
+        """
+        self._check_settings()
+        x, grade = check_values(self, X, y, allow_missing=self.allow_missing)
+        query = _queries(len(x), qid, group)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        if validation is not None:
+            if len(validation) != 3:
+                raise InputError("validation must be a triple (X_val, y_val, qid_val)")
+            x_val, y_val = check_values(
+                self, *validation[:2], allow_missing=self.allow_missing, reset=False
+            )
+            more = _queries(len(x_val), validation[2], None)
+            rows, held = np.argsort(query, kind="stable"), np.argsort(more, kind="stable")
+            folds = after(len(x), len(x_val))
+            x, grade = np.concatenate([x[rows], x_val[held]]), np.append(grade[rows], y_val[held])
+            query = np.append(query[rows], query.max() + 1 + more[held])
+        else:
+            order = np.argsort(query, kind="stable")
+            x, grade, query = x[order], grade[order], query[order]
+            folds = folds_of(query, seed)
+        self._settle(
+            x, Ranking.of(_grades(grade, self.objective), query, self.objective), folds, seed
+        )
+        return self
+
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        *,
+        qid: ArrayLike | None = None,
+        group: ArrayLike | None = None,
+    ) -> float:
+        """Average Precision@5, averaged over queries.
+
+        Parameters
+        ----------
+        X, y, qid, group
+            As for :meth:`fit`.
+        """
+        scores = self.predict(X)
+        return average_precision_at(scores, np.asarray(y) > 0, _queries(len(scores), qid, group))
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.objective not in ("binary", "regression", "lambdarank"):
+            raise InputError(
+                f"objective must be 'binary', 'regression' or 'lambdarank', not {self.objective!r}"
+            )
+        if self.objective == "lambdarank" and (self.subsample < 1.0 or not self.newton):
+            raise InputError("objective='lambdarank' takes newton=True and subsample=1 only")
+
+
+def _queries(n_rows: int, qid: ArrayLike | None, group: ArrayLike | None) -> NDArray[np.int64]:
+    """Number of each document's query, shape (n,)."""
+    if (qid is None) == (group is None):
+        raise InputError("a ranking needs its queries: give either qid or group")
+    if qid is not None:
+        names = np.asarray(qid)
+        if names.shape != (n_rows,):
+            raise InputError(f"qid must have shape ({n_rows},), not {names.shape}")
+        return np.unique(names, return_inverse=True)[1].astype(np.int64)
+    sizes = np.asarray(group)
+    if sizes.ndim != 1 or sizes.dtype.kind not in "iu" or (sizes < 1).any():
+        raise InputError("group must hold the number of documents of each query")
+    if sizes.sum() != n_rows:
+        raise InputError(f"group counts {sizes.sum()} documents, but there are {n_rows}")
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def _grades(values: NDArray[np.float64], objective: Objective) -> NDArray[np.int64]:
+    wrong = (values < 0) | (values != np.floor(values))
+    if wrong.any():
+        raise InputError(f"relevance must be whole numbers of at least 0, not {values[wrong][0]:g}")
+    if objective == "lambdarank" and values.max() > HIGHEST_GRADE:
+        raise InputError(f"LambdaRank takes grades up to {HIGHEST_GRADE}, not {values.max():g}")
+    return values.astype(np.int64)

@@ -1,0 +1,95 @@
+"""What each instance pays: the features it buys, and the splits it passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.stage import Stage
+from gatewise_training.trees import TreeEnsemble
+
+__all__ = ["CostReport", "report_costs", "splits_passed"]
+
+
+@dataclass(frozen=True, eq=False)
+class CostReport:
+    """Costs instance by instance, in the unit of the feature costs.
+
+    Attributes
+    ----------
+    bought : ndarray of bool, shape (n, n_features)
+        Features that each instance buys.
+    features : ndarray of float64, shape (n,)
+        Their price: own prices once, and the shared price of each group touched.
+    splits : ndarray of int64, shape (n,)
+        Splits that the instance passes, over all trees.
+    evaluation : ndarray of float64, shape (n,)
+        Price of those (CEGB, equation 6): `penalty_split` each.
+    """
+
+    bought: NDArray[np.bool_]
+    features: NDArray[np.float64]
+    splits: NDArray[np.int64]
+    evaluation: NDArray[np.float64]
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Features and evaluation together, shape (n,)."""
+        return self.features + self.evaluation
+
+
+def report_costs(
+    stages: Sequence[Stage],
+    x: NDArray[np.float32],
+    costs: FeatureCosts,
+    penalty_split: float,
+) -> CostReport:
+    """Count what instances pay that go through all `stages`.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        Of trees.
+    x : ndarray of float32, shape (n, n_features)
+    costs : FeatureCosts
+    penalty_split : float
+        Price of a split for an instance that passes it.
+    """
+    bought, splits = np.zeros(x.shape, np.bool_), np.zeros(len(x), np.int64)
+    for stage in stages:
+        bought |= stage.bought(x)
+        if isinstance(stage.model, TreeEnsemble):
+            splits += splits_passed(stage.model, x[:, stage.features])
+    features = costs.per_instance(bought)
+    evaluation = np.asarray(penalty_split * splits, np.float64)
+    return CostReport(bought, features, splits, evaluation)
+
+
+def splits_passed(trees: TreeEnsemble, x: NDArray[np.float32]) -> NDArray[np.int64]:
+    """Splits that each row passes on its paths through all trees.
+
+    Parameters
+    ----------
+    trees : TreeEnsemble
+    x : ndarray of float32, shape (n, n_features)
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+        Exact up to 2**24 splits a row.
+    """
+    depth = np.zeros(trees.n_nodes, np.float32)
+    level = trees.roots
+    while len(level := level[trees.feature[level] >= 0]):
+        children = np.concatenate([trees.left[level], trees.right[level]])
+        depth[children] = np.tile(depth[level] + 1, 2)
+        level = children
+    counting = replace(
+        trees, value=depth[:, None], output=np.zeros(trees.n_trees, np.int32),
+        base=np.zeros(1, np.float32),
+    )  # fmt: skip
+    return counting.margins(x)[:, 0].astype(np.int64)

@@ -1,0 +1,261 @@
+"""The search over penalties: one fit each, judged by rows that it has not seen.
+
+Without penalties of the user's own, the first fits are spread so that their costs cover the
+range from a feature to what the unpenalised model costs: the next penalty always goes into the
+widest gap, on a log scale. The last fits close in on the budget, or on the loss that is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.acquisition import Acquisition, Bought
+from gatewise_training.cegb.growth import TreeGrowth, constant, grow
+from gatewise_training.cegb.penalties import Accounting, Charge, check_params
+from gatewise_training.cegb.targets import Target
+from gatewise_training.console import Progress
+from gatewise_training.costs import FeatureCosts
+from gatewise_training.resampling import Rows
+from gatewise_training.stage import Stage
+from gatewise_training.trees import TreeEnsemble
+
+__all__ = ["Fitted", "Goal", "Sweep", "Task"]
+
+FIRST = (3e-2, 1e-3)
+"""Penalties that every search starts with, beside none: nats a feature of mean price, say."""
+
+CLOSING = 4
+"""Fits of a search that close in on its goal."""
+
+NEAR = 0.97
+"""A cost from here to the whole budget is near enough."""
+
+STEP = 4.0
+"""Beyond the outermost penalties the search goes on by this factor."""
+
+SMALLEST, LARGEST = 1e-8, 1e3
+"""And no further than this."""
+
+CLOSE = 1.02
+"""Penalties nearer to each other than this are not parted."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the operating point shall be: within a budget, or within a loss of the best."""
+
+    budget: float | None
+    max_loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The model of one penalty, and how it does on the judging rows.
+
+    Attributes
+    ----------
+    penalty : float
+        0 of the unpenalised model, infinity of the constant one.
+    stage : Stage
+    outputs : ndarray of float32, shape (n_held, n_outputs)
+        Honest: of models that have not seen the row.
+    bought : ndarray of bool, shape (n_features,) or (n_held, n_features)
+        What the model buys for every row alike, or what those that gave the outputs bought.
+    cost : float
+        Mean over the judging rows.
+    merits, weights : ndarray of float64, shape (n_held,) or (n_queries,)
+        How good each answer is; the weighted mean is the score.
+    """
+
+    penalty: float
+    stage: Stage
+    outputs: NDArray[np.float32]
+    bought: Bought
+    cost: float
+    merits: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+    @property
+    def score(self) -> float:
+        """Accuracy, R² or mean Average Precision@5."""
+        return float(np.average(self.merits, weights=self.weights))
+
+    def error_against(self, other: Fitted) -> float:
+        """Standard error of the difference of two scores, paired by row or query."""
+        gap = self.merits - other.merits
+        share = self.weights / self.weights.sum()
+        return float(np.sqrt(np.sum(share**2 * (gap - np.sum(share * gap)) ** 2)))
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """What is fitted at each penalty, on any rows.
+
+    Attributes
+    ----------
+    x : ndarray of float32, shape (n, n_features)
+    target : Target
+        Of the same rows.
+    costs : FeatureCosts
+    growth : TreeGrowth
+    accounting : {"lazy", "coupled"}
+    penalty_split : float
+    seed : int
+    """
+
+    x: NDArray[np.float32]
+    target: Target
+    costs: FeatureCosts
+    growth: TreeGrowth
+    accounting: Accounting
+    penalty_split: float
+    seed: int
+
+    def fit(
+        self, penalty: float, rows: Rows, held: Rows | None, rounds: int | None = None
+    ) -> tuple[Stage, int]:
+        """Fit some rows; held rows end the growth, or else `rounds` do."""
+        target = self.target.take(rows)
+        if math.isinf(penalty) or rounds == 0:
+            return self._stage(constant(target, self.x.shape[1])), 0
+        x = np.ascontiguousarray(self.x[rows])
+        charge = Charge(self.costs, self.accounting, self.penalty_split, penalty, x)
+        judging = None if held is None else (self.x[held], self.target.take(held))
+        trees, kept = grow(
+            x, target, self.growth, charge, held=judging, rounds=rounds, seed=self.seed
+        )
+        return self._stage(trees), kept
+
+    def judge(self, penalty: float, stage: Stage, folds: list[Stage], held: list[Rows]) -> Fitted:
+        """Judge the stage that is kept by what the folds' stages do on their held rows."""
+        parts = [np.ascontiguousarray(self.x[rows]) for rows in held]
+        outputs = np.concatenate([s.margins(x) for s, x in zip(folds, parts, strict=True)])
+        target = self.target.take(np.concatenate(held))
+        bought = stage.at_most(self.x.shape[1])
+        if stage.acquisition == "node":
+            bought = np.concatenate([s.bought(x) for s, x in zip(folds, parts, strict=True)])
+            cost = float(np.average(self.costs.per_instance(bought), weights=target.weight))
+        else:
+            cost = self.costs.of(bought)
+        return Fitted(penalty, stage, outputs, bought, cost, *target.merits(outputs))
+
+    def _stage(self, trees: TreeEnsemble) -> Stage:
+        acquisition: Acquisition = "node" if self.accounting == "lazy" else "stage"
+        return Stage.of(trees, self.target.link, acquisition=acquisition)
+
+
+@dataclass(frozen=True, eq=False)
+class Sweep:
+    """Fits a task at penalties.
+
+    Attributes
+    ----------
+    task : Task
+    folds : tuple of (fit rows, held rows)
+        With several of them the model that is kept is fitted on all rows.
+    n_jobs : int or None
+    report : Progress
+    """
+
+    task: Task
+    folds: tuple[tuple[Rows, Rows], ...]
+    n_jobs: int | None
+    report: Progress
+
+    def run(self, penalties: Sequence[float] | None, n_penalties: int, goal: Goal) -> list[Fitted]:
+        """Fit the constant model and all penalties, from dear to none.
+
+        Parameters
+        ----------
+        penalties : sequence of float or None
+            The user's own, beside none; or search.
+        n_penalties : int
+            Fits of a search, the unpenalised one included.
+        goal : Goal
+
+        Returns
+        -------
+        list of Fitted
+            The constant model first, the unpenalised last.
+        """
+        task = self.task
+        check_params(task.growth.params, task.accounting, *task.x.shape)
+        first = FIRST[: n_penalties - 1] if penalties is None else penalties
+        found = self._fit_all(sorted({0.0, math.inf, *first}))
+        while penalties is None and len(found) <= n_penalties and found[0.0].cost > 0:
+            self.report(len(found) - 1, n_penalties, "sweeping the penalty")
+            left = n_penalties + 1 - len(found)
+            penalty = _towards(goal, found) if left <= min(CLOSING, n_penalties // 2) else None
+            penalty = _widest(found, task.costs) if penalty is None else penalty
+            if penalty is None:
+                break
+            found |= self._fit_all([penalty])
+        return [found[p] for p in sorted(found, reverse=True)]
+
+    def _fit_all(self, penalties: Sequence[float]) -> dict[float, Fitted]:
+        fit, k = joblib.delayed(self.task.fit), len(self.folds)
+        parallel = joblib.Parallel(n_jobs=self.n_jobs)
+        fits = parallel(fit(p, *fold) for p in penalties for fold in self.folds)
+        parts = [fits[i * k : (i + 1) * k] for i in range(len(penalties))]
+        kept = [part[0] for part in parts]
+        if k > 1:
+            every = np.arange(len(self.task.x))
+            rounds = [round(float(np.mean([r for _, r in part]))) for part in parts]
+            kept = parallel(fit(p, every, None, r) for p, r in zip(penalties, rounds, strict=True))
+        held = [rows for _, rows in self.folds]
+        return {
+            p: self.task.judge(p, stage, [s for s, _ in part], held)
+            for p, (stage, _), part in zip(penalties, kept, parts, strict=True)
+        }
+
+
+def _towards(goal: Goal, found: Mapping[float, Fitted]) -> float | None:
+    """The penalty between the two neighbours that the goal lies between; None if near enough."""
+    best = found[0.0]
+
+    def may_cost_less(fit: Fitted) -> bool:
+        if goal.budget is not None:
+            return fit.cost > goal.budget
+        return fit.score >= best.score - goal.max_loss
+
+    if goal.budget is not None and any(
+        NEAR * goal.budget <= fit.cost <= goal.budget for fit in found.values()
+    ):
+        return None
+    turns = [(a, b) for a, b in pairwise(sorted(found))
+             if may_cost_less(found[a]) and not may_cost_less(found[b])]  # fmt: skip
+    return _between(*turns[-1], found) if turns else None
+
+
+def _widest(found: Mapping[float, Fitted], costs: FeatureCosts) -> float | None:
+    """The penalty in the widest gap between costs; None once all gaps are closed."""
+    prices = costs.alone[costs.alone > 0]
+    least = float(prices.min()) / 2.0 if len(prices) else 1.0
+
+    def height(penalty: float) -> float:
+        return math.log(max(found[penalty].cost, least))
+
+    gaps = sorted(((height(a) - height(b), a, b) for a, b in pairwise(sorted(found))), reverse=True)
+    for gap, a, b in gaps:
+        middle = _between(a, b, found)
+        if gap > 0 and middle is not None:
+            return middle
+    return None
+
+
+def _between(a: float, b: float, found: Mapping[float, Fitted]) -> float | None:
+    finite = [p for p in found if 0 < p < math.inf]
+    if not finite:
+        return None
+    if a == 0.0:
+        return min(finite) / STEP if min(finite) > SMALLEST else None
+    if math.isinf(b):
+        return max(finite) * STEP if max(finite) < LARGEST else None
+    return math.sqrt(a * b) if b > CLOSE * a else None

@@ -1,0 +1,221 @@
+"""How many examples of each class have each code of a column, at one node.
+
+Where a node has many rows for its range of codes they are counted into a histogram; else, which is
+most nodes of a deep tree on a column of many values, the few rows are sorted. Columns in which one
+code prevails are counted all at once from the entries that differ. Either way the result is the
+list of the codes that occur, ascending, with their class counts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+__all__ = ["WIDE", "clear_sparse", "count_sparse", "gather", "scratch", "sparse_tally", "tally"]
+
+WIDE = 4
+"""A histogram may have so many bins for each row."""
+
+SORTED = 14
+"""Bits of a row's place among the rows to be sorted: those are fewer than 65,536 / WIDE."""
+
+FEW = 16
+"""Up to so many rows are sorted by insertion."""
+
+
+@numba.njit(cache=True, nogil=True)
+def scratch(n_rows: int, most_codes: int, n_classes: int) -> Any:
+    """Get working arrays for trees of `n_rows` rows and columns of `most_codes` codes.
+
+    Returns
+    -------
+    tuple
+        Keys and sorted keys, histogram (zeros), and the result of :func:`tally`: codes, int32 of
+        shape (n_events,), and counts, int32 of shape (n_events, n_classes).
+    """
+    events = min(n_rows, most_codes) + 1  # a prevailing code may be found absent only at the end
+    keys = min(n_rows, 1 << SORTED)
+    return (
+        np.empty(keys, np.uint32),
+        np.empty(keys, np.uint32),
+        np.zeros(most_codes * n_classes, np.int32),
+        np.empty(events, np.int32),
+        np.empty((events, n_classes), np.int32),
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def gather(column: Any, rows: Any, code: Any) -> Any:
+    """Copy the codes of some rows of a column to `code`, and get the least and the largest."""
+    low = high = np.int32(column[rows[0]])
+    for i in range(len(rows)):
+        c = np.int32(column[rows[i]])
+        code[i] = c
+        low = min(low, c)
+        high = max(high, c)
+    return low, high
+
+
+@numba.njit(cache=True, nogil=True)
+def tally(code: Any, y: Any, weight: Any, low: int, high: int, n_classes: int, work: Any) -> int:
+    """Count a node's examples by code and class.
+
+    Parameters
+    ----------
+    code, y, weight : ndarray of int32, shape (n,)
+        Codes of the node's rows, their classes, and how often each was drawn.
+    low, high : int
+        Least and largest code.
+    n_classes : int
+    work : tuple
+        Of :func:`scratch`; its last two arrays receive the result.
+
+    Returns
+    -------
+    int
+        Number of distinct codes.
+    """
+    keys, spare, histogram, event_code, event_count = work
+    n = len(y)
+    width = high - low + 1
+    if width <= WIDE * n:
+        for i in range(n):
+            histogram[(code[i] - low) * n_classes + y[i]] += weight[i]
+        events = 0
+        for b in range(width):
+            some = np.int32(0)
+            for m in range(n_classes):
+                some |= histogram[b * n_classes + m]
+            if some:
+                event_code[events] = low + b
+                for m in range(n_classes):
+                    event_count[events, m] = histogram[b * n_classes + m]
+                    histogram[b * n_classes + m] = 0
+                events += 1
+        return events
+    for i in range(n):
+        keys[i] = np.uint32((code[i] - low) << SORTED | i)
+    ordered = _sort(keys, spare, n, width)
+    events, last = -1, np.int64(-1)
+    for j in range(n):
+        c = np.int64(ordered[j] >> SORTED)
+        i = ordered[j] & ((1 << SORTED) - 1)
+        if c != last:
+            last = c
+            events += 1
+            event_code[events] = c + low
+            for m in range(n_classes):
+                event_count[events, m] = 0
+        event_count[events, y[i]] += weight[i]
+    return events + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _sort(keys: Any, spare: Any, n: int, width: int) -> Any:
+    """Sort the first n keys by their code: by insertion, or digit by digit of eight bits."""
+    if n <= FEW:
+        for i in range(1, n):
+            key = keys[i]
+            j = i
+            while j > 0 and keys[j - 1] > key:
+                keys[j] = keys[j - 1]
+                j -= 1
+            keys[j] = key
+        return keys
+    ends = np.empty(256, np.int32)
+    shift = SORTED
+    while (width - 1) >> (shift - SORTED):
+        ends[:] = 0
+        for i in range(n):
+            ends[keys[i] >> shift & 255] += 1
+        place = np.int32(0)
+        for d in range(256):
+            count = ends[d]
+            ends[d] = place
+            place += count
+        for i in range(n):
+            d = keys[i] >> shift & 255
+            spare[ends[d]] = keys[i]
+            ends[d] += 1
+        keys, spare = spare, keys
+        shift += 8
+    return keys
+
+
+@numba.njit(cache=True, nogil=True)
+def count_sparse(
+    rows: Any, y: Any, weight: Any, entry_start: Any, entry_slot: Any, entry_feature: Any,
+    slots: Any, is_touched: Any, touched: Any,
+) -> int:  # fmt: skip
+    """Count the entries of some rows in all sparse columns at once.
+
+    Parameters
+    ----------
+    rows, y, weight : ndarray of int32, shape (n,)
+    entry_start, entry_slot, entry_feature
+        Of :class:`Sparse`.
+    slots : ndarray of int32, shape (n_slots, n_classes)
+        Zeros; receives the counts.
+    is_touched : ndarray of bool, shape (n_features,)
+        False; receives which columns have an entry.
+    touched : ndarray of int32, shape (n_features,)
+        Receives a list of them.
+
+    Returns
+    -------
+    int
+        Length of the list.
+    """
+    n_touched = 0
+    for i in range(len(rows)):
+        for e in range(entry_start[rows[i]], entry_start[rows[i] + 1]):
+            slots[entry_slot[e], y[i]] += weight[i]
+            k = entry_feature[e]
+            if not is_touched[k]:
+                is_touched[k] = True
+                touched[n_touched] = k
+                n_touched += 1
+    return n_touched
+
+
+@numba.njit(cache=True, nogil=True)
+def clear_sparse(offset: Any, slots: Any, is_touched: Any, touched: Any, n_touched: int) -> None:
+    """Set back to zero what :func:`count_sparse` has counted."""
+    for j in range(n_touched):
+        k = touched[j]
+        is_touched[k] = False
+        slots[offset[k] : offset[k + 1]] = 0
+
+
+@numba.njit(cache=True, nogil=True)
+def sparse_tally(
+    slots: Any, begin: int, end: int, common: int, whole: Any, event_code: Any, event_count: Any
+) -> int:
+    """List the codes of one sparse column; the common one has the examples that are left over.
+
+    Returns
+    -------
+    int
+        Number of distinct codes.
+    """
+    events = 0
+    for c in range(end - begin):
+        some = np.int32(0)
+        for m in range(len(whole)):
+            some |= slots[begin + c, m]
+        if c == common:
+            for m in range(len(whole)):
+                rest = whole[m]
+                for other in range(begin, end):
+                    rest -= slots[other, m]
+                event_count[events, m] = rest
+                some |= rest
+        else:
+            for m in range(len(whole)):
+                event_count[events, m] = slots[begin + c, m]
+        if some:
+            event_code[events] = c
+            events += 1
+    return events

@@ -1,0 +1,139 @@
+"""Nodes that no pruning seen so far tells apart, and purchases of the same such nodes.
+
+The masters of column generation need one row for them all: :mod:`.dantzig_wolfe`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_training.prune.problem import PruneProblem
+
+__all__ = ["Alike", "Rows"]
+
+Keep = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+class Alike:
+    """Classes of nodes: of the same tree, and kept by the same prunings.
+
+    Parameters
+    ----------
+    problem : PruneProblem
+
+    Attributes
+    ----------
+    tree : ndarray of intp, shape (n_nodes,)
+        Number of each node's tree.
+    members : list of ndarray of intp, one a tree
+        Its nodes, ascending.
+    """
+
+    def __init__(self, problem: PruneProblem) -> None:
+        self.problem = problem
+        n = problem.n_nodes
+        root = np.where(problem.parent < 0, np.arange(n), problem.parent)
+        while (root != root[root]).any():
+            root = root[root]
+        _, self.tree = np.unique(root, return_inverse=True)
+        order = np.argsort(self.tree, kind="stable")
+        self.members = np.split(order, np.flatnonzero(np.diff(self.tree[order])) + 1)
+        self._random = np.random.default_rng(0)
+        # a sum of random numbers stands for the set of prunings that keep a node
+        self._signature = np.zeros(n, np.uint64)
+
+    def add(self, kept: NDArray[np.intp]) -> None:
+        """Tell the nodes that a new pruning keeps from the others."""
+        self._signature[kept] += self._random.integers(1, 2**64, dtype=np.uint64)
+
+    def classes(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Class of each node, -1 where no pruning keeps it, and a first node of each class."""
+        salt = np.random.default_rng(1).integers(1, 2**64, len(self.members), dtype=np.uint64)
+        there = np.flatnonzero(self._signature)
+        _, first, inverse = np.unique(
+            self._signature[there] + salt[self.tree[there]], return_index=True, return_inverse=True
+        )
+        number = np.full(self.problem.n_nodes, -1)
+        number[there] = inverse
+        return number, there[first]
+
+    def rows(self) -> Rows:
+        """Merge nodes that no pruning tells apart, then purchases of the same nodes."""
+        problem = self.problem
+        number, node = self.classes()
+        n_rows = len(node)
+        column = np.repeat(np.arange(problem.n_columns), np.diff(problem.column_start))
+        use_row = number[problem.column_nodes]
+        live = (use_row >= 0) & (problem.column_price[column] > 0)
+        pair, which, count = np.unique(
+            column[live] * n_rows + use_row[live], return_inverse=True, return_counts=True
+        )
+        of, member = pair // max(n_rows, 1), pair % max(n_rows, 1)
+        name = np.random.default_rng(2).integers(1, 2**64, n_rows, dtype=np.uint64)
+        key = np.zeros(problem.n_columns, np.uint64)
+        np.add.at(key, of, name[member])
+        bought = np.unique(of)
+        _, chosen, group = np.unique(key[bought], return_index=True, return_inverse=True)
+        purchase = np.full(problem.n_columns, -1)
+        purchase[bought] = group
+        price = np.bincount(group, weights=problem.column_price[bought], minlength=len(chosen))
+        stands = np.zeros(problem.n_columns, np.bool_)
+        stands[bought[chosen]] = True
+        main = stands[of]
+        # rows of the master, sorted by purchase and member, and where each use finds its own
+        order = np.lexsort((member[main], purchase[of[main]]))
+        known = (purchase[of[main]] * n_rows + member[main])[order]
+        place = np.searchsorted(known, purchase[of] * n_rows + member)
+        part = problem.column_price[of] / (price[purchase[of]] * count)
+        return Rows(
+            number=number,
+            node=node,
+            purchase=purchase[of[main]][order],
+            member=member[main][order],
+            price=np.asarray(price, np.float64),
+            use=np.flatnonzero(live),
+            use_row=place[which],
+            use_part=part[which],
+            n_uses=len(live),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Merged rows of a master, and how their multipliers go back to the first uses.
+
+    Attributes
+    ----------
+    number : ndarray of intp, shape (n_nodes,)
+        Class of each node, -1 where no pruning keeps it.
+    node : ndarray of intp, shape (n_classes,)
+        A node of each class.
+    purchase, member : ndarray of intp, shape (n_rows,)
+        Which merged purchase, and which class of nodes, a row of the master couples.
+    price : ndarray of float64, shape (n_purchases,)
+    use, use_row : ndarray of intp, shape (n_live,)
+        First uses (indices of column_nodes) and their rows.
+    use_part : ndarray of float64, shape (n_live,)
+        Their parts of the rows' multipliers.
+    n_uses : int
+    """
+
+    number: NDArray[np.intp]
+    node: NDArray[np.intp]
+    purchase: NDArray[np.intp]
+    member: NDArray[np.intp]
+    price: Floats
+    use: NDArray[np.intp]
+    use_row: NDArray[np.intp]
+    use_part: Floats
+    n_uses: int
+
+    def spread(self, multipliers: Floats) -> Floats:
+        """Multipliers of all first uses, shape (len(column_nodes),)."""
+        beta = np.zeros(self.n_uses)
+        beta[self.use] = multipliers[self.use_row] * self.use_part
+        return beta

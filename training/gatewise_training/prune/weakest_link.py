@@ -1,0 +1,109 @@
+"""Trees that share nothing, pruned for every price of cost at once.
+
+Where each node has a price of its own, the best pruning at price ``lam`` keeps the nodes whose
+part of the tree still earns its price. Solutions are nested in ``lam``, and each node has one
+breakpoint: Breiman's weakest links (Classification and Regression Trees, 1984, chapter 3), found
+bottom up by merging each node with those below it that earn more per unit of price than it does, as
+pooling adjacent violators does on a line. O(n log n).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["breakpoints"]
+
+
+def breakpoints(
+    parent: NDArray[np.int32], profit: NDArray[np.float64], price: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Largest price of cost up to which each node stays.
+
+    Parameters
+    ----------
+    parent : ndarray of int32, shape (n_nodes,)
+        -1 at a root; parents come before their children.
+    profit, price : ndarray of float64, shape (n_nodes,)
+        What a node that stays earns and pays; prices at least 0.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_nodes,)
+        ``{h : breakpoint_h > lam}`` is the smallest optimal pruning at ``lam``. inf where a node
+        that earns something costs nothing; 0 where it earns nothing.
+
+    Examples
+    --------
+    A root that earns 1 for 2, above nodes that earn 3 for 2 and 1 for 4:
+
+    >>> breakpoints(np.array([-1, 0, 0], np.int32), np.array([1.0, 3, 1]), np.array([2.0, 2, 4]))
+    array([1.  , 1.  , 0.25])
+    """
+    return np.asarray(
+        _breakpoints(
+            np.ascontiguousarray(parent, np.int32),
+            np.array(profit, np.float64),
+            np.array(price, np.float64),
+        )
+    )
+
+
+@numba.njit(cache=True, nogil=True)
+def _ratio(profit: float, price: float) -> float:
+    if price > 0.0:
+        return profit / price
+    return np.inf if profit > 0.0 else 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def _meld(a: int, b: int, key: Any, left: Any, right: Any) -> int:
+    """Merge two skew heaps, the largest key on top; returns the top."""
+    top, last = -1, -1
+    while a >= 0 and b >= 0:
+        if key[a] < key[b]:
+            a, b = b, a
+        if last < 0:
+            top = a
+        else:
+            left[last] = a
+        last = a
+        rest = right[a]
+        right[a] = left[a]
+        a = rest
+    remaining = a if a >= 0 else b
+    if last < 0:
+        return remaining
+    left[last] = remaining
+    return top
+
+
+@numba.njit(cache=True, nogil=True)
+def _breakpoints(parent: Any, profit: Any, price: Any) -> Any:
+    n = len(parent)
+    key = np.empty(n)
+    below = np.full(n, -1, np.int32)  # heap of the blocks that hang below a node's block
+    left = np.full(n, -1, np.int32)
+    right = np.full(n, -1, np.int32)
+    merged = np.full(n, -1, np.int32)
+    for h in range(n - 1, -1, -1):
+        key[h] = _ratio(profit[h], price[h])
+        while below[h] >= 0 and key[below[h]] >= key[h]:
+            top = below[h]
+            below[h] = _meld(left[top], right[top], key, left, right)
+            left[top] = -1
+            right[top] = -1
+            below[h] = _meld(below[h], below[top], key, left, right)
+            profit[h] += profit[top]
+            price[h] += price[top]
+            key[h] = _ratio(profit[h], price[h])
+            merged[top] = h
+        if parent[h] >= 0:
+            below[parent[h]] = _meld(below[parent[h]], h, key, left, right)
+    for h in range(n):
+        if merged[h] >= 0:  # into a node above, which is done
+            key[h] = key[merged[h]]
+    return key
