@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from benchmarks.folds import Fold, Truth
 from benchmarks.record import Point
 from gatewise_training.acquisition import at_exits, exit_costs
 from gatewise_training.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
+from gatewise_training.tiers import cascade_costs
 
 __all__ = ["own_choice", "stage_bytes", "system_points"]
 
@@ -148,8 +149,13 @@ def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | 
 
 def stage_bytes(stage: Any) -> int:
     """Size of a stage's model as the flat arrays that it is."""
-    arrays = (getattr(stage.model, f.name) for f in fields(stage.model))
-    return sum(int(np.asarray(a).nbytes) for a in arrays if isinstance(a, np.ndarray))
+    return _array_bytes(stage.model)
+
+
+def _array_bytes(model: Any) -> int:
+    parts = [getattr(model, f.name) for f in fields(model)]
+    arrays = sum(p.nbytes for p in parts if isinstance(p, np.ndarray))
+    return arrays + sum(_array_bytes(p) for p in parts if is_dataclass(p))  # a learned stop score
 
 
 def _exit_costs(
@@ -164,6 +170,7 @@ def _exit_costs(
     if f0 is None:
         here = exit_costs(costs, bought)
         return here, here
-    asked, request = costs.mask(f0.features), system.cloud_prices_.of_offload(len(f0.features))
-    union = exit_costs(costs, bought, asked, request=request)
-    return union, exit_costs(costs, bought, asked, request=request, union=False)
+    asked, prices = costs.mask(f0.features), system.cloud_prices_
+    tiers = [stage.tier for stage in stages]
+    union = cascade_costs(costs, bought, asked, prices, tiers)
+    return union, cascade_costs(costs, bought, asked, prices, tiers, union=False)

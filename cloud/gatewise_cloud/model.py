@@ -100,7 +100,8 @@ class CloudModel:
         Raises
         ------
         BundleError
-            If the bundle cannot be read, or a hash does not hold.
+            If the bundle cannot be read, a hash does not hold, or stages are placed beyond the
+            device.
         ModelError
             If it has no cloud model, or onnxruntime does not load it.
         SelfTestError
@@ -111,6 +112,7 @@ class CloudModel:
         if not isinstance(bundle, Bundle):
             bundle = Bundle.open(bundle)
         manifest = bundle.manifest
+        manifest.check_on_device()
         graph = bundle.read(manifest.cloud.file) if manifest.cloud is not None else b""
         model = cls(manifest, graph, threads=threads)
         model._self_test(bundle)

@@ -66,7 +66,8 @@ class Device:
     Raises
     ------
     BundleError
-        If the bundle cannot be read or run.
+        If the bundle cannot be read or run, or places stages of the chain in force beyond the
+        device.
     SelfTestError
         If it computes otherwise here than where it was packed.
     InputError
@@ -93,6 +94,7 @@ class Device:
         self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.deadline_ms = check_positive("deadline_ms", deadline_ms)
         self.policy = policy
+        self.bundle.manifest.check_on_device()
         self._runner = StageRunner(self.bundle)
         self._plan = Plan.of(self.bundle.manifest)
         if policy not in get_args(Policy):

@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from gatewise_export.errors import BundleError
 from gatewise_training.kernel import SQUARINGS, KernelModel
 from gatewise_training.linear import LinearModel
+from gatewise_training.scored_model import PlainModel, ScoredModel
 from gatewise_training.stage import FlatModel
 from gatewise_training.trees import TreeEnsemble
 
@@ -31,6 +32,8 @@ KERNEL = ("Sub", "Mul", "Unsqueeze", "Sub", "Mul", "CumSum", "Gather", "Mul", "A
 KERNELS = tuple(KERNEL + form[2:] for form in LINEAR)
 CONSTANT = ("ReduceSum", "Add")
 TREES = ("TreeEnsembleRegressor",)
+STOP = ("Concat", "TreeEnsembleRegressor", "Add", "Concat")
+OWN_SCORES = (("Abs",), ("TopK", "Gather", "Gather", "Sub"))
 
 
 def read_flat(content: bytes) -> FlatModel:
@@ -49,21 +52,34 @@ def read_flat(content: bytes) -> FlatModel:
     try:
         graph = onnx.load_model_from_string(content).graph
         forms = tuple(node.op_type for node in graph.node)
-        if forms == TREES:
-            return _trees(graph)
-        if forms in KERNELS:
-            return _kernel(graph)
-        if forms in LINEAR or forms == CONSTANT:
-            return _linear(graph, constant=forms == CONSTANT)
+        n_features = graph.input[0].type.tensor_type.shape.dim[1].dim_value
+        for own in OWN_SCORES:
+            if forms[-len(own + STOP) :] == own + STOP:
+                model = _plain(graph, forms[: -len(own + STOP)], n_features)
+                wide = n_features + model.n_outputs + 1
+                return ScoredModel(model, _trees(graph.node[-3], wide))
+        return _plain(graph, forms, n_features)
+    except BundleError:
+        raise
     except (KeyError, IndexError, ValueError, TypeError) as error:
         raise BundleError(f"a graph with flat arrays that do not fit together: {error}") from error
     except Exception as error:  # protobuf's DecodeError is not public
         raise BundleError(f"a graph that is not an ONNX file: {error}") from error
+
+
+def _plain(graph: onnx.GraphProto, forms: tuple[str, ...], n_features: int) -> PlainModel:
+    """Read the classifier that a graph's first nodes, of these forms, make."""
+    if forms == TREES:
+        return _trees(graph.node[0], n_features)
+    if forms in KERNELS:
+        return _kernel(graph)
+    if forms in LINEAR or forms == CONSTANT:
+        return _linear(graph, constant=forms == CONSTANT)
     raise BundleError("a graph of another form than Gatewise writes: it cannot be read back")
 
 
-def _trees(graph: onnx.GraphProto) -> TreeEnsemble:
-    node: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in graph.node[0].attribute}
+def _trees(written: onnx.NodeProto, n_features: int) -> TreeEnsemble:
+    node: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in written.attribute}
     tree = np.array(node["nodes_treeids"], np.int64)
     number = np.array(node["nodes_nodeids"], np.int64)
     roots = np.flatnonzero(number == 0)
@@ -89,7 +105,7 @@ def _trees(graph: onnx.GraphProto) -> TreeEnsemble:
         roots=roots.astype(np.int32),
         output=np.full(len(roots), -1, np.int32),
         base=np.array(node["base_values"], np.float32),
-        n_features=graph.input[0].type.tensor_type.shape.dim[1].dim_value,
+        n_features=n_features,
     )
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_export.errors import BundleError
 from gatewise_export.manifest_specs import (
     ClassLabel,
     CloudKind,
@@ -35,6 +36,7 @@ from gatewise_export.strict import Field
 from gatewise_training.acquisition import Bought, exit_costs
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import Link
+from gatewise_training.tiers import Tier, cascade_costs
 
 __all__ = [
     "SCHEMA_VERSION",
@@ -122,6 +124,27 @@ class Manifest:
         return tuple(self.every_stage[s] for s in self.chains[self.active_point.chain])
 
     @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Where the stages of the chain in force run."""
+        return tuple(stage.tier for stage in self.stages)
+
+    def check_on_device(self) -> None:
+        """Refuse a chain in force that a device and a cloud worker alone cannot run.
+
+        Raises
+        ------
+        BundleError
+            If a stage of it runs on a gateway or in the cloud: nothing here runs those yet.
+        """
+        for number, tier in enumerate(self.tiers):
+            if tier != "device":
+                where = "on a gateway" if tier == "gateway" else "in the cloud"
+                raise BundleError(
+                    f"stage {number} of the bundle is placed {where}, and nothing runs stages "
+                    "there yet; train with tiers=None"
+                )
+
+    @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of an instance."""
         return tuple(f.name for f in self.features)
@@ -171,8 +194,7 @@ class Manifest:
             bought = [self.buys(s) for s in range(len(self.stages))]
         if self.cloud is None:
             return exit_costs(costs, bought)[:-1]
-        request = self.prices.of_offload(len(asked))
-        return exit_costs(costs, bought, costs.mask(asked), request=request)
+        return cascade_costs(costs, bought, costs.mask(asked), self.prices, self.tiers)
 
     def buys(self, stage: int, columns: Bought | None = None) -> Bought:
         """Features that a stage of the chain in force buys.

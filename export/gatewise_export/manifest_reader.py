@@ -21,11 +21,11 @@ from gatewise_export.manifest_specs import (
     OperatingPointSpec,
     StageKind,
     StageSpec,
-    Tier,
 )
 from gatewise_export.strict import Field
 from gatewise_training.costs import CloudPrices
 from gatewise_training.decision import ALWAYS_STOP, Link, Score
+from gatewise_training.tiers import TIERS, in_order
 
 __all__ = ["MANIFEST", "MOST_BYTES", "SAMPLE", "read_manifest"]
 
@@ -35,7 +35,6 @@ SAMPLE = "sample.npz"
 LINKS: tuple[Link, ...] = ("sigmoid", "softmax", "identity")
 SCORES: tuple[Score, ...] = ("margin", "column")
 STAGE_KINDS: tuple[StageKind, ...] = ("graph", "lazy")
-TIERS: tuple[Tier, ...] = ("device", "gateway", "cloud")
 CLOUD_KINDS: tuple[CloudKind, ...] = ("margins", "classifier")
 MISSING: tuple[Missing, ...] = ("allowed", "refused")
 
@@ -83,6 +82,7 @@ def read_manifest(document: Field) -> Manifest:
     cloud_field = document.get("cloud")
     cloud = None if cloud_field is None else _cloud(cloud_field, names, files)
     chains = _chains(document.get("chains"), len(stages))
+    _tiers(document["stages"], stages, chains, cloud is not None)
     points = tuple(
         _point(f, chains, cloud is not None)
         for f in document["operating_points"].items(1, MOST_POINTS)
@@ -163,8 +163,12 @@ def _groups_and_features(
 
 def _prices(field: Field) -> CloudPrices:
     keys = ("request", "byte", "evaluation")
-    field.keys(keys)
-    return CloudPrices(**{k: field[k].number(0.0, LARGEST) for k in keys})
+    field.keys(keys, ("gateway",))
+    gateway = field.get("gateway")
+    return CloudPrices(
+        **{k: field[k].number(0.0, LARGEST) for k in keys},
+        gateway=0.0 if gateway is None else gateway.number(0.0, LARGEST),
+    )
 
 
 def _stage(field: Field, features: set[str], files: dict[str, FileSpec], classes: int) -> StageSpec:
@@ -213,6 +217,27 @@ def _chains(field: Field | None, n_stages: int) -> tuple[tuple[int, ...], ...]:
     if idle:
         field.fail(f"stage {min(idle)} is in no chain")
     return tuple(chains)
+
+
+def _tiers(
+    field: Field,
+    stages: tuple[StageSpec, ...],
+    chains: tuple[tuple[int, ...], ...],
+    cloud: bool,
+) -> None:
+    """Check that chains start on the device and never come back to it."""
+    for number, (item, stage) in enumerate(zip(field.items(1, MOST_STAGES), stages, strict=True)):
+        if stage.tier != "device" and not cloud:
+            item["tier"].fail("must be 'device': there is no cloud model")
+        if stage.tier != "device" and stage.kind == "lazy":
+            item["tier"].fail("must be 'device': a lazy stage asks the device's sensors")
+        for chain in chains:
+            upto = chain[: chain.index(number) + 1] if number in chain else ()
+            if not in_order([stages[s].tier for s in upto]):
+                item["tier"].fail(
+                    f"{stage.tier!r} cannot follow {[stages[s].tier for s in upto[:-1]]}: a chain "
+                    "starts on the device and goes on to a gateway, then to the cloud"
+                )
 
 
 def _point(field: Field, chains: tuple[tuple[int, ...], ...], cloud: bool) -> OperatingPointSpec:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from gatewise_training.decision import Link, Score
+from gatewise_training.tiers import Tier
 
 __all__ = [
     "ClassLabel",
@@ -24,7 +25,6 @@ __all__ = [
 ClassLabel = int | float | str | bool
 Missing = Literal["allowed", "refused"]
 StageKind = Literal["graph", "lazy"]
-Tier = Literal["device", "gateway", "cloud"]
 CloudKind = Literal["margins", "classifier"]
 
 
@@ -68,6 +68,7 @@ class StageSpec:
     carry : tuple of int
         Earlier stages whose outputs are further inputs; none in this version.
     tier : {"device", "gateway", "cloud"}
+        Where the stage runs; what that costs tells :mod:`gatewise_training.tiers`.
     """
 
     file: str

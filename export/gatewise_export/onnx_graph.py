@@ -11,6 +11,8 @@ and as fast as can be (:func:`gatewise_export.friendly.to_onnx` adds them for ot
   :meth:`LinearModel.margins` does; ``Gemm`` adds in an order of its own.
 - Kernel machines add squared gaps feature by feature, then landmark by landmark, with
   ``CumSum`` too; division and squarings are rounded alike everywhere.
+- A learned stop score is a second ``TreeEnsembleRegressor`` behind the first model. It reads the
+  inputs, the margins and the margins' own stop score, and corrects the latter.
 
 ai.onnx.ml is at version 3: skl2onnx and onnxruntime on devices know no later one alike.
 """
@@ -28,6 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from gatewise_training import __version__
 from gatewise_training.kernel import SQUARINGS, KernelModel
 from gatewise_training.linear import LinearModel
+from gatewise_training.scored_model import PlainModel, ScoredModel
 from gatewise_training.stage import FlatModel
 from gatewise_training.trees import TreeEnsemble
 
@@ -35,6 +38,7 @@ __all__ = ["INPUT", "MARGINS", "ML_DOMAIN", "Parts", "constant", "flat_graph", "
 
 INPUT = "x"
 MARGINS = "margins"
+OWN = "own_margins"
 ML_DOMAIN = "ai.onnx.ml"
 OPSET = 17
 ML_OPSET = 3
@@ -49,7 +53,7 @@ def flat_graph(model: FlatModel) -> onnx.ModelProto:
 
     Parameters
     ----------
-    model : TreeEnsemble, LinearModel or KernelModel
+    model : TreeEnsemble, LinearModel, KernelModel or ScoredModel
 
     Returns
     -------
@@ -66,14 +70,44 @@ def flat_graph(model: FlatModel) -> onnx.ModelProto:
     """
     if model.n_features == 0:
         parts = _constant_nodes(model.margins(np.zeros((1, 0), np.float32))[0])
-    elif isinstance(model, TreeEnsemble):
-        parts = _tree_nodes(model)
-    elif isinstance(model, KernelModel):
-        parts = _kernel_nodes(model)
+    elif isinstance(model, ScoredModel):
+        parts = _scored_nodes(model)
     else:
-        parts = _linear_nodes(model)
+        parts = _plain_nodes(model)
     outputs = [tensor(MARGINS, TensorProto.FLOAT, "n", model.n_outputs)]
     return model_of(parts, model.n_features, outputs)
+
+
+def _plain_nodes(model: PlainModel) -> Parts:
+    """From ``x`` to ``margins`` without a learned stop score."""
+    if isinstance(model, TreeEnsemble):
+        return _tree_nodes(model)
+    return _kernel_nodes(model) if isinstance(model, KernelModel) else _linear_nodes(model)
+
+
+def _scored_nodes(model: ScoredModel) -> Parts:
+    """The classifier, its own stop score, the trees that correct it, and all side by side."""
+    nodes, constants = _plain_nodes(model.model)
+    nodes[-1].output[:] = [OWN]
+    if model.model.n_outputs == 1:
+        nodes.append(helper.make_node("Abs", [OWN], ["own_score"]))
+    else:
+        constants += [constant(n, np.array([k])) for n, k in (("two", 2), ("top", 0), ("next", 1))]
+        nodes += [
+            helper.make_node("TopK", [OWN, "two"], ["best_two", "places"], axis=1),
+            helper.make_node("Gather", ["best_two", "top"], ["largest"], axis=1),
+            helper.make_node("Gather", ["best_two", "next"], ["second_largest"], axis=1),
+            helper.make_node("Sub", ["largest", "second_largest"], ["own_score"]),
+        ]
+    (stop,), _ = _tree_nodes(model.stop)
+    stop.input[:], stop.output[:], stop.name = ["score_inputs"], ["correction"], "stop_trees"
+    nodes += [
+        helper.make_node("Concat", [INPUT, OWN, "own_score"], ["score_inputs"], axis=1),
+        stop,
+        helper.make_node("Add", ["own_score", "correction"], ["stop_score"]),
+        helper.make_node("Concat", [OWN, "stop_score"], [MARGINS], axis=1),
+    ]
+    return nodes, constants
 
 
 def _constant_nodes(margins: NDArray[np.float32]) -> Parts:

@@ -238,6 +238,7 @@ def _manifest(
             link=stage.link,
             score=stage.score,
             outputs=stage.model.n_outputs,
+            tier=stage.tier,
         )
         for i, stage in enumerate(stages)
     )

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from gatewise_training.acquisition import Bought, at_exits, exit_costs
 from gatewise_training.calibration import Calibration, hold_back
@@ -37,6 +38,7 @@ from gatewise_training.high_cost import HighCostModel
 from gatewise_training.resampling import Resampling
 from gatewise_training.stage import Stage
 from gatewise_training.thresholds import ChainRecord, frontier_points
+from gatewise_training.tiers import Tier
 
 __all__ = ["Budgeted", "Chain", "Problem"]
 
@@ -187,7 +189,9 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
             seed=seed,
             cross=self._cross_fits,
         )
-        with progress(f"fit {type(self).__name__}", quiet=not self.verbose) as report:
+        title = f"fit {type(self).__name__}"
+        # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
+        with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
             problem = Problem(
                 plan, len(table.classes), self.feature_costs_, seed, self.n_jobs, report
             )
@@ -206,6 +210,8 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         plan, f0 = problem.plan, problem.high_cost_model
         y, weight, said = plan.y[plan.held], plan.weight[plan.held], problem.high_cost_labels
         x_held = plan.x[plan.held]
+        if said is None:  # without a high-cost model, the dearest chain's last word
+            said = labels(split(chains[-1].held_outputs[-1], chains[-1].stages[-1].score)[0])
         records = [
             self._record(c.stages, c.held_outputs, c.bought(x_held), y, weight, said)
             for c in chains
@@ -223,7 +229,7 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         if certifying is not None:
             kept = list(range(len(chains)))  # certifying may come to need any of them
             x, y, weight = certifying.x, certifying.y, certifying.weight
-            said = None if f0 is None else f0.labels(x)
+            said = labels(chains[-1].stages[-1].run(x)[0]) if f0 is None else f0.labels(x)
             unseen = [
                 self._record(
                     c.stages,
@@ -249,21 +255,24 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         bought: Sequence[Bought],
         y: NDArray[np.int64],
         weight: NDArray[np.float64],
-        cloud: NDArray[np.int64] | None,
+        reference: NDArray[np.int64],
     ) -> ChainRecord:
-        """What a chain does on rows whose labels are known."""
+        """What a chain does on rows whose labels are known, beside the reference's answers."""
         parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
         said = [labels(margins) for margins, _ in parts]
-        right = [answer == y for answer in (*said, said[-1] if cloud is None else cloud)]
+        right = [answer == y for answer in (*said, reference)]
+        tiers = [stage.tier for stage in stages]
         return ChainRecord(
             scores=np.stack([score for _, score in parts]),
             correct=np.stack(right).astype(np.float64),
-            exit_costs=self._exit_costs(bought),
-            cost_limits=self._exit_costs([s.at_most(self.n_features_in_) for s in stages]),
+            exit_costs=self._exit_costs(bought, tiers=tiers),
+            cost_limits=self._exit_costs(
+                [s.at_most(self.n_features_in_) for s in stages], tiers=tiers
+            ),
             weights=weight / weight.mean(),
-            has_cloud=cloud is not None,
-            trees=tuple(stage.n_trees for stage in stages),
-            nbytes=tuple(stage.nbytes for stage in stages),
+            has_cloud=self.high_cost_model_ is not None,
+            trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
+            nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
         )
 
     def _check_settings(self) -> None:
@@ -284,11 +293,16 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         return self.calibration_.certify(self.frontier_, **wanted)
 
     def _exit_costs(
-        self, bought: Sequence[Bought], accounting: str = "union"
+        self,
+        bought: Sequence[Bought],
+        accounting: str = "union",
+        *,
+        tiers: Sequence[Tier] = (),
     ) -> NDArray[np.float64]:
         """Cost of leaving at each stage and, last, of leaving none.
 
-        For all rows alike, or where a stage buys node by node for each of them.
+        For all rows alike, or where a stage buys node by node for each of them. `tiers` are the
+        stages'; without a high-cost model all are on the device.
         """
         return exit_costs(self.feature_costs_, bought)
 
@@ -363,7 +377,8 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
         x = self._rows(X)
         bought = [stage.bought(x) for stage in self.stages_]
-        return at_exits(self._exit_costs(bought, accounting), self._route(x)[0])
+        tiers = [stage.tier for stage in self.stages_]
+        return at_exits(self._exit_costs(bought, accounting, tiers=tiers), self._route(x)[0])
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.

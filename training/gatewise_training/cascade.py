@@ -11,12 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise_training.acquisition import Bought, exit_costs
+from gatewise_training.acquisition import Bought
 from gatewise_training.budgeted import Budgeted, Problem
 from gatewise_training.costs import CloudPrices
 from gatewise_training.errors import InputError
 from gatewise_training.frontier import OperatingPoint
 from gatewise_training.high_cost import HighCostModel, train_high_cost_model
+from gatewise_training.tiers import Tier, cascade_costs
 
 __all__ = ["Cascade"]
 
@@ -63,15 +64,20 @@ class Cascade(Budgeted):
         return super()._pick()
 
     def _exit_costs(
-        self, bought: Sequence[Bought], accounting: str = "union"
+        self,
+        bought: Sequence[Bought],
+        accounting: str = "union",
+        *,
+        tiers: Sequence[Tier] = (),
     ) -> NDArray[np.float64]:
         """Cost of leaving at each stage and, last, of an offloaded instance."""
         costs, f0 = self.feature_costs_, self.high_cost_model_
-        return exit_costs(
+        return cascade_costs(
             costs,
             bought,
             costs.mask(f0.features),
-            request=self.cloud_prices_.of_offload(len(f0.features)),
+            self.cloud_prices_,
+            tiers,
             union=accounting == "union",
         )
 

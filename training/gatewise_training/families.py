@@ -25,7 +25,8 @@ from gatewise_training.decision import Link
 from gatewise_training.kernel import fit_kernel
 from gatewise_training.linear import LinearModel
 from gatewise_training.resampling import Resampling, Rows, cross_fit
-from gatewise_training.stage import FlatModel, Stage
+from gatewise_training.scored_model import PlainModel, ScoredModel
+from gatewise_training.stage import Stage
 from gatewise_training.trees import NODE_BYTES, TreeEnsemble
 
 __all__ = ["FAMILIES", "Bounds", "families_for", "family_of", "judged_stage"]
@@ -102,7 +103,7 @@ class _Task:
         return self.plan.weight[self.rows]
 
 
-_Fitted = tuple[FlatModel, Link, int]
+_Fitted = tuple[PlainModel, Link, int]
 
 
 def _boosting(task: _Task) -> _Fitted:
@@ -259,9 +260,10 @@ def judged_stage(
 
 def family_of(stage: Stage) -> str:
     """Name of the family that a stage's model is of."""
-    if isinstance(stage.model, TreeEnsemble):
+    model = stage.model.model if isinstance(stage.model, ScoredModel) else stage.model
+    if isinstance(model, TreeEnsemble):
         return "extra-trees" if stage.link == "identity" else "boosting"
-    return "linear" if isinstance(stage.model, LinearModel) else "svm"
+    return "linear" if isinstance(model, LinearModel) else "svm"
 
 
 def _all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:

@@ -28,7 +28,10 @@ class CloudPrices:
     ----------
     request, byte, evaluation : float, default 0
         Price of a request, of a byte sent up (:func:`request_bytes`), of one evaluation of
-        the high-cost model.
+        the high-cost model. Request and bytes are the device's, paid once whoever answers.
+    gateway : float, default 0
+        Price of a gateway's work on an instance, where stages run on one
+        (:mod:`gatewise_training.tiers`), whether it answers or passes the instance on.
 
     Raises
     ------
@@ -44,14 +47,19 @@ class CloudPrices:
     request: float = 0.0
     byte: float = 0.0
     evaluation: float = 0.0
+    gateway: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("request", "byte", "evaluation"):
+        for name in ("request", "byte", "evaluation", "gateway"):
             check_price(f"cloud price {name!r}", getattr(self, name))
 
     def of_offload(self, n_features: int) -> float:
         """Price of sending one instance with `n_features` float32 values to the cloud."""
         return self.request + self.evaluation + self.byte * request_bytes(n_features)
+
+    def of_message(self, n_features: int) -> float:
+        """Price of sending them, without the high-cost model's answer."""
+        return self.request + self.byte * request_bytes(n_features)
 
 
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:

@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from gatewise_training.acquisition import Acquisition, Bought
 from gatewise_training.decision import Link, Score, split
 from gatewise_training.errors import InputError
-from gatewise_training.kernel import KernelModel
-from gatewise_training.linear import LinearModel
+from gatewise_training.scored_model import PlainModel, ScoredModel
+from gatewise_training.tiers import Tier
 from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["FlatModel", "Stage"]
 
-FlatModel = TreeEnsemble | LinearModel | KernelModel
+FlatModel = PlainModel | ScoredModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +25,7 @@ class Stage:
 
     Attributes
     ----------
-    model : TreeEnsemble, LinearModel or KernelModel
+    model : TreeEnsemble, LinearModel, KernelModel or ScoredModel
         Reads a float32 matrix of the stage's features.
     features : ndarray of intp, shape (n_inputs,)
         Which columns of the instance those are, in the model's order.
@@ -36,6 +36,8 @@ class Stage:
     acquisition : {"stage", "node"}
         Whether a row that visits the stage buys all its features, or only those on the paths
         that it takes through the stage's trees.
+    tier : {"device", "gateway", "cloud"}
+        Where it runs. Beyond the device its features come with the request, so it buys by stage.
     """
 
     model: FlatModel
@@ -43,15 +45,20 @@ class Stage:
     link: Link
     score: Score = "margin"
     acquisition: Acquisition = "stage"
+    tier: Tier = "device"
 
     def __post_init__(self) -> None:
         if self.acquisition == "node" and not isinstance(self.model, TreeEnsemble):
             raise InputError("only a stage of trees can buy node by node")
+        if self.acquisition == "node" and not self.on_device:
+            raise InputError("only on the device can a stage buy node by node")
+        if isinstance(self.model, ScoredModel) and self.score != "column":
+            raise InputError("a model with a stop score of its own needs score='column'")
 
     @classmethod
     def of(
         cls,
-        model: FlatModel,
+        model: PlainModel,
         link: Link,
         score: Score = "margin",
         acquisition: Acquisition = "stage",
@@ -67,8 +74,13 @@ class Stage:
 
     @property
     def n_trees(self) -> int:
-        """Trees that one decision of the stage evaluates; 0 for other models."""
-        return self.model.n_trees if isinstance(self.model, TreeEnsemble) else 0
+        """Trees that one decision of the stage evaluates; 0 for models without any."""
+        return self.model.n_trees if isinstance(self.model, TreeEnsemble | ScoredModel) else 0
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the device itself runs it."""
+        return self.tier == "device"
 
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Outputs of the stage for whole instances.

@@ -6,7 +6,8 @@ of several model families answers if its margin is wide enough, else the next st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +24,9 @@ from gatewise_training.families import FAMILIES, Bounds, families_for, family_of
 from gatewise_training.forward import forward_sets, purchases
 from gatewise_training.lazy_stages import lazy_chain
 from gatewise_training.selection import nested_sets
+from gatewise_training.stage import Stage
+from gatewise_training.stop_scores import with_stop_scores
+from gatewise_training.tiers import Tier, place
 
 __all__ = ["StagedCascade"]
 
@@ -62,6 +66,14 @@ class StagedCascade(Cascade):
         Whether an instance that visits a stage buys all features of the stage, or node by node
         those on the paths that it takes through the stage's trees. The second is cheaper, and
         takes boosted trees only (`families` and `effort` have no say).
+    stop : {"margin", "learned", "auto"}
+        What a stage stops by: its margin; a score learned on judging rows, for the stages whose
+        margin leaves something to learn (:mod:`gatewise_training.stop_scores`); or whichever is
+        better at an operating point. A learned score reads what the stage has paid for anyway.
+    tiers : sequence or mapping, optional
+        Where stages run. A sequence names the tier of each, "device", "gateway" or "cloud", in
+        this order; stages behind its end run where the last one does. A mapping says how many
+        run on each tier: ``{"device": 3, "gateway": None}``. All on the device by default.
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 judging rows.
     effort : {"normal", "low", "high"}
@@ -72,7 +84,8 @@ class StagedCascade(Cascade):
         extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
         boosting alone competes.
     max_stage_bytes, max_trees : int, optional
-        Bounds of a small device: size of a stage's flat arrays, and its trees.
+        Bounds of a small device: size of a stage's flat arrays, and its trees; those of a learned
+        stop score count. They hold on every tier.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting serves.
     random_state : int, RandomState or None
@@ -92,6 +105,13 @@ class StagedCascade(Cascade):
     -----
     Each stage stops where its margin clears a threshold. Thresholds are tuned jointly for the
     exact mean cost, along the whole frontier (:mod:`gatewise_training.thresholds`).
+
+    An instance leaves the device in one request, whoever answers it then. It pays for the features
+    that the request carries (those of all stages beyond the device and of the high-cost model),
+    the request and its bytes; where stages run on a gateway, the price of its work; and the
+    cloud's evaluation only if the high-cost model answers
+    (:func:`gatewise_training.tiers.cascade_costs`). ``offload`` tells of the high-cost model
+    alone. The frontier's bytes and trees are those on the device.
 
     Examples
     --------
@@ -114,6 +134,8 @@ class StagedCascade(Cascade):
         offload_rate: float | None = None,
         guarantee: float | None = None,
         acquisition: Acquisition = "stage",
+        stop: Literal["margin", "learned", "auto"] = "margin",
+        tiers: Sequence[Tier] | Mapping[Tier, int | None] | None = None,
         n_stages: int = 10,
         effort: Literal["low", "normal", "high"] = "normal",
         max_stage_bytes: int | None = None,
@@ -132,6 +154,8 @@ class StagedCascade(Cascade):
         self.offload_rate = offload_rate
         self.guarantee = guarantee
         self.acquisition = acquisition
+        self.stop = stop
+        self.tiers = tiers
         self.n_stages = n_stages
         self.effort = effort
         self.families = families
@@ -153,7 +177,7 @@ class StagedCascade(Cascade):
             chain = lazy_chain(problem, n_stages=self._most_stages(problem), bounds=bounds)
             if chain is None:
                 raise InputError("no stage that buys node by node is worth its price or fits")
-            return [chain]
+            return self._placed([chain])
         ladders = self._ladders(problem)
         contest = Contest(
             problem.plan,
@@ -177,7 +201,24 @@ class StagedCascade(Cascade):
             steps = [best[s] for s in (tuple(c.tolist()) for c in ladder) if s in best]
             if steps:
                 chains.append(_chain(steps))
-        return chains
+        if self.stop != "margin":
+            problem.report(1, 1, "stop scores")
+            learned = with_stop_scores(chains, problem, bounds)
+            kept = chains if self.stop == "auto" else []
+            better = zip(chains, learned, strict=True)
+            chains = [*kept, *(new or old for old, new in better if new or not kept)]
+        return self._placed(chains)
+
+    def _placed(self, chains: Sequence[Chain]) -> list[Chain]:
+        """Put the stages where they run; a stage of several chains stays one on each tier."""
+        known: dict[tuple[Stage, Tier], Stage] = {}
+        placed = []
+        for chain in chains:
+            pairs = list(zip(chain.stages, place(self.tiers, len(chain.stages)), strict=True))
+            for stage, tier in pairs:
+                known.setdefault((stage, tier), _at(stage, tier))
+            placed.append(_with_stages(chain, tuple(known[pair] for pair in pairs)))
+        return placed
 
     def _tried(self, n_rows: int) -> tuple[str, ...]:
         """Families that compete: those asked for, less those that NaN would break."""
@@ -214,6 +255,13 @@ class StagedCascade(Cascade):
         super()._check_settings()
         if self.acquisition not in ("stage", "node"):
             raise InputError(f"acquisition must be 'stage' or 'node', not {self.acquisition!r}")
+        if self.stop not in ("margin", "learned", "auto"):
+            raise InputError(f"stop must be 'margin', 'learned' or 'auto', not {self.stop!r}")
+        if self.stop == "learned" and self.acquisition == "node":
+            raise InputError(
+                "a learned stop score needs acquisition='stage': it reads all features"
+            )
+        place(self.tiers, 1)
         if self.effort not in PROBES:
             raise InputError(f"effort must be one of {list(PROBES)}, not {self.effort!r}")
         if self.n_stages < 1:
@@ -230,3 +278,20 @@ class StagedCascade(Cascade):
 
 def _chain(steps: Sequence[Winner]) -> Chain:
     return Chain(tuple(w.stage for w in steps), tuple(w.held_outputs for w in steps))
+
+
+def _at(stage: Stage, tier: Tier) -> Stage:
+    """The stage on a tier; beyond the device its features come with the request, all of them."""
+    return stage if tier == stage.tier else replace(stage, tier=tier, acquisition="stage")
+
+
+def _with_stages(chain: Chain, stages: tuple[Stage, ...]) -> Chain:
+    """The same chain of stages that run elsewhere: beyond the device all rows buy alike."""
+    bought = chain.held_bought
+    if bought is not None:
+        n = bought[0].shape[-1]
+        bought = tuple(
+            mask if stage.on_device else stage.at_most(n)
+            for mask, stage in zip(bought, stages, strict=True)
+        )
+    return replace(chain, stages=stages, held_bought=bought)

@@ -50,7 +50,7 @@ class ChainRecord:
         Stop scores; NaN goes on.
     correct : ndarray of float64, shape (n_stages + 1, n)
         1 where the stage's answer is right; the last row is the high-cost model's. Without
-        one, the last row repeats the last stage's.
+        one, it is the reference's, which losses are measured against and no row is sent to.
     exit_costs : ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
         Cost of an instance that leaves at each stage, and of an offloaded one: the same for all
         rows, or a row's own where it buys node by node.

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from gatewise_training.budgeted import MAX_LOSS, SLACK
 from gatewise_training.cegb.growth import Order, TreeGrowth
@@ -147,7 +148,9 @@ class Scored(CostEfficient, BaseEstimator):
     ) -> None:
         """Fit at all penalties; keep the models that reach the frontier."""
         self.feature_costs_ = self._named_costs()
-        with progress(f"fit {type(self).__name__}", quiet=not self.verbose) as report:
+        title = f"fit {type(self).__name__}"
+        # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
+        with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
             fits = self._sweep(x, target, folds, self.feature_costs_, seed, report)
         points = [
             OperatingPoint(
