@@ -222,6 +222,35 @@ def test_samples_are_drawn_by_weight():
     assert counts[1] / counts.sum() == pytest.approx(share, abs=0.02)
 
 
+def test_judged_outputs_are_the_stages_own():
+    """What validation rows were judged by is what the kept model says of them, to the bit."""
+    X, y, X_val, y_val = data(load_wine)
+    for voting in ("mean", "majority"):
+        system = BudgetForest(n_estimators=12, alpha=0.0, voting=voting, random_state=0)
+        system.fit(X, y, validation=(X_val, y_val))
+        for point in system.frontier_.points:
+            there = system.at(budget=point.cost)
+            assert there.score(X_val, y_val) == pytest.approx(there.operating_point_.accuracy)
+            assert there.cost(X_val).mean() == pytest.approx(there.operating_point_.cost)
+
+
+def test_a_higher_alpha_gives_shallower_trees():
+    X, y, *_ = data()
+    depths = []
+    for alpha in (0.0, 4.0, 20.0):
+        system = BudgetForest(alpha=alpha, n_estimators=5, max_loss=0.0, random_state=0)
+        depths.append(system.fit(X, y).grown_[-1][0].depth(X).mean())
+    assert depths[0] > depths[1] > depths[2] > 0
+
+
+def test_a_guarantee_is_kept_apart():
+    X, y, *_ = data()
+    system = BudgetForest(budget=4.0, guarantee=0.9, alpha=0.0, n_estimators=5, random_state=0)
+    point = system.fit(X, y).operating_point_
+    assert point.guarantee is not None
+    assert system.forest_.n_trees == system.stages_[0].n_trees
+
+
 @pytest.mark.parametrize(
     ("settings", "word"),
     [

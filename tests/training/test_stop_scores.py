@@ -108,6 +108,25 @@ def test_random_errors_cannot_be_learned():
     assert with_stop_scores([chain], task, Bounds()) == [None]
 
 
+def test_rows_of_one_person_do_not_tell_on_each_other():
+    """Some persons' labels are turned: foreseeable only for who has seen the person."""
+    x, y = rows(1500, 3, noise=False)
+    rng = np.random.default_rng(4)
+    person = np.repeat(np.arange(20), 100)
+    x_held, y_held = rows(2000, 5, noise=False)
+    x_held[:, 1:] = rng.normal(size=(20, K - 1))[person] + 0.01 * x_held[:, 1:]
+    y_held = np.where((person % 4 == 1) & (rng.random(2000) < 0.8), 1 - y_held, y_held)
+    mixed = rng.permutation(2000)
+    found = []
+    for order in (np.arange(2000), mixed):
+        held = (x_held[order], y_held[order])
+        plan = Resampling.plan(x, y, np.ones(len(y)), validation=held, seed=0)
+        task = Problem(plan, 2, FeatureCosts.uniform(K), 0, None, lambda *_: None)
+        found += with_stop_scores([chain_of(task)], task, Bounds())
+    assert found[0] is None
+    assert found[1] is not None  # only a shuffle would have fooled it
+
+
 def test_a_stage_of_two_chains_stays_one():
     task = problem()
     chain = chain_of(task)

@@ -33,7 +33,7 @@ from gatewise_training.grower.growth import (
     join,
     leaf_of,
 )
-from gatewise_training.grower.prefixes import Voting, Walked, first_trees
+from gatewise_training.grower.prefixes import Voting, Walked, first_trees, shares
 from gatewise_training.resampling import Rows
 from gatewise_training.stage import Stage
 
@@ -331,11 +331,12 @@ def _chains(
     folds = list(zip(forests, plan.folds, strict=False))
     walks = [Walked.of(forest, plan.x[held]) for forest, (_, held) in folds]
     first = np.concatenate([walked.first for walked in walks])
+    said = [shares(forest, voting) for forest in forests]
     chains: list[Chain] = []
     for number in numbers:
-        trees = first_trees(forests[-1], number, voting)
+        trees = first_trees(forests[-1], number, said[-1])
         stage = Stage.of(trees, "identity", acquisition="node")
-        outputs = np.concatenate([walked.outputs(number, voting) for walked in walks])
+        outputs = np.concatenate([w.outputs(number, s) for w, s in zip(walks, said, strict=False)])
         chains.append(_Prefix((stage,), (outputs,), first=first, number=number))
     return chains
 

@@ -70,6 +70,9 @@ class StagedCascade(Cascade):
         What a stage stops by: its margin; a score learned on judging rows, for the stages whose
         margin leaves something to learn (:mod:`gatewise_training.stop_scores`); or whichever is
         better at an operating point. A learned score reads what the stage has paid for anyway.
+        It may add a little accuracy at some budgets ("auto"), hardly ever a larger cut; and it is
+        only as honest as judging rows are like those to come (of other persons, other days),
+        where margins are more robust.
     tiers : sequence or mapping, optional
         Where stages run. A sequence names the tier of each, "device", "gateway" or "cloud", in
         this order; stages behind its end run where the last one does. A mapping says how many

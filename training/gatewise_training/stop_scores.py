@@ -8,8 +8,9 @@ margins come from models that have not seen them, and starts from what the margi
 
 Divided by ``-a`` and less the constant, that is the learned stop score ``score - trees / a``: it
 stays in the margin's own unit, and free of ``exp``. Scores on judging rows are out of fold, so
-that thresholds tuned on them stay honest. A stage whose log loss does not fall by more than the
-standard error over the folds keeps its margin.
+that thresholds tuned on them stay honest; folds are blocks of rows in the order given, so that
+rows of one person or one hour, which mostly stand together, do not tell on each other. A stage
+whose log loss does not fall by more than the standard error over the folds keeps its margin.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from gatewise_training.boosting import tree_params
 from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.decision import labels
 from gatewise_training.families import Bounds
-from gatewise_training.resampling import strata
 from gatewise_training.scored_model import ScoredModel, score_inputs
 from gatewise_training.stage import Stage
 from gatewise_training.trees import NODE_BYTES, TreeEnsemble
@@ -40,7 +40,7 @@ ROUNDS = 100
 LEAVES = 15
 PARAMS = {"num_leaves": LEAVES, "learning_rate": 0.05, "min_data_in_leaf": 40, "lambda_l2": 1.0}
 FEWEST = 25
-"""Wrong rows, and right ones, that a stage must have for its errors to be learned."""
+"""Wrong rows, and right ones, that each fit must see for errors to be learned."""
 
 
 def with_stop_scores(
@@ -182,11 +182,12 @@ def _learned(
     wrong = labels(margins) != plan.y[held]
     if isinstance(model, ScoredModel) or not room or not len(stage.features):
         return None
-    if min(np.count_nonzero(wrong), np.count_nonzero(~wrong)) < FEWEST:
+    part = np.arange(len(held)) * FOLDS // len(held)
+    seen = [wrong[part != k] for k in range(FOLDS)]
+    if min(min(np.count_nonzero(s), np.count_nonzero(~s)) for s in seen) < FEWEST:
         return None
     x = np.ascontiguousarray(plan.x[held][:, stage.features])
     rows = _Rows(score_inputs(x, margins), wrong, plan.weight[held])
-    part = strata(wrong.astype(np.int64), FOLDS, problem.seed)
     fits = [_Fitted.on(rows.of(part != k), room, problem.seed) for k in range(FOLDS)]
     kept = [fit for fit in fits if fit is not None]
     if len(kept) < FOLDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -58,27 +59,35 @@ def toll(case, rows, k, path, mu):
 
 
 def splits(case, rows, criterion, alpha, mu, path):
-    """All splits as (column, values left of the boundary and right of it, how good it is).
+    """Splits that may be the best: (column, values beside the boundary, how good it is).
 
-    Among splits that are free the one that lowers impurity most is the best, and among equals on
-    a column the one nearest to where the children's impurities cross, the lower of two.
+    For minimax only the best of each column. Among splits that are free the one that lowers
+    impurity most is the best; among equals on a column the one nearest to where the children's
+    impurities cross, the lower of two.
     """
     whole = impurity(counts_of(case, rows), criterion, alpha)
     for k in range(case.x.shape[1]):
         column = case.x[rows, k]
         keys = np.where(np.isnan(column), np.inf, column)  # NaN lies above all numbers
         values = np.unique(keys)
-        for a, b in zip(values[:-1], values[1:], strict=True):
-            children = [
+        price, found = case.costs.alone[k], []
+        for a, b in pairwise(values):
+            low, high = (
                 impurity(counts_of(case, part), criterion, alpha)
                 for part in (rows[keys <= a], rows[keys > a])
-            ]
-            if criterion != "threshold_pairs":
-                yield k, a, b, (whole - sum(children) - toll(case, rows, k, path, mu), 0.0)
-                continue
-            drop, price = whole - max(children), case.costs.alone[k]
-            if drop > 0:
-                yield k, a, b, (drop / price, 0.0) if price else (math.inf, drop)
+            )
+            if criterion == "threshold_pairs":
+                drop = whole - max(low, high)
+                rank = len(found) if low < high else -len(found)
+                if drop > 0:
+                    good = (drop / price, 0.0) if price else (math.inf, drop)
+                    found.append((good, low < high, rank, (k, a, b)))
+            else:
+                gain = whole - low - high - toll(case, rows, k, path, mu)
+                yield k, a, b, (gain, 0.0)
+        if found:
+            good, _, _, split = max(found)
+            yield *split, good
 
 
 def check(case, forest, criterion, alpha=0.0, mu=0.0):
@@ -101,10 +110,10 @@ def check(case, forest, criterion, alpha=0.0, mu=0.0):
         keys = np.where(np.isnan(case.x[rows, k]), np.inf, case.x[rows, k])
         left = keys <= trees.threshold[node]
         a, b = keys[left].max(), keys[~left].min()
-        mine = next(good for f, lo, hi, good in found if (f, lo, hi) == (k, a, b))
         if criterion == "threshold_pairs":  # all numbers are exact, and ties go to the first
             assert (k, a, b) == next(split[:3] for split in found if split[3] == best)
         else:
+            mine = next(good for *split, good in found if split == [k, a, b])
             assert mine == pytest.approx(best, rel=1e-9, abs=1e-9)
         if np.isfinite(b):  # midway
             assert trees.threshold[node] == np.float32(0.5 * (float(a) + float(b)))
@@ -116,14 +125,14 @@ def check(case, forest, criterion, alpha=0.0, mu=0.0):
     return n_inner
 
 
-def case_of(seed, n=40, kinds=("few", "many", "flag", "rare"), n_classes=3, missing=False):
-    """Small data: columns of few values, many values, and flags; prices in halves and groups."""
+def case_of(seed, n=40, kinds=("few", "many", "rare", "usual"), n_classes=3, missing=False):
+    """Small data: columns of few and many values, and sparse ones; prices in halves, groups."""
     rng = np.random.default_rng(seed)
     make = {
         "few": lambda: rng.integers(0, 5, n),
         "many": lambda: rng.integers(0, 10 * n, n) / 4,
-        "flag": lambda: rng.random(n) < 0.5,
         "rare": lambda: rng.random(n) < 0.1,
+        "usual": lambda: rng.choice([0, 1, 2], n, p=[0.07, 0.86, 0.07]),
     }
     columns = [make[kind]() for kind in kinds for _ in range(2)]
     x = np.stack(columns, axis=1).astype(np.float32)
@@ -180,10 +189,9 @@ def test_large_nodes_are_counted_and_sorted_alike():
     """Nodes of every size: histograms, digits of eight bits and insertion must agree."""
     rng = np.random.default_rng(0)
     n = 600
-    x = np.stack(
-        [rng.integers(0, 8, n), rng.permutation(40 * n)[:n], rng.permutation(n), rng.random(n) < 0.1],
-        axis=1,
-    ).astype(np.float32)
+    many, some = rng.permutation(40 * n)[:n], rng.permutation(n)
+    x = np.stack([rng.integers(0, 8, n), many, some, rng.random(n) < 0.1], axis=1)
+    x = x.astype(np.float32)
     spread = np.arange(40 * n, dtype=np.float32)  # codes far apart at the few rows in the bag
     x_all = np.concatenate([x, np.stack([0 * spread, spread, 0 * spread, 0 * spread], axis=1)])
     y = np.concatenate([(x[:, 1] > 9000) ^ (x[:, 2] > 200) ^ (rng.random(n) < 0.2), 0 * spread])
@@ -195,3 +203,6 @@ def test_large_nodes_are_counted_and_sorted_alike():
     for alpha in (0.0, 4.0):
         forest = grow(Codes.of(x_all), case.y, drawn, 2, case.costs, alpha=alpha)
         assert check(case, forest, "threshold_pairs", alpha) > 10
+    forest = grow(Codes.of(x_all), case.y, drawn, 2, case.costs, criterion="gini")
+    case.bought[:] = True  # nothing is left to pay
+    assert check(case, forest, "gini") > 10

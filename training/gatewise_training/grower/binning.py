@@ -160,9 +160,11 @@ def _code(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
     """Codes of one column, and the smallest and largest value of each."""
     real = ~np.isnan(column)
-    values, place, counts = np.unique(column[real], return_inverse=True, return_counts=True)
+    values = np.unique(column[real])
+    place = np.searchsorted(values, column[real])
     if len(values) > most:
         # the rows below a value, in steps of one bin's share; several steps may fall on one value
+        counts = np.bincount(place)
         middle = np.cumsum(counts) - counts / 2
         step = np.minimum((middle * (most / counts.sum())).astype(np.int64), most - 1)
         _, bins = np.unique(step, return_inverse=True)

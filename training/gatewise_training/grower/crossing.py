@@ -17,8 +17,8 @@ from gatewise_training.grower.impurity import change_of_pairs
 
 __all__ = ["FEW", "crossing", "crossing_of_few"]
 
-FEW = 16
-"""Up to so many rows are sorted by insertion."""
+FEW = 24
+"""Up to so many rows are ranked one against the other."""
 
 ROWS_A_BIN = 2
 FEWEST_BINS = 8
@@ -138,7 +138,7 @@ def crossing_of_few(
     code: Any, y: Any, weight: Any, n: int, whole: Any, alpha: float, impurity: float, keys: Any,
     left: Any, right: Any,
 ) -> Any:  # fmt: skip
-    """Do the same as :func:`crossing` for a few rows, by insertion.
+    """Do the same as :func:`crossing` for a few rows, which are ranked.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def crossing_of_few(
         As for :func:`crossing`; `code` may be longer.
     n : int
         Rows, at most 256.
-    keys : ndarray of int32, shape (at least n,)
+    keys : ndarray of int32, shape (at least 2 * n,)
         Working array.
 
     Returns

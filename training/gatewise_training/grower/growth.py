@@ -234,7 +234,7 @@ def leaf_of(
     codes : Codes
         Of the table that the forest is for.
     """
-    counts = np.bincount(y, weights=weight, minlength=n_classes)[None, :]
+    counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
     return _forest(
         np.full(1, -1, np.int32), np.zeros(1, np.float32), np.full(1, -1, np.int32),
         np.full(1, -1, np.int32), np.zeros(1, bool), counts, codes.n_features,

@@ -92,7 +92,7 @@ def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float
     6.0
     """
     if alpha == 0.0:  # each newcomer pairs with all examples of other classes, in both orders
-        return 2.0 * more * (total - counts[m])
+        return float(2.0 * more * (total - counts[m]))
     before = max(counts[m] - alpha, 0.0)
     after = max(counts[m] + more - alpha, 0.0)
     gain = 0.0
@@ -137,7 +137,8 @@ def entropy(counts: Any, table: Any) -> float:
     for c in counts:
         n += c
         bits += table[c]
-    return max(table[n] - bits, 0.0)
+    left: float = table[n] - bits
+    return max(left, 0.0)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -158,4 +159,4 @@ def gini(counts: Any) -> float:
     for c in counts:
         n += c
         squares += float(c) * c
-    return n - squares / n if n else 0.0
+    return float(n - squares / n) if n else 0.0

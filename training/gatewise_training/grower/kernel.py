@@ -86,7 +86,7 @@ def grow_tree(
     feature, threshold, left, right, nan_left, counts : ndarray, shape (n_nodes, ...)
         A parent's index is below its children's.
     """
-    np.random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n, n_features, n_groups = len(rows), len(codes), len(shared)
     most = 2 * n - 1
     feature = np.full(most, -1, np.int32)
@@ -157,7 +157,7 @@ def grow_tree(
                 n_left_open += 1
                 continue
             if max_features < n_features:
-                other = np.random.randint(j, n_alive[depth])
+                other = np.random.randint(j, n_alive[depth])  # noqa: NPY002
                 pool[j], pool[other] = pool[other], pool[j]
             k = pool[j]
             toll = 0.0

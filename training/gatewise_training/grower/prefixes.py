@@ -24,14 +24,13 @@ def shares(forest: Forest, voting: Voting) -> NDArray[np.float64]:
     lowest of equals.
     """
     if voting == "mean":
-        total = np.maximum(forest.counts.sum(axis=1, keepdims=True), 1e-300)
-        return np.asarray(forest.counts / total)
+        return np.asarray(forest.counts / forest.counts.sum(axis=1, keepdims=True))
     said = np.zeros_like(forest.counts)
     said[np.arange(len(said)), forest.counts.argmax(axis=1)] = 1.0
     return said
 
 
-def first_trees(forest: Forest, number: int, voting: Voting) -> TreeEnsemble:
+def first_trees(forest: Forest, number: int, said: NDArray[np.float64]) -> TreeEnsemble:
     """Make an ensemble of a forest's first trees; its margins are shares of them.
 
     Parameters
@@ -39,7 +38,8 @@ def first_trees(forest: Forest, number: int, voting: Voting) -> TreeEnsemble:
     forest : Forest
     number : int
         At least 1.
-    voting : {"mean", "majority"}
+    said : ndarray of float64, shape (n_nodes, n_classes)
+        :func:`shares` of the forest.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def first_trees(forest: Forest, number: int, voting: Voting) -> TreeEnsemble:
         left=trees.left[:end],
         right=trees.right[:end],
         nan_left=trees.nan_left[:end],
-        value=(shares(forest, voting)[:end] / number).astype(np.float32),
+        value=(said[:end] / number).astype(np.float32),
         roots=trees.roots[:number],
         output=trees.output[:number],
     )
@@ -67,14 +67,12 @@ class Walked:
 
     Attributes
     ----------
-    forest : Forest
     leaf : ndarray of int32, shape (n_trees, n)
         Where each row ends in each tree.
     first : ndarray of int32, shape (n, n_features)
         The first tree that asks a row for a feature; `n_trees` or more if none does.
     """
 
-    forest: Forest
     leaf: NDArray[np.int32]
     first: NDArray[np.int32]
 
@@ -88,17 +86,17 @@ class Walked:
             np.ascontiguousarray(x, np.float32), trees.feature, trees.threshold, trees.left,
             trees.right, trees.nan_left, trees.roots, leaf, first,
         )  # fmt: skip
-        return cls(forest, leaf, first)
+        return cls(leaf, first)
 
-    def outputs(self, number: int, voting: Voting) -> NDArray[np.float32]:
+    def outputs(self, number: int, said: NDArray[np.float64]) -> NDArray[np.float32]:
         """Margins of the first trees, bit for bit those of :func:`first_trees`.
 
         Returns
         -------
         ndarray of float32, shape (n, n_classes)
         """
-        value = (shares(self.forest, voting) / number).astype(np.float32)
-        out = np.zeros((self.leaf.shape[1], self.forest.n_classes), np.float32)
+        value = (said / number).astype(np.float32)
+        out = np.zeros((self.leaf.shape[1], said.shape[1]), np.float32)
         for leaf in self.leaf[:number]:
             out += value[leaf]
         return out

@@ -145,7 +145,7 @@ def draw_stumps(
     n_draws = 80 if n_examples > 2000 else 40 if n_examples > 500 else 20
     low, high = np.float64(lower[code[0]]), np.float64(upper[code[real - 1]])
     for d in range(n_draws):
-        draws[d] = low + (high - low) * np.random.random()
+        draws[d] = low + (high - low) * np.random.random()  # noqa: NPY002  (numba's stream)
     drawn = draws[:n_draws]
     drawn.sort()
     e = 0

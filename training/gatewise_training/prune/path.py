@@ -6,7 +6,8 @@ and conquer: of a set of nodes, all or none are worth keeping at the price at wh
 one minimum cut there finds either that nothing lies between, and the price is their breakpoint,
 or a set that parts them. What stays goes on to higher prices, the rest, its paid purchases taken
 out, to lower ones (the principal partition of a submodular function; Gallo, Grigoriadis &
-Tarjan, 1989). Every node and every purchase is in one part at a time.
+Tarjan, 1989). Every node and every purchase is in one part at a time, and so is the flow: none
+crosses a minimum cut, so that each part starts with what the cut before has found.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.errors import InputError
 from gatewise_training.forest import Forest
-from gatewise_training.prune.mincut import best_closure
+from gatewise_training.prune.mincut import best_closure, first_flow
 from gatewise_training.prune.problem import PruneProblem, Solution
-from gatewise_training.prune.reduce import DROPPED, FREE, reduce_problem
+from gatewise_training.prune.reduce import DROPPED, FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.sequence import PruneSequence
 
 __all__ = ["Mixture", "PrunedPoint", "PruningPath", "breakpoints", "breakpoints_by"]
@@ -44,9 +46,10 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
     """
     closure, place = reduce_problem(problem)
     found = np.zeros(closure.n_nodes)
-    parts = [(closure, np.arange(closure.n_nodes))]
+    parts: list[tuple[Closure, Flow | None, NDArray[np.intp]]]
+    parts = [(closure, None, np.arange(closure.n_nodes))]
     while parts:
-        part, nodes = parts.pop()
+        part, flow, nodes = parts.pop()
         if not len(nodes):
             continue
         worth, cost = part.worth, part.cost
@@ -54,13 +57,15 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
             found[nodes] = np.inf
             continue
         lam = worth / cost
-        kept, flow, _ = best_closure(part, lam)
-        if worth - flow <= NOTHING * worth or kept.all() or not kept.any():
+        if flow is None:
+            flow = first_flow(part, lam)
+        kept, reached, _ = best_closure(part, lam, flow)
+        if worth - reached <= NOTHING * worth or kept.all() or not kept.any():
             found[nodes] = lam
             continue
         every = np.ones(len(part.column_price), np.bool_)
-        parts.append((part.part(kept, every), nodes[kept]))
-        parts.append((part.part(~kept, ~part.bought(kept)), nodes[~kept]))
+        parts.append((*part.part(kept, every, flow), nodes[kept]))
+        parts.append((*part.part(~kept, ~part.bought(kept), flow), nodes[~kept]))
     return _spread(problem, place, found)
 
 
@@ -79,9 +84,9 @@ def breakpoints_by(
         Solutions at most; beyond them nodes are not parted further.
     """
     inner = problem.left >= 0
-    everything = inner & (reduce_problem(problem)[1] != DROPPED)
+    place = reduce_problem(problem)[1]
+    everything, free = inner & (place != DROPPED), place == FREE
     until = np.where(inner, 0.0, -np.inf)
-    free = reduce_problem(problem)[1] == FREE
     until[free] = np.inf
     parts = [(everything, free)]  # what stays at the low and at the high end
     while parts:
@@ -111,9 +116,15 @@ def _spread(
     """From the reduced problem's nodes to all; a child's breakpoint is never above its parent's."""
     until = np.append(found, [0.0, np.inf])[np.where(place == DROPPED, len(found), place)]
     until[problem.left < 0] = -np.inf
-    for h in np.flatnonzero(problem.parent >= 0):  # parents come first
-        until[h] = min(until[h], until[problem.parent[h]])
+    _cap(until, problem.parent)
     return np.asarray(until)
+
+
+@numba.njit(cache=True, nogil=True)
+def _cap(until: Any, parent: Any) -> None:
+    for h in range(len(parent)):  # parents come first
+        if parent[h] >= 0:
+            until[h] = min(until[h], until[parent[h]])
 
 
 @dataclass(frozen=True, eq=False)

@@ -213,7 +213,7 @@ def _climb(start: Any, nodes: Any, price: Any, share: Any, length: float, beta: 
                 if beta[j] > cut:
                     left += 1
                     rest += beta[j]
-            if left == count:
+            if left >= count:  # more only by rounding, at a tie; it would go on for ever
                 break
             count = left
             cut = (rest - price[c]) / count

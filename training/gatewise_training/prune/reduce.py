@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["Closure", "reduce_problem"]
+__all__ = ["Closure", "Flow", "reduce_problem"]
 
 DROPPED, FREE = -2, -1
 
@@ -60,23 +60,49 @@ class Closure:
         """Price of keeping all nodes."""
         return float(self.price.sum() + self.column_price.sum())
 
-    def part(self, chosen: NDArray[np.bool_], unpaid: NDArray[np.bool_]) -> Closure:
-        """Keep some nodes, and of the purchases those that are not paid.
+    def part(
+        self, chosen: NDArray[np.bool_], unpaid: NDArray[np.bool_], flow: Flow
+    ) -> tuple[Closure, Flow]:
+        """Keep some nodes, of the purchases those that are not paid, and what flows between.
 
         Parameters
         ----------
         chosen : ndarray of bool, shape (n_nodes,)
             Parents that are not among them are taken as kept.
         unpaid : ndarray of bool, shape (n_columns,)
+        flow : Flow
+            A minimum cut's: nothing flows from one of its sides to the other.
         """
-        return Closure(*_part(
+        *arrays, bought, up = _part(
             self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
-            chosen, unpaid,
-        ))  # fmt: skip
+            flow.bought, flow.up, chosen, unpaid,
+        )  # fmt: skip
+        return Closure(*arrays), Flow(bought, up)
 
     def bought(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which purchases some of the nodes make, shape (n_columns,)."""
         return np.asarray(_bought(self.start, self.columns, len(self.column_price), chosen))
+
+
+@dataclass(frozen=True, eq=False)
+class Flow:
+    """What the nodes of a closure problem send: profit that pays for purchases.
+
+    Attributes
+    ----------
+    bought : ndarray of float64, shape (n_edges,)
+        To each entry of `columns`.
+    up : ndarray of float64, shape (n_nodes,)
+        To the parent.
+    """
+
+    bought: NDArray[np.float64]
+    up: NDArray[np.float64]
+
+    @classmethod
+    def none(cls, closure: Closure) -> Flow:
+        """Nothing sent."""
+        return cls(np.zeros(len(closure.columns)), np.zeros(closure.n_nodes))
 
 
 def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
@@ -190,7 +216,7 @@ def _bought(start: Any, columns: Any, n_columns: int, chosen: Any) -> Any:
 @numba.njit(cache=True, nogil=True)
 def _part(
     parent: Any, profit: Any, price: Any, start: Any, columns: Any, column_price: Any,
-    chosen: Any, unpaid: Any,
+    flow: Any, up: Any, chosen: Any, unpaid: Any,
 ) -> Any:  # fmt: skip
     """Some nodes and the unpaid purchases that they make; those of one node join its price."""
     n, size = 0, 0
@@ -217,6 +243,7 @@ def _part(
     out_start = np.zeros(n + 1, np.int64)
     out_columns = np.empty(size, np.int32)
     out_column_price = np.empty(n_columns)
+    out_flow, out_up = np.empty(size), np.zeros(n)
     for c in range(len(column_price)):
         if column[c] >= 0:
             out_column_price[column[c]] = column_price[c]
@@ -226,14 +253,20 @@ def _part(
             here = number[v]
             if parent[v] >= 0:
                 out_parent[here] = number[parent[v]]
+                if out_parent[here] >= 0:
+                    out_up[here] = up[v]
             out_profit[here] = profit[v]
             out_price[here] = price[v]
             for e in range(start[v], start[v + 1]):
                 c = columns[e]
                 if column[c] >= 0:
                     out_columns[end] = column[c]
+                    out_flow[end] = flow[e]
                     end += 1
                 elif unpaid[c]:
                     out_price[here] += column_price[c]
             out_start[here + 1] = end
-    return out_parent, out_profit, out_price, out_start, out_columns, out_column_price
+    return (
+        out_parent, out_profit, out_price, out_start, out_columns, out_column_price, out_flow,
+        out_up,
+    )  # fmt: skip
