@@ -330,3 +330,14 @@ def test_bad_settings_are_refused(middling):
         dantzig_wolfe.solve(middling, 0.1, smoothing=1.0)
     with pytest.raises(RuntimeError, match="HiGHS"):
         lp.solve(middling, 0.01, time_limit=0.0)
+
+
+def test_projection_ends_where_rounding_makes_a_tie():
+    # a step of exactly the price puts the other node's share on the cut: it left and came back
+    from gatewise_training.prune.primal_dual import _climb
+
+    price = 1 / 300
+    beta = np.full(2, price / 2)
+    start, nodes = np.array([0, 2]), np.array([0, 1], np.int32)
+    _climb(start, nodes, np.array([price]), np.array([0.0, 1.0]), 1.0, beta)
+    np.testing.assert_allclose(beta, [0.0, price], atol=1e-15)
