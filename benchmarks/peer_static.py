@@ -23,7 +23,7 @@ from benchmarks.folds import Fold
 from benchmarks.problems import Problem
 from benchmarks.record import Point, cascade_points, quantiles
 from gatewise_training.costs import FeatureCosts
-from gatewise_training.high_cost import train_high_cost_model
+from gatewise_training.high_cost_training import train_high_cost_model
 from gatewise_training.resampling import Resampling, cross_fit
 
 __all__ = ["SCORES", "Cloud", "Subset", "cloud", "cloud_only", "single", "subsets", "two_stage"]

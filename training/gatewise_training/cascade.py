@@ -16,7 +16,8 @@ from gatewise_training.budgeted import Budgeted, Problem
 from gatewise_training.costs import CloudPrices
 from gatewise_training.errors import InputError
 from gatewise_training.frontier import OperatingPoint
-from gatewise_training.high_cost import HighCostModel, train_high_cost_model
+from gatewise_training.high_cost import HighCostModel
+from gatewise_training.high_cost_training import train_high_cost_model
 from gatewise_training.tiers import Tier, cascade_costs
 
 __all__ = ["Cascade"]
