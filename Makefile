@@ -8,8 +8,8 @@ export OMP_NUM_THREADS ?= 1
 # One thread of linear algebra a process: on few cores more would only wait for each other.
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit docs \
-	install clean mosquitto
+.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit \
+	bench-trees docs install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -54,6 +54,9 @@ bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 
 bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
 	$(BIN)/python -m benchmarks.bench_fit
+
+bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
+	$(BIN)/python -m benchmarks.bench_trees
 
 docs: $(STAMP)   ## the reference of every public name, as pages in site/
 	$(BIN)/python -m pdoc -d numpy -o site gatewise_training gatewise_export gatewise_edge gatewise_cloud gatewise_sim

@@ -11,7 +11,9 @@ import pytest
 
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.grower.binning import Codes
+from gatewise_training.grower.crossing import crossing, crossing_of_few
 from gatewise_training.grower.growth import Purchases, grow
+from gatewise_training.grower.scan import least_worst_pairs
 
 
 @dataclass
@@ -206,3 +208,43 @@ def test_large_nodes_are_counted_and_sorted_alike():
     forest = grow(Codes.of(x_all), case.y, drawn, 2, case.costs, criterion="gini")
     case.bought[:] = True  # nothing is left to pay
     assert check(case, forest, "gini") > 10
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0, 2.0])
+def test_three_ways_to_find_a_boundary_agree(alpha):
+    """Counted codes, coarse bins, and ranks: the same boundary, ties and all."""
+    rng = np.random.default_rng(int(alpha))
+    ties = 0
+    for _ in range(400):
+        n, n_classes = int(rng.integers(2, 25)), int(rng.integers(2, 4))
+        code = np.sort(rng.integers(0, rng.choice([3, 9, 400]), n)).astype(np.int32)
+        y = rng.integers(0, n_classes, n).astype(np.int32)
+        weight = rng.integers(1, 3, n).astype(np.int32)
+        whole = np.bincount(y, weights=weight, minlength=n_classes).astype(np.int32)
+        f = impurity(whole.tolist(), "threshold_pairs", alpha)
+        values = np.unique(code)
+        if f == 0.0 or len(values) < 2:
+            continue
+        count = np.zeros((len(values), n_classes), np.int32)
+        np.add.at(count, (np.searchsorted(values, code), y), weight)
+        left, right = np.zeros(n_classes, np.int64), np.zeros(n_classes, np.int64)
+        order = rng.permutation(n)
+        rows = code[order], y[order], weight[order]
+        bins = np.zeros(max(n, 24) * n_classes, np.int32)
+        worst, e = least_worst_pairs(
+            count, len(values), whole, alpha, f, np.zeros(0, bool), left, right
+        )
+        expected = worst, values[e], values[e + 1]
+        spare = np.zeros((3, n), np.int32)
+        low, high = int(values[0]), int(values[-1])
+        args = (low, high, whole, alpha, f, spare, bins, left, right)
+        assert crossing(*rows, *args) == expected
+        assert crossing_of_few(*rows, n, whole, alpha, f, bins, left, right) == expected
+        both = np.cumsum(count, axis=0)[:-1]
+        worse = [
+            max(impurity(part.tolist(), "threshold_pairs", alpha) for part in (a, whole - a))
+            for a in both
+        ]
+        assert worst == min(worse)
+        ties += worse.count(worst) > 1
+    assert ties > 10

@@ -1,0 +1,189 @@
+"""Budgeted trees: the papers' tables on the data at hand, and what exact pruning costs.
+
+    python -m benchmarks.bench_trees [--quick] [--only timing,budgetrf,pruning,cegb]
+
+- timing: the whole pruning frontier, single prices, and other solvers beside the cut
+- budgetrf: BudgetRF's table 1 (ICML 2015), and fit times beside scikit-learn's forest
+- pruning: table 1 of "Optimally pruning decision tree ensembles" (2016) and BudgetPrune's figure 2
+- cegb: CEGB's figures 2 and 3b (NIPS 2017), with GreedyMiser
+
+Each part runs in a process of its own, with one thread. A part that is done replaces its section in
+trees.json, and the page is written anew; a quick look goes into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import problems, tree_cegb, tree_growth, tree_pages, tree_pruning, tree_timing
+from benchmarks.cells import CACHE, code_version, write_whole
+from benchmarks.folds import Fold
+from gatewise_training.console import note, plain
+from gatewise_training.errors import GatewiseError, InputError
+
+__all__ = ["PARTS", "document", "main"]
+
+PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
+QUICK_ROWS = 600
+SEEDS, HEART_SEEDS = (0, 1, 2), (0, 1, 2)
+
+
+def _timing(quick: bool) -> dict[str, Any]:
+    problem = problems.get("forest-bin")
+    fold = _fold("forest-bin", quick)
+    trees = 4 if quick else 40
+    found = tree_timing.timings(fold, problem.costs, n_trees=trees, quick=quick)
+    return {"problem": "forest-bin", "data": problem.source, "note": problem.note, **found}
+
+
+def _budgetrf(quick: bool) -> dict[str, Any]:
+    names = ("mbne_tiny",) if quick else ("forest-bin", "forest-7", "mbne_tiny")
+    numbers = (1, 4) if quick else tree_growth.NUMBERS
+    timed = "mbne_tiny" if quick else "forest-bin"
+    times = tree_growth.seconds(_fold(timed, quick), max(numbers), 1 if quick else 3)
+    tables = {
+        name: tree_growth.table(
+            name,
+            SEEDS[:1] if quick or name == "forest-7" else SEEDS,
+            numbers=numbers,
+            fold=_fold(name, quick),
+        )
+        for name in names
+    }
+    return {"seconds": {"problem": timed, **times}, "tables": tables}
+
+
+def _pruning(quick: bool) -> dict[str, Any]:
+    names = ("mbne_tiny",) if quick else ("mbne_tiny", "forest-bin")
+    size = {"n_trees": 4, "n_points": 5} if quick else {"n_trees": 40, "n_points": 30}
+    tables = {}
+    for name in ("mbne_tiny",) if quick else ("statlog_heart", "mbne_tiny", "forest-bin"):
+        seeds = HEART_SEEDS if name == "statlog_heart" else SEEDS
+        folds = [_fold(name, quick)] if quick else None
+        tables[name] = tree_pruning.table(name, seeds[:1] if quick else seeds, folds=folds)
+    figures = {name: tree_pruning.figure(name, fold=_fold(name, quick), **size) for name in names}
+    return {"figures": figures, "tables": tables}
+
+
+def _cegb(quick: bool) -> dict[str, Any]:
+    names = ("mbne_tiny",) if quick else ("mbne_tiny", "forest-bin")
+    size = {"n_rounds": 5, "n_penalties": 3} if quick else {"n_rounds": 100, "n_penalties": 12}
+    return {
+        "figures": {
+            name: tree_cegb.figures(name, fold=_fold(name, quick), **size) for name in names
+        }
+    }
+
+
+PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
+    "timing": (_timing, tree_timing),
+    "budgetrf": (_budgetrf, tree_growth),
+    "pruning": (_pruning, tree_pruning),
+    "cegb": (_cegb, tree_cegb),
+}
+"""What measures each part, and the module whose code decides the result."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="bench_trees", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few rows and trees: only a look")
+    parser.add_argument("--only", default=",".join(PARTS), metavar="PART,...")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    parser.add_argument("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    try:
+        if options.part:
+            print(json.dumps(_measured(options.part, options.quick)))
+            return 0
+        return _run(options)
+    except GatewiseError as error:
+        note(str(error))
+        return 2
+    except KeyboardInterrupt:
+        note("stopped; the parts that were done are written")
+        return 130
+
+
+def _run(options: argparse.Namespace) -> int:
+    asked = options.only.split(",")
+    for name in asked:
+        if name not in PARTS:
+            raise InputError(f"no part {name!r}; there are {', '.join(PARTS)}")
+    # a missing file is told before any process is started
+    problems.get("mbne_tiny" if options.quick and "timing" not in asked else "forest-bin")
+    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
+    for name in [name for name in PARTS if name in asked]:
+        write(out, name, _in_a_process(name, options.quick))
+    note(f"wrote {out / 'trees.md'}")
+    return 0
+
+
+def write(out: Path, name: str, section: dict[str, Any]) -> None:
+    """Replace one part's section, and write page and plots anew."""
+    path = out / "trees.json"
+    known = json.loads(path.read_text())["parts"] if path.is_file() else {}
+    found = document(known | {name: section})
+    write_whole(path, json.dumps(found, indent=1) + "\n")
+    write_whole(out / "trees.md", tree_pages.markdown(found))
+    if "pruning" in found["parts"]:
+        for problem, figure in found["parts"]["pruning"]["figures"].items():
+            tree_pages.plot(problem, figure, out / f"trees-{problem}.svg")
+
+
+def document(parts: dict[str, Any]) -> dict[str, Any]:
+    """All parts in their order; each knows its own settings and versions."""
+    return {"parts": {name: parts[name] for name in PARTS if name in parts}}
+
+
+def _fold(name: str, quick: bool) -> Fold:
+    fold = problems.get(name).deal(0)[0]
+    return fold.thinned(QUICK_ROWS) if quick else fold
+
+
+def _measured(name: str, quick: bool) -> dict[str, Any]:
+    measure, module = PARTS[name]
+    found: dict[str, Any] = plain(measure(quick))
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            versions[package] = "not installed"
+    about = {
+        "quick": quick,
+        "threads": 1,
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
+        "versions": versions,
+        "code": code_version(module.__name__),
+    }
+    return about | found
+
+
+def _in_a_process(name: str, quick: bool) -> dict[str, Any]:
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.bench_trees", "--part", name, *["--quick"] * quick],
+        env=os.environ | one,
+        cwd=problems.ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise InputError(f"part {name} ended with status {done.returncode}; see above")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

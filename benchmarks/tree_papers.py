@@ -1,0 +1,44 @@
+"""What the papers report of budgeted trees, as far as it is printed in figures."""
+
+from __future__ import annotations
+
+__all__ = ["BUDGETRF", "PRUNED"]
+
+BUDGETRF: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
+    "mbne_tiny": {
+        "rf-gini": ((27.32, 0.1278), (85.06, 0.0803), (94.83, 0.0730), (98.42, 0.0693)),
+        "rf-entropy": ((20.67, 0.1230), (75.54, 0.0775), (90.35, 0.0713), (97.54, 0.068)),
+        "stumps": ((16.4, 0.1241), (57.8, 0.0786), (73.57, 0.0721), (86.78, 0.0689)),
+    },
+    "forest": {
+        "rf-gini": ((22.57, 0.2107), (63.04, 0.1307), (70.76, 0.1238), (76.63, 0.1196)),
+        "rf-entropy": ((21.68, 0.2045), (63.56, 0.1313), (72.37, 0.1239), (79.34, 0.1200)),
+        "stumps": ((11.37, 0.2122), (23.21, 0.1364), (25.92, 0.1232), (29.01, 0.1156)),
+    },
+}
+"""ICML 2015, table 1: percentage of the features and test error at 1, 10, 20 and 40 trees."""
+
+PRUNED: dict[str, dict[str, tuple[float, float]]] = {
+    "mbne_tiny": {
+        "unpruned": (37.0671, 0.0725),
+        "ensemble-low": (25.2960, 0.0724),
+        "per-tree-low": (35.2219, 0.0727),
+        "ensemble-high": (16.0018, 0.0766),
+        "per-tree-high": (20.4584, 0.0766),
+    },
+    "forest-bin": {
+        "unpruned": (13.9005, 0.1122),
+        "ensemble-low": (12.2463, 0.1135),
+        "per-tree-low": (12.9604, 0.1137),
+        "ensemble-high": (9.0577, 0.1220),
+        "per-tree-high": (10.9565, 0.1228),
+    },
+    "statlog_heart": {
+        "unpruned": (12.1670, 0.1721),
+        "ensemble-low": (8.9133, 0.1711),
+        "per-tree-low": (11.7052, 0.1719),
+        "ensemble-high": (5.8094, 0.1977),
+        "per-tree-high": (9.2301, 0.1973),
+    },
+}
+"""Table 1 of 2016: mean cost and test error."""

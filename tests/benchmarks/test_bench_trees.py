@@ -1,0 +1,152 @@
+"""Budgeted trees: what is measured is right, points are chosen on validation, the page is whole."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from benchmarks import bench_trees, problems, tree_maxflow, tree_pages, tree_pruning, tree_timing
+from benchmarks.tree_curves import Curve, Made, at_budgets, cheapest_within, measured
+from sklearn.ensemble import RandomForestClassifier
+
+from gatewise_training.forest import Forest
+from gatewise_training.prune import build_problem, mincut
+from gatewise_training.prune.reduce import reduce_problem
+
+needs_data = pytest.mark.skipif(
+    not (problems.data_folder() / "mbne_tiny.npz").is_file(),
+    reason="the data folder is not there; put it beside the repository or set GATEWISE_DATA",
+)
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    problem = problems.get("breast_cancer")
+    return problem.costs, problem.deal(0)[0]
+
+
+@pytest.fixture(scope="module")
+def forest(bundled):
+    _, fold = bundled
+    return Forest.from_sklearn(RandomForestClassifier(4, random_state=0).fit(*fold.train))
+
+
+def fixed(validation, test, fold):
+    made = Made(lambda: None, fold, None)
+    vars(made).update(validation=validation, test=test)  # instead of working them out
+    return made
+
+
+def test_validation_chooses_and_test_only_reports(bundled):
+    _, fold = bundled
+    curve = Curve(
+        [
+            fixed((5.0, 0.10), (5.1, 0.30), fold),
+            fixed((3.0, 0.10), (3.2, 0.40), fold),
+            fixed((2.0, 0.20), (2.1, 0.01), fold),
+        ]
+    )
+    chosen = at_budgets([curve], [1.0, 2.5, 9.0])
+    assert chosen[0] is None
+    assert [c and c["error"] for c in chosen[1:]] == [0.01, 0.40]  # the cheaper of equals
+    assert cheapest_within([curve], [0.15])["cost"] == 3.2
+    assert cheapest_within([curve], [0.05]) is None
+
+
+def test_figures_of_a_forest_are_its_paths_and_answers(bundled, forest):
+    costs, fold = bundled
+    x, y = fold.test
+    cost, error = measured(forest, costs, fold.test)
+    said = forest.proba(x).argmax(axis=1)
+    bought = np.zeros((len(x), costs.n_features), bool)
+    trees = forest.trees
+    for i, row in enumerate(x):
+        for node in trees.roots:
+            while trees.feature[node] >= 0:
+                k = trees.feature[node]
+                bought[i, k] = True
+                node = trees.left[node] if row[k] <= trees.threshold[node] else trees.right[node]
+    assert cost == pytest.approx(bought.sum(axis=1).mean())
+    assert error == np.mean(said != y)
+
+
+@pytest.mark.skipif(not tree_maxflow.available(), reason=tree_maxflow.MISSING)
+def test_or_tools_finds_the_same_cut(bundled, forest):
+    costs, fold = bundled
+    closure, _ = reduce_problem(build_problem(forest, fold.validation[0], costs))
+    flows = []
+    for lam in (0.001, 0.02, 0.1):
+        found = tree_maxflow.max_flow(closure, lam)
+        _, flow, _ = mincut.best_closure(closure, lam)
+        assert abs(found["flow"] - flow) <= found["resolution"]
+        flows.append(flow)
+    assert 0 < flows[0] < flows[1] < flows[2]
+
+
+def test_solvers_are_timed_on_the_same_problem(bundled):
+    costs, fold = bundled
+    (row,) = tree_timing.solvers(fold, costs, ((3, 100),), 1)
+    assert row["trees"] == 3
+    assert row["instances"] == 100
+    for name in ("highs", "dantzig_wolfe"):
+        assert abs(row[name]["above"]) < 1e-9
+    assert row["primal_dual"]["gap"] >= row["primal_dual"]["above"] - 1e-12 >= -2e-12
+    for name in ("highs", "dantzig_wolfe", "primal_dual"):
+        assert row[name]["cpu"] > 0
+
+
+def test_when_highs_stops_at_the_limit_no_larger_problem_is_tried(bundled, monkeypatch):
+    def stops(*_args, **_settings):
+        raise RuntimeError("time limit reached")
+
+    monkeypatch.setattr(tree_timing.lp, "solve", stops)
+    costs, fold = bundled
+    (row,) = tree_timing.solvers(fold, costs, ((2, 50), (3, 100)), 1)
+    assert row["highs"] == {"stopped": "time limit reached"}
+
+
+def test_cost_aware_growth_buys_less(bundled):
+    costs, fold = bundled
+    plain, aware = (
+        tree_pruning.grown(fold, costs, 5, 0, criterion="entropy", mu=mu) for mu in (0.0, 0.3)
+    )
+    assert measured(aware, costs, fold.test)[0] < measured(plain, costs, fold.test)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["--only", "nothing"], "no part 'nothing'"), ([], "is not there; put it there")],
+)
+def test_bad_input_is_told_in_one_line(arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
+    problems.get.cache_clear()
+    assert bench_trees.main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@needs_data
+def test_a_quick_run_of_two_parts_writes_both_into_one_page(tmp_path):
+    problems.get.cache_clear()
+    for part in ("pruning", "cegb"):
+        section = bench_trees._measured(part, quick=True)
+        bench_trees.write(tmp_path, part, json.loads(json.dumps(section)))
+    found = json.loads((tmp_path / "trees.json").read_text())
+    assert list(found["parts"]) == ["pruning", "cegb"]
+    pruning, cegb = found["parts"].values()
+    assert pruning["figures"]["mbne_tiny"]["objective"]["least_advantage"] >= -1e-12
+    points = pruning["tables"]["mbne_tiny"]["points"]
+    assert points["ensemble-high"]["cost"] < points["unpruned"]["cost"]
+    for figure in (pruning["figures"]["mbne_tiny"], cegb["figures"]["mbne_tiny"]):
+        for curve in figure["curves"].values():
+            for point, budget in zip(curve, figure["budgets"], strict=True):
+                assert point is None or point["val_cost"] <= budget + 1e-5
+    page = (tmp_path / "trees.md").read_text()
+    assert page.count("A quick look on few rows") == 2
+    assert "The part `timing` has not been run." in page
+    assert "BudgetPrune: entropy forest, pruned as an ensemble" in page
+    assert "<svg" in (tmp_path / "trees-mbne_tiny.svg").read_text()
+    assert tree_pages.markdown(found) == page
