@@ -162,6 +162,18 @@ class Manifest:
         """Columns that the high-cost model reads, in its order; none without one."""
         return self._indices(() if self.cloud is None else self.cloud.inputs)
 
+    def request_inputs(self) -> NDArray[np.intp]:
+        """Columns that a request carries, in its order.
+
+        The high-cost model's, in its order; if stages are placed beyond the device, the union
+        with theirs, in the order of the columns.
+        """
+        beyond = [s for s, tier in enumerate(self.tiers) if tier != "device"]
+        if not beyond:
+            return self.cloud_inputs()
+        parts = [self.cloud_inputs(), *(self.stage_inputs(s) for s in beyond)]
+        return np.unique(np.concatenate(parts))
+
     def feature_costs(self) -> FeatureCosts:
         """Prices of the features, with their names."""
         return FeatureCosts(
