@@ -11,12 +11,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-README, *DOCS = (pytest.param(p, id=p.name) for p in PAGES)
-
-
-@pytest.mark.parametrize(
-    "page", [README, *(pytest.param(*p.values, id=p.id, marks=pytest.mark.slow) for p in DOCS)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -87,6 +87,7 @@ def test_a_peer_does_not_depend_on_the_systems_it_is_compared_with(monkeypatch):
     cells.code_version.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(Settings, "fits_of", 3)
     arguments = [

@@ -20,18 +20,21 @@ from gatewise_training.stage import Stage
 from gatewise_training.trees import TreeEnsemble
 
 K = 10
+LINEAR_OR_BOOSTING = StagedCascade(families=("linear", "boosting"))
+ADAPT = AdaptGBRT(p_full=(0.1, 0.3), penalties=(1e-3, 1e-2))
+NODE_BY_NODE = StagedCascade(acquisition="node", n_stages=3, max_trees=90)
 
 
 @pytest.mark.parametrize(
     ("cascade", "classes"),
     [
-        (StagedCascade(families=("linear", "boosting")), 2),  # weaker than f0, so that some go up
-        (StagedCascade(families=("linear", "boosting")), 3),
-        (AdaptGBRT(p_full=(0.1, 0.3), penalties=(1e-3, 1e-2)), 3),
-        (StagedCascade(acquisition="node", n_stages=3, max_trees=90), 2),
-        (StagedCascade(acquisition="node", n_stages=3, max_trees=90), 3),
+        # weaker than f0, so that some go up
+        pytest.param(LINEAR_OR_BOOSTING, 2, id="StagedCascade-2", marks=pytest.mark.slow),
+        pytest.param(LINEAR_OR_BOOSTING, 3, id="StagedCascade-3", marks=pytest.mark.slow),
+        pytest.param(ADAPT, 3, id="AdaptGBRT-3", marks=pytest.mark.slow),
+        pytest.param(NODE_BY_NODE, 2, id="node-2"),
+        pytest.param(NODE_BY_NODE, 3, id="node-3"),
     ],
-    ids=["StagedCascade-2", "StagedCascade-3", "AdaptGBRT-3", "node-2", "node-3"],
 )
 def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
     X, y = make_classification(

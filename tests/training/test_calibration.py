@@ -11,6 +11,8 @@ from sklearn.model_selection import train_test_split
 from gatewise_training import StagedCascade
 from gatewise_training.errors import InputError
 
+pytestmark = pytest.mark.slow  # a certified fit takes ten seconds
+
 
 @pytest.fixture(scope="module")
 def rows():

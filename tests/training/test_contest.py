@@ -64,6 +64,7 @@ def test_what_is_too_large_is_left_out() -> None:
     assert said.winners(SETS) == {}
 
 
+@pytest.mark.slow
 def test_few_judging_rows_allow_few_stages() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(120, 10))

@@ -1,0 +1,325 @@
+"""A fleet that can be hurt: real mosquitto, workers and devices, in processes and networks of
+their own.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatewise_cloud.broker import find_mosquitto, mosquitto_config
+
+DEVICE = Path(__file__).with_name("device_main.py")
+PORT = 1883
+
+
+def _until(condition, seconds, what):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def until():
+    """Waiting until a condition holds, at most so many seconds."""
+    return _until
+
+
+# -- networks ------------------------------------------------------------------------------
+
+
+def _ip(*words):
+    subprocess.run(["ip", *words], check=True, capture_output=True, text=True)
+
+
+class Namespaces:
+    """Two hosts, ``cloud`` and ``field``, and a cable between them that can be pulled."""
+
+    def __init__(self):
+        tag = secrets.token_hex(3)
+        self._cloud, self._field = f"gwc-{tag}", f"gwf-{tag}"
+        self._wire = f"gw{tag}"
+        self.port = PORT
+        self.url = f"mqtt://10.77.0.1:{PORT}"
+        self.worker_url = f"mqtt://127.0.0.1:{PORT}"
+        try:
+            for name in (self._cloud, self._field):
+                _ip("netns", "add", name)
+                _ip("-n", name, "link", "set", "lo", "up")
+            _ip("-n", self._cloud, "link", "add", self._wire, "type", "veth",
+                "peer", "name", self._wire, "netns", self._field)  # fmt: skip
+            for name, address in ((self._cloud, "10.77.0.1/30"), (self._field, "10.77.0.2/30")):
+                _ip("-n", name, "addr", "add", address, "dev", self._wire)
+                _ip("-n", name, "link", "set", self._wire, "up")
+        except BaseException:
+            self.close()
+            raise
+
+    def in_cloud(self, command):
+        return ["ip", "netns", "exec", self._cloud, *command]
+
+    def in_field(self, command):
+        return ["ip", "netns", "exec", self._field, *command]
+
+    def cut(self):
+        _ip("-n", self._field, "link", "set", self._wire, "down")
+
+    def mend(self):
+        _ip("-n", self._field, "link", "set", self._wire, "up")
+
+    def close(self):
+        for name in (self._cloud, self._field):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+class Proxied:
+    """One host; devices reach the broker through a proxy that can fall silent."""
+
+    def __init__(self):
+        self.port = _free_port()
+        self.worker_url = f"mqtt://127.0.0.1:{self.port}"
+        self._silent = threading.Event()
+        self._ended = threading.Event()
+        self._door = socket.create_server(("127.0.0.1", 0))
+        self.url = f"mqtt://127.0.0.1:{self._door.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        while True:
+            try:
+                device, _ = self._door.accept()
+            except OSError:
+                return
+            try:
+                broker = socket.create_connection(("127.0.0.1", self.port))
+            except OSError:
+                device.close()
+                continue
+            for one, other in ((device, broker), (broker, device)):
+                one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=self._hand_on, args=(one, other), daemon=True).start()
+
+    def _hand_on(self, one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(65536):
+                while self._silent.is_set() and not self._ended.is_set():
+                    self._ended.wait(0.02)
+                other.sendall(data)
+        for end in (one, other):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def in_cloud(self, command):
+        return command
+
+    in_field = in_cloud
+
+    def cut(self):
+        self._silent.set()
+
+    def mend(self):
+        self._silent.clear()
+
+    def close(self):
+        self._ended.set()
+        self._door.close()
+
+
+def _free_port():
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        return door.getsockname()[1]
+
+
+def namespaces_work():
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"gwt-{secrets.token_hex(3)}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return made
+
+
+# -- processes -----------------------------------------------------------------------------
+
+
+class DeviceProcess:
+    """A device; every line that it says is kept."""
+
+    def __init__(self, command, job):
+        self.name = job["device"]
+        self.said = []
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._tell(json.dumps(job))
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _tell(self, line):
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self.said.append(json.loads(line))
+
+    def heard(self, event):
+        return [d for d in self.said if d["event"] == event]
+
+    @property
+    def ready(self):
+        assert self._process.poll() is None, f"{self.name} ended before it was ready"
+        return bool(self.heard("ready"))
+
+    def go(self):
+        self._tell("go")
+
+    @property
+    def done(self):
+        if self._process.poll() is not None:
+            self._reader.join(10)
+            assert self.heard("done"), f"{self.name} ended with {self._process.returncode}"
+        return bool(self.heard("done"))
+
+    def close(self):
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join(10)
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+
+class Rig:
+    """A broker, workers and devices on a network; everything ends with it."""
+
+    def __init__(self, network, folder):
+        self.network = network
+        self.folder = folder
+        self.killed = {"worker": 0, "broker": 0}
+        self._config = folder / "mosquitto.conf"
+        self._config.write_text(mosquitto_config(network.port, host="0.0.0.0"))
+        self._broker = None
+        self._workers = {}
+        self._log = (folder / "processes.log").open("ab")
+        self._devices = []
+
+    # the cloud
+
+    def _start(self, command):
+        return subprocess.Popen(
+            self.network.in_cloud(command), stdout=subprocess.DEVNULL, stderr=self._log
+        )
+
+    def start_broker(self):
+        self._broker = self._start([str(find_mosquitto()), "-c", str(self._config)])
+        probe = f"import socket; socket.create_connection(('127.0.0.1', {self.network.port}), 1)"
+        words = self.network.in_cloud([sys.executable, "-S", "-c", probe])
+        _until(lambda: subprocess.run(words, capture_output=True).returncode == 0, 20, "the broker")
+
+    def kill_broker(self):
+        self._broker.kill()
+        self._broker.wait()
+        self.killed["broker"] += 1
+
+    def start_worker(self, number, *bundles):
+        words = [sys.executable, "-m", "gatewise_sim", "cloud", *map(str, bundles)]
+        self._workers[number] = self._start([*words, "--broker", self.network.worker_url])
+
+    @property
+    def troubles(self):
+        """What the broker and the workers said on their standard error."""
+        return (self.folder / "processes.log").read_text()
+
+    def kill_worker(self, number):
+        process = self._workers[number]
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            self.killed["worker"] += 1
+        process.wait()
+
+    # the field
+
+    def start_device(self, name, bundle, rows, order, **options):
+        table = self.folder / f"{name}.npy"
+        np.save(table, rows)
+        job = {
+            "device": name, "bundle": str(bundle), "rows": str(table), "order": list(order),
+            "broker": self.network.url, "rate": 1000.0, "deadline_ms": 500.0, **options,
+        }  # fmt: skip
+        device = DeviceProcess(self.network.in_field([sys.executable, str(DEVICE)]), job)
+        self._devices.append(device)
+        return device
+
+    def close(self):
+        for device in self._devices:
+            device.close()
+        for process in [*self._workers.values(), self._broker]:
+            if process is not None:
+                process.kill()
+                process.wait()
+        self._log.close()
+        self.network.close()
+
+
+@pytest.fixture
+def rig(tmp_path):
+    if find_mosquitto() is None:
+        pytest.skip("needs mosquitto")
+    made = Rig(Namespaces() if namespaces_work() else Proxied(), tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def proxied_rig(tmp_path):
+    if find_mosquitto() is None:
+        pytest.skip("needs mosquitto")
+    made = Rig(Proxied(), tmp_path)
+    yield made
+    made.close()
+
+
+class Packed:
+    """A small system, its bundle, and rows that it has not seen."""
+
+    def __init__(self, folder):
+        from sklearn.ensemble import ExtraTreesClassifier
+
+        from gatewise_export.pack import pack
+        from gatewise_training import datasets, methods
+
+        data = datasets.load("digits")
+        train, test = np.arange(0, 1600, 2), np.arange(1, 1600, 2)
+        f0 = ExtraTreesClassifier(60, random_state=0).fit(data.X[train], data.y[train])
+        self.system = methods.cascade(
+            "staged", high_cost_model=f0, n_stages=2, families=("linear",), offload_rate=0.3,
+            random_state=0,
+        ).fit(data.X[train], data.y[train])  # fmt: skip
+        self.rows, self.truth = data.X[test], data.y[test]
+        self.bundle = pack(self.system, folder / "bundle", sample=data.X[train[:16]]).path
+
+    def edge_only(self):
+        """Class indices if nothing is offloaded."""
+        from gatewise_edge import Device
+
+        with Device(self.bundle, policy="edge-only") as device:
+            return np.array([device.answer(row).class_index for row in self.rows])
+
+
+@pytest.fixture(scope="session")
+def packed(tmp_path_factory):
+    return Packed(tmp_path_factory.mktemp("chaos"))

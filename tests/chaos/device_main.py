@@ -1,0 +1,95 @@
+"""A device in a process of its own, and a control timer beside it.
+
+The first line on standard input is the job as JSON: ``bundle``, ``rows`` (a .npy), ``order`` (rows
+to answer, one after another), ``rate`` (instances a second), ``broker`` (or null), ``device``,
+``deadline_ms`` and, optionally, ``update`` (see below). Says ``{"event": "ready"}``, waits for any
+second line, answers, says ``{"event": "answer", ...}`` each time and at last ``{"event": "done"}``
+with the counters and what the control timer saw: how late a thread that only sleeps woke up, which
+tells a device that was late from a machine that gave it no time.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+
+from gatewise_edge import Device, MqttLink
+from gatewise_training.errors import GatewiseError
+
+TICK = 0.01
+
+
+class ControlTimer:
+    """Wakes every 10 ms and notes by how much it overslept."""
+
+    def __init__(self) -> None:
+        self.overslept: list[tuple[float, float]] = []  # (when it woke, seconds too late)
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            due = time.monotonic() + TICK
+            self._end.wait(TICK)
+            late = time.monotonic() - due
+            if late > TICK:
+                self.overslept.append((time.monotonic(), late))
+
+    def close(self) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def worst(self, since: float, until: float) -> float:
+        """Seconds that it overslept at most between two times."""
+        return max((late for at, late in self.overslept if at >= since and at - late <= until),
+                   default=0.0)  # fmt: skip
+
+
+def say(**document: Any) -> None:
+    print(json.dumps(document), flush=True)
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.readline())
+    rows = np.load(job["rows"], allow_pickle=False)
+    with ExitStack() as stack:
+        link = None if job["broker"] is None else MqttLink(job["broker"], device=job["device"])
+        device = stack.enter_context(
+            Device(job["bundle"], link=link, deadline_ms=job["deadline_ms"])
+        )
+        if link is not None and job.get("wait_for_link", True):
+            link.connect(20.0)
+        say(event="ready")
+        sys.stdin.readline()
+        timer = ControlTimer()
+        begin = time.monotonic()
+        for number, row in enumerate(job["order"]):
+            pause = begin + number / job["rate"] - time.monotonic()
+            if pause > 0:
+                time.sleep(pause)
+            started = time.monotonic()
+            try:
+                answer = device.answer(rows[row])
+            except GatewiseError as error:
+                say(event="error", number=number, row=row, message=str(error))
+                continue
+            ended = time.monotonic()
+            say(
+                event="answer", number=number, row=row, label=answer.class_index,
+                route=answer.route, stage=answer.stage, cost=answer.cost, reason=answer.reason,
+                late_ms=1e3 * (ended - started) - job["deadline_ms"],
+                control_ms=1e3 * timer.worst(started, ended),
+            )  # fmt: skip
+        timer.close()
+        say(event="done", counters=device.counters)
+
+
+if __name__ == "__main__":
+    main()
