@@ -10,7 +10,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
 from gatewise_training import StagedCascade
-from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.decision import labels, split, stop_score
 from gatewise_training.errors import InputError

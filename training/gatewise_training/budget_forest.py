@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.acquisition import Bought
-from gatewise_training.budgeted import Budgeted, Chain, Problem
+from gatewise_training.budgeted import Budgeted
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.checks import Table
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError

@@ -17,7 +17,8 @@ import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 
-from gatewise_training.budgeted import Budgeted, Chain, Problem
+from gatewise_training.budgeted import Budgeted
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.checks import Table
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError

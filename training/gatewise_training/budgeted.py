@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from gatewise_training.acquisition import Bought, at_exits, exit_costs
 from gatewise_training.calibration import Calibration, hold_back
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.checks import (
     Table,
     check_costs,
@@ -29,7 +30,7 @@ from gatewise_training.checks import (
     check_training,
     feature_names,
 )
-from gatewise_training.console import Progress, progress
+from gatewise_training.console import progress
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import exit_stages, labels, probabilities, split
 from gatewise_training.errors import InputError
@@ -40,62 +41,11 @@ from gatewise_training.stage import Stage
 from gatewise_training.thresholds import ChainRecord, frontier_points
 from gatewise_training.tiers import Tier
 
-__all__ = ["Budgeted", "Chain", "Problem"]
+__all__ = ["Budgeted"]
 
 MAX_LOSS = 0.01
 SLACK = 1.0
 """Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """What a method gets to fit its chains.
-
-    Attributes
-    ----------
-    plan : Resampling
-        Rows, labels, weights, and which rows judge.
-    n_classes : int
-    costs : FeatureCosts
-    seed : int
-    n_jobs : int or None
-    report : Progress
-        To be told (done, total, what).
-    high_cost_model : HighCostModel or None
-    high_cost_labels : ndarray of int64, shape (n_held,) or None
-        Its honest answers on the judging rows.
-    """
-
-    plan: Resampling
-    n_classes: int
-    costs: FeatureCosts
-    seed: int
-    n_jobs: int | None
-    report: Progress
-    high_cost_model: HighCostModel | None = None
-    high_cost_labels: NDArray[np.int64] | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Chain:
-    """Fitted stages, and their honest outputs on the judging rows.
-
-    Attributes
-    ----------
-    stages : tuple of Stage
-    held_outputs : tuple of ndarray of float32, shape (n_held, n_outputs of the stage)
-    held_bought : tuple of ndarray of bool, one a stage, optional
-        What the models that gave these outputs bought; what the stages themselves buy on the
-        judging rows by default, which is the same where they buy alike for every row.
-    """
-
-    stages: tuple[Stage, ...]
-    held_outputs: tuple[NDArray[np.float32], ...]
-    held_bought: tuple[Bought, ...] | None = None
-
-    def bought(self, x_held: NDArray[np.float32]) -> Sequence[Bought]:
-        """What each stage buys on the judging rows."""
-        return self.held_bought or [stage.bought(x_held) for stage in self.stages]
 
 
 class Budgeted(ClassifierMixin, BaseEstimator, ABC):

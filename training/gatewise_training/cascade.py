@@ -12,7 +12,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise_training.acquisition import Bought
-from gatewise_training.budgeted import Budgeted, Problem
+from gatewise_training.budgeted import Budgeted
+from gatewise_training.chain import Problem
 from gatewise_training.costs import CloudPrices
 from gatewise_training.errors import InputError
 from gatewise_training.frontier import OperatingPoint

@@ -13,8 +13,8 @@ from typing import Any
 import joblib
 import numpy as np
 
-from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.cascade import Cascade
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.errors import InputError
 from gatewise_training.families import FAMILIES, Bounds, judged_stage

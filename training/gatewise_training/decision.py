@@ -6,6 +6,7 @@ so that a device stops exactly where training said it would. Scores are float32 
 
 - margins of shape (n, 1) are a binary model's: class 1 where the margin is above 0;
 - margins of shape (n, M) name the class of the largest (the first of equals);
+- margins of shape (n, 1) under the link ``identity`` are a value: no classes are meant;
 - a stage whose ``score`` is ``"column"`` carries its stop score as one more last column
   (for a gate with ``Pr(offload | x) = sigmoid(g(x))`` that column is ``-g``).
 """
@@ -13,7 +14,7 @@ so that a device stops exactly where training said it would. Scores are float32 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ __all__ = [
     "ALWAYS_STOP",
     "Link",
     "Score",
+    "answers",
+    "is_value",
     "labels",
     "midway",
     "probabilities",
@@ -76,6 +79,27 @@ def labels(margins: Margins) -> NDArray[np.int64]:
     return np.asarray(margins.argmax(axis=1), np.int64)
 
 
+def is_value(margins: Margins, link: Link) -> bool:
+    """Whether margins are a measured value or a ranking score, not classes'."""
+    return link == "identity" and margins.shape[1] == 1
+
+
+def answers(margins: Margins, link: Link) -> NDArray[Any]:
+    """What a model of classes or of values answers to each row.
+
+    Parameters
+    ----------
+    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
+    link : {"sigmoid", "softmax", "identity"}
+
+    Returns
+    -------
+    ndarray of int64 or float32, shape (n,)
+        Class indices; of a regressor or a ranker, the margins themselves.
+    """
+    return margins[:, 0] if is_value(margins, link) else labels(margins)
+
+
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     """Class probabilities of each row, shape (n, n_classes), float64.
 
@@ -83,7 +107,8 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     ----------
     margins : ndarray of float32, shape (n, 1) or (n, n_classes)
     link : {"sigmoid", "softmax", "identity"}
-        ``identity``: the margins are probabilities already (averaged leaf distributions).
+        ``identity``: the margins are probabilities already (averaged leaf distributions); a
+        single margin is a value, which has none: shape (n, 0).
     """
     m = margins.astype(np.float64)
     if link == "sigmoid":
@@ -93,7 +118,7 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
         e = np.exp(m - m.max(axis=1, keepdims=True))
         normalised: NDArray[np.float64] = e / e.sum(axis=1, keepdims=True)
         return normalised
-    return m
+    return m[:, :0] if is_value(margins, link) else m
 
 
 def stops(score: Margins, threshold: float | None) -> NDArray[np.bool_]:

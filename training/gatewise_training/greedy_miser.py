@@ -16,7 +16,8 @@ import numpy as np
 from gatewise_training.adapt.base import Sample
 from gatewise_training.adapt.growth import Growth, grow
 from gatewise_training.boosting import link_of
-from gatewise_training.budgeted import Budgeted, Chain, Problem
+from gatewise_training.budgeted import Budgeted
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
 from gatewise_training.resampling import Rows

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.acquisition import Bought
 from gatewise_training.boosting import capacity, link_of
-from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.families import ROUNDS, Bounds
 from gatewise_training.lazy_boosting import LazyBooster, check_lazy, lazy_prices
 from gatewise_training.resampling import Rows

@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise_training.acquisition import Bought
-from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.forest import Forest
 from gatewise_training.grower.binning import Codes
 from gatewise_training.grower.growth import Purchases, grow, join

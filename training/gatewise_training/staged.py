@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gatewise_training.acquisition import Acquisition
 from gatewise_training.backward import backward_sets
-from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.cascade import Cascade
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.contest import Contest, Winner
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.errors import InputError

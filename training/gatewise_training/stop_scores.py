@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from gatewise_training.boosting import tree_params
-from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.decision import labels
 from gatewise_training.families import Bounds
 from gatewise_training.scored_model import ScoredModel, score_inputs

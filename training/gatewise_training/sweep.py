@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import joblib
 import numpy as np
 
-from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.resampling import Rows
 from gatewise_training.stage import Stage
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.cascade import Cascade
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
 from gatewise_training.resampling import Rows

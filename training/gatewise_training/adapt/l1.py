@@ -20,8 +20,8 @@ from gatewise_training.adapt.alternation import pose
 from gatewise_training.adapt.base import Sample
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.boosting import link_of
-from gatewise_training.budgeted import Chain, Problem
 from gatewise_training.cascade import Cascade
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import labels
 from gatewise_training.errors import InputError

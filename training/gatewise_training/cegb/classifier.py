@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatewise_training.budgeted import Budgeted, Chain, Problem
+from gatewise_training.budgeted import Budgeted
 from gatewise_training.cegb.growth import Order
 from gatewise_training.cegb.penalties import Accounting
 from gatewise_training.cegb.surface import CostEfficient
 from gatewise_training.cegb.targets import Classes
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.costs import FeatureCosts
 
 __all__ = ["CEGBClassifier"]

@@ -26,7 +26,7 @@ from gatewise_training.cegb.sweep import Fitted, Goal, Sweep, Task
 from gatewise_training.cegb.targets import Target
 from gatewise_training.checks import check_costs, check_rows, feature_names
 from gatewise_training.console import Progress, progress
-from gatewise_training.costs import FeatureCosts
+from gatewise_training.costs import CloudPrices, FeatureCosts
 from gatewise_training.decision import ALWAYS_STOP
 from gatewise_training.errors import InputError
 from gatewise_training.frontier import Frontier, OperatingPoint
@@ -131,6 +131,8 @@ class Scored(CostEfficient, BaseEstimator):
     allow_missing: bool
     random_state: Any
     verbose: int
+    high_cost_model_ = None  # there is no cloud
+    cloud_prices_ = CloudPrices()
 
     def _named_costs(self) -> FeatureCosts:
         """Keep the table's names, and check the prices against them."""
@@ -187,10 +189,21 @@ class Scored(CostEfficient, BaseEstimator):
         return self.chains_[self.operating_point_.chain]
 
     @property
+    def operating_points_(self) -> tuple[OperatingPoint, ...]:
+        """The frontier's points, by cost."""
+        check_is_fitted(self, "operating_point_")
+        return self.frontier_.points
+
+    @property
     def missing_(self) -> dict[str, Literal["allowed", "refused"]]:
         """Whether NaN is a value."""
         check_is_fitted(self, "operating_point_")
-        return {"stages": "allowed" if self.allow_missing else "refused"}
+        word: Literal["allowed", "refused"] = "allowed" if self.allow_missing else "refused"
+        return {"stages": word, "cloud": word}
+
+    def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Stage at which each row is answered, shape (n,): the only one, 0."""
+        return np.zeros(len(self._rows(X)), np.int64)
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Predict a value (of a ranker: a document's score) for each row, shape (n,)."""
