@@ -22,6 +22,8 @@ from gatewise_cloud.broker import find_mosquitto, mosquitto_config
 
 DEVICE = Path(__file__).with_name("device_main.py")
 PORT = 1883
+#: Milliseconds that a machine which schedules late may add before somebody is to blame.
+SLACK_MS = 50.0
 
 
 def _until(condition, seconds, what):
@@ -194,6 +196,16 @@ class DeviceProcess:
             assert self.heard("done"), f"{self.name} ended with {self._process.returncode}"
         return bool(self.heard("done"))
 
+    def late(self):
+        """Answers more than 50 ms past their deadline: those that the machine excuses, and others.
+
+        The machine does if a thread of this process that only slept woke up as late.
+        """
+        control = self.heard("done")[0]["control_ms"]
+        late = [a for a in self.heard("answer") if a["late_ms"] > SLACK_MS]
+        excused = [a for a in late if control[str(a["number"])] >= a["late_ms"]]
+        return excused, [a for a in late if a not in excused]
+
     def close(self):
         if self._process.poll() is None:
             self._process.kill()
@@ -250,6 +262,10 @@ class Rig:
             process.send_signal(signal.SIGKILL)
             self.killed["worker"] += 1
         process.wait()
+
+    def start_server(self, words):
+        """Another program beside the broker, by the words behind the interpreter."""
+        self._workers[words[0]] = self._start([sys.executable, *words])
 
     # the field
 

@@ -2,10 +2,11 @@
 
 The first line on standard input is the job as JSON: ``bundle``, ``rows`` (a .npy), ``order`` (rows
 to answer, one after another), ``rate`` (instances a second), ``broker`` (or null), ``device``,
-``deadline_ms`` and, optionally, ``update`` (see below). Says ``{"event": "ready"}``, waits for any
-second line, answers, says ``{"event": "answer", ...}`` each time and at last ``{"event": "done"}``
-with the counters and what the control timer saw: how late a thread that only sleeps woke up, which
-tells a device that was late from a machine that gave it no time.
+``deadline_ms`` and, optionally, ``update`` (``store``, ``public_key``, ``host``, ``ca_file``).
+Says ``{"event": "ready"}``, waits for any second line, answers, says ``{"event": "answer", ...}``
+each time and at last ``{"event": "done", ...}`` with the counters and, for each answer past its
+deadline, how late the control timer was in that time: a thread that only sleeps tells a device
+that was late from a machine that gave it no time.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from gatewise_edge import Device, MqttLink
+from gatewise_edge.update import Store, Updater
+from gatewise_export.bundle import Bundle
 from gatewise_training.errors import GatewiseError
 
 TICK = 0.01
@@ -56,20 +59,39 @@ def say(**document: Any) -> None:
     print(json.dumps(document), flush=True)
 
 
+def start(
+    job: dict[str, Any], link: MqttLink | None, stack: ExitStack
+) -> tuple[Device, Updater | None]:
+    """Make the device and, where the job speaks of updates, what brings them."""
+    options = {"link": link, "deadline_ms": job["deadline_ms"]}
+    update = job.get("update")
+    if update is None:
+        return stack.enter_context(Device(job["bundle"], **options)), None
+    key = update["public_key"]
+    store = Store(update["store"], public_key=key)
+    bundle = Bundle.open(store.start() or job["bundle"], public_key=key, for_device=True)
+    updater = Updater(
+        link, store, model=bundle.manifest.name, public_key=key, hosts=[update["host"]],
+        ca_file=update["ca_file"],
+    )  # fmt: skip
+    device = stack.enter_context(Device(bundle, observe=updater.observe, **options))
+    stack.enter_context(updater)
+    updater.start(device)
+    return device, updater
+
+
 def main() -> None:
     job = json.loads(sys.stdin.readline())
     rows = np.load(job["rows"], allow_pickle=False)
     with ExitStack() as stack:
         link = None if job["broker"] is None else MqttLink(job["broker"], device=job["device"])
-        device = stack.enter_context(
-            Device(job["bundle"], link=link, deadline_ms=job["deadline_ms"])
-        )
+        device, updater = start(job, link, stack)
         if link is not None and job.get("wait_for_link", True):
             link.connect(20.0)
         say(event="ready")
         sys.stdin.readline()
         timer = ControlTimer()
-        begin = time.monotonic()
+        begin, late = time.monotonic(), []
         for number, row in enumerate(job["order"]):
             pause = begin + number / job["rate"] - time.monotonic()
             if pause > 0:
@@ -81,14 +103,22 @@ def main() -> None:
                 say(event="error", number=number, row=row, message=str(error))
                 continue
             ended = time.monotonic()
+            late_ms = 1e3 * (ended - started) - job["deadline_ms"]
+            if late_ms > 0:
+                late.append((number, started, ended))
             say(
                 event="answer", number=number, row=row, label=answer.class_index,
                 route=answer.route, stage=answer.stage, cost=answer.cost, reason=answer.reason,
-                late_ms=1e3 * (ended - started) - job["deadline_ms"],
-                control_ms=1e3 * timer.worst(started, ended),
+                version=device.bundle.manifest.version, late_ms=late_ms,
             )  # fmt: skip
-        timer.close()
-        say(event="done", counters=device.counters)
+        timer.close()  # it has woken up by now, and noted by how much too late
+        say(
+            event="done",
+            control_ms={n: 1e3 * timer.worst(since, until) for n, since, until in late},
+            counters=device.counters,
+            version=device.bundle.manifest.version,
+            update=None if updater is None else updater.counters,
+        )
 
 
 if __name__ == "__main__":

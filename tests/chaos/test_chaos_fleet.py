@@ -12,8 +12,6 @@ import pytest
 DEVICES = 20
 INSTANCES = 500
 RATE = 14.0  # instances a second and device: some 36 s of them
-#: What a machine that schedules late may add to a deadline before somebody is to blame.
-SLACK_MS = 50.0
 
 
 class Trouble(threading.Thread):
@@ -48,14 +46,6 @@ class Trouble(threading.Thread):
                 turn += 1
 
 
-def check_time(answers):
-    """Late answers, each excused by a control timer that was as late; their number."""
-    late = [a for a in answers if a["late_ms"] > SLACK_MS]
-    unexcused = [a for a in late if a["control_ms"] < a["late_ms"]]
-    assert not unexcused, f"{len(unexcused)} late answers, the worst {unexcused[:3]}"
-    return len(late)
-
-
 @pytest.mark.slow
 def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, until):
     rig.start_broker()
@@ -82,7 +72,7 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, until):
     assert rig.killed["broker"] == 2
     assert rig.killed["worker"] >= 12
 
-    answers = []
+    answers, excused = [], 0
     for device in devices:
         assert device.heard("error") == []
         mine = device.heard("answer")
@@ -91,7 +81,9 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, until):
         counters = device.heard("done")[0]["counters"]
         assert sum(counters[r] for r in ("edge", "cloud", "fallback")) == INSTANCES
         answers += mine
-    late = check_time(answers)
+        late = device.late()
+        assert late[1] == []
+        excused += len(late[0])
 
     row = np.array([a["row"] for a in answers])
     label = np.array([a["label"] for a in answers])
@@ -102,8 +94,7 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, until):
     reasons = Counter(a["reason"] for a in answers if a["route"] == "fallback")
     print(
         f"\n{len(answers)} answers: {dict(routes)}; fallbacks {dict(reasons)}; "
-        f"killed {rig.killed}; {late} late by more than {SLACK_MS:g} ms, each while the control "
-        "timer was as late; "
+        f"killed {rig.killed}; {excused} more than 50 ms late, each while the control timer was; "
         f"accuracy {got:.4f}, edge alone {alone:.4f}"
     )
     # the trouble was felt, and the cloud was of use in spite of it
@@ -132,5 +123,5 @@ def test_a_link_that_falls_silent_behind_a_proxy(proxied_rig, packed, until):
     until(lambda: device.done, 120, "the last answer")
     answers = device.heard("answer")
     assert len(answers) == 3 * len(offloaded)
-    check_time(answers)
+    assert device.late()[1] == []
     assert {a["route"] for a in answers} == {"cloud", "fallback"}

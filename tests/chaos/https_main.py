@@ -1,0 +1,22 @@
+"""Serves a folder over HTTPS: address, port, certificate, key and folder on the command line."""
+
+from __future__ import annotations
+
+import functools
+import ssl
+import sys
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+
+def main() -> None:
+    address, port, certificate, key, folder = sys.argv[1:]
+    handler = functools.partial(SimpleHTTPRequestHandler, directory=folder)
+    server = ThreadingHTTPServer((address, int(port)), handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

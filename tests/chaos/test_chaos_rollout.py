@@ -1,0 +1,157 @@
+"""A model rolled out to a running fleet and rolled back: nothing unanswered, nothing mixed."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import itertools
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from gatewise_edge import Device
+from gatewise_export.pack import pack
+from gatewise_export.repack import repack
+from gatewise_export.signing import keygen
+
+DEVICES = 20
+INSTANCES = 600
+RATE = 12.0
+SERVER = Path(__file__).with_name("https_main.py")
+
+
+def certificate(folder: Path, address: str) -> tuple[Path, Path]:
+    """A certificate of its own for a server at an address, and the key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "models")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))]), False
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+class Version:
+    """One version of the model, in its two packings, and what it says to every row."""
+
+    def __init__(self, system, rows, folder, version, key):
+        options = {"sample": rows[:16], "name": "digits", "version": version, "sign": key}
+        self.bundle = pack(system, folder / f"bundle-{version}", **options).path
+        self.file = folder / "www" / f"digits-{version}.gwb"
+        repack(self.bundle, self.file, for_device=True)
+        index = {c: i for i, c in enumerate(system.classes_)}
+        self.label = np.array([index[c] for c in system.predict(rows)])
+        self.stage, self.cost = system.exit_stage(rows), system.cost(rows)
+        with Device(self.bundle, policy="edge-only") as device:
+            self.alone = [device.answer(row).class_index for row in rows]
+
+    def said(self, answer):
+        """Whether an answer is wholly this version's."""
+        row = answer["row"]
+        if answer["route"] == "fallback":
+            return answer["label"] == self.alone[row]
+        wanted = (self.label[row], self.stage[row], self.cost[row])
+        return (answer["label"], answer["stage"], answer["cost"]) == wanted
+
+
+@pytest.mark.slow
+def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, until, tmp_path):
+    (tmp_path / "www").mkdir()
+    key, public = keygen(tmp_path / "fleet")
+    other = packed.system.at(budget=packed.system.operating_point_.cost * 0.6)
+    one, two = (
+        Version(system, packed.rows, tmp_path, version, key)
+        for system, version in ((packed.system, "1"), (other, "2"))
+    )
+    apart = (one.stage != two.stage) | (one.label != two.label)
+    assert apart.mean() > 0.1  # else nothing would be seen to be mixed
+    rig.start_broker()
+    for number in range(2):
+        rig.start_worker(number, one.bundle, two.bundle)
+    host = rig.network.url.removeprefix("mqtt://").partition(":")[0]
+    cert, cert_key = certificate(tmp_path, host)
+    rig.start_server([str(SERVER), host, "8443", str(cert), str(cert_key), str(tmp_path / "www")])
+
+    rng = np.random.default_rng(1)
+    devices = [
+        rig.start_device(
+            f"pi-{i}", one.bundle, packed.rows,
+            rng.integers(0, len(packed.rows), INSTANCES).tolist(), rate=RATE,
+            update={
+                "store": str(tmp_path / f"store-{i}"), "public_key": str(public),
+                "host": f"{host}:8443", "ca_file": str(cert),
+            },
+        )
+        for i in range(DEVICES)
+    ]  # fmt: skip
+    until(lambda: all(d.ready for d in devices), 120, "the fleet")
+    for device in devices:
+        device.go()
+
+    def publish(version):
+        words = ["publish", str(version.file), "--key", str(key)]
+        words += ["--url", f"https://{host}:8443/{version.file.name}"]
+        words += ["--broker", rig.network.worker_url]
+        command = [sys.executable, "-m", "gatewise_sim", *words]
+        done = subprocess.run(rig.network.in_cloud(command), capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def all_at(version):
+        def last(device):
+            answers = device.heard("answer")
+            return answers[-1]["version"] if answers else None
+
+        return lambda: all(last(d) == version or d.done for d in devices)
+
+    until(all_at("1"), 30, "the first answers")
+    publish(two)
+    until(all_at("2"), 60, "version 2 on every device")
+    publish(one)
+    until(lambda: all(d.done for d in devices), 120, "the last answer")
+
+    answers = []
+    for device in devices:
+        assert device.heard("error") == []
+        mine = device.heard("answer")
+        assert [a["number"] for a in mine] == list(range(INSTANCES))
+        done = device.heard("done")[0]
+        assert (done["version"], done["update"]["taken"]) == ("1", 2)
+        # the versions as the answers show them: once there, once back
+        seen = [
+            "1" if one.said(a) else "2" for a in mine if one.said(a) != two.said(a)
+        ]  # fmt: skip
+        changes = [b for a, b in itertools.pairwise(seen) if a != b]
+        assert (seen[0], changes) == ("1", ["2", "1"])
+        assert device.late()[1] == []
+        answers += mine
+    assert all(one.said(a) or two.said(a) for a in answers)
+    routes = Counter(a["route"] for a in answers)
+    print(f"\n{len(answers)} answers: {dict(routes)}; each wholly of one version")
+    assert routes["cloud"] > 0
