@@ -10,16 +10,20 @@ from gatewise_training._lazy import lazy_names
 
 if TYPE_CHECKING:
     from gatewise_export.bundle import Bundle, set_operating_point
+    from gatewise_export.c99.writer import to_c
     from gatewise_export.errors import (
         BundleError,
         ConversionError,
         DamagedFileError,
         ManifestError,
+        SignatureError,
         VerifyError,
     )
     from gatewise_export.friendly import to_onnx
     from gatewise_export.manifest import Manifest
     from gatewise_export.pack import pack
+    from gatewise_export.signing import keygen
+    from gatewise_export.skl2onnx_converters import register_converters
     from gatewise_export.verify import VerifyReport, self_test, verify, verify_graphs
 
 __all__ = [
@@ -29,11 +33,15 @@ __all__ = [
     "DamagedFileError",
     "Manifest",
     "ManifestError",
+    "SignatureError",
     "VerifyError",
     "VerifyReport",
+    "keygen",
     "pack",
+    "register_converters",
     "self_test",
     "set_operating_point",
+    "to_c",
     "to_onnx",
     "verify",
     "verify_graphs",
@@ -48,11 +56,15 @@ __getattr__, __dir__ = lazy_names(
         "DamagedFileError": "errors",
         "Manifest": "manifest",
         "ManifestError": "errors",
+        "SignatureError": "errors",
         "VerifyError": "errors",
         "VerifyReport": "verify",
+        "keygen": "signing",
         "pack": "pack",
+        "register_converters": "skl2onnx_converters",
         "self_test": "verify",
         "set_operating_point": "bundle",
+        "to_c": "c99.writer",
         "to_onnx": "friendly",
         "verify": "verify",
         "verify_graphs": "verify",

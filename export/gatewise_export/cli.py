@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatewise_export.bundle import Bundle, set_operating_point
+from gatewise_export.signing import Signer
 from gatewise_export.tables import (
     frontier_of,
     print_bundle,
@@ -35,6 +36,12 @@ MaxLoss = Annotated[
     float | None, typer.Option(help="Accuracy to give up at most against the high-cost model.")
 ]
 OffloadRate = Annotated[float | None, typer.Option(help="Share of instances to offload at most.")]
+Sign = Annotated[
+    Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
+]
+PublicKeyFile = Annotated[
+    Path | None, typer.Option("--public-key", help="NAME.pub: refuse what is not signed by it.")
+]
 Target = Annotated[
     str | None, typer.Option(help="The label's column; target, label, class or y by itself.")
 ]
@@ -67,6 +74,7 @@ def train(
     test_size: Annotated[float, typer.Option(help="Share of the rows held out to measure.")] = 0.25,
     name: Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")] = None,
     bundle_version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
+    sign: Sign = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn a system from a table under a budget, and pack it into a bundle.
@@ -81,6 +89,8 @@ def train(
     from gatewise_export.run_train import Settings, run
 
     goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    if sign is not None:
+        Signer(sign)  # a key that cannot be used is told before the training
     settings = Settings(
         dataset=dataset,
         out=out,
@@ -93,6 +103,7 @@ def train(
         test_size=test_size,
         name=name,
         version=bundle_version,
+        sign=sign,
     )
     result = run(settings, quiet=as_json)
     if as_json:
@@ -111,18 +122,19 @@ def frontier(
     plot: Annotated[
         Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf file.")
     ] = None,
+    sign: Sign = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the accuracy-cost curve of a bundle's operating points; switch to another one.
 
     With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
-    is rewritten, every graph stays as it is.
+    is rewritten, every graph stays as it is. A signed bundle needs its key for that.
 
     Example:
 
         gatewise frontier bundle --budget 4 --plot frontier.png
     """
-    opened = Bundle.open(bundle)
+    opened = Bundle.open(bundle, for_device=True)
     goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     curve = frontier_of(opened.manifest)
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
@@ -133,7 +145,11 @@ def frontier(
         if "max_loss" in goal and opened.manifest.reference_accuracy is None:
             raise InputError(f"{bundle} does not say its high-cost model's accuracy; use --budget")
         chosen = curve.points.index(curve.at(**goal, slack=SLACK))
-        opened = set_operating_point(bundle, chosen)
+        opened = set_operating_point(bundle, chosen, sign=sign)
+    elif sign is not None:
+        raise InputError(
+            "--sign goes with --budget, --max-loss or --offload-rate; see gatewise pack"
+        )
     if plot is not None:
         _draw(curve, opened.manifest, plot)
     if as_json:
@@ -144,26 +160,40 @@ def frontier(
         note(f"{bundle} is now at operating point {opened.manifest.active}")
 
 
-def inspect(bundle: BundlePath, as_json: AsJson = False) -> None:
-    """Show what is in a bundle, after checking every hash.
+def inspect(bundle: BundlePath, public_key: PublicKeyFile = None, as_json: AsJson = False) -> None:
+    """Show what is in a bundle, after checking every hash; who signed it.
 
     Example:
 
-        gatewise inspect bundle
+        gatewise inspect bundle --public-key fleet.pub
     """
-    opened = Bundle.open(bundle)
-    manifest = opened.manifest
+    opened = Bundle.open(bundle, public_key=public_key, for_device=True)
+    manifest, claimed = opened.manifest, opened.claimed_keys()
+    signer = opened.signed_by or (claimed[0] if claimed else None)
     if as_json:
         emit(
             {
                 "bundle": str(bundle),
                 "bytes": sum(f.size for f in manifest.files.values()),
                 "exit_costs": manifest.exit_costs().tolist(),
+                "absent": list(opened.absent()),
+                "signed": signer is not None,
+                "key_id": signer,
+                "signature_checked": opened.signed_by is not None,
                 "manifest": manifest.to_document(),
             }
         )
         return
     print_bundle(manifest)
+    print()
+    if signer is None:
+        print("not signed")
+    elif opened.signed_by is not None:
+        print(f"signed by key {signer}: the signature holds")
+    else:
+        print(f"signed by key {signer}, by its own word; --public-key NAME.pub checks it")
+    for name in opened.absent():
+        print(f"without {name}: for devices")
 
 
 def verify(
@@ -172,13 +202,15 @@ def verify(
         str | None, typer.Option(help="Rows to check on: a .csv, .parquet or .npz file.")
     ] = None,
     target: Target = None,
+    public_key: PublicKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that a bundle decides as it must; exit status 1 if it does not.
 
     First the bundle's own sample, run in onnxruntime (or walked, where a stage buys node by
     node). With --data, that is held against the flat arrays, read back and summed as in training,
-    decision by decision, and the accuracy and cost on these rows are told.
+    decision by decision, and the accuracy (of a regressor R²) and cost on these rows are told.
+    It says what was checked, and what was not.
 
     Example:
 
@@ -186,10 +218,10 @@ def verify(
     """
     from dataclasses import asdict
 
-    from gatewise_export.run_verify import check_data
+    from gatewise_export.run_verify import check_data, what_is_checked
     from gatewise_export.verify import self_test
 
-    opened = Bundle.open(bundle)
+    opened = Bundle.open(bundle, public_key=public_key)
     sample = self_test(opened)
     checks: dict[str, Any] = {"sample": asdict(sample)}
     good = sample.agrees and sample.cloud_label_differences == 0
@@ -197,10 +229,12 @@ def verify(
         report, measured = check_data(opened, data, target)
         checks["data"] = asdict(report) | measured
         good = good and report.agrees
+    checked = what_is_checked(opened, with_data=data is not None)
     if as_json:
-        emit({"bundle": str(bundle), "agrees": good} | checks)
+        told = {"bundle": str(bundle), "task": opened.manifest.task, "agrees": good}
+        emit(told | checks | {"checked": checked})
     else:
-        print_checks(checks)
+        print_checks(checks, checked)
         print("the bundle decides as it must" if good else "the bundle DIFFERS: do not use it")
     if not good:
         raise typer.Exit(1)

@@ -5,7 +5,8 @@
     GatewiseError
     ├── BundleError             a bundle that cannot be used
     │   ├── ManifestError       a field of its manifest is wrong        (.field)
-    │   └── DamagedFileError    a file missing, altered or out of place (.file)
+    │   ├── DamagedFileError    a file missing, altered or out of place (.file)
+    │   └── SignatureError      not signed, or not by the key asked for
     ├── ConversionError         a model that has no form as a graph
     └── VerifyError             graphs that decide unlike the system    (.report)
 """
@@ -24,6 +25,7 @@ __all__ = [
     "ConversionError",
     "DamagedFileError",
     "ManifestError",
+    "SignatureError",
     "VerifyError",
 ]
 
@@ -58,6 +60,10 @@ class DamagedFileError(BundleError):
     def __init__(self, file: str, message: str) -> None:
         super().__init__(message)
         self.file = file
+
+
+class SignatureError(BundleError):
+    """A signature that is missing, malformed, by another key, or of something else."""
 
 
 class ConversionError(GatewiseError):

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
 
 from gatewise_export.errors import BundleError
+from gatewise_export.onnx_parts import Graph, Node
+from gatewise_export.onnx_reader import read_model
+from gatewise_export.protobuf import Malformed
+from gatewise_export.tree_rules import read_trees_node
 from gatewise_training.kernel import SQUARINGS, KernelModel
 from gatewise_training.linear import LinearModel
 from gatewise_training.scored_model import PlainModel, ScoredModel
@@ -22,6 +24,8 @@ from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["read_flat"]
 
+MOST_NODES = 1 << 24
+"""Of a tree ensemble: a high-cost model may be large."""
 LINEAR = (
     ("Sub", "Mul", "Mul", "CumSum", "Gather", "Add"),
     ("Sub", "Mul", "Unsqueeze", "Mul", "CumSum", "Gather", "Add"),
@@ -49,28 +53,33 @@ def read_flat(content: bytes) -> FlatModel:
     BundleError
         If it is not such a graph.
     """
+    graph = read_model(content).graph
     try:
-        graph = onnx.load_model_from_string(content).graph
-        forms = tuple(node.op_type for node in graph.node)
-        n_features = graph.input[0].type.tensor_type.shape.dim[1].dim_value
+        forms = tuple(node.op_type for node in graph.nodes)
+        n_features = _columns(graph)
         for own in OWN_SCORES:
             if forms[-len(own + STOP) :] == own + STOP:
                 model = _plain(graph, forms[: -len(own + STOP)], n_features)
                 wide = n_features + model.n_outputs + 1
-                return ScoredModel(model, _trees(graph.node[-3], wide))
+                return ScoredModel(model, _trees(graph.nodes[-3], wide))
         return _plain(graph, forms, n_features)
-    except BundleError:
-        raise
-    except (KeyError, IndexError, ValueError, TypeError) as error:
+    except (KeyError, IndexError, ValueError, TypeError) as error:  # Malformed is a ValueError
         raise BundleError(f"a graph with flat arrays that do not fit together: {error}") from error
-    except Exception as error:  # protobuf's DecodeError is not public
-        raise BundleError(f"a graph that is not an ONNX file: {error}") from error
 
 
-def _plain(graph: onnx.GraphProto, forms: tuple[str, ...], n_features: int) -> PlainModel:
+def _columns(graph: Graph) -> int:
+    """Columns of the first input."""
+    shape = graph.inputs[0].shape
+    columns = None if shape is None else shape[1]
+    if not isinstance(columns, int):
+        raise Malformed("the input has no number of columns")
+    return columns
+
+
+def _plain(graph: Graph, forms: tuple[str, ...], n_features: int) -> PlainModel:
     """Read the classifier that a graph's first nodes, of these forms, make."""
     if forms == TREES:
-        return _trees(graph.node[0], n_features)
+        return _trees(graph.nodes[0], n_features)
     if forms in KERNELS:
         return _kernel(graph)
     if forms in LINEAR or forms == CONSTANT:
@@ -78,38 +87,26 @@ def _plain(graph: onnx.GraphProto, forms: tuple[str, ...], n_features: int) -> P
     raise BundleError("a graph of another form than Gatewise writes: it cannot be read back")
 
 
-def _trees(written: onnx.NodeProto, n_features: int) -> TreeEnsemble:
-    node: dict[str, Any] = {a.name: helper.get_attribute_value(a) for a in written.attribute}
-    tree = np.array(node["nodes_treeids"], np.int64)
-    number = np.array(node["nodes_nodeids"], np.int64)
-    roots = np.flatnonzero(number == 0)
-    inner = np.array([mode != b"LEAF" for mode in node["nodes_modes"]])
-    strange = set(node["nodes_modes"]) - {b"LEAF", b"BRANCH_LEQ"}
-    if strange or (np.arange(len(tree)) - roots[tree] != number).any():
-        raise ValueError("nodes of an unknown kind or order")
-
-    def child(key: str) -> NDArray[np.int32]:
-        return np.where(inner, np.array(node[key]) + roots[tree], -1).astype(np.int32)
-
-    value = np.zeros((len(tree), node["n_targets"]), np.float32)
-    leaf = roots[np.array(node["target_treeids"])] + np.array(node["target_nodeids"])
-    value[leaf, np.array(node["target_ids"])] = node["target_weights"]
-    missing = node.get("nodes_missing_value_tracks_true", [0] * len(tree))
+def _trees(written: Node, n_features: int) -> TreeEnsemble:
+    trees = read_trees_node(written, width=n_features, ordered=True, most_nodes=MOST_NODES)
+    value = np.zeros((len(trees.feature), len(trees.base)), np.float32)
+    value[trees.leaf, trees.target] = trees.weight
     return TreeEnsemble(
-        feature=np.where(inner, node["nodes_featureids"], -1).astype(np.int32),
-        threshold=np.array(node["nodes_values"], np.float32),
-        left=child("nodes_truenodeids"),
-        right=child("nodes_falsenodeids"),
-        nan_left=np.array(missing, np.bool_),
+        feature=trees.feature,
+        # copies, since training's walk is compiled for arrays that may be written
+        threshold=trees.threshold.copy(),
+        left=trees.left,
+        right=trees.right,
+        nan_left=trees.nan_left,
         value=value,
-        roots=roots.astype(np.int32),
-        output=np.full(len(roots), -1, np.int32),
-        base=np.array(node["base_values"], np.float32),
+        roots=trees.roots,
+        output=np.full(len(trees.roots), -1, np.int32),
+        base=trees.base.copy(),
         n_features=n_features,
     )
 
 
-def _linear(graph: onnx.GraphProto, *, constant: bool) -> LinearModel:
+def _linear(graph: Graph, *, constant: bool) -> LinearModel:
     arrays = _arrays(graph)
     if constant:
         none = np.zeros(0, np.float32)
@@ -118,7 +115,7 @@ def _linear(graph: onnx.GraphProto, *, constant: bool) -> LinearModel:
     return LinearModel(arrays["mean"], arrays["scale"], _weights(arrays), arrays["bias"])
 
 
-def _kernel(graph: onnx.GraphProto) -> KernelModel:
+def _kernel(graph: Graph) -> KernelModel:
     arrays = _arrays(graph)
     return KernelModel(
         mean=arrays["mean"],
@@ -130,8 +127,8 @@ def _kernel(graph: onnx.GraphProto) -> KernelModel:
     )
 
 
-def _arrays(graph: onnx.GraphProto) -> dict[str, NDArray[Any]]:
-    return {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
+    return {t.name: t.array().copy() for t in graph.initializers}
 
 
 def _weights(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:

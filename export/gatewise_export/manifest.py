@@ -15,12 +15,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_export.errors import BundleError
 from gatewise_export.manifest_specs import (
     ClassLabel,
     CloudKind,
@@ -31,6 +30,7 @@ from gatewise_export.manifest_specs import (
     Missing,
     OperatingPointSpec,
     StageSpec,
+    Task,
 )
 from gatewise_export.strict import Field
 from gatewise_training.acquisition import Bought, exit_costs
@@ -48,6 +48,7 @@ __all__ = [
     "Manifest",
     "OperatingPointSpec",
     "StageSpec",
+    "Task",
 ]
 
 SCHEMA_VERSION = 1
@@ -64,7 +65,8 @@ class Manifest:
     created : str
         ISO 8601, UTC.
     classes : tuple
-        The user's labels, all of one type; models speak of their indices.
+        The user's labels, all of one type; models speak of their indices. Empty unless the task
+        is ``classify``.
     link : {"sigmoid", "softmax", "identity"}
         Of the last stage listed; each stage has its own.
     features : tuple of FeatureSpec
@@ -84,6 +86,11 @@ class Manifest:
     files : dict of str to FileSpec
     reference_accuracy : float or None
         Of the high-cost model on validation data.
+    task : {"classify", "regress", "rank"}
+        What an answer is: a class, a measured value, or a document's score. Where it is a value,
+        there is no cloud, each chain is one stage with one margin and link ``identity``, that
+        margin is the answer, and `accuracy` of an operating point is the estimator's own score:
+        R² of a regressor, Average Precision@5 of a ranker.
     """
 
     name: str
@@ -103,7 +110,7 @@ class Manifest:
     files: dict[str, FileSpec]
     reference_accuracy: float | None = None
     min_runtime_version: str = "0.1.0"
-    task: Literal["classify"] = "classify"
+    task: Task = "classify"
     schema_version: int = SCHEMA_VERSION
     _columns: dict[str, int] = field(init=False, repr=False, compare=False)
 
@@ -128,30 +135,19 @@ class Manifest:
         """Where the stages of the chain in force run."""
         return tuple(stage.tier for stage in self.stages)
 
-    def check_on_device(self) -> None:
-        """Refuse a chain in force that a device and a cloud worker alone cannot run.
-
-        Raises
-        ------
-        BundleError
-            If a stage of it runs on a gateway or in the cloud: nothing here runs those yet.
-        """
-        for number, tier in enumerate(self.tiers):
-            if tier != "device":
-                where = "on a gateway" if tier == "gateway" else "in the cloud"
-                raise BundleError(
-                    f"stage {number} of the bundle is placed {where}, and nothing runs stages "
-                    "there yet; train with tiers=None"
-                )
-
     @property
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of an instance."""
         return tuple(f.name for f in self.features)
 
     @property
+    def answers_values(self) -> bool:
+        """Whether answers are values, not classes: the task is regress or rank."""
+        return self.task != "classify"
+
+    @property
     def n_classes(self) -> int:
-        """Number of classes."""
+        """Number of classes; 0 where answers are values."""
         return len(self.classes)
 
     def stage_inputs(self, stage: int) -> NDArray[np.intp]:

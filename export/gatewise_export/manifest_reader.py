@@ -21,6 +21,7 @@ from gatewise_export.manifest_specs import (
     OperatingPointSpec,
     StageKind,
     StageSpec,
+    Task,
 )
 from gatewise_export.strict import Field
 from gatewise_training.costs import CloudPrices
@@ -33,6 +34,7 @@ MANIFEST = "manifest.json"
 SAMPLE = "sample.npz"
 
 LINKS: tuple[Link, ...] = ("sigmoid", "softmax", "identity")
+TASKS: tuple[Task, ...] = ("classify", "regress", "rank")
 SCORES: tuple[Score, ...] = ("margin", "column")
 STAGE_KINDS: tuple[StageKind, ...] = ("graph", "lazy")
 CLOUD_KINDS: tuple[CloudKind, ...] = ("margins", "classifier")
@@ -44,6 +46,8 @@ MOST_STAGES = 1024
 MOST_POINTS = 65536
 MOST_BYTES = 1 << 30
 """A file of a bundle is at most this large (1 GiB)."""
+MOST_BYTES_OF_ALL = 2 << 30
+"""All files of a bundle together (2 GiB): each is read through on opening."""
 LARGEST = 1e300
 FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -72,7 +76,8 @@ def read_manifest(document: Field) -> Manifest:
     """
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
     document.keys(NEEDED, ("chains", "reference_accuracy"))
-    classes = _classes(document["classes"])
+    task = document["task"].choice(TASKS)
+    classes = _classes(document["classes"], task)
     groups, features = _groups_and_features(document)
     names = {f.name for f in features}
     files = _files(document["files"])
@@ -83,8 +88,9 @@ def read_manifest(document: Field) -> Manifest:
     cloud = None if cloud_field is None else _cloud(cloud_field, names, files)
     chains = _chains(document.get("chains"), len(stages))
     _tiers(document["stages"], stages, chains, cloud is not None)
+    _only_values(document, task, stages, chains, cloud is not None)
     points = tuple(
-        _point(f, chains, cloud is not None)
+        _point(f, chains, cloud is not None, task)
         for f in document["operating_points"].items(1, MOST_POINTS)
     )
     link = document["link"].choice(LINKS)
@@ -103,7 +109,7 @@ def read_manifest(document: Field) -> Manifest:
         version=_topic_level(document["version"]),
         created=_time(document["created"]),
         min_runtime_version=_match(document["min_runtime_version"], VERSION, "as 1.2.3"),
-        task=document["task"].choice(("classify",)),
+        task=task,
         classes=classes,
         link=link,
         features=features,
@@ -116,14 +122,17 @@ def read_manifest(document: Field) -> Manifest:
         operating_points=points,
         active=document["active"].integer(0, len(points) - 1),
         files=files,
-        reference_accuracy=None if reference is None else reference.number(0.0, 1.0),
+        reference_accuracy=None if reference is None else _merit(reference, task),
     )
 
 
 # -- parts ---------------------------------------------------------------------------------
 
 
-def _classes(field: Field) -> tuple[ClassLabel, ...]:
+def _classes(field: Field, task: Task) -> tuple[ClassLabel, ...]:
+    if task != "classify":
+        field.items(0, 0)
+        return ()
     items = field.items(2, MOST_CLASSES)
     for item in items:
         if type(item.value) not in (int, float, str, bool):
@@ -187,7 +196,7 @@ def _stage(field: Field, features: set[str], files: dict[str, FileSpec], classes
     if stage.bytes != files[stage.file].size:
         field["bytes"].fail(f"is {stage.bytes}, but files says {files[stage.file].size}")
     margins = stage.outputs - (stage.score == "column")
-    fitting = 1 if stage.link == "sigmoid" else classes
+    fitting = 1 if stage.link == "sigmoid" or not classes else classes
     if margins != fitting or (stage.link == "sigmoid" and classes != 2):
         field["outputs"].fail(
             f"leaves {margins} margins, which do not fit link {stage.link!r} and {classes} classes"
@@ -240,7 +249,35 @@ def _tiers(
                 )
 
 
-def _point(field: Field, chains: tuple[tuple[int, ...], ...], cloud: bool) -> OperatingPointSpec:
+def _only_values(
+    document: Field,
+    task: Task,
+    stages: tuple[StageSpec, ...],
+    chains: tuple[tuple[int, ...], ...],
+    cloud: bool,
+) -> None:
+    """Check what a bundle that answers with values may hold: chains of one plain stage."""
+    if task == "classify":
+        return
+    if cloud:
+        document["cloud"].fail(f"must be null: there are no classes to offload for task {task!r}")
+    if any(len(chain) != 1 for chain in chains):
+        Field(None, "chains").fail(f"must hold one stage each for task {task!r}")
+    for item, stage in zip(document["stages"].items(1, MOST_STAGES), stages, strict=True):
+        if stage.link != "identity":
+            item["link"].fail(f"must be 'identity' for task {task!r}")
+        if stage.score != "margin":
+            item["score"].fail(f"must be 'margin' for task {task!r}")
+
+
+def _merit(field: Field, task: Task) -> float:
+    """An accuracy or average precision from 0 to 1, or R², which has no floor."""
+    return field.number(-LARGEST if task == "regress" else 0.0, 1.0)
+
+
+def _point(
+    field: Field, chains: tuple[tuple[int, ...], ...], cloud: bool, task: Task
+) -> OperatingPointSpec:
     field.keys(
         ("thresholds", "expected_cost", "accuracy", "offload_rate", "guarantee"),
         ("accuracy_error", "chain"),
@@ -260,10 +297,12 @@ def _point(field: Field, chains: tuple[tuple[int, ...], ...], cloud: bool) -> Op
     return OperatingPointSpec(
         thresholds=thresholds,
         expected_cost=field["expected_cost"].number(0.0, LARGEST),
-        accuracy=field["accuracy"].number(0.0, 1.0),
+        accuracy=_merit(field["accuracy"], task),
         offload_rate=field["offload_rate"].number(0.0, 1.0),
         guarantee=None if guarantee is None else _plain(guarantee),
-        accuracy_error=0.0 if error is None else error.number(0.0, 1.0),
+        accuracy_error=0.0
+        if error is None
+        else error.number(0.0, LARGEST if task == "regress" else 1.0),
         chain=chain,
     )
 
@@ -277,6 +316,8 @@ def _files(field: Field) -> dict[str, FileSpec]:
             sha256=_match(item["sha256"], SHA256, "64 hexadecimal digits"),
             size=item["size"].integer(0, MOST_BYTES),
         )
+    if sum(f.size for f in files.values()) > MOST_BYTES_OF_ALL:
+        field.fail(f"of more than {MOST_BYTES_OF_ALL} B together")
     if MANIFEST in files:
         field.fail(f"lists {MANIFEST!r} itself")
     return files

@@ -19,6 +19,7 @@ __all__ = [
     "OperatingPointSpec",
     "StageKind",
     "StageSpec",
+    "Task",
     "Tier",
 ]
 
@@ -26,6 +27,7 @@ ClassLabel = int | float | str | bool
 Missing = Literal["allowed", "refused"]
 StageKind = Literal["graph", "lazy"]
 CloudKind = Literal["margins", "classifier"]
+Task = Literal["classify", "regress", "rank"]
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,7 @@ class OperatingPointSpec:
         One a stage of the chain; a stage stops where its score is at least this (float32);
         None never stops.
     expected_cost, accuracy, offload_rate : float
+        Of a regressor or ranker, `accuracy` is its score (:class:`Manifest`, `task`).
     guarantee : dict or None
     accuracy_error : float
         Standard error of the accuracy minus the high-cost model's (paired).

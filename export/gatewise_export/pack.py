@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_regressor
 
 from gatewise_export.arrays import write_arrays
 from gatewise_export.bundle import Bundle
 from gatewise_export.converters import CloudGraph, high_cost_graph
-from gatewise_export.errors import BundleError, VerifyError
+from gatewise_export.errors import VerifyError
 from gatewise_export.flat_trees import write_trees
 from gatewise_export.manifest import (
     CloudSpec,
@@ -34,10 +33,12 @@ from gatewise_export.manifest import (
     Manifest,
     OperatingPointSpec,
     StageSpec,
+    Task,
 )
 from gatewise_export.manifest_reader import MANIFEST, SAMPLE
 from gatewise_export.onnx_graph import flat_graph
-from gatewise_export.storage import archive, open_storage, write_file
+from gatewise_export.repack import check_destination, put_in_place, remove, write
+from gatewise_export.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.verify import run_cloud, verify
 from gatewise_training.decision import ALWAYS_STOP
 from gatewise_training.errors import InputError
@@ -66,6 +67,7 @@ def pack(
     name: str = "model",
     version: str = "1",
     created: datetime | None = None,
+    sign: str | Path | None = None,
 ) -> Bundle:
     """Write a fitted system as a bundle.
 
@@ -82,6 +84,8 @@ def pack(
         Of the bundle; levels of MQTT topics, so without ``/ + #``.
     created : datetime, optional
         Now by default.
+    sign : str or Path, optional
+        NAME.key as ``gatewise keygen`` writes it: the bundle is signed with it.
 
     Returns
     -------
@@ -93,7 +97,7 @@ def pack(
     BundleError
         If something else is at `path`, or a name cannot stand in a manifest.
     InputError
-        If the system is no classifier, or the sample does not fit it.
+        If `system` is no fitted one, the sample does not fit it, or the key cannot be used.
     ConversionError
         If the high-cost model has no form as a graph.
     VerifyError
@@ -103,10 +107,11 @@ def pack(
     if path.is_symlink():  # a link stays a link: what it leads to is replaced
         path = path.resolve()
     check_destination(path)
-    if not hasattr(system, "classes_"):
+    signer = None if sign is None else Signer(sign)
+    if not hasattr(system, "operating_points_"):
         raise InputError(
-            f"{type(system).__name__} cannot be packed: devices classify; "
-            "to_onnx(system) gives a graph for other runtimes"
+            f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
+            "to_onnx gives a graph for other runtimes"
         )
     x = _sample_rows(system, sample)
     chains = getattr(system, "chains_", (system.stages_,))
@@ -122,41 +127,18 @@ def pack(
         system, stages, [[stages.index(s) for s in c] for c in chains], cloud, files,
         name, version, datetime.now(UTC) if created is None else created.astimezone(UTC),
     )  # fmt: skip
-    files[MANIFEST] = manifest.to_json().encode()
+    text = files[MANIFEST] = manifest.to_json().encode()
+    if signer is not None:
+        files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        _write(fresh, files, as_archive=path.suffix == ".gwb")
+        write(fresh, files, as_archive=path.suffix == ".gwb")
         _prove(system, Bundle.open(fresh), x)
-        _put_in_place(fresh, path)
+        put_in_place(fresh, path)
     finally:
-        _remove(fresh)
-    return Bundle.open(path)
-
-
-def check_destination(path: Path) -> None:
-    """Refuse a place that holds anything but a bundle, before work is spent on a new one.
-
-    Raises
-    ------
-    BundleError
-        If `path` exists and is neither empty nor a bundle.
-    """
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
-    if path.is_dir() == (path.suffix == ".gwb"):
-        raise BundleError(f"{path} exists and is of the other kind of bundle; choose another place")
-    try:
-        with open_storage(path).reading(MANIFEST) as file:
-            manifest = Manifest.from_json(file.read())
-    except BundleError as error:
-        raise BundleError(
-            f"{path} exists and is not a bundle: choose another place, or remove it ({error})"
-        ) from error
-    if path.is_dir():
-        others = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST})
-        if others:
-            raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")
+        remove(fresh)
+    return Bundle.open(path, public_key=None if signer is None else signer.public.raw)
 
 
 # -- parts ---------------------------------------------------------------------------------
@@ -250,7 +232,8 @@ def _manifest(
         name=name,
         version=version,
         created=created.isoformat(timespec="seconds"),
-        classes=tuple(system.classes_.tolist()),
+        task=_task(system),
+        classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
         link=specs[-1].link,
         features=tuple(
             FeatureSpec(n, float(own), g)
@@ -287,6 +270,12 @@ def _manifest(
     )
 
 
+def _task(system: Budgeted) -> Task:
+    if hasattr(system, "classes_"):
+        return "classify"
+    return "regress" if is_regressor(system) else "rank"
+
+
 def _prove(system: Budgeted, bundle: Bundle, x: NDArray[np.float32]) -> None:
     """Hold every chain of the bundle against the system; raise VerifyError if they differ."""
     firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
@@ -309,36 +298,3 @@ def _prove(system: Budgeted, bundle: Bundle, x: NDArray[np.float32]) -> None:
                 "pipeline, or give another model or an ONNX file",
                 report,
             )
-
-
-# -- writing -------------------------------------------------------------------------------
-
-
-def _write(fresh: Path, files: dict[str, bytes], *, as_archive: bool) -> None:
-    if as_archive:
-        write_file(fresh, archive(files))
-        return
-    fresh.mkdir()
-    for name, content in files.items():
-        write_file(fresh / name, content)
-
-
-def _put_in_place(fresh: Path, path: Path) -> None:
-    if not path.is_dir():
-        os.replace(fresh, path)
-        return
-    old = path.with_name(f"{fresh.name}.old")
-    os.rename(path, old)
-    try:
-        os.rename(fresh, path)
-    except OSError:
-        os.rename(old, path)
-        raise
-    _remove(old)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

@@ -46,6 +46,8 @@ class Settings:
         Share held out, unless the file has a test part of its own.
     name : str or None
     version : str
+    sign : Path or None
+        A private key that the bundle is signed with.
     """
 
     dataset: str
@@ -59,6 +61,7 @@ class Settings:
     test_size: float
     name: str | None
     version: str
+    sign: Path | None = None
 
 
 def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def run(settings: Settings, *, quiet: bool) -> dict[str, Any]:
         sample=data.X[test],
         name=_level(data.name) if settings.name is None else settings.name,
         version=settings.version,
+        sign=settings.sign,
     )
     rows = _table(data, test)
     report = verify(system, bundle, rows)

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from gatewise_export.bundle import Bundle
 from gatewise_export.manifest import Manifest
-from gatewise_export.verify import VerifyReport, graph_outcome, verify_graphs
+from gatewise_export.verify import Outcome, VerifyReport, graph_outcome, verify_graphs
 from gatewise_training import datasets
 from gatewise_training.datasets import Dataset
 from gatewise_training.errors import InputError
 
-__all__ = ["check_data"]
+__all__ = ["check_data", "what_is_checked"]
 
 
 def check_data(
@@ -34,7 +34,8 @@ def check_data(
     -------
     report : VerifyReport
     measured : dict
-        ``accuracy``, mean ``cost`` and ``offload_rate`` on these rows.
+        ``accuracy`` (of a regressor ``r2``; of a ranker nothing, since the table does not tell
+        its queries), mean ``cost`` and ``offload_rate`` on these rows.
 
     Raises
     ------
@@ -45,13 +46,57 @@ def check_data(
     data = datasets.load(source, target=target)
     x = _columns(data, manifest, source)
     _check_missing(x, manifest, source)
-    truth = _class_indices(data.y, manifest, source)
     said = graph_outcome(bundle, x)
-    return verify_graphs(bundle, x), {
-        "accuracy": float(np.mean(said.labels == truth)),
+    return verify_graphs(bundle, x), _merit(said, data.y, manifest, source) | {
         "cost": float(said.costs.mean()),
         "offload_rate": float(np.mean(said.exits == len(manifest.stages))),
     }
+
+
+def what_is_checked(bundle: Bundle, *, with_data: bool) -> list[str]:
+    """What ``gatewise verify`` holds against what, a line each."""
+    manifest = bundle.manifest
+    said = "value" if manifest.answers_values else "label"
+    chain = len(manifest.stages)
+    lines = [f"size and SHA-256 of {len(manifest.files)} files"]
+    if bundle.signed_by is not None:
+        lines.append(f"signature of the manifest by key {bundle.signed_by}")
+    lines.append(
+        f"sample: every output of {chain} stage{'s' * (chain > 1)}, exit, {said} and cost, "
+        "against what training computed"
+    )
+    if with_data:
+        lines.append(f"data: the same, against the flat arrays in {', '.join(_files(bundle))}")
+    if manifest.cloud is not None:
+        of_arrays = with_data and manifest.cloud.kind == "margins"
+        lines.append(
+            "high-cost model: label and probabilities of the sample"
+            + (", and of the data against its flat arrays" if of_arrays else "")
+        )
+    idle = len(manifest.every_stage) - chain
+    if idle:
+        lines.append(f"not run: {idle} stages of chains that are not in force")
+    return lines
+
+
+def _files(bundle: Bundle) -> list[str]:
+    return [stage.file for stage in bundle.manifest.stages]
+
+
+def _merit(said: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
+    """How good the answers are, as far as a table can tell."""
+    if manifest.task == "classify":
+        truth = _class_indices(y, manifest, source)
+        return {"accuracy": float(np.mean(said.labels == truth))}
+    if manifest.task == "rank":
+        return {}
+    try:
+        values = np.asarray(y, np.float64)
+    except ValueError as error:
+        raise InputError(f"{source}: the bundle gives values, and the label is none") from error
+    error_squares = ((values - said.labels.astype(np.float64)) ** 2).sum()
+    spread = ((values - values.mean()) ** 2).sum()
+    return {"r2": float(1.0 - error_squares / spread) if spread > 0 else float("nan")}
 
 
 def _columns(data: Dataset, manifest: Manifest, source: str) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gatewise_export.errors import BundleError
 from gatewise_export.manifest import Manifest
 from gatewise_training.acquisition import at_exits
-from gatewise_training.decision import exit_stages, labels, split
+from gatewise_training.decision import answers, exit_stages, split
 
 __all__ = ["expected"]
 
@@ -45,13 +45,13 @@ def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str
     """
     n = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
     out = {"X": _take(arrays, "X", np.float32, (n, len(manifest.features)))}
-    scores, answers, bought = [], [], []
+    scores, said, bought = [], [], []
     for i, number in enumerate(manifest.chains[manifest.active_point.chain]):
         stage = manifest.every_stage[number]
         outputs = _take(arrays, f"stage_{number}", np.float32, (n, stage.outputs))
         margins, score = split(outputs, stage.score)
         scores.append(score)
-        answers.append(labels(margins))
+        said.append(answers(margins, stage.link))
         out[f"stage_{i}"] = outputs
         columns = None
         if stage.kind == "lazy":
@@ -63,11 +63,11 @@ def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str
         out["cloud_label"] = _take(arrays, "cloud_label", np.int64, (n,))
         shape = (n, manifest.n_classes)
         out["cloud_probabilities"] = _take(arrays, "cloud_probabilities", np.float32, shape)
-        answers.append(out["cloud_label"])
+        said.append(out["cloud_label"])
     else:
         exits = np.minimum(exits, len(scores) - 1)  # the last stage's answer stands
     out["exit"] = exits
-    out["label"] = np.stack(answers)[exits, np.arange(n)]
+    out["label"] = np.stack(said)[exits, np.arange(n)]
     out["cost"] = at_exits(manifest.exit_costs(bought), exits)
     return out
 

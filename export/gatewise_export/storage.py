@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import os
+import secrets
 import shutil
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -19,8 +21,18 @@ from typing import IO, Protocol
 
 from gatewise_export.errors import BundleError, DamagedFileError
 from gatewise_export.manifest_reader import MANIFEST
+from gatewise_export.signing import (
+    MOST_SIGNATURE_BYTES,
+    SIGNATURE,
+    Signature,
+    read_signatures,
+    write_signatures,
+)
 
-__all__ = ["Storage", "archive", "open_storage", "write_file"]
+__all__ = ["Storage", "archive", "open_storage", "read_signature_file", "sync_folder", "write_file"]
+
+MOST_DIRECTORY_BYTES = 1 << 20
+"""A zip file's list of entries is at most this large: it is read whole into memory."""
 
 
 class Storage(Protocol):
@@ -30,8 +42,18 @@ class Storage(Protocol):
         """Open a file; DamagedFileError if it is not there or not a plain file."""
         ...
 
-    def write_manifest(self, text: bytes) -> None:
-        """Put another manifest in place of the old one, all at once."""
+    def has(self, name: str) -> bool:
+        """Whether anything is there under this name."""
+        ...
+
+    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+        """Put another manifest, and its signature, in place of the old ones.
+
+        A signed bundle stays whole whenever this is cut short. In a directory the new signature
+        is first put beside the old one, in one SIGNATURE file; then the new manifest takes its
+        place; then the old signature goes. Each step is one rename, and after each the manifest in
+        place is covered. A reader that meets the change half way reads the manifest again.
+        """
         ...
 
 
@@ -58,6 +80,31 @@ def write_file(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder, after a rename, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_signature_file(storage: Storage) -> list[Signature] | None:
+    """The signatures beside a manifest; None where there is no SIGNATURE file.
+
+    Raises
+    ------
+    SignatureError
+        If the file is malformed.
+    DamagedFileError
+        If it is no plain file.
+    """
+    if not storage.has(SIGNATURE):
+        return None
+    with storage.reading(SIGNATURE) as file:
+        return read_signatures(file.read(MOST_SIGNATURE_BYTES + 1), SIGNATURE)
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:
@@ -100,11 +147,27 @@ class _Folder:
         with os.fdopen(descriptor, "rb") as file:
             yield file
 
-    def write_manifest(self, text: bytes) -> None:
-        fresh = self.path / f".{MANIFEST}.{os.getpid()}"
+    def has(self, name: str) -> bool:
+        return os.path.lexists(self.path / name)
+
+    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+        if signature is not None:
+            with self.reading(MANIFEST) as file:
+                present = file.read()
+            before = [s for s in read_signature_file(self) or [] if s.covers(present)]
+            self._replace(SIGNATURE, write_signatures(*before[:1], signature))
+        self._replace(MANIFEST, text)
+        if signature is not None:
+            self._replace(SIGNATURE, write_signatures(signature))
+
+    def _replace(self, name: str, content: bytes) -> None:
+        for left in self.path.glob(f".{name}.*"):  # by a writer that was killed
+            left.unlink(missing_ok=True)
+        fresh = self.path / f".{name}.{secrets.token_hex(4)}"
         try:
-            write_file(fresh, text)
-            os.replace(fresh, self.path / MANIFEST)
+            write_file(fresh, content)
+            os.replace(fresh, self.path / name)
+            sync_folder(self.path)
         finally:
             fresh.unlink(missing_ok=True)
 
@@ -112,32 +175,79 @@ class _Folder:
 class _Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
+        _check_directory(path)
+
+    def has(self, name: str) -> bool:
+        try:
+            with zipfile.ZipFile(self.path) as reader:
+                return name in reader.namelist()
+        except (zipfile.BadZipFile, OSError) as error:
+            raise BundleError(f"bundle {self.path} cannot be read: {error}") from error
 
     @contextmanager
     def reading(self, name: str) -> Iterator[IO[bytes]]:
         try:
             with zipfile.ZipFile(self.path) as reader:
-                if reader.namelist().count(name) != 1:
+                if (times := reader.namelist().count(name)) != 1:
+                    how = f"stands in it {'twice' if times == 2 else f'{times} times'}"
                     raise DamagedFileError(
-                        name, f"bundle {self.path}: {name} is missing, or stands in it twice"
+                        name, f"bundle {self.path}: {name} {how if times else 'is missing'}"
+                    )
+                # the others' decoders may ask for gigabytes of memory
+                if reader.getinfo(name).compress_type not in _METHODS:
+                    raise DamagedFileError(
+                        name, f"bundle {self.path}: {name} is compressed otherwise than by deflate"
                     )
                 with reader.open(name) as file:
                     yield file
-        except (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError) as error:
+        except (
+            zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError
+        ) as error:  # fmt: skip
             raise DamagedFileError(
                 name, f"bundle {self.path}: {name} cannot be read: {error}"
             ) from error
 
-    def write_manifest(self, text: bytes) -> None:
-        fresh = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+        fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        changed = {MANIFEST: text}
+        if signature is not None:
+            changed[SIGNATURE] = write_signatures(signature)
         try:
             with zipfile.ZipFile(self.path) as old, zipfile.ZipFile(fresh, "x") as new:
-                for name in sorted(old.namelist()):
-                    if name == MANIFEST:
-                        new.writestr(_entry(name), text)
+                for name in sorted({*old.namelist(), *changed}):
+                    if name in changed:
+                        new.writestr(_entry(name), changed[name])
                         continue
                     with old.open(name) as source, new.open(_entry(name), "w") as target:
                         shutil.copyfileobj(source, target)
+            _sync_file(fresh)
             os.replace(fresh, self.path)
+            sync_folder(self.path.parent)
         finally:
             fresh.unlink(missing_ok=True)
+
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_END = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
+_ZIP64_LOCATOR = b"PK\x06\x07"
+
+
+def _check_directory(path: Path) -> None:
+    """Refuse a zip file whose list of entries would fill the memory, before it is read."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END.size - 65535 - 20))
+        tail = file.read()
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) - at < _END.size:
+        raise BundleError(f"{path} is not a bundle: its zip file is cut off")
+    length = _END.unpack_from(tail, at)[5]
+    if length > MOST_DIRECTORY_BYTES or tail[max(0, at - 20) : at].startswith(_ZIP64_LOCATOR):
+        raise BundleError(
+            f"bundle {path}: the zip file's list of entries is larger than {MOST_DIRECTORY_BYTES} B"
+        )
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -12,6 +12,9 @@ from gatewise_export.errors import ManifestError
 
 __all__ = ["Field"]
 
+MOST_CONTAINERS = 200_000
+"""Lists and objects of a document."""
+
 Choice = TypeVar("Choice", bound=str)
 
 
@@ -36,6 +39,7 @@ class Field:
     def parse(cls, text: str | bytes) -> Field:
         """Parse JSON: no NaN or infinity, no key twice in one object."""
         try:
+            _bounded(text)
             if isinstance(text, bytes):
                 text = text.decode("utf-8")
             value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
@@ -132,6 +136,16 @@ class Field:
         if not (least <= value <= most and math.isfinite(value)):
             self.fail(f"must be {least:g} to {most:g}, not {_short(value)}")
         return float(value)
+
+
+def _bounded(text: str | bytes) -> None:
+    """Refuse what would take many times its size in memory: an empty list takes 30 times."""
+    if isinstance(text, str):
+        found = text.count("[") + text.count("{")
+    else:
+        found = text.count(b"[") + text.count(b"{")
+    if found > MOST_CONTAINERS:
+        raise ValueError(f"{found} lists and objects, more than {MOST_CONTAINERS}")
 
 
 def _kind(value: Any) -> str:

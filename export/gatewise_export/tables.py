@@ -16,11 +16,16 @@ if TYPE_CHECKING:
 __all__ = ["frontier_of", "print_bundle", "print_checks", "print_frontier", "print_trained"]
 
 
+MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
+"""What an operating point's `accuracy` is, by task."""
+
+
 def print_bundle(manifest: Manifest) -> None:
     """What `gatewise inspect` shows."""
     costs = manifest.exit_costs().tolist()
     size = sum(f.size for f in manifest.files.values())
     point = manifest.active_point
+    answers = ("answers", f"values ({manifest.task})")
     missing = ", ".join(f"{who}: {word}" for who, word in manifest.missing.items())
     classes = ", ".join(map(str, manifest.classes[:8])) + (
         ", ..." if manifest.n_classes > 8 else ""
@@ -31,7 +36,7 @@ def print_bundle(manifest: Manifest) -> None:
         ("", ""),
         [
             ("created", manifest.created),
-            ("classes", f"{manifest.n_classes}: {classes}"),
+            answers if manifest.answers_values else ("classes", f"{manifest.n_classes}: {classes}"),
             (
                 "features",
                 f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}",
@@ -39,7 +44,7 @@ def print_bundle(manifest: Manifest) -> None:
             ("missing values", missing),
             (
                 "operating point",
-                f"{manifest.active} of {len(manifest.operating_points)}: {_say(point)}",
+                f"{manifest.active} of {len(manifest.operating_points)}: {_say(point, manifest)}",
             ),
             ("files", f"{len(manifest.files)}, {_size(size)}, every hash holds"),
         ],
@@ -97,7 +102,8 @@ def print_frontier(curve: Frontier, manifest: Manifest, *, hull_only: bool) -> N
         marks = " ".join(["hull"] * (id(p) in hull) + ["<- in force"] * active)
         rows.append((i, f"{p.cost:.4g}", f"{p.accuracy:.4f}", f"{p.offload_rate:.3f}", marks))
     title = "hull of the frontier" if hull_only else "frontier"
-    table(f"{title} (on validation data)", ("point", "cost", "accuracy", "offload", ""), rows)
+    merit = MERITS[manifest.task]
+    table(f"{title} (on validation data)", ("point", "cost", merit, "offload", ""), rows)
 
 
 def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
@@ -121,17 +127,18 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
     )
 
 
-def print_checks(checks: dict[str, Any]) -> None:
-    """What `gatewise verify` shows."""
+def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
+    """What `gatewise verify` shows: the figures, and what was held against what."""
     names = {
         "rows": "rows",
         "differing_decisions": "differing decisions",
-        "differing_labels": "differing labels",
+        "differing_labels": "differing labels or values",
         "differing_costs": "differing costs",
         "max_margin_difference": "largest difference of a margin",
         "cloud_label_differences": "differing labels of the high-cost model",
         "cloud_probability_max_difference": "largest difference of its probabilities",
         "accuracy": "accuracy",
+        "r2": "R²",
         "cost": "mean cost",
         "offload_rate": "offloaded",
     }
@@ -141,11 +148,14 @@ def print_checks(checks: dict[str, Any]) -> None:
         if any(key in c for c in checks.values())
     ]
     table("verify", ("", *checks), rows)
+    print()
+    for line in checked:
+        print(f"checked: {line}")
 
 
-def _say(point: OperatingPointSpec) -> str:
+def _say(point: OperatingPointSpec, manifest: Manifest) -> str:
     return (
-        f"cost {point.expected_cost:.4g}, accuracy {point.accuracy:.4f}, "
+        f"cost {point.expected_cost:.4g}, {MERITS[manifest.task]} {point.accuracy:.4f}, "
         f"offload {point.offload_rate:.3f} (on validation data)"
     )
 

@@ -23,10 +23,11 @@ from gatewise_export.bundle import Bundle
 from gatewise_export.errors import BundleError
 from gatewise_export.flat_reader import read_flat
 from gatewise_export.flat_trees import FlatTrees, read_trees
+from gatewise_export.graph_rules import MOST_STAGE_BYTES, check_cloud_graph, check_stage_graph
 from gatewise_export.manifest import CloudKind, Manifest, StageSpec
 from gatewise_training import _onnxruntime
 from gatewise_training.acquisition import Bought, at_exits
-from gatewise_training.decision import Link, exit_stages, labels, probabilities, split
+from gatewise_training.decision import Link, answers, exit_stages, labels, probabilities, split
 from gatewise_training.trees import TreeEnsemble
 
 if TYPE_CHECKING:
@@ -57,8 +58,8 @@ class Outcome:
         Outputs of each stage of the chain in force, for all rows.
     exits : ndarray of int64, shape (n,)
         Stage that answers; the number of stages: the cloud.
-    labels : ndarray of int64, shape (n,)
-        Class indices of the answers.
+    labels : ndarray of int64 or float32, shape (n,)
+        Class indices of the answers; values, where the bundle answers with these.
     costs : ndarray of float64, shape (n,)
     cloud_labels : ndarray of int64, shape (n,), or None
         The high-cost model's, for all rows; None without one, or where it cannot testify.
@@ -67,7 +68,7 @@ class Outcome:
 
     margins: tuple[NDArray[np.float32], ...]
     exits: NDArray[np.int64]
-    labels: NDArray[np.int64]
+    labels: NDArray[Any]
     costs: NDArray[np.float64]
     cloud_labels: NDArray[np.int64] | None
     cloud_probabilities: NDArray[Any] | None
@@ -124,7 +125,11 @@ def verify(system: Budgeted, bundle: Bundle, X: ArrayLike) -> VerifyReport:
     x = np.ascontiguousarray(X, np.float32)
     rows = X if hasattr(X, "columns") else _named(system, x)
     f0 = system.high_cost_model_
-    said = np.searchsorted(system.classes_, system.predict(rows)).astype(np.int64)
+    said = system.predict(rows)
+    if bundle.manifest.answers_values:
+        said = said.astype(np.float32)
+    else:
+        said = np.searchsorted(system.classes_, said).astype(np.int64)
     of_system = Outcome(
         margins=tuple(stage.margins(x) for stage in system.stages_),
         exits=system.exit_stage(rows),
@@ -208,6 +213,7 @@ def graph_outcome(bundle: Bundle, x: NDArray[np.float32]) -> Outcome:
         If onnxruntime refuses a graph, or its outputs are not as the manifest says.
     """
     manifest = bundle.manifest
+    _check_graphs(bundle)
     margins, bought = [], []
     for s, stage in enumerate(manifest.stages):
         columns, asked = x[:, manifest.stage_inputs(s)], None
@@ -220,6 +226,18 @@ def graph_outcome(bundle: Bundle, x: NDArray[np.float32]) -> Outcome:
         margins.append(outputs)
         bought.append(manifest.buys(s, asked))
     return _outcome(manifest, margins, bought, *_cloud_answers(bundle, x))
+
+
+def _check_graphs(bundle: Bundle) -> None:
+    """Refuse graphs that a device or a worker would refuse, before any is opened."""
+    for stage in bundle.manifest.stages:
+        if stage.kind == "graph":
+            content = bundle.read(stage.file, most=MOST_STAGE_BYTES)
+            n_inputs, n_outputs = len(stage.inputs), stage.outputs
+            check_stage_graph(content, file=stage.file, n_inputs=n_inputs, n_outputs=n_outputs)
+    cloud = bundle.manifest.cloud
+    if cloud is not None:
+        check_cloud_graph(bundle.read(cloud.file), file=cloud.file)
 
 
 def _trees(bundle: Bundle, stage: StageSpec) -> FlatTrees:
@@ -298,14 +316,14 @@ def _outcome(
     """Decide from all margins, as a device does one by one."""
     parts = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
     exits = exit_stages([score for _, score in parts], manifest.active_point.thresholds)
-    answers = [labels(m) for m, _ in parts]
+    said = [answers(m, s.link) for (m, _), s in zip(parts, manifest.stages, strict=True)]
     if cloud_labels is not None:
-        answers.append(cloud_labels)
-    exits = np.minimum(exits, len(answers) - 1)
+        said.append(cloud_labels)
+    exits = np.minimum(exits, len(said) - 1)
     return Outcome(
         margins=tuple(margins),
         exits=exits,
-        labels=np.stack(answers)[exits, np.arange(len(exits))],
+        labels=np.stack(said)[exits, np.arange(len(exits))],
         costs=at_exits(manifest.exit_costs(bought), exits),
         cloud_labels=cloud_labels,
         cloud_probabilities=cloud_probabilities,

@@ -34,7 +34,8 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
-from gatewise_training.budgeted import Budgeted, Chain, Problem
+from gatewise_training.budgeted import Budgeted
+from gatewise_training.chain import Chain, Problem
 from gatewise_training.linear import LinearModel
 from gatewise_training.stage import Stage
 from gatewise_training.trees import TreeEnsemble

@@ -236,7 +236,7 @@ def test_an_array_that_inflates_beyond_its_bound(monkeypatch: pytest.MonkeyPatch
     bomb = small() | {"feature": np.full(1 << 18, -1, np.int32)}
     content = write_arrays(bomb)
     assert len(content) < 1 << 14
-    with pytest.raises(BundleError, match="an array larger than 4096 B"):
+    with pytest.raises(BundleError, match="arrays larger than 4096 B"):
         read_trees(content, "s.npz", n_features=3, n_outputs=1)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+import pandas as pd
 import pytest
 
 from gatewise_export import ConversionError, to_onnx
@@ -12,20 +13,21 @@ from gatewise_training.decision import labels, probabilities
 from gatewise_training.stage import Stage
 
 
-def run(model: Any, x: Any) -> list[Any]:
+def run(model: Any, x: Any) -> dict[str, Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # more threads add up the trees in another order
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    assert [o.name for o in session.get_outputs()] == ["label", "probabilities", "score"]
-    out: list[Any] = session.run(None, {"x": x})
-    return out
+    names = [o.name for o in session.get_outputs()]
+    return dict(zip(names, session.run(None, {"x": x}), strict=True))
 
 
 def test_every_stage_as_a_graph_for_others(fitted: Any) -> None:
     system = fitted.system
     for stage in system.stages_:
         model = to_onnx(stage, n_features=fitted.rows.shape[1], classes=system.classes_)
-        label, chances, score = run(model, fitted.rows)
+        out = run(model, fitted.rows)
+        assert list(out) == ["label", "probabilities", "score"]
+        label, chances, score = out.values()
         margins, expected = stage.run(fitted.rows)
         assert label.tolist() == system.classes_[labels(margins)].tolist()
         assert np.allclose(chances, probabilities(margins, stage.link), atol=1e-6)
@@ -34,28 +36,54 @@ def test_every_stage_as_a_graph_for_others(fitted: Any) -> None:
         assert props["classes"] == system.classes_.tolist()
 
 
-@pytest.mark.parametrize("name", ["gated-trees", "gated-lines", "lazy-forest", "miser"])
-def test_a_system_of_one_stage(fit_system: Any, name: str) -> None:
-    fitted = fit_system(name)
+def named(system: Any, rows: Any) -> Any:
+    """Rows as the table that the system was fitted on, if it was."""
+    names = getattr(system, "feature_names_in_", None)
+    return rows if names is None else pd.DataFrame(rows, columns=names)
+
+
+def test_every_system_as_one_graph(fitted: Any) -> None:
     system = fitted.system
-    label, chances, score = run(to_onnx(system), fitted.rows)
-    stays = system.exit_stage(fitted.rows) == 0
+    model = to_onnx(system)
+    out = run(model, fitted.rows)
+    rows = named(system, fitted.rows)
+    stays = system.exit_stage(rows) < len(system.stages_)
     assert stays.any()
-    assert label[stays].tolist() == system.predict(fitted.rows)[stays].tolist()
-    assert np.allclose(chances[stays], system.predict_proba(fitted.rows)[stays], atol=1e-6)
-    threshold = np.float32(system.operating_point_.thresholds[0])
-    assert ((score >= threshold) == stays).all()
+    assert out["label"][stays].tolist() == system.predict(rows)[stays].tolist()
+    assert np.allclose(out["probabilities"][stays], system.predict_proba(rows)[stays], atol=1e-6)
+    last = labels(system.stages_[-1].run(fitted.rows)[0])
+    assert out["label"][~stays].tolist() == system.classes_[last][~stays].tolist()
+    assert ("offload" in out) == (system.high_cost_model_ is not None)
+    if "offload" in out:
+        assert out["offload"].tolist() == (~stays).tolist()
+    lazy = any(stage.acquisition == "node" for stage in system.stages_)
+    assert ("cost" in out) != lazy
+    if not lazy:
+        assert out["cost"].tolist() == system.cost(rows).tolist()
+    props = {p.key: json.loads(p.value) for p in model.metadata_props}
+    assert props["classes"] == system.classes_.tolist()
+
+
+def test_a_graph_stands_at_the_operating_point_in_force(heart: Any) -> None:
+    rates = set()
+    points = heart.system.operating_points_
+    for point in points[:: max(len(points) // 5, 1)]:
+        system = heart.system.at(budget=point.cost)
+        out = run(to_onnx(system), heart.rows)
+        rows = named(system, heart.rows)
+        assert out["offload"].tolist() == system.offload(rows).tolist()
+        assert out["cost"].tolist() == system.cost(rows).tolist()
+        rates.add(float(out["offload"].mean()))
+    assert len(rates) > 1
 
 
 def test_a_stage_alone_speaks_of_class_indices(heart: Any) -> None:
-    label = run(to_onnx(heart.system.stages_[0], n_features=30), heart.rows)[0]
+    label = run(to_onnx(heart.system.stages_[0], n_features=30), heart.rows)["label"]
     assert label.dtype == np.int64
     assert set(label.tolist()) <= {0, 1}
 
 
 def test_what_cannot_be_written(heart: Any) -> None:
-    with pytest.raises(ConversionError, match="has 4 stages"):
-        to_onnx(heart.system)
     stage = heart.system.stages_[0]
     with pytest.raises(ConversionError, match="say n_features"):
         to_onnx(stage)

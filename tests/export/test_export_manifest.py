@@ -153,7 +153,7 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("created", "yesterday"), "created", "ISO 8601"),
     (put("created", "2026-01-31T12:00:00+01:00"), "created", "UTC"),
     (put("min_runtime_version", "soon"), "min_runtime_version", "1.2.3"),
-    (put("task", "regress"), "task", "'classify'"),
+    (put("task", "cluster"), "task", "'classify'"),
     (put("classes", ["absent"]), "classes", "2 to"),
     (put("classes", ["absent", "absent"]), "classes", "twice"),
     (put("classes", ["absent", 1]), "classes[1]", "another type"),

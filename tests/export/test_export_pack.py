@@ -350,7 +350,7 @@ def test_trees_that_cannot_be_walked_are_not_packed(fit_system: Any, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_classifiers_are_packed(tmp_path: Path) -> None:
+def test_only_systems_are_packed(tmp_path: Path) -> None:
     x = np.zeros((5, 2), np.float32)
     regressor: Any = LinearRegression().fit(x, x[:, 0])
     with pytest.raises(

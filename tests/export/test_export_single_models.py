@@ -13,11 +13,9 @@ from gatewise_training import (
     BudgetForest,
     BudgetPrune,
     CEGBClassifier,
-    CEGBRegressor,
     FeatureCosts,
     GreedyMiser,
 )
-from gatewise_training.errors import InputError
 
 X, Y = load_wine(return_X_y=True)
 X = X.astype(np.float32)
@@ -50,11 +48,3 @@ def test_a_device_decides_and_pays_as_the_estimator(name, tmp_path):
     assert [a.cost for a in answers] == model.cost(X).tolist()
     assert {a.route for a in answers} == {"edge"}
     assert model.cost(X).mean() < COSTS.total
-
-
-def test_measured_values_have_no_bundle_yet(tmp_path):
-    model = CEGBRegressor(COSTS, penalties=(0.02,), n_rounds=5, random_state=0)
-    model.fit(X, X[:, 0] * 2.0)
-    with pytest.raises(InputError, match="CEGBRegressor"):
-        pack(model, tmp_path / "bundle", sample=X[:32])
-    assert not (tmp_path / "bundle").exists()

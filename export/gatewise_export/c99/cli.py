@@ -1,0 +1,70 @@
+"""The sub-command ``gatewise c99``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+
+from gatewise_training.console import emit, table
+from gatewise_training.errors import InputError
+
+__all__ = ["c99", "commands"]
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+
+
+def c99(
+    bundle: Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")],
+    out: Annotated[Path, typer.Option(help="The folder that gets the C files.")],
+    coded: Annotated[
+        int | None,
+        typer.Option(help="Thresholds as ranks of 8 or 16 bits, for small flash; floats if left."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Begins every public name; the bundle's by default.")
+    ] = None,
+    lean: Annotated[
+        bool, typer.Option("--lean", help="Leave out models of stages that never stop.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a bundle's device stages as C99, for a microcontroller.
+
+    At the operating point in force. No heap, tables in flash, a callback that acquires a feature;
+    decisions are those of the bundle, bit for bit. `make test` in the folder runs the sample.
+
+    Example:
+
+        gatewise c99 bundle --out firmware/model --coded 8
+    """
+    if coded not in (None, 8, 16):
+        raise InputError(f"--coded {coded}: choose 8 or 16, or leave it out for float thresholds")
+    from gatewise_export.c99.layout import Coded
+    from gatewise_export.c99.writer import to_c
+
+    made = to_c(bundle, out, coded=cast("Coded | None", coded), name=name, lean=lean)
+    if as_json:
+        emit({"bundle": str(bundle)} | asdict(made))
+        return
+    table(
+        f"{out}/{made.name}.c",
+        ("", "figure"),
+        (
+            ("stages on the device", made.n_stages),
+            ("features they may acquire", f"{made.n_slots} of {made.n_features}"),
+            ("classes", made.n_classes),
+            ("thresholds", "float" if made.coded is None else f"{made.coded}-bit ranks"),
+            ("tables, bytes of flash", made.table_bytes),
+            ("instance, bytes of memory", made.instance_bytes),
+            ("stack, bytes at most", made.stack_bytes),
+            ("rows in the self-test", made.sample_rows),
+        ),
+    )
+    print(f"run the self-test with: make -C {out} test")
+
+
+commands: dict[str, Callable[..., None]] = {"c99": c99}

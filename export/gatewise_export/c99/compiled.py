@@ -1,0 +1,182 @@
+"""Build written C on this machine and run rows through it, to compare it with Python."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.c99.writer import CSource
+from gatewise_export.native_library import compiler
+from gatewise_training.errors import InputError
+
+__all__ = ["STRICT", "Compiled", "Said", "build"]
+
+STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
+
+BATCH = """\
+#include "${p}.h"
+static float ${p}_row_value(int feature, void *context)
+{
+    return ((const float *)context)[feature];
+}
+void ${p}_one(const float *row, int32_t *said);
+void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs);
+/* One row, as a device would; what a foreign function interface costs is on top. */
+void ${p}_one(const float *row, int32_t *said)
+{
+    ${p}_instance instance;
+    ${p}_answer answer;
+    ${p}_decide(&instance, ${p}_row_value, (void *)row, &answer);
+    said[0] = answer.outcome;
+    said[1] = answer.exit;
+    said[2] = answer.label;
+    said[3] = answer.stage;
+    said[4] = answer.refused;
+}
+void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs)
+{
+    static const int n_outputs[] = {${n_outputs}};
+    int32_t row, i, s;
+    for (row = 0; row < n; row++, rows += ${P}_FEATURES, said += 5) {
+        ${p}_instance instance;
+        ${p}_answer answer;
+        ${p}_decide(&instance, ${p}_row_value, (void *)rows, &answer);
+        said[0] = answer.outcome;
+        said[1] = answer.exit;
+        said[2] = answer.label;
+        said[3] = answer.stage;
+        said[4] = answer.refused;
+        for (i = 0; i < ${P}_SLOTS; i++)
+            bought[i] = instance.known[i] != 0;
+        bought += ${P}_SLOTS;
+        ${p}_begin(&instance);
+        for (s = 0; s < ${P}_STAGES; s++) {
+            int refused = ${p}_stage(&instance, s, ${p}_row_value, (void *)rows) < 0;
+            for (i = 0; i < n_outputs[s]; i++)
+                *outputs++ = refused ? 0.0f : instance.output[i];
+        }
+    }
+}
+"""
+
+DECLARATIONS = """
+void ${p}_one(const float *row, int32_t *said);
+void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs);
+int ${p}_selftest(void);
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """What C says to n rows.
+
+    Attributes
+    ----------
+    outcomes, exits, labels, stages, refused : ndarray of int32, shape (n,)
+        The fields of an answer.
+    bought : ndarray of bool, shape (n, n_slots)
+    outputs : tuple of ndarray of float32, shape (n, outputs of the stage)
+        Of each stage, for all rows; zeros where a value was refused.
+    """
+
+    outcomes: NDArray[np.int32]
+    exits: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    stages: NDArray[np.int32]
+    refused: NDArray[np.int32]
+    bought: NDArray[np.bool_]
+    outputs: tuple[NDArray[np.float32], ...]
+
+
+class Compiled:
+    """A model that was compiled and loaded; made by :func:`build`.
+
+    Attributes
+    ----------
+    source : CSource
+    one : cdata
+        ``one(row, said)`` with pointers to floats and to five int32: the bare C call.
+    """
+
+    def __init__(self, source: CSource, outputs: Sequence[int], ffi: Any, lib: Any) -> None:
+        self.source = source
+        self.ffi = ffi
+        self._lib = lib  # unloaded with its last reference, whatever its functions say
+        self._outputs = tuple(outputs)
+        self.one = getattr(lib, f"{source.name}_one")
+        self._rows = getattr(lib, f"{source.name}_rows")
+        self._selftest = getattr(lib, f"{source.name}_selftest")
+
+    def selftest(self) -> int:
+        """Rows of the sample that C answers otherwise than training did."""
+        return int(self._selftest())
+
+    def __call__(self, x: NDArray[np.float32]) -> Said:
+        """Answer rows, shape (n, n_features)."""
+        x = np.ascontiguousarray(x, np.float32)
+        if x.ndim != 2 or x.shape[1] != self.source.n_features:
+            raise InputError(f"rows of {self.source.n_features} columns, not shape {x.shape}")
+        said = np.zeros((len(x), 5), np.int32)
+        bought = np.zeros((len(x), self.source.n_slots), np.uint8)
+        outputs = np.zeros((len(x), sum(self._outputs)), np.float32)
+        cast = self.ffi.from_buffer
+        self._rows(
+            cast("float[]", x), len(x), cast("int32_t[]", said),
+            cast("uint8_t[]", bought), cast("float[]", outputs),
+        )  # fmt: skip
+        parts = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
+        outcomes, exits, answers, stages, refused = said.T
+        return Said(outcomes, exits, answers, stages, refused, bought.view(np.bool_), tuple(parts))
+
+
+def build(
+    sources: Sequence[tuple[CSource, Sequence[int]]], *, flags: Sequence[str] = ("-O2",)
+) -> list[Compiled]:
+    """Compile models into one library, warnings being errors, and load it.
+
+    Parameters
+    ----------
+    sources : sequence of (CSource, outputs of each stage)
+        In folders of their own; names must differ.
+    flags : sequence of str
+        For the compiler, beside :data:`STRICT`.
+
+    Raises
+    ------
+    InputError
+        If there is no C compiler, or it does not compile them.
+    """
+    import cffi
+
+    command = compiler()
+    if command is None:
+        raise InputError("no C compiler here (cc, gcc, clang or $CC)")
+    library = Path(sources[0][0].folder, "rows.so").resolve()
+    files, declarations = [], ""
+    for source, outputs in sources:
+        names = {"p": source.name, "P": source.name.upper()}
+        batch = source.folder / f"{source.name}_rows.c"
+        sizes = ", ".join(map(str, outputs))
+        batch.write_text(Template(BATCH).substitute(names, n_outputs=sizes))
+        files += [source.folder / f"{source.name}{end}.c" for end in ("", "_selftest", "_rows")]
+        declarations += Template(DECLARATIONS).substitute(names)
+    done = subprocess.run(
+        [*command, *STRICT, *flags, "-shared", "-fPIC", "-o", str(library), *map(str, files)],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise InputError(f"{command[0]} does not compile it: {done.stderr.strip()[:500]}")
+    ffi = cffi.FFI()
+    ffi.cdef(declarations)
+    lib = ffi.dlopen(str(library))
+    return [Compiled(source, outputs, ffi, lib) for source, outputs in sources]

@@ -1,0 +1,85 @@
+"""Arrays as const tables of C, in the smallest type that holds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Tables", "number", "smallest"]
+
+WIDTH = 96
+SIZES = {"uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4}
+
+
+def smallest(most: int) -> str:
+    """The smallest unsigned type that holds numbers up to `most`."""
+    return "uint8_t" if most < 1 << 8 else "uint16_t" if most < 1 << 16 else "uint32_t"
+
+
+def number(value: float) -> str:
+    """A float32 value as a constant of C, exact to the bit (hexadecimal, C99 6.4.4.2).
+
+    Examples
+    --------
+    >>> number(0.5), number(-3.0), number(float("-inf"))
+    ('0x1p-1f', '-0x1.8p+1f', '-INFINITY')
+    """
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "-INFINITY" if value < 0 else "INFINITY"
+    if value == 0:
+        return "-0.0f" if math.copysign(1, value) < 0 else "0.0f"
+    mantissa, exponent = float(value).hex().split("p")
+    return f"{mantissa.rstrip('0').rstrip('.')}p{exponent}f"
+
+
+class Tables:
+    """Tables of one C file, in the order in which they were added.
+
+    Parameters
+    ----------
+    aliases : mapping of str to str, optional
+        Types by other names.
+
+    Attributes
+    ----------
+    nbytes : int
+        Of the arrays.
+    """
+
+    def __init__(self, aliases: Mapping[str, str] | None = None) -> None:
+        self._parts: list[str] = []
+        self._aliases = dict(aliases or {})
+        self.nbytes = 0
+
+    def add(self, name: str, values: NDArray[Any], kind: str, about: str = "") -> None:
+        """Add an array of floats or of unsigned integers; an empty one gets a 0 that none reads."""
+        if about:
+            self._parts.append(f"/* {about} */\n")
+        flat = np.asarray(values).ravel()
+        flat = flat if len(flat) else np.zeros(1, flat.dtype)
+        plain = self._aliases.get(kind, kind)
+        words = [number(v) if plain == "float" else str(v) for v in flat.tolist()]
+        self.nbytes += len(flat) * SIZES[plain]
+        lines, line = [], "   "
+        for word in words:
+            if len(line) + len(word) + 2 > WIDTH:
+                lines.append(line)
+                line = "   "
+            line += f" {word},"
+        lines.append(line)
+        self._parts.append(
+            f"static const {kind} {name}[{len(flat)}] = {{\n" + "\n".join(lines) + "\n};\n"
+        )
+
+    def text(self, code: str) -> None:
+        """Add C text between the tables."""
+        self._parts.append(code)
+
+    def __str__(self) -> str:
+        return "".join(self._parts)

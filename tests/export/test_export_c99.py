@@ -1,0 +1,316 @@
+"""C decides as Python does, to the bit: random cascades, rows that meet every threshold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.compiled import Compiled, build
+from gatewise_export.c99.writer import write_cascade
+from gatewise_export.native_library import compiler
+from gatewise_training.decision import ALWAYS_STOP, labels, split, stops
+from gatewise_training.kernel import KernelModel
+from gatewise_training.linear import LinearModel
+from gatewise_training.scored_model import PlainModel, ScoredModel
+from gatewise_training.stage import Stage
+from gatewise_training.trees import TreeEnsemble
+
+pytestmark = [
+    pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)"),
+    # random models overflow, in C as in numpy
+    pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning"),
+]
+
+Matrix = NDArray[np.float32]
+STOPPED, OFFLOAD, FALLBACK, ERROR = range(4)
+N_CASCADES = 24
+
+#: Values that trees like to compare: zeros of both signs, denormals, epoch-like offsets.
+MARKS = np.array(
+    [0.0, -0.0, 1e-45, -1e-45, 1e-39, 0.5, -0.5, 1e6, 1e6 + 0.0625, 1e6 + 1, -1e6, 3e38], np.float32
+)
+
+# -- random cascades -----------------------------------------------------------------------
+
+
+def random_trees(rng: Any, n_features: int, n_outputs: int, *, form: str) -> TreeEnsemble:
+    """Trees that add to one output each, to all, or some so and some so; single leaves, too."""
+    nodes: list[tuple[int, int, int]] = []
+
+    def node(depth: int) -> int:
+        here = len(nodes)
+        nodes.append((-1, -1, -1))
+        if depth and n_features and rng.random() < 0.8:
+            column = int(rng.integers(n_features))
+            nodes[here] = (column, node(depth - 1), node(depth - 1))
+        return here
+
+    roots = [node(int(rng.integers(0, 5))) for _ in range(int(rng.integers(0, 9)))]
+    feature, left, right = np.array(nodes, np.int32).reshape(-1, 3).T
+    output = rng.integers(0, n_outputs, len(roots))
+    if form == "all":
+        output[:] = -1
+    elif form == "mixed":
+        output[rng.random(len(roots)) < 0.5] = -1
+    wide = n_outputs if (output < 0).any() else 1
+    size = 10.0 ** rng.integers(-6, 6, (len(nodes), wide))
+    return TreeEnsemble(
+        feature=np.ascontiguousarray(feature),
+        threshold=rng.choice(MARKS, len(nodes)),
+        left=np.ascontiguousarray(left),
+        right=np.ascontiguousarray(right),
+        nan_left=rng.random(len(nodes)) < 0.5,
+        value=(size * rng.choice([-1, 0.0, -0.0, 1], size.shape)).astype(np.float32),
+        roots=np.array(roots, np.int32),
+        output=output.astype(np.int32),
+        base=rng.choice(np.array([0.0, -0.0, 0.3], np.float32), n_outputs),
+        n_features=n_features,
+    )
+
+
+def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> PlainModel:
+    def floats(*shape: int) -> Matrix:
+        return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
+
+    if kind == "linear":
+        return LinearModel(rng.choice(MARKS, k), floats(k), floats(k, n_outputs), floats(n_outputs))
+    if kind == "kernel":
+        marks = int(rng.integers(1, 9))
+        return KernelModel(
+            rng.choice(MARKS, k), floats(k), floats(marks, k), np.float32(rng.random()),
+            floats(marks, n_outputs), floats(n_outputs),
+        )  # fmt: skip
+    return random_trees(rng, k, n_outputs, form=str(rng.choice(["one", "all", "mixed"])))
+
+
+def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
+    kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated", "learned"]))
+    features = rng.permutation(n_features)[: int(rng.integers(0, n_features + 1))]
+    k, n_margins = len(features), 1 if n_classes == 2 else n_classes
+    if kind == "lazy":
+        model = random_plain(rng, "trees", k, n_margins)
+        return Stage(model, features, "softmax", acquisition="node")
+    if kind == "gated":
+        model = random_plain(rng, str(rng.choice(["trees", "linear"])), k, n_margins + 1)
+        return Stage(model, features, "softmax", "column")
+    if kind == "learned":
+        own = random_plain(rng, str(rng.choice(["trees", "linear", "kernel"])), k, n_margins)
+        stop = random_trees(rng, k + n_margins + 1, 1, form="one")
+        return Stage(ScoredModel(own, stop), features, "softmax", "column")
+    return Stage(random_plain(rng, kind, k, n_margins), features, "softmax")
+
+
+def random_cascade(seed: int) -> Cascade:
+    rng = np.random.default_rng(seed)
+    n_features, n_classes = int(rng.integers(1, 8)), int(rng.integers(2, 5))
+    stages = [random_stage(rng, n_features, n_classes) for _ in range(int(rng.integers(1, 5)))]
+    rows = rng.choice(MARKS, (12, n_features))
+    thresholds: list[float | None] = []
+    for stage in stages:
+        scores = split(stage.margins(rows), stage.score)[1]
+        some = [*scores[np.isfinite(scores)].tolist(), None, ALWAYS_STOP]
+        thresholds.append(some[int(rng.integers(len(some)))])  # a score itself, hit exactly
+    takes_missing = bool(rng.random() < 0.5)
+    offloads = bool(rng.random() < 0.7)
+    if takes_missing:
+        rows[rng.random(rows.shape) < 0.2] = np.nan
+    return Cascade(
+        title=f"random {seed}", stages=tuple(stages), thresholds=tuple(thresholds),
+        feature_names=tuple(f"f*/{i}\\" for i in range(n_features)),
+        classes=tuple(range(n_classes)), takes_missing=takes_missing, offloads=offloads,
+        cloud_takes_missing=bool(rng.random() < 0.5), rows=rows, lean=bool(rng.random() < 0.4),
+    )  # fmt: skip
+
+
+# -- what must come out --------------------------------------------------------------------
+
+
+@dataclass
+class Answer:
+    outcome: int
+    exit: int
+    label: int
+    stage: int
+    refused: int
+    bought: set[int]
+
+
+def path(trees: TreeEnsemble, row: Matrix, ask: Any) -> None:
+    """Ask for columns in the order of a walk; ask returns whether the value may be used."""
+    for root in trees.roots.tolist():
+        node = root
+        while trees.feature[node] >= 0:
+            column = int(trees.feature[node])
+            if not ask(column):
+                return
+            v = row[column]
+            left = v <= trees.threshold[node] or (np.isnan(v) and trees.nan_left[node])
+            node = int((trees.left if left else trees.right)[node])
+
+
+def decide(cascade: Cascade, row: Matrix) -> Answer:
+    """The rules, one instance and one feature at a time."""
+    bought: set[int] = set()
+    refused = label = last = -1
+
+    def ask(column: int) -> bool:
+        nonlocal refused
+        bought.add(column)
+        value = float(row[column])
+        if math.isinf(value) or (math.isnan(value) and not cascade.takes_missing):
+            refused = column
+        return refused < 0
+
+    n = len(cascade.stages)
+    for s, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
+        if stage.acquisition == "node":
+            path(stage.model, row[stage.features], lambda k: ask(int(stage.features[k])))  # noqa: B023
+        else:
+            all(ask(int(k)) for k in stage.features)
+        if refused >= 0:
+            passed_on = cascade.offloads and cascade.cloud_takes_missing and np.isnan(row[refused])
+            outcome = OFFLOAD if passed_on else FALLBACK if last >= 0 else ERROR
+            return Answer(outcome, n, label, last, refused, bought)
+        margins, score = split(stage.margins(row[None]), stage.score)
+        if cascade.holds[s]:
+            label, last = int(labels(margins)[0]), s
+        if stops(score, threshold)[0] or (s == n - 1 and not cascade.offloads):
+            return Answer(STOPPED, s, label, last, -1, bought)
+    return Answer(OFFLOAD, n, label, last, -1, bought)
+
+
+# -- the tests -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
+    """Random cascades, a third of them float, 8-bit and 16-bit each; one library, one compile."""
+    folder = tmp_path_factory.mktemp("c99")
+    cascades = [random_cascade(seed) for seed in range(N_CASCADES)]
+    sources = [
+        write_cascade(c, folder / str(i), coded=(None, 8, 16)[i % 3], name=f"m{i}")
+        for i, c in enumerate(cascades)
+    ]
+    outputs = [c.outputs for c in cascades]
+    flags = ("-O1", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes")
+    made = build(list(zip(sources, outputs, strict=True)), flags=flags)
+    return list(zip(cascades, made, strict=True))
+
+
+def test_the_random_cascades_are_of_all_kinds(compiled):
+    stages = [stage for cascade, _ in compiled for stage in cascade.stages]
+    models = {type(stage.model) for stage in stages}
+    assert models == {TreeEnsemble, LinearModel, KernelModel, ScoredModel}
+    assert {stage.acquisition for stage in stages} == {"stage", "node"}
+    assert {all(c.holds) for c, _ in compiled} == {False, True}
+    assert {(c.takes_missing, c.offloads) for c, _ in compiled} == {
+        (a, b) for a in (False, True) for b in (False, True)
+    }
+
+
+def special(cascade: Cascade) -> st.SearchStrategy[float]:
+    """Numbers at, just below and just above every threshold, and those that are no numbers."""
+    trees = [
+        part
+        for stage in cascade.stages
+        for part in (stage.model, getattr(stage.model, "model", None))
+        if isinstance(part, TreeEnsemble)
+    ]
+    marks = np.concatenate([MARKS, *(t.threshold for t in trees)])
+    beside = [np.nextafter(marks, np.float32(way)) for way in (-np.inf, np.inf)]
+    finite = np.concatenate([marks, *beside])
+    near = st.sampled_from(finite[np.isfinite(finite)].tolist())
+    offset = st.integers(-16, 16).map(lambda i: float(np.float32(1e6 + i / 16)))
+    odd = st.sampled_from([math.nan, math.nan, math.inf, -math.inf])
+    plain = st.floats(width=32, allow_nan=False, allow_infinity=False)
+    return st.one_of(near, near, near, offset, plain, odd if cascade.takes_missing else near, odd)
+
+
+@settings(
+    max_examples=250, deadline=None, derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)  # fmt: skip
+@given(data=st.data())
+def test_any_row_is_decided_as_in_python(compiled, data):
+    cascade, c = compiled[data.draw(st.integers(0, N_CASCADES - 1))]
+    n_features = len(cascade.feature_names)
+    values = data.draw(st.lists(special(cascade), min_size=3 * n_features, max_size=3 * n_features))
+    x = np.array(values, np.float32).reshape(3, n_features)
+    check_rows(cascade, c, x)
+
+
+def check_rows(cascade: Cascade, c: Compiled, x: Matrix) -> None:
+    said = c(x)
+    columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
+    for i, row in enumerate(x):
+        expected = decide(cascade, row)
+        got = Answer(
+            int(said.outcomes[i]), int(said.exits[i]), int(said.labels[i]), int(said.stages[i]),
+            int(said.refused[i]), set(columns[said.bought[i]].tolist()),
+        )  # fmt: skip
+        assert got == expected
+    for stage, held, outputs in zip(cascade.stages, cascade.holds, said.outputs, strict=True):
+        if not held:
+            assert outputs.shape[1] == 0
+            continue
+        usable = x[:, stage.features]
+        bad = np.isinf(usable) | (np.isnan(usable) & (not cascade.takes_missing))
+        # a value that no node of a lazy stage tests may be anything; rows without any suffice
+        clean = ~np.isinf(x).any(axis=1) & ~bad.any(axis=1)
+        clean &= cascade.takes_missing | ~np.isnan(x).any(axis=1)
+        wanted = stage.margins(x)[clean]
+        same = wanted.view(np.uint32) == outputs[clean].view(np.uint32)
+        assert (same | (np.isnan(wanted) & np.isnan(outputs[clean]))).all()
+
+
+def test_rows_of_thresholds_alone(compiled):
+    rng = np.random.default_rng(5)
+    for cascade, c in compiled:
+        check_rows(cascade, c, rng.choice(MARKS, (60, len(cascade.feature_names))))
+
+
+def test_the_self_tests_pass_and_can_fail(compiled):
+    assert [c.selftest() for _, c in compiled] == [0] * N_CASCADES
+
+
+def test_each_feature_is_asked_for_once(compiled, tmp_path):
+    # the self-test in C counts the calls of its callback; here a count that is off must show
+    cascade, c = compiled[0]
+    text = (c.source.folder / "m0_selftest.c").read_text()
+    assert "source->calls++" in text
+    assert "if (source.calls != bought)" in text
+    broken = text.replace("source->calls++", "source->calls += 2")
+    other = write_cascade(cascade, tmp_path / "broken", name="m0")
+    (other.folder / "m0_selftest.c").write_text(broken)
+    (again,) = build([(other, cascade.outputs)], flags=("-O0",))
+    assert again.selftest() > 0
+
+
+def test_a_margin_that_is_nan_goes_on_and_is_the_label_of_numpy(tmp_path):
+    # sums that overflow both ways: NaN beside finite margins, whatever their gap
+    weights = np.array([[1, 1, -1], [1, -1, -1]], np.float32)
+    one = np.ones(2, np.float32)
+    line = LinearModel(0 * one, np.float32(3e38) * one, weights, np.zeros(3, np.float32))
+    stage = Stage(line, np.arange(2), "softmax")
+    tree = random_trees(np.random.default_rng(0), 6, 1, form="one")
+    learned = Stage(ScoredModel(line, tree), np.arange(2), "softmax", "column")
+    x = np.array([[2, 2], [1, 0], [0, 0], [-2, -2], [0.5, -0.25]], np.float32)
+    cascade = Cascade(
+        title="overflow", stages=(stage, learned), thresholds=(0.0, ALWAYS_STOP),
+        feature_names=("a", "b"), classes=(0, 1, 2), takes_missing=False, offloads=True,
+        cloud_takes_missing=False, rows=x,
+    )  # fmt: skip
+    assert np.isnan(stage.margins(x)[0, 1])
+    source = write_cascade(cascade, tmp_path, coded=8)
+    (c,) = build([(source, cascade.outputs)], flags=("-O0",))
+    assert c.selftest() == 0
+    check_rows(cascade, c, x)
+    assert c(x).exits[0] == 2

@@ -1,0 +1,302 @@
+"""Trained systems of every kind as C: decisions, purchases, sizes, files, the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_wine, make_classification
+from sklearn.ensemble import ExtraTreesClassifier
+
+from gatewise_export import pack, set_operating_point, to_c
+from gatewise_export.c99.cascade import cascade_of
+from gatewise_export.c99.compiled import STRICT, build
+from gatewise_export.c99.layout import lay_out
+from gatewise_export.errors import ConversionError
+from gatewise_export.native_library import compiler
+from gatewise_sim.cli import main
+from gatewise_training import (
+    BudgetForest,
+    BudgetPrune,
+    CEGBClassifier,
+    CEGBRegressor,
+    FeatureCosts,
+    StagedCascade,
+)
+from gatewise_training.budgeted import Chain, Problem
+from gatewise_training.errors import InputError
+from gatewise_training.families import Bounds, judged_stage
+from gatewise_training.stop_scores import with_stop_scores
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+
+X, Y = load_wine(return_X_y=True)
+X = X.astype(np.float32)
+COSTS = FeatureCosts(
+    np.linspace(0.2, 1.4, 13), group=["a"] * 4 + ["b"] * 3 + [None] * 6, shared={"a": 2, "b": 1}
+)
+
+
+class Learned(StagedCascade):
+    """Two linear stages whose stop scores are always learned."""
+
+    def _fit_chains(self, problem: Problem) -> list[Chain]:
+        fits = [
+            judged_stage(problem.plan, "linear", np.arange(k), problem.n_classes, 0, Bounds())
+            for k in (3, 6)
+        ]
+        chain = Chain(tuple(s for s, _ in fits), tuple(outputs for _, outputs in fits))
+        (learned,) = with_stop_scores([chain], problem, Bounds())
+        return self._placed([learned or chain])
+
+
+def learned() -> tuple[Any, Any]:
+    """Where x1 is large the labels are dealt at random, so that a score can be learned."""
+    x, y = make_classification(
+        2200, 6, n_informative=4, n_redundant=0, n_classes=3, class_sep=1.2,
+        n_clusters_per_class=1, random_state=0,
+    )  # fmt: skip
+    x = x.astype(np.float32)
+    y = np.where(x[:, 1] > 1, np.random.default_rng(0).integers(0, 3, len(y)), y)
+    system = Learned(ExtraTreesClassifier(20, min_samples_leaf=3, random_state=0), random_state=0)
+    return system.fit(x[:1600], y[:1600]), x[1600:]
+
+
+def tiered() -> StagedCascade:
+    f0 = ExtraTreesClassifier(20, random_state=0)
+    return StagedCascade(f0, COSTS, n_stages=3, tiers={"device": 1, "gateway": None},
+                         families=("linear", "svm"), random_state=0)  # fmt: skip
+
+
+#: Fitted in tests/export/conftest.py.
+FITTED = ("heart-1e6", "gated-trees", "gated-lines", "missing", "kernels", "lazy", "miser")
+MODELS = {
+    "tiered": tiered,
+    "budget-forest": lambda: BudgetForest(COSTS, alpha=0.0, n_estimators=6, random_state=0),
+    "budget-prune": lambda: BudgetPrune(COSTS, n_estimators=6, random_state=0),
+    "cegb": lambda: CEGBClassifier(COSTS, penalties=(0.02,), n_rounds=15, random_state=0),
+    "coupled": lambda: CEGBClassifier(
+        COSTS, accounting="coupled", n_penalties=3, n_rounds=15, budget=6.0, random_state=0
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
+    """Every system, and its bundle as C in float and 16-bit form: all in one library."""
+    folder = tmp_path_factory.mktemp("systems")
+    systems: dict[str, tuple[Any, Any]] = {}
+    for name in FITTED:
+        fitted = fit_system(name)
+        systems[name] = fitted.system, fitted.rows
+    for name, make in MODELS.items():
+        systems[name] = make().fit(X, Y), X
+    systems["learned"] = learned()
+    sources, out = [], {}
+    for i, (name, (system, rows)) in enumerate(systems.items()):
+        bundle = pack(system, folder / f"bundle{i}", sample=rows[:48], name=name)
+        sizes = [spec.outputs for spec in bundle.manifest.stages if spec.tier == "device"]
+        for coded in (None, 16):
+            c_name = f"m{i}_{coded or 32}"
+            source = to_c(bundle, folder / c_name, coded=coded, name=c_name)
+            sources.append((source, sizes))
+        out[name] = system, rows, bundle
+    libraries = build(sources, flags=("-O0",))
+    return {
+        name: (*parts, libraries[2 * i : 2 * i + 2]) for i, (name, parts) in enumerate(out.items())
+    }
+
+
+@pytest.mark.parametrize("name", [*FITTED, *MODELS, "learned"])
+def test_c_decides_and_buys_as_the_system(made, name):
+    system, rows, bundle, libraries = made[name]
+    on_device = [stage for stage in system.stages_ if stage.on_device]
+    columns = np.unique(np.concatenate([stage.features for stage in on_device]))
+    routed = system.exit_stage(table(system, rows))
+    for c in libraries:
+        assert c.selftest() == 0
+        said = c(rows)
+        np.testing.assert_array_equal(said.exits, np.minimum(routed, len(on_device)))
+        at_home = said.outcomes == 0
+        np.testing.assert_array_equal(at_home, routed < len(on_device))
+        predicted = system.predict(table(system, rows))[at_home]
+        np.testing.assert_array_equal(system.classes_[said.labels[at_home]], predicted)
+        bought = np.zeros(rows.shape, bool)
+        bought[:, columns] = said.bought
+        np.testing.assert_array_equal(bought, cascade_of(bundle).expected(rows).bought)
+        if system.high_cost_model_ is None:
+            paid = system.feature_costs_.per_instance(bought)
+            np.testing.assert_array_equal(paid, system.cost(table(system, rows)))
+        for stage, outputs in zip(on_device, said.outputs, strict=True):
+            assert outputs.tobytes() == stage.margins(rows).tobytes()
+
+
+def table(system: Any, rows: Any) -> Any:
+    if not hasattr(system, "feature_names_in_"):
+        return rows
+    import pandas as pd
+
+    return pd.DataFrame(rows, columns=system.feature_names_in_)
+
+
+def test_the_systems_are_of_the_kinds_that_they_stand_for(made):
+    stages = {name: parts[0].stages_ for name, parts in made.items()}
+    assert {s.acquisition for s in stages["cegb"]} == {"node"}
+    assert {s.acquisition for s in stages["budget-forest"]} == {"node"}
+    assert {s.score for s in stages["gated-trees"]} == {"column"}
+    assert {type(s.model).__name__ for s in stages["learned"]} == {"ScoredModel"}
+    assert any(not s.on_device for s in stages["tiered"])
+
+
+def test_a_system_and_its_bundle_give_the_same_tables(made, tmp_path):
+    for name in ("lazy", "kernels", "learned"):
+        system, rows, bundle, _ = made[name]
+        texts = []
+        for i, source in enumerate((system, bundle)):
+            out = to_c(source, tmp_path / f"{name}{i}", name="same", sample=rows[:9])
+            assert out.sample_rows == 9
+            text = (out.folder / "same.c").read_text()
+            texts.append(re.sub(r"-?0\.0f", "0.0f", text.split("\n", 1)[1]))
+        # a graph holds 0 where the system has -0; no sum tells them apart
+        assert texts[0] == texts[1]
+
+
+def test_another_operating_point_changes_thresholds_alone(made, tmp_path):
+    _, _, bundle, _ = made["lazy"]
+    chain = bundle.manifest.active_point.chain
+    others = [i for i, p in enumerate(bundle.manifest.operating_points) if p.chain == chain]
+    texts = [
+        (to_c(bundle.with_active(i), tmp_path / str(i), name="m").folder / "m.c").read_text()
+        for i in (others[0], others[-1])
+    ]
+    lines = [text.splitlines() for text in texts]
+    unlike = [a for a, b in zip(*lines, strict=True) if a != b]
+    assert unlike
+    assert all("return" in line for line in unlike)
+
+
+def test_the_header_tells_the_sizes(made, tmp_path):
+    _, _, bundle, _ = made["gated-trees"]
+    out = to_c(bundle, tmp_path, coded=16, name="gate")
+    header = (tmp_path / "gate.h").read_text()
+    told = dict(re.findall(r"#define (GATE_\w+) (\d+)", header))
+    assert int(told["GATE_TABLE_BYTES"]) == out.table_bytes
+    assert int(told["GATE_INSTANCE_BYTES"]) == out.instance_bytes
+    assert int(told["GATE_STACK_BYTES"]) == out.stack_bytes
+    assert (int(told["GATE_FEATURES"]), int(told["GATE_CLASSES"])) == (30, 2)
+    # what the tables hold is what the compiler puts there
+    command = [*compiler(), *STRICT, "-c", "-Os", "-fstack-usage", "gate.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    used = [int(line.split()[1]) for line in (tmp_path / "gate.su").read_text().splitlines()]
+    assert sum(used) <= out.stack_bytes
+
+
+def test_make_builds_the_example_and_rows_go_through_it(made, tmp_path):
+    system, rows, bundle, _ = made["gated-lines"]
+    out = to_c(bundle, tmp_path)
+    assert out.name == "gated_lines"
+    done = subprocess.run(["make", "-s", "test"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "0 of 48 rows differ" in done.stdout
+    text = "\n".join(",".join(repr(float(v)) for v in row) for row in rows)
+    done = subprocess.run(
+        ["./gated_lines_example", "--rows"], cwd=tmp_path, capture_output=True, text=True,
+        input=text,
+    )  # fmt: skip
+    answers = [line.split(",") for line in done.stdout.splitlines()]
+    assert [int(a[1]) for a in answers] == system.exit_stage(rows).tolist()
+    outputs = np.array([a[4:] for a in answers], np.float32)
+    np.testing.assert_array_equal(outputs, system.stages_[0].margins(rows))
+
+
+def test_the_self_test_finds_a_bit_that_is_off(made, tmp_path):
+    _, _, bundle, _ = made["kernels"]
+    cascade = cascade_of(bundle)
+    out = to_c(bundle, tmp_path, name="m")
+    text = (tmp_path / "m.c").read_text()
+    bias = cascade.stages[0].model.bias
+    from gatewise_export.c99.tables import number
+
+    off = number(float(np.nextafter(bias[0], np.float32(9))))
+    (tmp_path / "m.c").write_text(text.replace(number(float(bias[0])), off, 1))
+    (c,) = build([(out, cascade.outputs)], flags=("-O0",))
+    assert c.selftest() > 0
+
+
+# -- what is refused -----------------------------------------------------------------------
+
+
+def test_too_many_thresholds_for_the_code(made, tmp_path):
+    system, _, _, _ = made["gated-trees"]
+    cascade = cascade_of(system)
+    stage = cascade.stages[0]
+    trees = stage.model
+    many = replace(trees, threshold=np.arange(len(trees.threshold), dtype=np.float32))
+    wide = replace(cascade, stages=(replace(stage, model=replace(many, feature=many.feature * 0 +
+                   np.where(many.feature >= 0, 0, -1).astype(np.int32))),))  # fmt: skip
+    with pytest.raises(ConversionError, match=r"distinct thresholds, 8-bit codes tell 255 apart"):
+        lay_out(wide, 8)
+    assert lay_out(wide, 16).coded == 16
+
+
+def test_only_what_classifies(tmp_path):
+    model = CEGBRegressor(COSTS, penalties=(0.1,), n_rounds=5, random_state=0).fit(X, Y)
+    with pytest.raises(ConversionError, match="only what classifies"):
+        to_c(model, tmp_path)
+    with pytest.raises(InputError, match="fitted system or a bundle, not int"):
+        to_c(3, tmp_path)
+    with pytest.raises(InputError, match="not StagedCascade; fit it first"):
+        to_c(StagedCascade(), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "main", "while", "9lives", "a-b", "Model", "x" * 50])
+def test_names_that_c_does_not_take(made, tmp_path, name):
+    with pytest.raises(InputError, match="cannot begin names of C"):
+        to_c(made["kernels"][2], tmp_path / "out", name=name)
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_file_of_another_is_replaced(made, tmp_path):
+    bundle = made["kernels"][2]
+    (tmp_path / "main.c").write_text("int main(void) { return 1; }\n")
+    with pytest.raises(InputError, match=r"main\.c exists and is not of Gatewise"):
+        to_c(bundle, tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["main.c"]
+    (tmp_path / "main.c").unlink()
+    to_c(bundle, tmp_path)
+    assert to_c(bundle, tmp_path).files  # its own it replaces
+
+
+# -- the command line ----------------------------------------------------------------------
+
+
+def test_the_command(made, tmp_path, capsys):
+    bundle = made["lazy"][2]
+    assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "8",
+                 "--json"]) == 0  # fmt: skip
+    told = json.loads(capsys.readouterr().out)
+    assert told["coded"] == 8
+    assert told["files"][0] == "lazy.h"
+    assert (tmp_path / "c" / "lazy.c").is_file()
+    assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c")]) == 0
+    assert "bytes of flash" in capsys.readouterr().out
+    assert main(["c99", str(bundle.path), "--out", str(tmp_path / "c"), "--coded", "12"]) == 2
+    assert "choose 8 or 16" in capsys.readouterr().err
+    assert main(["c99", str(tmp_path / "none"), "--out", str(tmp_path / "c")]) == 2
+
+
+def test_the_point_in_force_is_written(made, tmp_path):
+    _, _, bundle, _ = made["heart-1e6"]
+    points = bundle.manifest.operating_points
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", str(bundle.path), str(copy)], check=True)
+    for number in (0, len(points) - 1):
+        opened = set_operating_point(copy, number)
+        cascade = cascade_of(Path(copy))
+        assert cascade.thresholds == tuple(opened.manifest.active_point.thresholds)

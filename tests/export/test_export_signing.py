@@ -1,0 +1,430 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gatewise_export import signing
+from gatewise_export.bundle import Bundle, set_operating_point
+from gatewise_export.errors import BundleError, DamagedFileError, ManifestError, SignatureError
+from gatewise_export.pack import pack
+from gatewise_export.repack import repack
+from gatewise_export.signing import MANIFEST_CONTEXT, PublicKey, Signer, keygen
+from gatewise_sim.cli import main
+from gatewise_training.errors import InputError
+
+Write = Callable[..., Path]
+QUICK = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    return keygen(tmp_path / "fleet")[0]
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    return keygen(tmp_path / "stranger")[0]
+
+
+def pub(key: Path) -> Path:
+    return key.with_suffix(".pub")
+
+
+@pytest.fixture
+def signed(write_bundle: Write, tmp_path: Path, key: Path) -> Path:
+    path = tmp_path / "signed"
+    repack(write_bundle(), path, sign=key)
+    return path
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    if path.is_dir():
+        return {p.name: p.read_bytes() for p in path.iterdir()}
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+# -- keys ----------------------------------------------------------------------------------
+
+
+def test_keys_are_made_once_and_kept_secret(tmp_path: Path) -> None:
+    key, public = keygen(tmp_path / "fleet")
+    assert (key.name, public.name) == ("fleet.key", "fleet.pub")
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert Signer(key).public.key_id == PublicKey(public).key_id
+    before = key.read_bytes()
+    with pytest.raises(InputError, match="never overwritten"):
+        keygen(tmp_path / "fleet")
+    key.unlink()
+    with pytest.raises(InputError, match=r"fleet\.pub exists"):
+        keygen(tmp_path / "fleet")
+    assert not key.exists()
+    assert keygen(tmp_path / "other")[0].read_bytes() != before
+
+
+def test_a_public_key_is_given_as_file_content_or_bytes(tmp_path: Path) -> None:
+    _, public = keygen(tmp_path / "fleet")
+    one = PublicKey(public)
+    assert one.raw == PublicKey(str(public)).raw == PublicKey(public.read_bytes()).raw
+    assert PublicKey(one.raw).key_id == one.key_id
+    assert len(one.key_id) == 16
+
+
+def test_what_is_no_key_is_refused(tmp_path: Path) -> None:
+    key, public = keygen(tmp_path / "fleet")
+    other = tmp_path / "other.pem"
+    for read, path, why in (
+        (Signer, public, "is a public key"),
+        (PublicKey, key, "is a private key"),
+        (Signer, tmp_path / "none.key", "cannot be read"),
+        (PublicKey, tmp_path / "none.pub", "cannot be read"),
+    ):
+        with pytest.raises(InputError, match=why):
+            read(path)
+    other.write_text("hello")
+    for read in (Signer, PublicKey):
+        with pytest.raises(InputError, match="no PEM file"):
+            read(other)
+    curve = ec.generate_private_key(ec.SECP256R1())
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    other.write_bytes(curve.private_bytes(pem, pkcs8, serialization.NoEncryption()))
+    with pytest.raises(InputError, match="no Ed25519 key"):
+        Signer(other)
+    other.write_bytes(
+        ed25519.Ed25519PrivateKey.generate().private_bytes(
+            pem, pkcs8, serialization.BestAvailableEncryption(b"secret")
+        )
+    )
+    with pytest.raises(InputError, match="encrypted"):
+        Signer(other)
+
+
+# -- what is refused -----------------------------------------------------------------------
+
+
+def test_a_signed_bundle_opens_with_its_key(signed: Path, key: Path) -> None:
+    bundle = Bundle.open(signed, public_key=pub(key))
+    assert bundle.signed_by == Signer(key).public.key_id
+    assert bundle.claimed_keys() == (bundle.signed_by,)
+    assert Bundle.open(signed).signed_by is None
+
+
+def test_an_unsigned_bundle_is_refused_once_there_is_a_key(write_bundle: Write, key: Path) -> None:
+    path = write_bundle()
+    assert Bundle.open(path).claimed_keys() == ()
+    with pytest.raises(SignatureError, match="is not signed"):
+        Bundle.open(path, public_key=pub(key))
+
+
+def test_another_key_is_named(signed: Path, key: Path, stranger: Path) -> None:
+    with pytest.raises(SignatureError, match="is signed by key") as caught:
+        Bundle.open(signed, public_key=pub(stranger))
+    assert Signer(key).public.key_id in str(caught.value)
+    assert Signer(stranger).public.key_id in str(caught.value)
+
+
+def test_the_signature_comes_before_anything_in_the_manifest(signed: Path, key: Path) -> None:
+    """A manifest that is not even JSON is refused for its signature, not for its form."""
+    (signed / "manifest.json").write_bytes(b"{ not JSON")
+    with pytest.raises(ManifestError):
+        Bundle.open(signed)
+    with pytest.raises(SignatureError, match="does not fit"):
+        Bundle.open(signed, public_key=pub(key))
+
+
+@QUICK
+@given(at=st.integers(0, 10**6), bit=st.integers(0, 7), name=st.sampled_from(["M", "S"]))
+def test_any_flipped_bit_is_refused(signed: Path, key: Path, at: int, bit: int, name: str) -> None:
+    path = signed / {"M": "manifest.json", "S": "SIGNATURE"}[name]
+    good = path.read_bytes()
+    bad = bytearray(good)
+    bad[at % len(bad)] ^= 1 << bit
+    path.write_bytes(bad)
+    try:
+        with pytest.raises(SignatureError):
+            Bundle.open(signed, public_key=pub(key))
+    finally:
+        path.write_bytes(good)
+
+
+@QUICK
+@given(content=st.binary(max_size=600))
+def test_a_signature_file_of_any_bytes_is_refused(signed: Path, key: Path, content: bytes) -> None:
+    good = (signed / "SIGNATURE").read_bytes()
+    (signed / "SIGNATURE").write_bytes(content)
+    try:
+        with pytest.raises(SignatureError, match="no signature that this program knows"):
+            Bundle.open(signed, public_key=pub(key))
+    finally:
+        (signed / "SIGNATURE").write_bytes(good)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text + "\n",
+        lambda text: text.replace("\n", "\r\n"),
+        lambda text: text.rstrip("\n"),
+        lambda text: text.replace("ed25519", "ed448"),
+        lambda text: text.replace("signature 1", "signature 2"),
+        lambda text: text + 2 * text.split("\n", 1)[1],
+        lambda text: text.replace("==", "="),
+        lambda text: text.upper(),
+        lambda text: " " + text,
+    ],
+)
+def test_a_signature_has_one_form_alone(
+    signed: Path, key: Path, change: Callable[[str], str]
+) -> None:
+    text = (signed / "SIGNATURE").read_text()
+    (signed / "SIGNATURE").write_bytes(change(text).encode())
+    with pytest.raises(SignatureError, match="no signature that this program knows"):
+        Bundle.open(signed, public_key=pub(key))
+
+
+def test_a_signature_of_something_else_is_refused(signed: Path, key: Path) -> None:
+    text = (signed / "manifest.json").read_bytes()
+    other = Signer(key).sign(b"another context\0", text)
+    (signed / "SIGNATURE").write_bytes(signing.write_signatures(other))
+    with pytest.raises(SignatureError, match="does not fit"):
+        Bundle.open(signed, public_key=pub(key))
+
+
+def test_a_good_signature_does_not_save_a_damaged_file(signed: Path, key: Path) -> None:
+    (signed / "stage_0.onnx").write_bytes(b"First graph")
+    with pytest.raises(DamagedFileError):
+        Bundle.open(signed, public_key=pub(key))
+
+
+def test_a_signature_file_that_is_a_link_is_refused(signed: Path, key: Path) -> None:
+    os.rename(signed / "SIGNATURE", signed.parent / "elsewhere")
+    (signed / "SIGNATURE").symlink_to(signed.parent / "elsewhere")
+    with pytest.raises(DamagedFileError, match="plain file"):
+        Bundle.open(signed, public_key=pub(key))
+
+
+# -- other operating points ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["directory", "zip"])
+def test_another_operating_point_is_signed_anew(signed: Path, key: Path, kind: str) -> None:
+    path = signed
+    if kind == "zip":
+        path = signed.with_suffix(".gwb")
+        repack(signed, path)
+    before = contents(path)
+    with pytest.raises(BundleError, match=r"is signed by key .* \(--sign NAME\.key\)"):
+        set_operating_point(path, 1)
+    assert contents(path) == before
+    moved = set_operating_point(path, 1, sign=key)
+    assert moved.manifest.active == 1
+    assert moved.signed_by == Signer(key).public.key_id
+    after = contents(path)
+    assert after.keys() == before.keys()
+    assert {n for n in after if after[n] != before[n]} == {"manifest.json", "SIGNATURE"}
+    assert len((after["SIGNATURE"]).splitlines()) == 2
+    assert Bundle.open(path, public_key=pub(key)).manifest.active == 1
+
+
+def test_an_unsigned_bundle_may_be_signed_while_it_moves(write_bundle: Write, key: Path) -> None:
+    path = write_bundle()
+    set_operating_point(path, 1, sign=key)
+    assert Bundle.open(path, public_key=pub(key)).manifest.active == 1
+
+
+def test_a_tampered_bundle_gets_no_good_signature(signed: Path, key: Path) -> None:
+    document = json.loads((signed / "manifest.json").read_text())
+    document["features"][0]["own"] = 0.0
+    (signed / "manifest.json").write_text(json.dumps(document))
+    before = contents(signed)
+    with pytest.raises(SignatureError):
+        set_operating_point(signed, 1, sign=key)
+    with pytest.raises(SignatureError):
+        repack(signed, signed.parent / "copy", sign=key)
+    assert contents(signed) == before
+    assert not (signed.parent / "copy").exists()
+
+
+CUT_SHORT = """
+import os, sys
+from gatewise_export.bundle import set_operating_point
+left, replace = int(sys.argv[1]), os.replace
+def cut(source, target):
+    global left
+    left -= 1
+    if left < 0:
+        os._exit(9)
+    replace(source, target)
+os.replace = cut
+set_operating_point(sys.argv[2], int(sys.argv[3]), sign=sys.argv[4])
+"""
+
+
+@pytest.mark.parametrize("by", ["same", "other"])
+def test_a_move_that_is_cut_short_leaves_a_signed_bundle(
+    signed: Path, key: Path, stranger: Path, by: str
+) -> None:
+    """The process dies before each of its renames in turn; then the move is made again."""
+    signer = key if by == "same" else stranger
+    for renames in range(4):
+        path = signed.with_name(f"cut-{renames}")
+        shutil.copytree(signed, path)
+        for target in (1, 0, 1):  # also from a state that was left half way
+            command = [sys.executable, "-c", CUT_SHORT, str(renames), path, str(target), signer]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert done.returncode == (9 if renames < 3 else 0), done.stderr
+            keys = [Bundle.open(path).claimed_keys()[0]]
+            opened = [
+                Bundle.open(path, public_key=pub(k))
+                for k in (key, stranger)
+                if PublicKey(pub(k)).key_id in keys
+            ]
+            assert len(opened) == 1, "no key that is claimed opens it"
+        again = set_operating_point(path, 1, sign=signer)
+        assert again.manifest.active == 1
+        assert len((path / "SIGNATURE").read_text().splitlines()) == 2
+        assert Bundle.open(path, public_key=pub(signer)).manifest.active == 1
+
+
+# -- packing anew --------------------------------------------------------------------------
+
+
+def test_a_signature_goes_along_and_the_manifest_stays(signed: Path, key: Path) -> None:
+    made = repack(signed, signed.parent / "copy.gwb")
+    assert contents(made.path) == contents(signed)
+    assert Bundle.open(made.path, public_key=pub(key)).manifest == made.manifest
+
+
+def test_a_bundle_for_devices_lacks_the_high_cost_model_alone(signed: Path, key: Path) -> None:
+    made = repack(signed, signed.parent / "device.gwb", for_device=True)
+    assert contents(signed).keys() - contents(made.path).keys() == {"cloud.onnx"}
+    device = Bundle.open(made.path, public_key=pub(key), for_device=True)
+    assert device.absent() == ("cloud.onnx",)
+    assert device.read("stage_0.onnx") == b"first graph"
+    assert device.sample()["label"].tolist() == [1, 1, 1, 0, 1]
+    with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
+        device.read("cloud.onnx")
+    with pytest.raises(DamagedFileError, match=r"cloud\.onnx is missing"):
+        Bundle.open(made.path, public_key=pub(key))
+    folder = repack(made.path, signed.parent / "device", for_device=True)
+    (folder.path / "stage_0.onnx").unlink()
+    with pytest.raises(DamagedFileError, match=r"stage_0\.onnx is missing"):
+        Bundle.open(folder.path, for_device=True)
+
+
+def test_a_bundle_can_be_signed_where_it_is(write_bundle: Write, key: Path) -> None:
+    path = write_bundle()
+    repack(path, path, sign=key)
+    assert Bundle.open(path, public_key=pub(key)).signed_by
+    assert [p.name for p in path.parent.iterdir() if p.name.startswith(".")] == []
+
+
+def test_a_large_file_is_not_read_where_there_is_a_limit(signed: Path) -> None:
+    bundle = Bundle.open(signed)
+    assert bundle.read("cloud.onnx", most=11) == b"large graph"
+    with pytest.raises(DamagedFileError, match="has 11 B, more than 10 B"):
+        bundle.read("cloud.onnx", most=10)
+
+
+# -- zip files -----------------------------------------------------------------------------
+
+
+def test_a_zip_with_other_compression_is_refused(signed: Path) -> None:
+    path = signed.with_suffix(".gwb")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+        for name, content in contents(signed).items():
+            archive.writestr(name, content)
+    with pytest.raises(DamagedFileError, match="otherwise than by deflate"):
+        Bundle.open(path)
+
+
+def test_a_zip_with_a_huge_list_of_entries_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "many.gwb"
+    with zipfile.ZipFile(path, "w") as archive:
+        for i in range(20_000):
+            archive.writestr(f"{i:060d}", b"")
+    with pytest.raises(BundleError, match="list of entries is larger"):
+        Bundle.open(path)
+
+
+# -- the command line ----------------------------------------------------------------------
+
+
+def test_the_commands(
+    write_bundle: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, name = str(write_bundle()), str(tmp_path / "ops")
+    assert main(["keygen", "--out", name, "--json"]) == 0
+    key_id = json.loads(capsys.readouterr().out)["key_id"]
+    assert main(["keygen", "--out", name]) == 2
+    assert "never overwritten" in capsys.readouterr().err
+    made = str(tmp_path / "x.gwb")
+    assert main(["pack", bundle, "--out", made, "--sign", f"{name}.key", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["key_id"] == key_id
+    assert main(["pack", bundle, "--out", made, "--for", "fun"]) == 2
+    assert "--for fun" in capsys.readouterr().err
+    assert main(["inspect", made, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["signed"], told["key_id"], told["signature_checked"]) == (True, key_id, False)
+    assert main(["inspect", made, "--public-key", f"{name}.pub"]) == 0
+    assert f"signed by key {key_id}: the signature holds" in capsys.readouterr().out
+    assert main(["inspect", bundle]) == 0
+    assert "not signed" in capsys.readouterr().out
+    assert main(["inspect", bundle, "--public-key", f"{name}.pub"]) == 2
+    assert "is not signed" in capsys.readouterr().err
+    assert main(["verify", bundle, "--public-key", f"{name}.pub"]) == 2
+    assert "is not signed" in capsys.readouterr().err
+    assert main(["frontier", made, "--budget", "200"]) == 2
+    err = capsys.readouterr().err
+    assert "signed by key" in err
+    assert err.count("\n") == 1
+    assert main(["frontier", made, "--budget", "200", "--sign", f"{name}.key"]) == 0
+    assert Bundle.open(made, public_key=f"{name}.pub").manifest.active == 1
+
+
+def test_reading_without_a_key_loads_no_cryptography(signed: Path) -> None:
+    probe = (
+        "import sys; from gatewise_export import Bundle; Bundle.open(sys.argv[1]).claimed_keys();"
+        "sys.exit('cryptography' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", probe, str(signed)]).returncode == 0
+
+
+def test_the_context_names_what_is_signed(signed: Path, key: Path) -> None:
+    text = (signed / "manifest.json").read_bytes()
+    value = signing.read_signatures((signed / "SIGNATURE").read_bytes(), "it")[0].value
+    raw = ed25519.Ed25519PublicKey.from_public_bytes(PublicKey(pub(key)).raw)
+    raw.verify(value, MANIFEST_CONTEXT + text)  # as any other program would
+
+
+def test_a_system_is_packed_and_signed(
+    heart: Any, tmp_path: Path, key: Path, stranger: Path
+) -> None:
+    for path in (tmp_path / "made", tmp_path / "made.gwb"):
+        made = pack(heart.system, path, sample=heart.rows[:32], sign=key)
+        assert made.signed_by == PublicKey(pub(key)).key_id
+        again = pack(heart.system, path, sample=heart.rows[:32], sign=stranger)
+        assert again.signed_by == PublicKey(pub(stranger)).key_id
+        unsigned = pack(heart.system, path, sample=heart.rows[:32])
+        assert unsigned.claimed_keys() == ()
+    with pytest.raises(InputError, match="cannot be read"):
+        pack(heart.system, tmp_path / "none", sample=heart.rows[:32], sign="nowhere.key")
+    assert not (tmp_path / "none").exists()

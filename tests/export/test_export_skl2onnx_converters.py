@@ -1,0 +1,201 @@
+"""skl2onnx with the project's converters gives what the estimators say, alone and in pipelines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pandas as pd
+import pytest
+import skl2onnx
+from skl2onnx.common.data_types import FloatTensorType
+from sklearn.datasets import load_diabetes, load_wine
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import gatewise_training
+from gatewise_export import ConversionError, register_converters, to_onnx
+from gatewise_export.skl2onnx_converters import ESTIMATORS
+from gatewise_training import (
+    AdaptGBRT,
+    AdaptLin,
+    AdaptLstsq,
+    BudgetForest,
+    BudgetPrune,
+    CEGBClassifier,
+    CEGBRanker,
+    CEGBRegressor,
+    ConfidenceCascade,
+    GreedyMiser,
+    L1Cascade,
+    StagedCascade,
+)
+
+X, Y = load_wine(return_X_y=True)
+F0 = make_pipeline(StandardScaler(), LogisticRegression())
+MODELS: dict[str, Any] = {
+    "StagedCascade": StagedCascade(
+        F0, n_stages=3, families=("boosting", "linear"), effort="low", random_state=0
+    ),
+    "StagedCascade-lazy": StagedCascade(F0, acquisition="node", n_stages=2, random_state=0),
+    "AdaptGBRT": AdaptGBRT(F0, p_full=(0.3,), penalties=(0.01,), n_rounds=15, random_state=0),
+    "AdaptLin": AdaptLin(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),
+    "AdaptLstsq": AdaptLstsq(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),
+    "L1Cascade": L1Cascade(F0, random_state=0),
+    "ConfidenceCascade": ConfidenceCascade(F0, random_state=0),
+    "BudgetForest": BudgetForest(n_estimators=5, random_state=0),
+    "BudgetPrune": BudgetPrune(n_estimators=5, random_state=0),
+    "GreedyMiser": GreedyMiser(n_rounds=10, random_state=0),
+    "CEGBClassifier": CEGBClassifier(penalties=(0.05,), n_rounds=10, random_state=0),
+    "CEGBClassifier-coupled": CEGBClassifier(
+        accounting="coupled", penalties=(0.05,), n_rounds=10, random_state=0
+    ),
+    "CEGBRegressor": CEGBRegressor(
+        accounting="coupled", penalties=(0.05,), n_rounds=10, random_state=0
+    ),
+    "CEGBRanker": CEGBRanker(penalties=(0.05,), n_rounds=10, random_state=0),
+}
+
+
+def run(model: Any, x: Any) -> dict[str, Any]:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    names = [o.name for o in session.get_outputs()]
+    (given,) = session.get_inputs()
+    return dict(zip(names, session.run(None, {given.name: x}), strict=True))
+
+
+def fit(name: str, x: Any) -> Any:
+    fits, judges = np.arange(len(Y)) % 3 > 0, np.arange(len(Y)) % 3 == 0
+    queries = np.arange(len(Y)) % 20
+    if name == "CEGBRanker":
+        held = (x[judges], Y[judges], queries[judges])
+        return MODELS[name].fit(x[fits], Y[fits], qid=queries[fits], validation=held)
+    return MODELS[name].fit(x[fits], Y[fits], validation=(x[judges], Y[judges]))
+
+
+def check(model: Any, out: dict[str, Any], x: Any) -> None:
+    """The graph's outputs are the estimator's own."""
+    stays = model.exit_stage(x) < len(model.stages_)
+    if hasattr(model, "classes_"):
+        assert out["label"][stays].tolist() == model.predict(x)[stays].tolist()
+        chances = model.predict_proba(x)[stays]
+        assert np.allclose(out["probabilities"][stays], chances, atol=1e-6)
+    else:
+        assert out["value"].tolist() == model.predict(x).tolist()
+    assert ("offload" in out) == hasattr(model, "offload")
+    if "offload" in out:
+        assert out["offload"].tolist() == model.offload(x).tolist()
+    if "cost" in out:
+        assert out["cost"].tolist() == model.cost(x).tolist()
+
+
+def test_every_estimator_of_the_project_is_known():
+    tried = {name.split("-")[0] for name in MODELS}
+    fitted = {n for n in gatewise_training.__all__ if hasattr(getattr(gatewise_training, n), "fit")}
+    assert set(ESTIMATORS) == tried
+    assert fitted <= tried
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_alone_and_behind_a_scaler(name):
+    register_converters()
+    register_converters()  # again: nothing doubles
+    scaler = StandardScaler().fit(X)
+    scaled = scaler.transform(X)
+    model = fit(name, scaled)
+    narrow = scaled.astype(np.float32)
+    own = run(to_onnx(model), narrow)
+    check(model, own, narrow)
+    lazy = any(stage.acquisition == "node" for stage in model.stages_)
+    assert ("cost" in own) != lazy
+    pipeline = make_pipeline(scaler, model)
+    others = [
+        run(skl2onnx.to_onnx(model, narrow), narrow),
+        run(skl2onnx.to_onnx(model, scaled), scaled),  # float64 is rounded as in fit
+        run(to_onnx(pipeline), X),
+        run(skl2onnx.to_onnx(pipeline, X), X),
+    ]
+    for out in others:
+        assert list(out) == list(own)
+        for key, value in own.items():
+            assert np.array_equal(out[key], value), key
+
+
+def test_a_scaler_is_exact_in_float64_where_the_cast_matters():
+    # seconds since 1970 and a hint of signal: a float32 step is 128 here
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 600)
+    x = np.column_stack([1.7e9 + 40 * y + rng.normal(0, 20, 600), rng.normal(size=600) + y])
+    model = CEGBClassifier(penalties=(0.01,), n_rounds=15, random_state=0)
+    pipeline = make_pipeline(StandardScaler(), model).fit(x, y)
+    said = pipeline.predict(x)
+    assert run(to_onnx(pipeline), x)["label"].tolist() == said.tolist()
+    narrow = x.astype(np.float32)
+    assert (pipeline.predict(narrow) != said).any()  # the float32 rows are other rows
+    kinds = [("x", FloatTensorType([None, 2]))]
+    register_converters()
+    cast = run(skl2onnx.to_onnx(pipeline, initial_types=kinds), narrow)["label"]
+    assert (cast != said).any()
+
+
+def test_values_at_the_very_thresholds():
+    model = fit("GreedyMiser", X)
+    stage = model.stages_[0]
+    inner = stage.model.feature >= 0
+    columns = stage.features[stage.model.feature[inner]]
+    thresholds = stage.model.threshold[inner]
+    rng = np.random.default_rng(0)
+    rows = X[rng.integers(0, len(X), 3 * len(columns))].astype(np.float32)
+    at = np.repeat(np.arange(len(columns)), 3)
+    around = [np.nextafter(thresholds, side, dtype=np.float32) for side in (-np.inf, np.inf)]
+    rows[np.arange(len(rows)), columns[at]] = np.stack(
+        [around[0], thresholds, around[1]], axis=1
+    ).reshape(-1)
+    check(model, run(to_onnx(model), rows), rows)
+
+
+def test_several_inputs_become_one_row():
+    register_converters()
+    model = fit("GreedyMiser", X)
+    graph = skl2onnx.to_onnx(
+        model, initial_types=[("a", FloatTensorType([None, 5])), ("b", FloatTensorType([None, 8]))]
+    )
+    x = X.astype(np.float32)
+    session = onnxruntime.InferenceSession(graph.SerializeToString())
+    label = session.run(["label"], {"a": x[:, :5], "b": x[:, 5:]})[0]
+    assert label.tolist() == model.predict(x).tolist()
+
+
+def test_text_labels_and_missing_values():
+    x = X.astype(np.float32)
+    x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
+    words = np.array(["low", "mid", "high"])[Y]
+    model = CEGBClassifier(penalties=(0.05,), n_rounds=10, allow_missing=True, random_state=0)
+    model.fit(pd.DataFrame(x, columns=[f"c{k}" for k in range(13)]), words)
+    out = run(to_onnx(model), x)
+    assert (
+        out["label"].tolist()
+        == model.predict(pd.DataFrame(x, columns=model.feature_names_)).tolist()
+    )
+
+
+def test_what_cannot_be_converted_is_named():
+    x, y = load_diabetes(return_X_y=True)
+    register_converters()
+    model = CEGBRegressor(penalties=(0.05,), n_rounds=5, random_state=0).fit(x, y)
+    with pytest.raises(ConversionError, match="fitted on 10 columns, and the graph gives it 3"):
+        skl2onnx.to_onnx(model, initial_types=[("x", FloatTensorType([None, 3]))])
+    labels = np.where(y > 140, 1.0, 2.0)
+    halves = CEGBClassifier(penalties=(0.05,), n_rounds=5, random_state=0)
+    with pytest.raises(ConversionError, match="neither whole numbers nor text"):
+        to_onnx(halves.fit(x, labels))
+
+    class Unknown(StandardScaler):
+        pass
+
+    with pytest.raises(ConversionError, match="skl2onnx cannot convert"):
+        to_onnx(make_pipeline(Unknown(), model).fit(x, y))
