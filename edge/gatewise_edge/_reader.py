@@ -27,9 +27,15 @@ class Reader:
     A thread cannot be stopped. While abandoned work still blocks, the next piece waits for it
     within its own time and is then given up in turn: nothing piles up, nothing runs twice at a
     time, and the program can still end.
+
+    Attributes
+    ----------
+    what : str
+        What is being worked on, for the work to say and for messages to tell.
     """
 
     def __init__(self) -> None:
+        self.what = ""
         self._free = threading.Semaphore(1)
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
-from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
-import numpy as np
 import typer
 
+from gatewise_edge import parts
 from gatewise_edge.answer import Answer
 from gatewise_edge.device import Device
-from gatewise_edge.errors import SensorError
-from gatewise_edge.table import read_csv, read_json_line
+from gatewise_edge.serve import Tally, in_words, say, serve
+from gatewise_edge.sources import open_source
+from gatewise_edge.stopping import Stop
+from gatewise_edge.watchdog import Heartbeat, Notifier
 from gatewise_export.bundle import Bundle
-from gatewise_training.console import note, plain
-from gatewise_training.errors import InputError
+from gatewise_training.console import note
 
 __all__ = ["commands", "edge"]
 
-
-class _Terminated(BaseException):
-    """SIGTERM came: end as asked."""
+#: Seconds that an instance may take beyond its deadline before the watchdog counts it as stuck.
+_GRACE = 5.0
 
 
 def edge(
@@ -41,13 +35,59 @@ def edge(
         str | None, typer.Option(help="The device's id, unique in the fleet; random if left out.")
     ] = None,
     data: Annotated[
-        str, typer.Option(help="A CSV file with a header, or - for JSON lines on standard input.")
+        str,
+        typer.Option(
+            help="A CSV file with a header, module:function (below), or - for JSON lines on "
+            "standard input."
+        ),
     ] = "-",
     deadline_ms: Annotated[float, typer.Option(help="Time for an answer, in ms.")] = 500.0,
     policy: Annotated[
         str, typer.Option(help="system, edge-only (never offload) or cloud-only (always).")
     ] = "system",
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many instances.")] = None,
+    interval: Annotated[
+        float, typer.Option(min=0, help="Seconds from one instance to the next, at least.")
+    ] = 0.0,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Instances under way at a time; lines come as answers do.")
+    ] = 1,
+    pace: Annotated[
+        str | None,
+        typer.Option(help="Keep a budget over time, as offload_rate=0.1: voids a guarantee."),
+    ] = None,
+    pace_state: Annotated[
+        Path | None, typer.Option(help="File that keeps the pacer's state over restarts.")
+    ] = None,
+    coalesce_ms: Annotated[
+        float,
+        typer.Option(min=0, help="Wait so long for others to share a message; see --parallel."),
+    ] = 0.0,
+    float16: Annotated[
+        bool, typer.Option("--float16", help="Send half-precision values: half the bytes.")
+    ] = False,
+    public_key: Annotated[
+        Path | None, typer.Option(help="NAME.pub: the bundle must be signed by this key.")
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the versions taken over the air: the last one is run."),
+    ] = None,
+    update_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Take signed updates from this HTTPS host[:port]; may be repeated."),
+    ] = None,
+    update_ca_file: Annotated[
+        Path | None, typer.Option(help="Authorities trusted for --update-host beside the system's.")
+    ] = None,
+    update_spread: Annotated[
+        float, typer.Option(min=0, help="Wait up to so many seconds before fetching an update.")
+    ] = 0.0,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics and /healthz here; 0: a free port."),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address for --metrics-port.")] = "127.0.0.1",
     connect_timeout: Annotated[
         float, typer.Option(help="How long to wait for the broker at the start, in seconds.")
     ] = 5.0,
@@ -65,162 +105,113 @@ def edge(
     Instances that the bundle's stages are not sure of go to the cloud over MQTT. If no answer
     is there in time, or there is no broker, the last stage's answer is given: route "fallback".
 
-    Example:
+    --data module:function imports the module, from the current folder first, and calls the
+    function without arguments. If it returns Sensors, the device reads them on demand. If it
+    returns an iterator (a generator function does), each item is an instance. Otherwise what it
+    returned is the first instance and it is called again for each further one, until it returns
+    None. An instance is a mapping by feature name, or a row in the bundle's order.
+
+    SIGTERM and Ctrl-C end it once every instance that was taken in has its line. Under systemd it
+    says when it is ready, and gives signs of life (deploy/gatewise-edge.service).
+
+    For example:
 
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --data rows.csv
+        gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
+        gatewise edge bundle --broker mqtt://localhost --pace offload_rate=0.1 --coalesce-ms 5
+            --parallel 8 --float16
+        gatewise edge bundle --broker mqtts://broker --public-key fleet.pub --store /var/lib/gw
+            --update-host models.example.org
     """
-    opened = Bundle.open(bundle)
-    names = opened.manifest.feature_names
-    instances = _instances(data, names)
-    link = None
-    if broker is not None:
-        from gatewise_edge.mqtt import MqttLink
+    with ExitStack() as stack:
+        stop = stack.enter_context(Stop())
+        kept = parts.open_store(store, public_key)
+        path = bundle if kept is None else kept.start() or bundle
+        opened = Bundle.open(path, public_key=public_key, for_device=True)
+        model = f"{opened.manifest.name}/{opened.manifest.version}"
+        instances = open_source(data, opened.manifest.feature_names, stop)
+        link = parts.make_link(broker, device, ca_file, cert_file, key_file)
+        updater = parts.make_updater(
+            link,
+            kept,
+            model=opened.manifest.name,
+            public_key=public_key,
+            hosts=update_host or [],
+            first=bundle,
+            ca_file=update_ca_file,
+            spread=update_spread,
+        )
+        if link is not None:
+            link.set_status(model)
+        runtime = stack.enter_context(
+            Device(
+                opened,
+                link=link,
+                sensors=instances.sensors,
+                deadline_ms=deadline_ms,
+                policy=policy,  # type: ignore[arg-type]  # Device checks it
+                coalesce_ms=coalesce_ms,
+                float16=float16,
+                pacer=parts.make_pacer(pace),
+                pacer_state=pace_state,
+                observe=None if updater is None else updater.observe,
+            )
+        )
+        tally, notifier = Tally(), Notifier()
+        beat = Heartbeat(
+            notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: str(tally)
+        )
+        told = [tally.take]
+        if metrics_port is not None:
+            metrics = parts.metrics_pages(
+                runtime,
+                link,
+                instances.sensors,
+                updater,
+                beat,
+                host=metrics_host,
+                port=metrics_port,
+            )
+            told.append(stack.enter_context(metrics).observe)
+        if link is not None:
+            link.connect(connect_timeout)
+            note(f"device {link.device} at {link.url}")
+        if updater is not None:
+            stack.enter_context(updater).start(runtime)
+        stack.enter_context(beat)
+        notifier.ready(f"model {model}")
 
-        link = MqttLink(
-            broker, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
-        )
-    with _sigterm_ends() as ended:
-        runtime = Device(
-            opened,
-            link=link,
-            deadline_ms=deadline_ms,
-            policy=policy,  # type: ignore[arg-type]  # Device checks it
-        )
-        tally = _Tally()
-        with runtime:
-            if link is not None:
-                link.connect(connect_timeout)
-                note(f"device {link.device} at {link.url}")
-            try:
-                _serve(runtime, instances, limit, tally)
-            finally:
-                _close_the_books(tally.summary() | {"counters": runtime.counters}, as_json)
-    if tally.errors and not ended:
+        def tell(end: Answer | Exception) -> None:
+            for take in told:
+                take(end)
+
+        try:
+            serve(
+                runtime,
+                instances,
+                stop=stop,
+                beat=beat,
+                told=tell,
+                limit=limit,
+                interval=interval,
+                parallel=parallel,
+            )
+        finally:
+            notifier.stopping(str(tally))
+            manifest = runtime.bundle.manifest  # an update may have changed it
+            more = {"model": f"{manifest.name}/{manifest.version}", "counters": runtime.counters}
+            _close_the_books(tally.summary() | more, as_json)
+    if stop.requested == "SIGINT":
+        raise KeyboardInterrupt
+    if tally.errors and not stop.requested:
         raise typer.Exit(1)
 
 
 commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 
-def _instances(data: str, names: tuple[str, ...]) -> Iterator[Any]:
-    """Give instances one by one; a line that cannot be read as its error."""
-    if data == "-":
-        return _lines(names)
-    if Path(data).suffix.lower() != ".csv":
-        raise InputError(f"--data {data}: give a .csv file, or - for JSON lines")
-    rows, ignored = read_csv(data, names)
-    if ignored:
-        note(f"{data}: columns that are no features are left out: {', '.join(ignored)}")
-    return iter(rows)
-
-
-def _lines(names: tuple[str, ...]) -> Iterator[Any]:
-    with open(0, encoding="utf-8", errors="replace", closefd=False) as standard_input:
-        for line in standard_input:
-            if line.strip():
-                try:
-                    yield read_json_line(line, names)
-                except InputError as error:
-                    yield error
-
-
-def _serve(device: Device, instances: Iterator[Any], limit: int | None, tally: _Tally) -> None:
-    for number, instance in enumerate(islice(instances, limit)):
-        try:
-            if isinstance(instance, InputError):
-                raise instance
-            answer = device.answer(instance)
-        except (SensorError, InputError) as error:
-            tally.errors += 1
-            told = {"row": number, "error": str(error)}
-        else:
-            tally.take(answer)
-            told = {"row": number, **_as_dict(answer)}
-        try:
-            _print(told)
-        except BrokenPipeError:
-            # Whoever read the answers has gone; keep Python from complaining at exit, too.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return
-
-
-def _as_dict(answer: Answer) -> dict[str, Any]:
-    return {
-        "label": answer.label,
-        "route": answer.route,
-        "reason": answer.reason,
-        "stage": answer.stage,
-        "cost": round(answer.cost, 9),
-        "latency_ms": round(answer.latency_ms, 3),
-        "acquired": len(answer.acquired),
-        "probabilities": [round(p, 6) for p in answer.probabilities.tolist()],
-    }
-
-
-def _print(document: dict[str, Any]) -> None:
-    print(json.dumps(plain(document)), flush=True)
-
-
-class _Tally:
-    """What a run adds up to."""
-
-    def __init__(self) -> None:
-        self.routes: Counter[str] = Counter()
-        self.errors = 0
-        self._cost = 0.0
-        self._count = 0
-        # The latest: a device may run for years.
-        self._latencies: deque[float] = deque(maxlen=100_000)
-
-    def take(self, answer: Answer) -> None:
-        self.routes[answer.route] += 1
-        self._count += 1
-        self._cost += answer.cost
-        self._latencies.append(answer.latency_ms)
-
-    def summary(self) -> dict[str, Any]:
-        n = self._count
-        quantiles = np.quantile(np.array(self._latencies), [0.5, 0.95, 0.99]) if n else [None] * 3
-        return {
-            "instances": n + self.errors,
-            "answers": {route: self.routes[route] for route in ("edge", "cloud", "fallback")},
-            "errors": self.errors,
-            "mean_cost": self._cost / n if n else None,
-            "latency_ms": dict(zip(("p50", "p95", "p99"), quantiles, strict=True)),
-        }
-
-
-def _in_words(summary: dict[str, Any]) -> str:
-    routes = ", ".join(f"{count} {route}" for route, count in summary["answers"].items())
-    text = f"{summary['instances']} instances: {routes}, {summary['errors']} errors"
-    if summary["mean_cost"] is None:
-        return text
-    latency = summary["latency_ms"]
-    return (
-        f"{text}; mean cost {summary['mean_cost']:.4g}; "
-        f"latency p50 {latency['p50']:.2f} ms, p95 {latency['p95']:.2f} ms"
-    )
-
-
 def _close_the_books(summary: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        _print({"summary": summary})
+        say({"summary": summary})
     else:
-        note(_in_words(summary))
-
-
-@contextmanager
-def _sigterm_ends() -> Iterator[list[str]]:
-    """End the block on SIGTERM in good order, as an exception: the link says goodbye."""
-    ended: list[str] = []
-
-    def end(*_: object) -> NoReturn:
-        raise _Terminated
-
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield ended
-    except _Terminated:
-        ended.append("SIGTERM")
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        note(in_words(summary))

@@ -11,30 +11,38 @@ with real waiting between; a simulator in virtual time calls them itself.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gatewise_edge._checks import check_positive
-from gatewise_edge.answer import Answer, Case, Pending, Plan, Policy, Route
+from gatewise_edge.answer import Answer, Case, Pending, Policy, Route
+from gatewise_edge.breaker import Breaker
+from gatewise_edge.coalesce import Share
+from gatewise_edge.course import Course
 from gatewise_edge.errors import SensorError
+from gatewise_edge.gate import Gate
+from gatewise_edge.installed import Installed
+from gatewise_edge.ledger import Ledger, Observe
 from gatewise_edge.link import Link
-from gatewise_edge.offload import Outcome
-from gatewise_edge.sensors import Meter, Reading, Row, Sensors, Source
-from gatewise_edge.stages import StageRunner, self_test
+from gatewise_edge.many import answer_many
+from gatewise_edge.pacer import Pacer
+from gatewise_edge.pacer_state import PacerFile
+from gatewise_edge.sensors import Reading, Sensors
 from gatewise_edge.uplink import Uplink
-from gatewise_edge.wire import MAX_PAYLOAD
 from gatewise_export.bundle import Bundle
-from gatewise_training.costs import request_bytes
 from gatewise_training.errors import InputError
 
 __all__ = ["Answer", "Device", "Pending", "Policy", "Route"]
+
+_LOG = logging.getLogger(__name__)
 
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
 _GUARD: Final = 0.005
@@ -60,14 +68,29 @@ class Device:
         Requests out at a time, at most (several threads may ask for answers).
     check : bool, default True
         Run the bundle's self-test first.
+    breaker : Breaker or bool, default True
+        Keeps from asking, and from buying for, a cloud that does not reply. True: one with its
+        defaults; False: none.
+    coalesce_ms : float, default 0
+        How long a request waits, in ms, for those of other threads to share a message.
+    float16 : bool, default False
+        Send halves: half the bytes and 11 significant bits
+        (:func:`gatewise_edge.coalesce.as_matrix`). Costs are told as for float32.
+    pacer : Pacer, optional
+        Moves the gate's threshold to keep a budget over time; this voids a guarantee of the
+        operating point, and answers say so (``paced``).
+    pacer_state : str or Path, optional
+        JSON file that keeps the pacer's state over restarts.
+    observe : callable, optional
+        Gets each Answer, and each SensorError that took the place of one, once, on the thread
+        that asked. What it raises is logged.
     clock : callable, default time.monotonic
         Seconds, steady.
 
     Raises
     ------
     BundleError
-        If the bundle cannot be read or run, or places stages of the chain in force beyond the
-        device.
+        If the bundle cannot be read or run.
     SelfTestError
         If it computes otherwise here than where it was packed.
     InputError
@@ -89,50 +112,89 @@ class Device:
         policy: Policy = "system",
         outstanding: int = 32,
         check: bool = True,
+        breaker: Breaker | bool = True,
+        coalesce_ms: float = 0.0,
+        float16: bool = False,
+        pacer: Pacer | None = None,
+        pacer_state: str | Path | None = None,
+        observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.bundle = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle)
         self.deadline_ms = check_positive("deadline_ms", deadline_ms)
-        self.policy = policy
-        self.bundle.manifest.check_on_device()
-        self._runner = StageRunner(self.bundle)
-        self._plan = Plan.of(self.bundle.manifest)
         if policy not in get_args(Policy):
             raise InputError(f"policy {policy!r}; choose one of {', '.join(get_args(Policy))}")
-        if policy == "cloud-only" and not self._plan.has_cloud:
-            raise InputError("policy cloud-only: the bundle has no cloud model")
         if outstanding < 1:
             raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
-        if link is not None and request_bytes(len(self._plan.cloud_inputs)) > MAX_PAYLOAD:
-            raise InputError(
-                f"the cloud model reads {len(self._plan.cloud_inputs)} features, "
-                f"more than a message of {MAX_PAYLOAD} bytes can carry"
-            )
-        if check:
-            self_test(self.bundle, self._runner)
-        costs = self.bundle.manifest.feature_costs()
-        self._meter = Meter(costs)
+        if not 0 <= coalesce_ms < np.inf:
+            raise InputError(f"coalesce_ms is {coalesce_ms!r}; give milliseconds, 0 for no wait")
+        if pacer is not None and (policy != "system" or link is None):
+            raise InputError("a pacer needs a link and policy system: there is nothing to pace")
+        if pacer_state is not None and pacer is None:
+            raise InputError("pacer_state without a pacer")
+        self.policy = policy
+        self._pacer = pacer
+        file = None
+        if pacer is not None and pacer_state is not None:
+            file = PacerFile(pacer, pacer_state)
+        self._ledger = Ledger(observe, file)
         self._sensors = sensors
-        self._source: Source | None = None
-        if sensors is not None:
-            asks_cloud = link is not None and policy != "edge-only"
-            needed = self._plan.cloud_inputs if asks_cloud else ()
-            self._source = sensors.bind(costs, [*self._plan.stage_inputs, *needed])
+        self._asks_cloud = link is not None and policy != "edge-only"
+        self._installing = threading.Lock()
+        opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
+        self._installed = self._install(opened, check=check)
         self._clock = clock
         self._guard = min(_GUARD, self.deadline_ms / 1e4)
-        self._counts: Counter[str] = Counter(dict.fromkeys((*get_args(Route), "errors"), 0))
-        self._counting = threading.Lock()
-        manifest = self.bundle.manifest
         self._uplink = Uplink(
-            link, model=manifest.name, version=manifest.version, limit=outstanding, clock=clock
+            link,
+            limit=outstanding,
+            breaker=Breaker.of(breaker),
+            coalesce=coalesce_ms / 1000.0,
+            float16=float16,
+            clock=clock,
         )
+        self._course = Course(self._uplink, policy=policy, clock=clock)
         self._uplink.open()
 
     # -- life ------------------------------------------------------------------------------
 
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle that new instances are answered with."""
+        return self._installed.bundle
+
+    def adopt(self, bundle: Bundle) -> None:
+        """Take over another bundle: prove it, then answer all further instances with it.
+
+        An instance under way ends with the bundle that it began with; each request names the
+        version that it is meant for.
+
+        Parameters
+        ----------
+        bundle : Bundle
+
+        Raises
+        ------
+        BundleError, SelfTestError, InputError
+            As on making a device. The bundle that was in force stays so.
+        """
+        with self._installing:
+            self._installed = self._install(bundle, check=True)
+        manifest = bundle.manifest
+        _LOG.info("model %s, version %s, is in force", manifest.name, manifest.version)
+
+    def _install(self, bundle: Bundle, *, check: bool) -> Installed:
+        if self.policy == "cloud-only" and bundle.manifest.cloud is None:
+            raise InputError("policy cloud-only: the bundle has no cloud model")
+        made = Installed.of(bundle, sensors=self._sensors, asks_cloud=self._asks_cloud, check=check)
+        if self.policy != "system" or not made.plan.has_cloud:
+            return made
+        gate = Gate.of(bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._ledger.drifted)
+        return replace(made, gate=gate)
+
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
         self._uplink.close()
+        self._ledger.close()
         if self._sensors is not None:
             self._sensors.close()
 
@@ -147,11 +209,25 @@ class Device:
         """Counts so far.
 
         ``edge``, ``cloud``, ``fallback`` and ``errors`` (SensorError) sum to the instances;
-        ``bytes_up`` and ``bytes_down`` are payload bytes; the rest are those of
-        :class:`gatewise_edge.offload.OffloadCounts`.
+        ``paced`` of them were decided by a pacer; ``drift_alarms`` is how often the rate at which
+        the gate sends instances on left its band (:mod:`gatewise_edge.drift`); ``bytes_up`` and
+        ``bytes_down`` are payload bytes; the rest are those of
+        :class:`gatewise_edge.offload.OffloadCounts` and
+        :class:`gatewise_edge.breaker.BreakerCounts`.
         """
-        with self._counting:
-            return dict(self._counts) | self._uplink.counters
+        return self._ledger.counters | self._uplink.counters
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """What is so now.
+
+        ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1), ``drift`` (-1, 0
+        or 1: the gate sends on fewer, as many as, more instances than it was to) and, with a
+        pacer, ``pacer_level`` (share of the instances at the gate that it sends on) and
+        ``pacer_debt`` (in offloads).
+        """
+        gate = self._installed.gate
+        return self._uplink.gauges | ({} if gate is None else gate.gauges)
 
     # -- answering -------------------------------------------------------------------------
 
@@ -172,37 +248,57 @@ class Device:
         InputError
             If the row does not fit the bundle, or there are neither a row nor sensors.
         """
-        step = self.begin(row)
-        while isinstance(step, Pending):
-            self._uplink.wait(step.item)
-            step = self.advance(step)
-        return step
+        return self.finish(self.begin(row))
 
-    def begin(self, row: ArrayLike | None = None) -> Answer | Pending:
+    def answer_many(self, rows: ArrayLike) -> list[Answer | SensorError]:
+        """Classify instances that are at hand; requests of hard ones share messages.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n, n_features)
+            Each has the device's deadline, from when its turn comes.
+
+        Returns
+        -------
+        list of Answer or SensorError, length n
+            The error takes the place of an answer that cannot be given.
+
+        Raises
+        ------
+        InputError
+            If the rows do not fit the bundle.
+        """
+        return answer_many(self, rows)
+
+    def begin(self, row: ArrayLike | None = None, *, hold: bool = False) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
+
+        Parameters
+        ----------
+        row : array-like of shape (n_features,), optional
+        hold : bool, default False
+            Let its request wait for those of the rows that follow, until :meth:`flush`.
 
         Returns
         -------
         Answer or Pending
             Pending: call :meth:`advance` at its ``wake_at``, or when the link has delivered.
+
+        Raises
+        ------
+        SensorError, InputError
+            As :meth:`answer`.
         """
         started = self._clock()
-        reading = Reading(self._source_of(row), self._plan.names, self._meter)
-        case = Case(reading, started, started + self.deadline_ms / 1000.0 - self._guard)
-        if self.policy == "cloud-only":
-            return self._offload(case, "cloud-only")
-        stopped = self._run_stages(case)
-        if stopped:
-            return self._local(case, "edge", "stopped")
-        if case.error is not None:
-            if case.error.why == "missing" and self._plan.cloud_takes_nan and self._may_offload:
-                return self._offload(case, "missing")
-            return self._fall_back(case, _trouble(case.error))
-        if not self._plan.has_cloud:
-            return self._local(case, "edge", "last-stage")
-        if self.policy == "edge-only":
-            return self._local(case, "edge", "edge-only")
-        return self._offload(case, "offloaded")
+        installed = self._installed
+        reading = Reading(installed.source_of(row), installed.plan.names, installed.meter)
+        deadline = started + self.deadline_ms / 1000.0 - self._guard
+        case = Case(installed, reading, started, deadline, hold)
+        return self._taken(case, lambda: self._course.start(case))
+
+    def flush(self) -> None:
+        """Send the requests that wait for more rows."""
+        self._uplink.flush()
 
     def advance(self, pending: Pending) -> Answer | Pending:
         """Look after a request that is out: retry it, end it, or leave it.
@@ -211,139 +307,36 @@ class Device:
         -------
         Answer or Pending
             `pending` itself while the outcome is open.
+
+        Raises
+        ------
+        SensorError
+            As :meth:`answer`.
         """
-        self._uplink.poll(pending.item)
-        if pending.item.outcome is None:
-            return pending
-        return self._conclude(pending.case, pending.item.outcome)
+        return self._taken(pending.case, lambda: self._course.proceed(pending), pending.item)
 
-    # -- the stages ------------------------------------------------------------------------
+    def finish(self, step: Answer | Pending) -> Answer:
+        """Wait for the answer to an instance that was begun.
 
-    def _source_of(self, row: ArrayLike | None) -> Source:
-        if row is not None:
-            return Row(row, len(self._plan.names))
-        if self._source is None:
-            raise InputError("no instance: give a row, or give the device sensors")
-        return self._source
+        Raises
+        ------
+        SensorError
+            As :meth:`answer`.
+        """
+        while isinstance(step, Pending):
+            self._uplink.wait(step.item)
+            step = self.advance(step)
+        return step
 
-    def _run_stages(self, case: Case) -> bool:
-        """Run the stages until one stops, all are done, or a feature cannot be had."""
-        runner = self._runner
-
-        def remaining() -> float:
-            return case.deadline - self._clock()
-
-        for s, threshold in enumerate(runner.thresholds):
-            try:
-                case.finished = runner.visit(
-                    s,
-                    case.reading,
-                    allow_missing=self._plan.stages_take_nan,
-                    remaining=remaining,
-                )
-            except SensorError as error:
-                case.error = error
-                return False
-            case.stage = s
-            if case.finished.stops(threshold)[0]:
-                return True
-        return False
-
-    def _local(self, case: Case, route: Route, reason: str, extra_cost: float = 0.0) -> Answer:
-        finished = case.finished
-        assert finished is not None
-        return self._give(
-            case,
-            index=int(finished.labels[0]),
-            probabilities=finished.probabilities[0],
-            route=route,
-            stage=case.stage,
-            extra_cost=extra_cost,
-            reason=reason,
-        )
-
-    # -- the cloud -------------------------------------------------------------------------
-
-    @property
-    def _may_offload(self) -> bool:
-        return self._plan.has_cloud and self.policy != "edge-only"
-
-    def _offload(self, case: Case, reason: str) -> Answer | Pending:
-        case.reason = reason
-        # Known at once to be in vain? Then the cloud model's features are not bought.
-        trouble = self._uplink.trouble()
-        if trouble is not None:
-            return self._fall_back(case, trouble)
+    def _taken(
+        self, case: Case, step: Callable[[], Answer | Pending], share: Share | None = None
+    ) -> Answer | Pending:
+        """Take a step of an instance's course, and note its end."""
         try:
-            x = case.reading.acquire(
-                self._plan.cloud_inputs,
-                allow_missing=self._plan.cloud_takes_nan,
-                timeout=case.deadline - self._clock(),
-            )
+            made = step()
         except SensorError as error:
-            case.error = error
-            return self._fall_back(case, _trouble(error))
-        item = self._uplink.request(x, case.deadline)
-        return self._fall_back(case, item) if isinstance(item, str) else Pending(case, item)
-
-    def _conclude(self, case: Case, outcome: Outcome) -> Answer:
-        response = outcome.response
-        if outcome.kind == "answered" and response is not None:
-            if response.probabilities.shape[1] == len(self._plan.classes):
-                return self._give(
-                    case,
-                    index=int(response.labels[0]),
-                    probabilities=response.probabilities[0].astype(np.float64),
-                    route="cloud",
-                    stage=len(self._runner),
-                    extra_cost=self._plan.offload_price,
-                    reason=case.reason,
-                )
-            return self._fall_back(case, "cloud:classes", self._plan.offload_price)
-        if outcome.kind == "unsent":
-            return self._fall_back(case, "unsent")
-        reason = "timeout" if response is None else f"cloud:{response.error}"
-        return self._fall_back(case, reason, self._plan.request_price)
-
-    def _fall_back(self, case: Case, reason: str, extra_cost: float = 0.0) -> Answer:
-        """Answer with the last finished stage; run the stages first if none has run."""
-        if case.finished is None and self.policy == "cloud-only":
-            self._run_stages(case)
-        if case.finished is None:
-            with self._counting:
-                self._counts["errors"] += 1
-            assert case.error is not None
-            raise case.error
-        return self._local(case, "fallback", reason, extra_cost)
-
-    def _give(
-        self,
-        case: Case,
-        *,
-        index: int,
-        probabilities: NDArray[np.float64],
-        route: Route,
-        stage: int,
-        extra_cost: float,
-        reason: str,
-    ) -> Answer:
-        acquired, feature_cost = case.reading.acquired, case.reading.meter
-        answer = Answer(
-            label=self._plan.classes[index],
-            class_index=index,
-            probabilities=probabilities,
-            route=route,
-            stage=stage,
-            cost=feature_cost + extra_cost,
-            feature_cost=feature_cost,
-            latency_ms=1000.0 * (self._clock() - case.started),
-            reason=reason,
-            acquired=tuple(np.flatnonzero(acquired).tolist()),
-        )
-        with self._counting:
-            self._counts[route] += 1
-        return answer
-
-
-def _trouble(error: SensorError) -> str:
-    return f"{error.why}:{error.sensor}"
+            self._ledger.failed(error)
+            raise
+        if isinstance(made, Answer):
+            self._ledger.answered(case, made, share, self._clock())
+        return made

@@ -22,6 +22,7 @@ __all__ = [
     "MAX_COLUMNS",
     "MAX_DETAIL",
     "MAX_ROWS",
+    "MAX_STAGES",
     "MAX_TTL_MS",
     "MAX_WORKER_US",
     "NO_MODEL",
@@ -33,6 +34,7 @@ __all__ = [
 
 MAX_ROWS: Final = 4096
 MAX_COLUMNS: Final = 65535
+MAX_STAGES: Final = 1024
 MAX_TTL_MS: Final = 86_400_000
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
@@ -117,6 +119,9 @@ class Response:
     probabilities : ndarray of float32, shape (rows, classes)
     worker_us : int
         What the worker took, in microseconds.
+    exits : ndarray of int64, shape (rows,), or None
+        Stage that answered each row; the number of stages is the high-cost model. None, as from
+        a worker that runs no stages: the high-cost model answered all.
     error : str or None
         Error code; then `labels` and `probabilities` are empty.
     detail : str
@@ -135,6 +140,7 @@ class Response:
     labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
     worker_us: int = 0
+    exits: NDArray[np.int64] | None = None
     error: str | None = None
     detail: str = ""
 
@@ -161,6 +167,13 @@ class Response:
             raise WireError("range", "a response with a class index out of range")
         if not np.isfinite(probabilities).all():
             raise WireError("infinite", "a response with a probability that is not finite")
+        if self.exits is not None:
+            exits = np.asarray(self.exits, np.int64)
+            object.__setattr__(self, "exits", exits)
+            if exits.shape != labels.shape:
+                raise WireError("shape", f"a response with {exits.shape} exits for {labels.shape}")
+            if exits.min() < 0 or exits.max() > MAX_STAGES:
+                raise WireError("range", "a response with a stage out of range")
 
     @property
     def rows(self) -> int:

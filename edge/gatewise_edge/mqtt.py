@@ -1,30 +1,34 @@
 """The link over MQTT 3.1.1, for any broker.
 
-What paho-mqtt does by default and a device must not have: Nagle's delay (44 ms a request instead
-of 1), a reconnect without jitter (a fleet that comes back in step), and a queue that replays on
-reconnect what was asked before. Here a request that meets no connection is refused at once, and
-what was on its way when the connection broke is dropped: the device has answered by itself.
+A request that meets no connection is refused at once, and what was on its way when the connection
+broke is dropped: paho would replay on reconnect what was asked before, and the device has
+answered by itself. How a client is tuned otherwise is told in :mod:`gatewise_edge.endpoint`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-import random
 import secrets
-import socket
-import ssl
 import sys
 import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult, unquote, urlsplit
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
 
+from gatewise_edge._checks import check_positive
+from gatewise_edge.endpoint import Endpoint, make_client, spread_backoff
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import Receive
-from gatewise_edge.wire import check_device, request_topic, response_topic, status_topic
+from gatewise_edge.wire import (
+    check_device,
+    metrics_topic,
+    request_topic,
+    response_topic,
+    status_topic,
+)
 from gatewise_training.errors import InputError
 
 __all__ = ["Endpoint", "MqttLink", "make_client"]
@@ -32,143 +36,16 @@ __all__ = ["Endpoint", "MqttLink", "make_client"]
 _LOG = logging.getLogger(__name__)
 
 _KEEPALIVE: Final = 10
-_USER_TIMEOUT_MS: Final = 3000
-_LONGEST_BACKOFF: Final = 60
-
-
-class Endpoint:
-    """A broker's address and credentials, read from a URL.
-
-    Parameters
-    ----------
-    url : str
-        ``mqtt://[user:password@]host[:1883]`` or, over TLS, ``mqtts://[...]host[:8883]``.
-        User and password are percent-encoded where they hold ``:``, ``/`` or ``@``.
-    ca_file : str or Path, optional
-        Certificates of the authorities trusted for TLS; the system's if left out.
-    cert_file, key_file : str or Path, optional
-        The client's own certificate and key.
-
-    Attributes
-    ----------
-    host : str
-    port : int
-    url : str
-        Without user and password: fit for logs.
-
-    Raises
-    ------
-    InputError
-        If the URL is malformed, or a file is missing or cannot be used.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        ca_file: str | Path | None = None,
-        cert_file: str | Path | None = None,
-        key_file: str | Path | None = None,
-    ) -> None:
-        parts = urlsplit(url)
-        self.host, self.port = _host_and_port(parts)
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        self.url = f"{parts.scheme}://{host}:{self.port}"
-        self.user = unquote(parts.username) if parts.username else None
-        self.password = unquote(parts.password) if parts.password else None
-        self.tls = parts.scheme == "mqtts"
-        if key_file is not None and cert_file is None:
-            raise InputError(f"key_file {key_file} needs its cert_file beside it")
-        files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
-        for what, path in files.items():
-            if path is not None and not self.tls:
-                raise InputError(f"{what} is for TLS; the broker's URL must begin with mqtts://")
-            if path is not None and not Path(path).is_file():
-                raise InputError(f"{what} {path} does not exist")
-        self._context = self._tls_context(ca_file, cert_file, key_file) if self.tls else None
-
-    @staticmethod
-    def _tls_context(
-        ca_file: str | Path | None, cert_file: str | Path | None, key_file: str | Path | None
-    ) -> ssl.SSLContext:
-        try:
-            context = ssl.create_default_context(cafile=ca_file)
-            if cert_file is not None:
-                context.load_cert_chain(cert_file, key_file)
-        except (ssl.SSLError, OSError) as error:
-            raise InputError(f"the TLS files cannot be used: {error}") from None
-        return context
-
-    def prepare(self, client: paho.Client) -> None:
-        """Give `client` the credentials and TLS settings."""
-        if self.user is not None:
-            client.username_pw_set(self.user, self.password)
-        if self._context is not None:
-            client.tls_set_context(self._context)
-
-
-def _host_and_port(parts: SplitResult) -> tuple[str, int]:
-    shown = f"{parts.scheme}://{parts.hostname or ''}"
-    if parts.scheme not in ("mqtt", "mqtts"):
-        raise InputError(f"broker {shown}: the URL must begin with mqtt:// or mqtts://")
-    try:
-        port = parts.port
-    except ValueError:
-        raise InputError(f"broker {shown}: the port is not a number up to 65535") from None
-    if not parts.hostname or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
-        raise InputError(f"broker {shown}: the URL must be mqtt://[user:password@]host[:port]")
-    return parts.hostname, port or (8883 if parts.scheme == "mqtts" else 1883)
-
-
-def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
-    """Make a paho client for 3.1.1 with a clean session, no Nagle delay and jittered back-off.
-
-    Parameters
-    ----------
-    endpoint : Endpoint
-    client_id : str
-    max_inflight : int
-        QoS 1 messages unacknowledged at a time; none is queued beyond them.
-
-    Returns
-    -------
-    paho.mqtt.client.Client
-        Not connected yet.
-    """
-    client = paho.Client(
-        CallbackAPIVersion.VERSION2,
-        client_id=client_id,
-        protocol=paho.MQTTv311,
-        clean_session=True,
-    )
-    client.max_inflight_messages_set(max_inflight)
-    client.max_queued_messages_set(max_inflight)
-    client.on_socket_open = _tune_socket
-    endpoint.prepare(client)
-    spread_backoff(client)
-    return client
-
-
-def spread_backoff(client: paho.Client) -> None:
-    """Draw new reconnect delays: from about 1 s, doubling to about a minute."""
-    jitter = random.uniform(0.5, 1.5)
-    client.reconnect_delay_set(jitter, jitter * _LONGEST_BACKOFF)  # type: ignore[arg-type]
-
-
-def _tune_socket(client: paho.Client, userdata: Any, sock: Any) -> None:
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if hasattr(socket, "TCP_USER_TIMEOUT"):
-        # A dead peer is noticed after this, not after the keepalive's one and a half periods.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+_LONGEST_DETAIL: Final = 200
 
 
 class MqttLink:
     """A device's link to the cloud through an MQTT broker.
 
     Publishes requests at QoS 1 on ``gw/v1/<device>/req``, reads ``gw/v1/<device>/rsp``, and
-    keeps ``gw/v1/<device>/status`` at ``online`` or, by the broker's hand when the device
-    vanishes, ``offline``. Connects in the background and keeps trying, so that a device may
-    start before its broker; :meth:`connect` insists.
+    keeps ``gw/v1/<device>/status`` at ``online``, with what :meth:`set_status` adds, or, by the
+    broker's hand when the device vanishes, ``offline``. Connects in the background and keeps
+    trying, so that a device may start before its broker; :meth:`connect` insists.
 
     Parameters
     ----------
@@ -209,6 +86,7 @@ class MqttLink:
         self.url = self._endpoint.url
         self.device = check_device(device or f"dev-{secrets.token_hex(6)}")
         self._topic = request_topic(self.device)
+        self._answers = response_topic(self.device)
         self._receive: Receive = _drop
         self._open = False
         # Guards nothing that a callback waits for: paho holds locks of its own while it calls.
@@ -216,6 +94,10 @@ class MqttLink:
         self._failure: str | None = None
         self._ready = False
         self._subscription: int | None = None
+        self._status = "online"
+        self._watched: dict[str, Receive] = {}
+        self._watching: dict[int, str] = {}
+        self._ended = threading.Event()
         self._client = make_client(self._endpoint, f"gw-{self.device}", max_inflight=max_inflight)
         self._client.will_set(status_topic(self.device), "offline", qos=1, retain=True)
         self._client.on_connect = self._on_connect
@@ -250,6 +132,70 @@ class MqttLink:
         why = self._failure if done and self._failure else f"no answer within {timeout:g} s"
         raise LinkError(self.url, f"broker {self.url} cannot be used: {why}")
 
+    def watch(self, topic: str, take: Receive) -> None:
+        """Subscribe to one more topic, on every connection anew; call this before opening.
+
+        Parameters
+        ----------
+        topic : str
+            A topic or a filter, as ``gw/v1/model/<name>/manifest``. A broker that denies it is
+            logged; the link is not the worse for it.
+        take : callable
+            Gets each message's payload, at most 256 MB by MQTT and checked by nobody, on the
+            network's thread, perhaps more than once. It must not block. What it raises is logged.
+
+        Raises
+        ------
+        InputError
+            If the link is open already, or the topic is watched.
+        """
+        if self._open:
+            raise InputError(f"topic {topic}: watch it before the link is opened")
+        if topic in self._watched:
+            raise InputError(f"topic {topic} is watched already")
+        self._watched[topic] = take
+
+    def set_status(self, detail: str) -> None:
+        """Say ``online <detail>`` from now on, as ``online digits/7``; an empty one: ``online``.
+
+        Raises
+        ------
+        InputError
+            If the detail is longer than 200 bytes.
+        """
+        if len(detail.encode("utf-8", "replace")) > _LONGEST_DETAIL:
+            raise InputError(f"a status of more than {_LONGEST_DETAIL} bytes")
+        self._status = f"online {detail}".rstrip()
+        # A broker that is not there hears it on connecting.
+        if self._client.is_connected():
+            self._say(self._status)
+
+    def publish_metrics(
+        self, read: Callable[[], Mapping[str, float]], *, every: float = 60.0
+    ) -> None:
+        """Tell the counters on ``gw/v1/<device>/metrics``, at QoS 0, until the link is closed.
+
+        Parameters
+        ----------
+        read : callable
+            Gives the counters, as ``lambda: device.counters``; on a thread of its own.
+        every : float, default 60
+            Seconds between two messages. Without a connection one is left out.
+        """
+        check_positive("every", every)
+
+        def tell() -> None:
+            while not self._ended.wait(every):
+                try:
+                    payload = json.dumps(dict(read()), allow_nan=False)
+                except Exception:
+                    _LOG.exception("the counters cannot be told")
+                    continue
+                if self.ready:
+                    self._client.publish(metrics_topic(self.device), payload, qos=0)
+
+        threading.Thread(target=tell, name="gatewise-metrics", daemon=True).start()
+
     def send(self, payload: bytes) -> bool:
         """Publish a request, if the link is ready. See :meth:`gatewise_edge.link.Link.send`."""
         if not self.ready:
@@ -262,11 +208,10 @@ class MqttLink:
         if not self._open:
             return
         self._open = False
+        self._ended.set()
         self._receive = _drop
         if self._client.is_connected():
-            farewell = self._client.publish(
-                status_topic(self.device), "offline", qos=1, retain=True
-            )
+            farewell = self._say("offline")
             try:
                 farewell.wait_for_publish(timeout=1.0)
             except (RuntimeError, ValueError):
@@ -274,6 +219,9 @@ class MqttLink:
         self._client.disconnect()
         self._client.loop_stop()
         self._ready = False
+
+    def _say(self, status: str) -> paho.MQTTMessageInfo:
+        return self._client.publish(status_topic(self.device), status, qos=1, retain=True)
 
     def _start(self) -> None:
         if not self._open:
@@ -294,16 +242,25 @@ class MqttLink:
             self._fail(str(reason))
             return
         spread_backoff(client)
-        _, self._subscription = client.subscribe(response_topic(self.device), qos=1)
-        client.publish(status_topic(self.device), "online", qos=1, retain=True)
+        _, self._subscription = client.subscribe(self._answers, qos=1)
+        self._watching.clear()
+        for topic in self._watched:
+            _, mid = client.subscribe(topic, qos=1)
+            if mid is not None:
+                self._watching[mid] = topic
+        self._say(self._status)
 
     def _on_subscribe(
         self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any
     ) -> None:
+        if mid in self._watching:
+            if any(reason.is_failure for reason in reasons):
+                _LOG.warning("the subscription to %s is not allowed", self._watching[mid])
+            return
         if mid != self._subscription:
             return
         if any(reason.is_failure for reason in reasons):
-            self._fail(f"the subscription to {response_topic(self.device)} is not allowed")
+            self._fail(f"the subscription to {self._answers} is not allowed")
             return
         self._ready = True
         self._failure = None
@@ -326,11 +283,20 @@ class MqttLink:
             self._fail(self._failure or str(reason))
 
     def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
+        # An escaping exception would end paho's thread, and every response after it.
         try:
-            self._receive(bytes(message.payload))
+            if message.topic == self._answers:
+                self._receive(bytes(message.payload))
+                return
         except Exception:
-            # An escaping exception would end paho's thread, and every response after it.
             _LOG.exception("a response could not be taken in")
+            return
+        for topic, take in self._watched.items():
+            if paho.topic_matches_sub(topic, message.topic):
+                try:
+                    take(bytes(message.payload))
+                except Exception:
+                    _LOG.exception("a message on %s could not be taken in", message.topic)
 
     def _fail(self, why: str) -> None:
         self._failure = why

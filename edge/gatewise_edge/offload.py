@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -30,6 +31,7 @@ __all__ = [
     "OffloadCounts",
     "Offloads",
     "Outcome",
+    "OutcomeKind",
     "Outstanding",
     "RoundTrip",
 ]
@@ -44,20 +46,24 @@ _SHORTEST_RETRY: Final = 0.02
 _LARGEST_BACKOFF: Final = 4
 
 
+#: ``full`` and ``deadline`` are requests that were never opened.
+OutcomeKind = Literal["answered", "refused", "timeout", "unsent", "full", "deadline"]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a request ended.
 
     Attributes
     ----------
-    kind : {"answered", "refused", "timeout", "unsent"}
+    kind : {"answered", "refused", "timeout", "unsent", "full", "deadline"}
     response : Response or None
         The answer, or the last error.
     seconds : float
         From opening to the outcome.
     """
 
-    kind: Literal["answered", "refused", "timeout", "unsent"]
+    kind: OutcomeKind
     response: Response | None
     seconds: float
 
@@ -78,6 +84,8 @@ class Outstanding:
     resent: float = math.nan
     #: Copies on their way that no error has come back for.
     copies: int = 1
+    #: Bytes of the response that settled it.
+    received: int = 0
     error: Response | None = None
     outcome: Outcome | None = None
 
@@ -175,12 +183,15 @@ class Offloads:
         Requests out at a time, at most.
     remember : int, default 256
         Settled ids remembered, to tell a late response from an unknown one.
+    on_outcome : callable, optional
+        Gets each request as it is settled, and the time.
     """
 
     limit: int = 32
     remember: int = 256
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     counts: OffloadCounts = field(default_factory=OffloadCounts)
+    on_outcome: Callable[[Outstanding, float], None] | None = None
     _out: dict[bytes, Outstanding] = field(default_factory=dict)
     _settled: OrderedDict[bytes, Outstanding] = field(default_factory=OrderedDict)
 
@@ -291,6 +302,8 @@ class Offloads:
         self._settled[item.id] = item
         while len(self._settled) > self.remember:
             self._settled.popitem(last=False)
+        if self.on_outcome is not None:
+            self.on_outcome(item, now)
 
     def _count_stray(self, response: Response, now: float) -> None:
         item = self._settled.get(response.id)

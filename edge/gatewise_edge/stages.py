@@ -1,8 +1,8 @@
 """Run a bundle's stages, and prove on the spot that they compute what they should.
 
-A stage's graph, in onnxruntime, or its trees give raw margins; the stop score, the label and the
-probabilities are made of them by :mod:`gatewise_training.decision`, the very functions that
-training chose the thresholds with. One row or many go the same way.
+A stage's graph, in onnxruntime or in numpy, or its trees give raw margins; the stop score, the
+label and the probabilities are made of them by :mod:`gatewise_training.decision`, the very
+functions that training chose the thresholds with. One row or many go the same way.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.walker import Walker
-from gatewise_export.bundle import Bundle, BundleError
-from gatewise_export.flat_trees import read_trees
-from gatewise_training import _onnxruntime
-from gatewise_training.decision import exit_stages, labels, probabilities, split, stops
+from gatewise_edge.stage_models import GraphModel, GraphRunner, Runner, WalkerKind, stage_models
+from gatewise_export.bundle import Bundle
+from gatewise_training.decision import answers, exit_stages, probabilities, split, stops
 
 if TYPE_CHECKING:
     from gatewise_edge.sensors import Reading
@@ -59,18 +57,18 @@ class StageOutput:
         return stops(self.score, threshold)
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        """Class indices, shape (n,)."""
-        return labels(self.margins)
+    def labels(self) -> NDArray[Any]:
+        """Class indices, int64, or where the model gives values these, float32; shape (n,)."""
+        return answers(self.margins, self._spec.link)
 
     @property
     def probabilities(self) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, n_classes)."""
+        """Class probabilities, shape (n, n_classes); (n, 0) for values."""
         return probabilities(self.margins, self._spec.link)
 
 
 class StageRunner:
-    """The stages of a bundle: an onnxruntime session each, or trees to walk.
+    """The stages of a bundle: a graph each, or trees to walk.
 
     A stage of kind ``graph`` buys all its features and runs. One of kind ``lazy`` is walked
     tree after tree and buys a feature when a node tests it.
@@ -78,7 +76,12 @@ class StageRunner:
     Parameters
     ----------
     bundle : Bundle
-        Its files are hash-checked as they are read.
+        Its files are hash-checked as they are read, and checked before they are run.
+    runner : {"auto", "onnxruntime", "numpy"}, default "auto"
+        What runs graphs: onnxruntime, or where that cannot be imported numpy alone, slower on
+        large models and with the same bits.
+    walker : {"auto", "python", "native"}, default "auto"
+        What walks trees: C where it can be compiled, else Python.
 
     Attributes
     ----------
@@ -90,16 +93,21 @@ class StageRunner:
     Raises
     ------
     BundleError
-        If a stage's file cannot be loaded, or has other inputs or outputs than the manifest says.
+        If a stage's file is not fit to be run, or has other inputs or outputs than the manifest
+        says.
+    InputError
+        If the runner or walker asked for is not to be had on this machine.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(
+        self, bundle: Bundle, *, runner: Runner = "auto", walker: WalkerKind = "auto"
+    ) -> None:
         manifest = bundle.manifest
         self.specs = tuple(manifest.stages)
         self.inputs = tuple(manifest.stage_inputs(s) for s in range(len(self.specs)))
         self.thresholds: tuple[float | None, ...] = tuple(manifest.active_point.thresholds)
         self._columns = [columns.tolist() for columns in self.inputs]
-        self._models = [_model(bundle.read(spec.file), spec) for spec in self.specs]
+        self._models = stage_models(bundle, runner, walker)
 
     def __len__(self) -> int:
         return len(self.specs)
@@ -130,7 +138,7 @@ class StageRunner:
             If a feature cannot be had or is refused; what was bought before it is paid.
         """
         model = self._models[stage]
-        if not isinstance(model, Walker):
+        if isinstance(model, GraphModel | GraphRunner):
             x = reading.acquire(
                 self.inputs[stage], allow_missing=allow_missing, timeout=remaining()
             )
@@ -154,8 +162,9 @@ class StageRunner:
             The stage's own inputs, in its order.
         """
         model = self._models[stage]
-        outputs = model.run(x)[0] if isinstance(model, Walker) else model.run(None, {"x": x})[0]
-        return StageOutput(outputs, self.specs[stage])
+        if isinstance(model, GraphModel | GraphRunner):
+            return StageOutput(model.run(x), self.specs[stage])
+        return StageOutput(model.run(x)[0], self.specs[stage])
 
     def run_row(self, stage: int, x: Matrix) -> tuple[StageOutput, NDArray[np.bool_]]:
         """Run one stage as :meth:`visit` does, on a row of its own inputs, shape (k,).
@@ -166,7 +175,7 @@ class StageRunner:
         bought : ndarray of bool, shape (k,)
         """
         model = self._models[stage]
-        if not isinstance(model, Walker):
+        if isinstance(model, GraphModel | GraphRunner):
             return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)
         bought, values = np.zeros(len(x), np.bool_), list(map(float, x))
 
@@ -185,35 +194,6 @@ class StageRunner:
     def exits(self, outputs: Sequence[StageOutput]) -> NDArray[np.int64]:
         """First stage that stops, shape (n,); the number of stages where none does."""
         return exit_stages([o.score for o in outputs], self.thresholds)
-
-
-def _model(content: bytes, spec: StageSpec) -> Any:
-    if spec.kind == "lazy":
-        trees = read_trees(content, spec.file, n_features=len(spec.inputs), n_outputs=spec.outputs)
-        return Walker(trees)
-    return _session(content, spec)
-
-
-def _session(graph: bytes, spec: StageSpec) -> Any:
-    onnxruntime = _onnxruntime.load()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # two threads are slower on models this small
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3
-    try:
-        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        # onnxruntime's errors have no common base of their own.
-        why = str(error).splitlines()[0][:200]
-        raise BundleError(f"stage file {spec.file} is not a model that runs here: {why}") from None
-    given = [(i.name, i.type, i.shape[1:]) for i in session.get_inputs()]
-    if given != [("x", "tensor(float)", [len(spec.inputs)])]:
-        raise BundleError(f"stage file {spec.file}: its graph's inputs are {given}")
-    made = [(o.type, o.shape[1:]) for o in session.get_outputs()]
-    if made != [("tensor(float)", [spec.outputs])]:
-        raise BundleError(f"stage file {spec.file}: its graph's outputs are {made}")
-    return session
 
 
 def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
@@ -240,8 +220,8 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
     BundleError
         If the bundle has no usable sample.
     """
+    sample = bundle.sample()  # read and checked before any graph is opened
     runner = StageRunner(bundle) if runner is None else runner
-    sample = bundle.sample()
     X = sample["X"]
     rows = [[runner.run_row(s, x[c]) for s, c in enumerate(runner.inputs)] for x in X]
     outputs = [[output for output, _ in row] for row in rows]

@@ -1,4 +1,4 @@
-"""Instances as text, matched by name with a bundle's features: CSV files and JSON lines.
+"""Instances matched by name with a bundle's features: CSV files, JSON lines, mappings and rows.
 
 Standard library and numpy alone: a device needs no pandas to read a table.
 """
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.errors import InputError
 
-__all__ = ["read_csv", "read_json_line"]
+__all__ = ["read_csv", "read_json_line", "read_row"]
 
 Values = NDArray[np.float64]
 
@@ -122,17 +122,41 @@ def read_json_line(line: str, names: Sequence[str]) -> Values:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a JSON line: {error}") from None
-    if isinstance(document, dict):
-        missing = [name for name in names if name not in document]
+    return read_row(document, names)
+
+
+def read_row(given: object, names: Sequence[str]) -> Values:
+    """Read one instance: a dict by feature name, or a list in the bundle's order.
+
+    None and NaN are missing values; names that are no features are ignored.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_features,)
+
+    Raises
+    ------
+    InputError
+        If it is neither, a feature is left out, or a value is not a number.
+
+    Examples
+    --------
+    >>> read_row({"a": 1, "b": None, "room": "attic"}, ["a", "b"]).tolist()
+    [1.0, nan]
+    """
+    if isinstance(given, dict):
+        missing = [name for name in names if name not in given]
         if missing:
             raise InputError(f"the instance has no feature {missing[0]!r}")
-        document = [document[name] for name in names]
-    if not isinstance(document, list) or len(document) != len(names):
-        raise InputError(f"an instance is a JSON object, or an array of {len(names)} numbers")
-    return np.array(list(_json_numbers(document, names)), np.float64)
+        given = [given[name] for name in names]
+    if not isinstance(given, list) or len(given) != len(names):
+        raise InputError(
+            f"an instance is an object by feature name, or an array of {len(names)} numbers"
+        )
+    return np.array(list(_numbers_of(given, names)), np.float64)
 
 
-def _json_numbers(values: list[Any], names: Sequence[str]) -> Iterator[float]:
+def _numbers_of(values: list[Any], names: Sequence[str]) -> Iterator[float]:
     for name, value in zip(names, values, strict=True):
         if value is None:
             yield np.nan

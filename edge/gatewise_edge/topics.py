@@ -4,7 +4,7 @@
 
     gw/v1/<device>/req                requests       (the device writes)
     gw/v1/<device>/rsp                responses      (workers write)
-    gw/v1/<device>/status             retained: online, or by the last will offline
+    gw/v1/<device>/status             retained: online [<model>/<version>]; last will: offline
     gw/v1/<device>/metrics            counters
     gw/v1/model/<name>/manifest       retained: announced models
     gw/v1/dead/<reason>               what could not be answered
@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from gatewise_edge._checks import MAX_NAME, check_text
@@ -34,6 +35,7 @@ __all__ = [
 _ROOT: Final = "gw/v1"
 #: Topic filter of every device's requests.
 REQUESTS: Final = f"{_ROOT}/+/req"
+_NO_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
 _RESERVED: Final = frozenset({"model", "dead"})
 
 
@@ -65,7 +67,7 @@ def check_model(name: str, what: str = "model name") -> str:
 
 def _check_level(what: str, value: str) -> str:
     check_text(what, value, 1, MAX_NAME)
-    if any(c in "/+#" or ord(c) < 32 or 127 <= ord(c) < 160 for c in value):
+    if _NO_LEVEL.search(value):
         raise WireError("name", f"{what} {value!r} holds '/', '+', '#' or a control character")
     return value
 
@@ -81,7 +83,7 @@ def response_topic(device: str) -> str:
 
 
 def status_topic(device: str) -> str:
-    """Where `device` says, retained, that it is ``online`` or (its last will) ``offline``."""
+    """Where `device` says, retained, that it is ``online ...`` or (its last will) ``offline``."""
     return f"{_ROOT}/{check_device(device)}/status"
 
 

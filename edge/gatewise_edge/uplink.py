@@ -13,7 +13,10 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_edge.breaker import Breaker
+from gatewise_edge.coalesce import Coalescer, Message, Share, as_matrix, most_rows
 from gatewise_edge.errors import WireError
+from gatewise_edge.installed import Plan
 from gatewise_edge.link import Link
 from gatewise_edge.offload import RESEND, Offloads, Outstanding
 from gatewise_edge.wire import Request, decode_response, encode_request, new_id
@@ -27,10 +30,14 @@ class Uplink:
     Parameters
     ----------
     link : Link or None
-    model, version : str
-        Of the bundle.
     limit : int
         Requests out at a time, at most.
+    breaker : Breaker or None
+        Keeps from asking a cloud that does not reply.
+    coalesce : float
+        Seconds that a request waits for more rows; 0: it never does.
+    float16 : bool
+        Send halves where every value is within their range.
     clock : callable
         Seconds, steady.
     """
@@ -39,16 +46,18 @@ class Uplink:
         self,
         link: Link | None,
         *,
-        model: str,
-        version: str,
         limit: int,
+        breaker: Breaker | None,
+        coalesce: float,
+        float16: bool,
         clock: Callable[[], float],
     ) -> None:
         self._link = link
-        self._model = model
-        self._version = version
         self._clock = clock
-        self._offloads = Offloads(limit=limit)
+        self._float16 = float16
+        self._breaker = breaker
+        self._coalescer = Coalescer(coalesce)
+        self._offloads = Offloads(limit=limit, on_outcome=self._settled)
         self._bytes_up = 0
         self._bytes_down = 0
         # Guards the three above. Never held while the link sends: the link's callback takes it.
@@ -66,13 +75,33 @@ class Uplink:
 
     @property
     def counters(self) -> dict[str, int]:
-        """``bytes_up``, ``bytes_down`` and those of :class:`OffloadCounts`."""
+        """``bytes_up``, ``bytes_down``, those of :class:`OffloadCounts` and of the breaker."""
         with self._changed:
             own = {"bytes_up": self._bytes_up, "bytes_down": self._bytes_down}
-            return own | asdict(self._offloads.counts)
+            own |= asdict(self._offloads.counts)
+            return own if self._breaker is None else own | asdict(self._breaker.counts)
 
-    def trouble(self) -> str | None:
-        """Why a request would be in vain, as an answer's reason; None if it would not."""
+    @property
+    def gauges(self) -> dict[str, float]:
+        """What is so now: ``outstanding``, ``round_trip_ms`` and whether ``breaker_open``."""
+        with self._changed:
+            trip = self._offloads.round_trip.smoothed
+            now = {
+                "outstanding": float(len(self._offloads)),
+                "round_trip_ms": 1000.0 * trip if trip is not None else 0.0,
+            }
+            if self._breaker is not None:
+                now["breaker_open"] = float(self._breaker.state != "closed")
+            return now
+
+    def admit(self, until: float) -> str | None:
+        """Ask whether to make a request: None, or why it would be in vain, as an answer's reason.
+
+        Parameters
+        ----------
+        until : float
+            Its deadline. Whoever was admitted calls :meth:`request` or :meth:`release`.
+        """
         if self._link is None:
             return "no-link"
         if not self._link.ready:
@@ -81,58 +110,121 @@ class Uplink:
             if len(self._offloads) >= self._offloads.limit:
                 self._offloads.counts.full += 1
                 return "full"
+            if self._breaker is not None and not self._breaker.admit(self._clock(), until):
+                return "breaker-open"
         return None
 
-    def request(self, x: NDArray[np.float32], deadline: float) -> Outstanding | str:
-        """Send one instance.
+    def release(self) -> None:
+        """Give up a request that was admitted and not made."""
+        with self._changed:
+            if self._breaker is not None:
+                self._breaker.release(self._clock())
+
+    def request(
+        self, x: NDArray[np.float32], deadline: float, plan: Plan, *, hold: bool = False
+    ) -> Share | str:
+        """Send one instance, alone or with others.
 
         Parameters
         ----------
         x : ndarray of float32, shape (k,)
-            The cloud model's inputs.
+            What a request carries.
         deadline : float
             On the clock.
+        plan : Plan
+            Of the bundle that asks.
+        hold : bool, default False
+            Wait for more rows; the caller ends the wait with :meth:`flush`.
 
         Returns
         -------
-        Outstanding or str
-            The request, perhaps unsent, or why there is none, as an answer's reason.
+        Share or str
+            The row's part in a request, perhaps unsent, or why there is none, as an answer's
+            reason.
         """
         now = self._clock()
-        ttl_ms = math.floor(1000.0 * (deadline - now))
-        if ttl_ms <= 0:
+        if deadline - now < 0.001:
+            self.release()
             return "deadline"
+        with self._changed:
+            share, due = self._coalescer.join(
+                x,
+                model=plan.model,
+                version=plan.version,
+                most=most_rows(len(x), len(plan.classes)),
+                now=now,
+                deadline=deadline,
+                hold=hold,
+            )
+        self._send_all(due)
+        with self._changed:
+            share.settle(now)
+        return share
+
+    def flush(self) -> None:
+        """Send what waits for more rows."""
+        with self._changed:
+            due = self._coalescer.take()
+        self._send_all(due)
+
+    def poll(self, share: Share) -> None:
+        """Look after a row: send its request, or send it once more, or end it at its deadline."""
+        now = self._clock()
+        message, step = share.message, None
+        with self._changed:
+            due = self._coalescer.take(message) if now >= message.flush_at else []
+            if message.item is not None:
+                step = self._offloads.poll(message.item, now)
+        self._send_all(due)
+        if step == RESEND and message.item is not None:
+            self._transmit(message.item)
+        with self._changed:
+            share.settle(self._clock())
+
+    def wait(self, share: Share) -> None:
+        """Wait until something may have happened to a row's request."""
+        with self._changed:
+            item = share.message.item
+            if share.outcome is None and (item is None or item.outcome is None):
+                self._changed.wait(max(0.0, share.wake_at - self._clock()))
+
+    # -- sending and receiving -------------------------------------------------------------
+
+    def _send_all(self, messages: list[Message]) -> None:
+        for message in messages:
+            item = self._start(message)
+            if item is not None and not self._transmit(item):
+                with self._changed:
+                    self._offloads.abandon(item, self._clock())
+            if len(message.rows) > 1:
+                with self._changed:
+                    self._changed.notify_all()
+
+    def _start(self, message: Message) -> Outstanding | None:
+        """Make a request of a message's rows; None, with the reason entered, if none can be."""
+        now = self._clock()
+        ttl_ms = math.floor(1000.0 * (message.first - now))
+        if ttl_ms <= 0:
+            message.refused = "deadline"
+            self.release()
+            return None
         request = Request(
             id=new_id(),
-            model=self._model,
-            version=self._version,
+            model=message.model,
+            version=message.version,
             ttl_ms=ttl_ms,
-            X=x[np.newaxis],
+            X=as_matrix(message.rows, float16=self._float16),
         )
         payload = encode_request(request)
         with self._changed:
-            item = self._offloads.open(request, payload, now, deadline)
-        if item is None:
-            return "full"
-        if not self._send(item):
-            with self._changed:
-                self._offloads.abandon(item, self._clock())
-        return item
+            message.item = self._offloads.open(request, payload, now, message.last)
+            if message.item is None:
+                message.refused = "full"
+        if message.item is None:
+            self.release()
+        return message.item
 
-    def poll(self, item: Outstanding) -> None:
-        """Look after a request that is out: send it once more, or end it at its deadline."""
-        with self._changed:
-            step = self._offloads.poll(item, self._clock())
-        if step == RESEND:
-            self._send(item)
-
-    def wait(self, item: Outstanding) -> None:
-        """Wait until something may have happened to a request."""
-        with self._changed:
-            if item.outcome is None:
-                self._changed.wait(max(0.0, item.wake_at - self._clock()))
-
-    def _send(self, item: Outstanding) -> bool:
+    def _transmit(self, item: Outstanding) -> bool:
         sent = self._link is not None and self._link.send(item.payload)
         if sent:
             with self._changed:
@@ -149,5 +241,14 @@ class Uplink:
             self._bytes_down += len(payload)
             if response is None:
                 self._offloads.counts.invalid += 1
-            elif self._offloads.receive(response, self._clock()) is not None:
+                return
+            item = self._offloads.receive(response, self._clock())
+            if item is not None:
+                item.received = len(payload)
                 self._changed.notify_all()
+
+    def _settled(self, item: Outstanding, now: float) -> None:
+        """Tell the breaker; called with the lock held."""
+        if self._breaker is not None and item.outcome is not None:
+            replied = item.outcome.response is not None
+            self._breaker.record(replied, asked=item.opened, now=now)

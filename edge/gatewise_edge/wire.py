@@ -25,6 +25,8 @@ Response that answers
 ``y``    tag 69                class index of each row: uint16, little-endian
 ``p``    tag 85                rows * classes probabilities: float32, little-endian
 ``us``   unsigned              what the worker took, in microseconds
+``s``    tag 69                optional: stage that answered each row, uint16, little-endian; the
+                               number of stages, as for all rows without it: the high-cost model
 -------- --------------------- ---------------------------------------------------------------
 Response that refuses (``m`` and ``mv`` are left out where the request's were unreadable)
 ----------------------------------------------------------------------------------------------
@@ -170,16 +172,16 @@ def encode_response(response: Response) -> bytes:
         message |= {"m": response.model, "mv": response.version}
     if response.error is not None:
         return _dumps(message | {"e": response.error, "d": response.detail})
-    return _dumps(
-        message
-        | {
-            "n": response.rows,
-            "c": response.probabilities.shape[1],
-            "y": _typed(response.labels, "<u2"),
-            "p": _typed(response.probabilities, "<f4"),
-            "us": response.worker_us,
-        }
-    )
+    message |= {
+        "n": response.rows,
+        "c": response.probabilities.shape[1],
+        "y": _typed(response.labels, "<u2"),
+        "p": _typed(response.probabilities, "<f4"),
+        "us": response.worker_us,
+    }
+    if response.exits is not None:
+        message["s"] = _typed(response.exits, "<u2")
+    return _dumps(message)
 
 
 def _typed(array: NDArray[Any], dtype: str) -> cbor2.CBORTag:
@@ -256,6 +258,7 @@ def decode_response(payload: bytes) -> Response:
             labels=message.array("y", (rows,), "<u2"),
             probabilities=message.array("p", (rows, classes), "<f4"),
             worker_us=message.integer("us", 0, MAX_WORKER_US),
+            exits=message.array("s", (rows,), "<u2") if message.has("s") else None,
         )
     except WireError as error:
         error.id = message.id

@@ -20,11 +20,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
-import onnx
 import onnxruntime
 import paho.mqtt.client as paho
 import pytest
-from onnx import TensorProto, helper, numpy_helper
 
 from gatewise_edge import wire
 from gatewise_export.bundle import Bundle
@@ -37,25 +35,23 @@ from gatewise_export.manifest import (
     OperatingPointSpec,
     StageSpec,
 )
+from gatewise_export.onnx_graph import flat_graph
 from gatewise_training.costs import CloudPrices
+from gatewise_training.linear import LinearModel
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 
 
 def linear_onnx(weights: np.ndarray) -> bytes:
-    """Build a graph ``x @ weights``: not how bundles are packed, but a graph like any other."""
+    """Build the graph of ``x @ weights``."""
     k, outputs = weights.shape
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "W"], ["margins"])],
-        "stage",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", k])],
-        [helper.make_tensor_value_info("margins", TensorProto.FLOAT, ["n", outputs])],
-        [numpy_helper.from_array(weights.astype(np.float32), "W")],
+    model = LinearModel(
+        mean=np.zeros(k, np.float32),
+        scale=np.ones(k, np.float32),
+        weights=weights.astype(np.float32),
+        bias=np.zeros(outputs, np.float32),
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 9
-    onnx.checker.check_model(model)
-    return model.SerializeToString()
+    return flat_graph(model).SerializeToString()
 
 
 def run_rows(graph: bytes, X: np.ndarray) -> np.ndarray:

@@ -15,7 +15,8 @@ from gatewise_cloud.model import CloudModel
 from gatewise_edge import Device, InProcessLink
 from gatewise_export import pack
 from gatewise_training import AdaptGBRT, FeatureCosts, GreedyMiser, StagedCascade
-from gatewise_training.budgeted import Budgeted, Chain
+from gatewise_training.budgeted import Budgeted
+from gatewise_training.chain import Chain
 from gatewise_training.stage import Stage
 from gatewise_training.trees import TreeEnsemble
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -165,3 +167,144 @@ def test_a_reader_that_leaves(bundle):
     assert process.returncode == 0
     assert "Traceback" not in err
     assert "BrokenPipe" not in err
+
+
+PYTHON_ROWS = """
+import time
+
+def rows():
+    yield [1, 0, 0, 0, 0, 0]
+    yield {"a": 0.1, "b": 0, "c": -1, "d": 0, "e": 0, "f": 0}
+
+def sensors():
+    from gatewise_edge import Sensors
+    return Sensors({name: lambda: 1.0 for name in "abcdef"})
+
+def slow():
+    yield [1, 0, 0, 0, 0, 0]
+    try:
+        open("waiting", "w").close()
+        time.sleep(600)
+    finally:
+        open("finally", "w").close()
+"""
+
+
+def run_python(bundle, tmp_path, *args: object) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
+    return subprocess.run(
+        [*COMMAND, str(bundle.path), *map(str, args)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_python_rows_and_sensors(bundle, tmp_path):
+    done = run_python(bundle, tmp_path, "--data", "my_rows:rows")
+    assert done.returncode == 0, done.stderr
+    assert [t["label"] for t in lines(done)] == ["yes", "no"]
+    done = run_python(
+        bundle, tmp_path, "--data", "my_rows:sensors", "--limit", 3, "--interval", 0.01
+    )
+    assert done.returncode == 0, done.stderr
+    assert [(t["label"], t["acquired"]) for t in lines(done)] == [("yes", 2)] * 3
+    done = run_python(bundle, tmp_path, "--data", "my_rows:nothing")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+
+
+def test_a_generator_is_woken_and_ends_in_good_order(bundle, tmp_path, tools):
+    (tmp_path / "my_rows.py").write_text(PYTHON_ROWS)
+    with subprocess.Popen(
+        [*COMMAND, str(bundle.path), "--data", "my_rows:slow"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["route"] == "edge"
+        tools.wait_for((tmp_path / "waiting").exists, "the generator to wait", 60)
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "1 instances: 1 edge" in err
+    assert (tmp_path / "finally").exists()
+
+
+def test_what_was_taken_in_is_answered_before_the_end(bundle, broker, make_peer):
+    """SIGTERM comes while the first of three instances waits for the cloud."""
+    told = []
+
+    def behave(request):
+        if not told:  # the device asks again; a second signal would end it at once
+            process.send_signal(signal.SIGTERM)
+        told.append(request)
+        return []
+
+    make_peer(behave)
+    with subprocess.Popen(
+        [*COMMAND, str(bundle.path), "--broker", broker.url, "--deadline-ms", "1500", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        process.stdin.write("[0,0,0,0,1,0]\n[1,0,0,0,0,0]\n[1,0,0,0,0,0]\n")
+        process.stdin.flush()
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    *answers, last = [json.loads(line) for line in out.splitlines()]
+    assert told
+    assert [a["row"] for a in answers] == [0, 1, 2]
+    assert [a["reason"] for a in answers] == ["timeout", "stopped", "stopped"]
+    assert last["summary"]["instances"] == 3
+
+
+def test_several_at_a_time_share_messages(bundle, broker, make_peer):
+    peer = make_peer()
+    given = "".join(f"[0,0,0,0,{1 if i % 2 else -1},0]\n" for i in range(40))
+    args = ("--parallel", 8, "--coalesce-ms", 20, "--float16", "--deadline-ms", 10_000)
+    done = run(bundle.path, "--broker", broker.url, *args, given=given)
+    assert done.returncode == 0, done.stderr
+    told = lines(done)
+    assert sorted(t["row"] for t in told) == list(range(40))
+    assert {t["route"] for t in told} == {"cloud"}
+    assert all((t["label"] == "yes") == bool(t["row"] % 2) for t in told)
+    assert sum(r.rows for r in peer.requests) >= 40
+    assert len({r.id for r in peer.requests}) < 40
+    assert all(r.X.dtype.itemsize == 2 for r in peer.requests)
+
+
+def test_options_that_need_others(bundle):
+    for args, says in (
+        (["--pace", "offload_rate=0.1"], "a pacer needs a link"),
+        (["--pace", "often"], "offload_rate=0.1"),
+        (["--public-key", "none.pub"], "none.pub"),
+        (["--store", "kept"], "--store needs --public-key"),
+        (["--update-host", "models.example.org"], "--update-host needs --broker"),
+        (["--update-spread", "5"], "are for --update-host"),
+    ):
+        done = run(bundle.path, *args)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert says in done.stderr
+
+
+def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
+    """As the systemd unit has it: MemoryDenyWriteExecute."""
+    if sys.platform != "linux" or ctypes.CDLL(None).prctl(66, 0, 0, 0, 0) < 0:
+        pytest.skip("this kernel has no PR_SET_MDWE (Linux 6.3)")
+    deny = "import ctypes, os, sys; assert ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0; "
+    code = deny + COMMAND[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code, "edge", str(bundle.path)],
+        input="[1,0,0,0,0,0]\n",
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["route"] == "edge"

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors import Meter, Reading, Row, Sensors
+from gatewise_edge.reading import Meter, Reading, Row
+from gatewise_edge.sensors import SensorCounts, Sensors
 from gatewise_training.costs import FeatureCosts
 from gatewise_training.errors import InputError
 
@@ -194,3 +195,145 @@ def test_sensors_can_be_closed_and_used_again(count):
     sensors.close()
     sensors.close()
     assert buy(reading_of(bound), 0) == [1.0]
+
+
+class Flaky:
+    """A sensor that fails so many times before it gives its value."""
+
+    def __init__(self, failures: int, value: object = 3.0) -> None:
+        self.left, self.value, self.reads = failures, value, 0
+
+    def __call__(self):
+        self.reads += 1
+        if self.left:
+            self.left -= 1
+            raise OSError("bus busy")
+        return self.value
+
+
+@pytest.fixture
+def make_sensors():
+    made: list[Sensors] = []
+
+    def make(*args, **kwargs) -> Sensors:
+        made.append(Sensors(*args, **kwargs))
+        return made[-1]
+
+    yield make
+    for sensors in made:
+        sensors.close()
+
+
+def test_a_failed_read_is_tried_again_and_paid_once(make_sensors):
+    age, blood = Flaky(2, 50.0), Flaky(1, {"chol": 240.0, "fbs": 1.0})
+    sensors = make_sensors({"age": age}, groups={"blood": blood}, retries=2)
+    reading = reading_of(sensors.bind(COSTS))
+    assert buy(reading, 0, 2) == [50.0, 1.0]
+    assert (age.reads, blood.reads) == (3, 2)
+    assert reading.meter == COSTS.of([0, 2])
+    assert sensors.counts["age"] == SensorCounts(reads=3, retries=2)
+    assert sensors.counts["blood"] == SensorCounts(reads=2, retries=1)
+    # Cached for the instance, read anew for the next.
+    assert buy(reading, 0, 1, 2) == [50.0, 240.0, 1.0]
+    assert (age.reads, blood.reads) == (3, 2)
+    buy(reading_of(sensors.bind(COSTS)), 0)
+    assert age.reads == 4
+
+
+def test_tries_are_bounded_and_by_name(make_sensors):
+    age, ecg = Flaky(9), Flaky(9)
+    sensors = make_sensors({"age": age, "ecg": ecg}, retries={"age": 1})
+    for k, says in ((0, r"'age' failed: OSError: bus busy \(2 tries\)"), (4, "bus busy$")):
+        reading = reading_of(sensors.bind(COSTS))
+        with pytest.raises(SensorError, match=says):
+            buy(reading, k)
+        assert (reading.meter, reading.acquired.any()) == (0.0, False)
+    assert (age.reads, ecg.reads) == (2, 1)
+    assert sensors.counts["age"].failures == sensors.counts["ecg"].failures == 1
+
+
+def test_no_try_begins_after_the_deadline(make_sensors):
+    age = Flaky(9)
+    sensors = make_sensors({"age": age}, retries=5, retry_wait=60.0)
+    started = time.monotonic()
+    with pytest.raises(SensorError, match="bus busy") as caught:
+        buy(reading_of(sensors.bind(COSTS)), 0, timeout=20.0)
+    assert time.monotonic() - started < 10.0
+    assert (age.reads, caught.value.why) == (1, "sensor")
+
+
+def test_a_sensor_that_failed_is_not_asked_again_for_the_instance(make_sensors):
+    blood = Flaky(1, [240.0, 1.0])
+    sensors = make_sensors({"age": lambda: 50.0}, groups={"blood": blood})
+    bound = sensors.bind(COSTS)
+    reading = reading_of(bound)
+    with pytest.raises(SensorError, match="'blood' failed"):
+        buy(reading, 1)
+    with pytest.raises(SensorError, match="'blood' failed"):
+        buy(reading, 0, 2)  # told at once: age is not bought in vain
+    assert (blood.reads, reading.meter) == (1, 0.0)
+    x = reading.acquire(np.array([0, 1]), allow_missing=True, timeout=5.0, spare=True)
+    assert x[0] == 50.0
+    assert np.isnan(x[1])
+    assert (blood.reads, reading.meter) == (1, 1.0)
+    assert reading.failure is not None
+    assert reading.failure.sensor == "blood"
+    assert buy(reading_of(bound), 2) == [1.0]
+
+
+def test_what_was_paid_and_refused_is_not_bought_beside(make_sensors):
+    age = Flaky(0, NAN)
+    sensors = make_sensors({"age": age, "ecg": lambda: 1.0})
+    reading = reading_of(sensors.bind(COSTS))
+    for features in ((0,), (4, 0)):
+        with pytest.raises(SensorError, match="'age' is missing"):
+            buy(reading, *features)
+    assert np.flatnonzero(reading.acquired).tolist() == [0]
+    assert age.reads == 1
+
+
+def test_a_sensors_own_timeout_leaves_time_for_the_others(make_sensors):
+    gate = threading.Event()
+    sensors = make_sensors(
+        {"age": lambda: 50.0, "ecg": lambda: gate.wait(30) and 2.0}, timeout={"ecg": 0.05}
+    )
+    bound = sensors.bind(COSTS)
+    reading = reading_of(bound)
+    started = time.monotonic()
+    with pytest.raises(SensorError, match="'ecg' did not answer in time") as caught:
+        buy(reading, 0, 4, timeout=25.0)
+    assert time.monotonic() - started < 20.0
+    assert (caught.value.sensor, caught.value.why) == ("ecg", "sensor-late")
+    assert sensors.counts["ecg"].late == 1
+    # All else is at hand, so nothing waits for the blocked one.
+    x = reading.acquire(np.array([0, 4]), allow_missing=True, timeout=25.0, spare=True)
+    assert x[0] == 50.0
+    assert np.isnan(x[1])
+    # Another instance that must wait for it is told who blocks.
+    with pytest.raises(SensorError, match="'ecg' did not answer in time"):
+        buy(reading_of(bound), 0, timeout=0.05)
+    gate.set()
+    assert buy(reading_of(bound), 0, 4) == [50.0, 2.0]
+
+
+def test_a_group_leaves_features_with_a_sensor_of_their_own_alone(make_sensors):
+    sensors = make_sensors({"chol": lambda: 1.0}, groups={"blood": lambda: [9.0, 2.0]})
+    reading = reading_of(sensors.bind(COSTS))
+    assert buy(reading, 2) == [2.0]
+    assert buy(reading, 1) == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"retries": -1}, "retries is -1; give a whole number, at least 0"),
+        ({"retries": 1.5}, "retries is 1.5"),
+        ({"retries": {"pulse": 1}}, "retries for 'pulse': there is no such sensor"),
+        ({"timeout": -0.1}, "timeout is -0.1; give seconds"),
+        ({"timeout": {"age": NAN}}, "timeout is nan"),
+        ({"retry_wait": "1"}, "retry_wait is '1'"),
+    ],
+)
+def test_rules_are_checked(settings, says):
+    with pytest.raises(InputError, match=says):
+        Sensors({"age": lambda: 1.0}, **settings)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,43 @@ def test_tls_with_client_certificates(tmp_path, tools):
             link = MqttLink(url, **files)
             with pytest.raises(LinkError, match="cannot be used"):
                 link.connect(5)
+            link.close()
+    finally:
+        broker.kill()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_tls_with_user_and_password(tmp_path, tools):
+    authority = Authority(tmp_path, "authority")
+    server_cert, server_key = authority.issue("server")
+    passwords = tmp_path / "passwords"
+    tool = shutil.which("mosquitto_passwd")
+    if tool is None:
+        pytest.skip("mosquitto_passwd is not installed (apt install mosquitto)")
+    command = [tool, "-b", "-c", str(passwords), "pi-1", "p:w/1"]
+    subprocess.run(command, check=True, capture_output=True)
+    broker = tools.Mosquitto(
+        tmp_path,
+        f"cafile {authority.file}\ncertfile {server_cert}\nkeyfile {server_key}\n"
+        f"allow_anonymous false\npassword_file {passwords}",
+    )
+    try:
+        for credentials, allowed in (
+            ("pi-1:p%3Aw%2F1@", True),
+            ("pi-1:wrong@", False),
+            ("pi-2:p%3Aw%2F1@", False),
+            ("", False),
+        ):
+            url = broker.url.replace("mqtt://", f"mqtts://{credentials}")
+            link = MqttLink(url, ca_file=authority.file)
+            if allowed:
+                link.connect(5)
+                assert link.ready
+                assert "p:w" not in link.url
+            else:
+                with pytest.raises(LinkError, match="cannot be used") as refused:
+                    link.connect(5)
+                assert "w%2F1" not in str(refused.value)
             link.close()
     finally:
         broker.kill()

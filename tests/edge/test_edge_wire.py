@@ -90,6 +90,38 @@ def test_response_comes_back_as_it_went(data, rows, classes, worker_us):
     np.testing.assert_array_equal(got.probabilities, probabilities)
 
 
+@given(exits=st.lists(st.integers(0, 1024), min_size=1, max_size=20))
+def test_exits_come_back_and_older_messages_go_without(exits):
+    rows = len(exits)
+    fields = {"id": ID, "model": "m", "version": "1", "labels": np.zeros(rows, np.int64)}
+    fields["probabilities"] = np.full((rows, 2), 0.5)
+    plain = wire.encode_response(Response(**fields))
+    told = wire.encode_response(Response(**fields, exits=exits))
+    assert wire.decode_response(plain).exits is None
+    got = wire.decode_response(told).exits
+    assert got is not None
+    assert (got.tolist(), got.dtype) == (exits, np.int64)
+    # A decoder that does not know the entry finds all that it knows.
+    entries = cbor2.loads(told)
+    assert entries.pop("s").tag == 69
+    assert entries == cbor2.loads(plain)
+
+
+@pytest.mark.parametrize("exits", [[], [0, 1], [[0]], [-1], [1025]])
+def test_exits_that_cannot_be(exits):
+    with pytest.raises(WireError, match=r"exits|stage"):
+        Response(id=ID, model="m", version="1", labels=[0], probabilities=[[1, 0]], exits=exits)
+
+
+@pytest.mark.parametrize("exits", [b"", b"\0", bytes(4), b"\1\4", 7])
+def test_exits_of_a_wrong_shape_or_range_are_refused(exits):
+    good = Response(id=ID, model="m", version="1", labels=[0], probabilities=[[1, 0]], exits=[1])
+    entries = cbor2.loads(wire.encode_response(good))
+    entries["s"] = cbor2.CBORTag(69, exits) if isinstance(exits, bytes) else exits
+    with pytest.raises(WireError):
+        wire.decode_response(cbor2.dumps(entries))
+
+
 @given(code=st.sampled_from([wire.BUSY, wire.NO_MODEL, wire.FAILED, "x"]), detail=st.text())
 def test_refusal_comes_back_with_its_code(code, detail):
     request = Request(id=ID, model="m", version="2", ttl_ms=1, X=np.ones((1, 1), np.float32))

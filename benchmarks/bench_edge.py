@@ -1,0 +1,365 @@
+"""What a decision on the device costs: microseconds beside onnxruntime's no-op graph, and memory.
+
+    python -m benchmarks.bench_edge [--quick]
+
+Every item is timed in turn, a few hundred calls each, and that many rounds over: a machine that
+is busy for a while is busy for all of them. One row at a time, one thread. Figures are medians over
+the rounds of the mean call; ratios are medians of the rounds' ratios. Writes edge.json and edge.md
+into benchmarks/results; a quick look into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from itertools import cycle
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import edge_process, problems
+from benchmarks.cells import CACHE, write_whole
+from benchmarks.edge_models import Model, make_models
+from gatewise_edge import Device, StageRunner
+from gatewise_edge.reading import Meter, Reading, Row
+from gatewise_training.console import note
+from gatewise_training.errors import GatewiseError, InputError
+
+__all__ = ["TARGETS", "document", "main", "markdown", "timed"]
+
+PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cffi")
+NOOP = "noop"
+#: Item, what it is held against (None: the figure itself, in us), and the most it may be.
+TARGETS: tuple[tuple[str, str | None, float], ...] = (
+    ("trees-50 decide", NOOP, 2.0),
+    ("trees-50 c99", None, 3.0),
+)
+IMPORT_SECONDS, RESIDENT_MB = 0.6, 80.0
+
+Call = Callable[[], object]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="bench_edge", description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="few rows and rounds: only a look")
+    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    options = parser.parse_args(arguments)
+    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
+    rounds, calls = (7, 100) if options.quick else (41, 300)
+    try:
+        problems.get("letter-bin")  # a missing file is told before anything is fitted
+        with tempfile.TemporaryDirectory() as folder:
+            models = make_models(Path(folder), options.quick)
+            for name, model in models.items():
+                note(f"{name}: {model.about}")
+            items, skipped = _items(models, Path(folder))
+            runs = timed(items, rounds, calls)
+            processes = _processes(models, Path(folder), 2 if options.quick else 7)
+    except GatewiseError as error:
+        note(str(error))
+        return 2
+    except KeyboardInterrupt:
+        note("stopped; nothing is written")
+        return 130
+    found = document(runs, models, processes, skipped, quick=options.quick, calls=calls)
+    write_whole(out / "edge.json", json.dumps(found, indent=1) + "\n")
+    write_whole(out / "edge.md", markdown(found))
+    note(f"wrote {out / 'edge.md'}")
+    return 0
+
+
+# -- what is timed -----------------------------------------------------------------------------
+
+
+def _items(models: Mapping[str, Model], folder: Path) -> tuple[dict[str, Call], dict[str, str]]:
+    """Give everything that is timed, as calls without arguments; and what cannot be, and why."""
+    items: dict[str, Call] = {NOOP: _noop()}
+    skipped: dict[str, str] = {}
+    for name, model in models.items():
+        if name == "lazy-50":
+            for walker in ("python", "native"):
+                try:
+                    items[f"{name} {walker}"] = _visit(model, walker)
+                except InputError as error:
+                    skipped[f"{name} {walker}"] = str(error)
+        else:
+            items[f"{name} graph"] = _graph(model)
+            items[f"{name} decide"] = _decide(model, "onnxruntime")
+            items[f"{name} numpy"] = _decide(model, "numpy")
+        items[f"{name} answer"] = _answer(model)
+        try:
+            items[f"{name} c99"] = _c99(name, model, folder)
+        except (GatewiseError, ImportError) as error:
+            skipped[f"{name} c99"] = str(error)
+    return items, skipped
+
+
+def _noop() -> Call:
+    """Onnxruntime's own floor: a graph of one Identity node on 16 numbers."""
+    import onnx
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    shape = ["n", 16]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"])],
+        "noop",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.checker.check_model(made)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        made.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    x = np.zeros((1, 16), np.float32)
+    return lambda: session.run(None, {"x": x})
+
+
+def _first_stage(model: Model, runner: StageRunner) -> NDArray[np.float32]:
+    return np.ascontiguousarray(model.rows[:, runner.inputs[0]])
+
+
+def _graph(model: Model) -> Call:
+    """Run the first stage's graph alone, without a decision."""
+    runner = StageRunner(model.bundle, runner="onnxruntime")
+    run, rows = runner._models[0].run, cycle(_rows(_first_stage(model, runner)))
+    return lambda: run(next(rows))
+
+
+def _decide(model: Model, kind: Any) -> Call:
+    """Decide by the first stage: margins, stop score, threshold."""
+    runner = StageRunner(model.bundle, runner=kind)
+    threshold, rows = runner.thresholds[0], cycle(_rows(_first_stage(model, runner)))
+    return lambda: runner.run(0, next(rows)).stops(threshold)
+
+
+def _visit(model: Model, walker: Any) -> Call:
+    """Walk the first stage's trees and buy node by node from a row at hand."""
+    runner = StageRunner(model.bundle, walker=walker)
+    manifest = model.bundle.manifest
+    meter, names, n = Meter(manifest.feature_costs()), manifest.feature_names, model.rows.shape[1]
+    threshold, rows = runner.thresholds[0], cycle(model.rows)
+
+    def call() -> object:
+        reading = Reading(Row(next(rows), n), names, meter)
+        output = runner.visit(0, reading, allow_missing=False, remaining=lambda: 1.0)
+        return output.stops(threshold)
+
+    return call
+
+
+def _answer(model: Model) -> Call:
+    """Answer whole instances: every stage that is visited, the label, the meter; no cloud."""
+    device, rows = Device(model.bundle), cycle(model.rows)
+    return lambda: device.answer(next(rows))
+
+
+def _c99(name: str, model: Model, folder: Path) -> Call:
+    """Decide in generated C, called through cffi."""
+    from gatewise_export.c99.cascade import cascade_of
+    from gatewise_export.c99.compiled import build
+    from gatewise_export.c99.writer import write_cascade
+
+    c_name = "m_" + name.replace("-", "_")
+    (folder / c_name).mkdir()
+    source = write_cascade(cascade_of(model.bundle), folder / c_name, name=c_name)
+    (built,) = build([(source, [stage.outputs for stage in model.bundle.manifest.stages])])
+    if built.selftest():
+        raise InputError(f"{name}: C answers otherwise than its sample says")
+    said = built.ffi.new("int32_t[5]")
+    rows = cycle([built.ffi.from_buffer("float[]", row) for row in model.rows])
+    keep = built  # the library goes with it
+
+    def call(one: Any = keep.one) -> object:
+        return one(next(rows), said), keep
+
+    return call
+
+
+def _rows(x: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    return [x[i : i + 1] for i in range(len(x))]
+
+
+# -- measuring ---------------------------------------------------------------------------------
+
+
+def timed(items: Mapping[str, Call], rounds: int, calls: int) -> dict[str, list[float]]:
+    """Microseconds of a mean call of each item in each round, all items in every round."""
+    runs: dict[str, list[float]] = {name: [] for name in items}
+    clock = time.perf_counter_ns
+    for turn in range(rounds + 1):
+        for name, call in items.items():
+            began = clock()
+            for _ in range(calls):
+                call()
+            if turn:  # the first round warms up
+                runs[name].append((clock() - began) / calls / 1000.0)
+    return runs
+
+
+def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str, dict[str, float]]:
+    """Fresh processes, in turn; ``gatewise edge`` with a broker where mosquitto is installed."""
+    from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
+
+    model = models["letters"]
+    table = folder / "rows.csv"
+    names = ",".join(model.bundle.manifest.feature_names)
+    np.savetxt(table, model.rows[:1000], "%g", ",", header=names, comments="")
+    modes: dict[str, list[str]] = {"nothing": [], "import": []}
+    for name in ("letters-64kb", "letters"):
+        path = str(models[name].bundle.path)
+        modes[f"serve {name}"] = [path, "--data", str(table), "--deadline-ms", "50"]
+    found: dict[str, list[dict[str, Any]]] = {mode: [] for mode in modes}
+
+    def all_of_them(broker: list[str]) -> None:
+        for _ in range(runs):
+            for mode, arguments in modes.items():
+                more = broker if arguments else []
+                kept = edge_process.measure(mode.split()[0], arguments + more)
+                found[mode].append(kept)
+
+    if find_mosquitto() is None:
+        all_of_them([])
+    else:
+        with MosquittoBroker() as broker:
+            all_of_them(["--broker", broker.url])
+    return {
+        mode: {
+            "seconds": round(median(f["seconds"] for f in kept), 3),
+            "cpu": round(median(f["cpu"] for f in kept), 3),
+            "rss_mb": round(median(f["rss"] for f in kept) / 1e6, 1),
+            "peak_mb": round(median(f["peak"] for f in kept) / 1e6, 1),
+        }
+        for mode, kept in found.items()
+    }
+
+
+# -- figures -----------------------------------------------------------------------------------
+
+
+def document(
+    runs: Mapping[str, Sequence[float]],
+    models: Mapping[str, Model],
+    processes: Mapping[str, Mapping[str, float]],
+    skipped: Mapping[str, str],
+    *,
+    quick: bool,
+    calls: int,
+) -> dict[str, Any]:
+    """Medians, ratios to the no-op graph, and what is needed to repeat them."""
+    rounds = len(runs[NOOP])
+    items = {
+        name: {
+            "us": round(median(us), 2),
+            "us_quartiles": [round(float(q), 2) for q in np.quantile(us, [0.25, 0.75])],
+            "noops": round(median(a / b for a, b in zip(us, runs[NOOP], strict=True)), 3),
+        }
+        for name, us in runs.items()
+    }
+    targets = []
+    for name, against, most in TARGETS:
+        if name in items:
+            figure = items[name]["us" if against is None else "noops"]
+            what = f"us of `{name}`" if against is None else f"`{name}` / `{against}`"
+            targets.append({"what": what, "figure": figure, "at_most": most})
+    targets += [
+        {
+            "what": "seconds until everything is imported",
+            "figure": processes["import"]["seconds"],
+            "at_most": IMPORT_SECONDS,
+        },
+        {
+            "what": "MB resident after 1000 instances of `letters-64kb`, with a broker",
+            "figure": processes["serve letters-64kb"]["rss_mb"],
+            "at_most": RESIDENT_MB,
+        },
+    ]
+    return {
+        "quick": quick,
+        "settings": {"rounds": rounds, "calls": calls, "rows": "letter-bin, test", "threads": 1},
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        "models": {name: {"title": m.title} | m.about for name, m in models.items()},
+        "items": items,
+        "processes": processes,
+        "skipped": dict(skipped),
+        "targets": targets,
+    }
+
+
+_WHAT = {
+    "graph": "the first stage's graph alone, `session.run`",
+    "decide": "its decision: margins, stop score, threshold",
+    "numpy": "the same decision where there is no onnxruntime",
+    "answer": "`Device.answer`: all stages visited, label, probabilities, meter",
+    "c99": "the whole decision in generated C, through cffi",
+    "python": "the trees walked in Python, bought node by node",
+    "native": "the trees walked in C, bought node by node",
+}
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """Write the page, of edge.json alone."""
+    settings = found["settings"]
+    lines = [
+        "# What a decision on the device costs",
+        "",
+        f"Made by `make bench-edge`; the figures are in `edge.json`. Letters' test rows, one at a "
+        f"time, one thread; medians over {settings['rounds']} rounds of {settings['calls']} calls "
+        "of each item in turn, in one process. The no-op is onnxruntime's graph of one Identity "
+        "node, by `session.run`.",
+        *(["", "A quick look, not a result."] if found["quick"] else []),
+        "",
+        "| target | | at most | |",
+        "| --- " * 4 + "|",
+    ]
+    for row in found["targets"]:
+        met = "met" if row["figure"] <= row["at_most"] else "missed"
+        lines.append(f"| {row['what']} | {row['figure']:g} | {row['at_most']:g} | {met} |")
+    lines += ["", "| model | item | us | no-ops |", "| --- " * 4 + "|"]
+    for name, item in found["items"].items():
+        model, _, what = name.partition(" ")
+        row = f"{_WHAT.get(what, 'the no-op graph')} | {item['us']:.1f} | {item['noops']:.2f}"
+        lines.append(f"| `{model}` | {row} |")
+    lines += [
+        "",
+        "| model | | stages | flat bytes | file bytes | stop at stage 0 | offloaded | accuracy |",
+        "| --- " * 8 + "|",
+    ]
+    for name, m in found["models"].items():
+        rates = f"{m['first_stage_stops']:.1%} | {m['offload_rate']:.1%} | {m['accuracy']:.4f}"
+        sizes = f"{m['stages']} | {m['flat_bytes']:,} | {m['file_bytes']:,}"
+        lines.append(f"| `{name}` | {m['title']} | {sizes} | {rates} |")
+    lines += ["", "| process | imported after s | CPU s | MB resident | MB at most |"]
+    lines += ["| --- " * 5 + "|"]
+    titles = {
+        "nothing": "an interpreter alone",
+        "import": "onnxruntime, paho, cbor2 and `gatewise_edge` imported",
+        "serve letters-64kb": "`gatewise edge`, 1000 instances of `letters-64kb`, with a broker",
+        "serve letters": "`gatewise edge`, 1000 instances of `letters`, with a broker",
+    }
+    for mode, row in found["processes"].items():
+        figures = f"{row['seconds']:.2f} | {row['cpu']:.2f} | {row['rss_mb']:.0f}"
+        figures += f" | {row['peak_mb']:.0f}"
+        lines.append(f"| {titles[mode]} | {figures} |")
+    for name, why in found["skipped"].items():
+        lines += ["", f"Left out: `{name}`: {why}"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""SIGTERM and Ctrl-C as a wish: what is under way is finished, what waits is woken."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Self
+
+__all__ = ["Stop", "Stopped"]
+
+
+class Stopped(BaseException):
+    """The end has been asked for; raised only where something is waited for."""
+
+
+class Stop:
+    """Whether the end has been asked for; a context manager for the main thread.
+
+    An exception out of a signal handler may strike between any two steps and lose what the first
+    has just taken. So it is raised only within :meth:`interrupts`, around waits that lose nothing;
+    everywhere else :attr:`requested` is to be looked at. A second signal ends the program at once.
+
+    Attributes
+    ----------
+    requested : str
+        The signal's name; empty while none has come.
+    """
+
+    def __init__(self) -> None:
+        self.requested = ""
+        self._waits = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._before[number] = signal.signal(number, self._on_signal)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    @contextmanager
+    def interrupts(self) -> Iterator[None]:
+        """Let a signal end what is waited for within the block, with Stopped."""
+        self._waits = True
+        try:
+            if self.requested:
+                raise Stopped
+            yield
+        finally:
+            self._waits = False
+
+    def pause(self, seconds: float) -> None:
+        """Sleep, unless the end is asked for."""
+        with self.interrupts():
+            time.sleep(max(0.0, seconds))
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.requested = signal.Signals(number).name
+        self._restore()
+        if self._waits:
+            raise Stopped
+
+    def _restore(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())

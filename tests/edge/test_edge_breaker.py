@@ -1,0 +1,225 @@
+"""A silent cloud is left alone, a slow or busy one is not, and nobody waits longer than drawn."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_edge import wire
+from gatewise_edge.breaker import Breaker
+from gatewise_edge.device import Device, Pending
+from gatewise_training.errors import InputError
+
+EASY = [1.0, 0, 0, 0, 0, 0]
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def answer(device, clock, row=HARD):
+    step = device.begin(row)
+    while isinstance(step, Pending):
+        if step.item.outcome is None:
+            clock.now = step.wake_at
+        step = device.advance(step)
+    return step
+
+
+def fail(breaker: Breaker, times: int, now: float) -> None:
+    for _ in range(times):
+        breaker.record(False, asked=now, now=now)
+
+
+def test_opens_in_a_row_and_not_before():
+    breaker = Breaker(failures=5)
+    fail(breaker, 4, 1.0)
+    breaker.record(True, asked=1.0, now=1.0)
+    fail(breaker, 4, 2.0)
+    assert breaker.state == "closed"
+    fail(breaker, 1, 2.0)
+    assert (breaker.state, breaker.counts.breaker_opened) == ("open", 1)
+
+
+def test_opens_by_share_when_few_get_through():
+    breaker = Breaker(failures=100, share=0.8, window=20)
+    for i in range(20):
+        assert breaker.state == "closed"
+        breaker.record(i % 5 == 0, asked=float(i), now=float(i))
+    assert breaker.state == "open"
+
+
+def test_a_cloud_that_loses_half_stays_in_use():
+    breaker = Breaker()
+    for i in range(1000):
+        breaker.record(i % 2 == 0, asked=float(i), now=float(i))
+    assert breaker.state == "closed"
+
+
+def test_one_probe_at_a_time_then_closed():
+    breaker = Breaker(failures=1, pause=2.0, draw=lambda: 0.5)
+    fail(breaker, 1, 10.0)
+    assert not breaker.admit(11.9, until=12.4)
+    assert breaker.admit(12.0, until=12.5)
+    assert not breaker.admit(12.1, until=12.6)
+    breaker.record(True, asked=12.0, now=12.2)
+    assert breaker.admit(12.2, until=13.0)
+    assert breaker.admit(12.2, until=13.0)
+    assert breaker.counts.breaker_probes == 1
+    assert breaker.counts.breaker_blocked == 2
+
+
+def test_pauses_grow_to_a_limit_and_begin_anew():
+    breaker = Breaker(failures=1, pause=1.0, longest=8.0, draw=lambda: 0.5)
+    now, pauses = 0.0, []
+    fail(breaker, 1, now)
+    for _ in range(6):
+        begin = now
+        while not breaker.admit(now, until=now + 0.1):
+            now += 0.25
+        pauses.append(now - begin)
+        breaker.record(False, asked=now, now=now)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
+    while not breaker.admit(now, until=now + 0.1):
+        now += 0.25
+    breaker.record(True, asked=now, now=now)
+    fail(breaker, 1, now)
+    assert not breaker.admit(now + 0.9, until=now + 2)
+    assert breaker.admit(now + 1.0, until=now + 2)
+
+
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 12))
+def test_a_pause_is_half_to_one_and_a_half_of_its_mean(draw, openings):
+    breaker = Breaker(failures=1, pause=1.0, longest=30.0, draw=lambda: draw)
+    now = 0.0
+    fail(breaker, 1, now)
+    for _ in range(openings):
+        now += 100.0
+        assert breaker.admit(now, until=now + 1)
+        breaker.record(False, asked=now, now=now)
+    mean = min(30.0, 2.0**openings)
+    assert not breaker.admit(math.nextafter(now + 0.5 * mean, -math.inf), until=now + 99)
+    assert breaker.admit(now + 1.5 * mean, until=now + 99)
+
+
+def test_what_was_asked_before_it_opened_does_not_lengthen_the_pause():
+    breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
+    fail(breaker, 2, 1.0)
+    assert breaker.admit(2.0, until=2.5)
+    breaker.record(False, asked=0.9, now=2.1)
+    assert breaker.state == "half-open"
+    breaker.record(True, asked=0.9, now=2.2)  # late, and yet somebody is there
+    assert breaker.state == "closed"
+
+
+def test_a_probe_that_was_not_made_or_never_ended_does_not_block():
+    breaker = Breaker(failures=1, pause=1.0, draw=lambda: 0.5)
+    fail(breaker, 1, 0.0)
+    assert breaker.admit(1.0, until=1.5)
+    breaker.release(1.1)
+    assert breaker.counts.breaker_probes == 0
+    assert breaker.admit(1.1, until=1.6)
+    assert not breaker.admit(1.5, until=2.0)
+    assert breaker.admit(1.6, until=2.1)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"failures": 0},
+        {"window": 0},
+        {"share": 0.0},
+        {"share": 1.1},
+        {"pause": 0.0},
+        {"pause": 9.0, "longest": 1.0},
+        {"longest": math.inf},
+    ],
+)
+def test_settings_are_checked(settings):
+    with pytest.raises(InputError, match="breaker"):
+        Breaker(**settings)
+
+
+# -- in a device ---------------------------------------------------------------------------
+
+
+def test_a_silent_cloud_is_neither_asked_nor_paid_for(bundle, tools):
+    clock, link = Clock(), tools.Link(lambda *a: None)
+    breaker = Breaker(pause=1.0, draw=lambda: 0.5)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock, breaker=breaker) as device:
+        reasons = [answer(device, clock).reason for _ in range(5)]
+        assert reasons == ["timeout"] * 5
+        asked = len(link.sent)
+        blocked = [answer(device, clock) for _ in range(20)]
+        assert {(a.route, a.reason, a.latency_ms) for a in blocked} == {
+            ("fallback", "breaker-open", 0.0)
+        }
+        # Feature e, which only the cloud reads, was not bought.
+        assert {a.acquired for a in blocked} == {(0, 1, 2)}
+        assert len(link.sent) == asked
+        assert answer(device, clock, EASY).route == "edge"
+        assert device.gauges["breaker_open"] == 1.0
+        # After the pause one instance finds out; the cloud is back.
+        clock.now += 1.0
+        link._behave = tools.answers
+        assert [answer(device, clock).route for _ in range(3)] == ["cloud"] * 3
+        counters = device.counters
+        assert (counters["breaker_opened"], counters["breaker_probes"]) == (1, 1)
+        assert counters["breaker_blocked"] == 20
+        assert device.gauges["breaker_open"] == 0.0
+
+
+@pytest.mark.parametrize("code", ["busy", "no-model", "failed"])
+def test_a_cloud_that_refuses_is_asked_again(bundle, tools, code):
+    def refuses(payload, receive):
+        refusal = wire.Response.refusal(wire.decode_request(payload), code)
+        receive(wire.encode_response(refusal))
+
+    clock, link = Clock(), tools.Link(refuses)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        reasons = {answer(device, clock).reason for _ in range(50)}
+        assert device.counters["breaker_opened"] == 0
+    assert reasons == {f"cloud:{code}"}
+
+
+def test_a_slow_cloud_in_time_stays_in_use(bundle, tools):
+    clock = Clock()
+    held = []
+    link = tools.Link(lambda *a: held.append(a))
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        for _ in range(50):
+            step = device.begin(HARD)
+            clock.now += 0.094
+            tools.answers(*held[-1])
+            assert device.advance(step).route == "cloud"
+        assert device.counters["breaker_opened"] == 0
+
+
+def test_a_link_that_takes_nothing_opens_it_and_none_is_needed(bundle, tools):
+    clock, link = Clock(), tools.Link()
+    link.takes = False
+    with Device(bundle, link=link, clock=clock) as device:
+        reasons = [answer(device, clock).reason for _ in range(6)]
+    assert reasons == ["unsent"] * 5 + ["breaker-open"]
+    with Device(bundle, link=link, clock=clock, breaker=False) as device:
+        assert {answer(device, clock).reason for _ in range(50)} == {"unsent"}
+
+
+def test_a_probe_whose_features_cannot_be_had_leaves_room_for_another(bundle, tools):
+    clock, link = Clock(), tools.Link(lambda *a: None)
+    breaker = Breaker(failures=1, pause=1.0, draw=lambda: 0.5)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock, breaker=breaker) as device:
+        assert answer(device, clock).reason == "timeout"
+        clock.now += 1.0
+        assert answer(device, clock, [0.1, 0, 0.1, 0, np.nan, 0]).reason == "missing:e"
+        link._behave = tools.answers
+        assert answer(device, clock).route == "cloud"

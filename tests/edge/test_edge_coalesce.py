@@ -1,0 +1,334 @@
+"""Rows share a message, and yet each has its own deadline and exactly one answer."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from gatewise_edge import wire
+from gatewise_edge.coalesce import MOST_ROWS, Coalescer, as_matrix, most_rows
+from gatewise_edge.device import Device, Pending
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link import InProcessLink
+from gatewise_edge.mqtt import MqttLink
+from gatewise_edge.wire import MAX_PAYLOAD
+from gatewise_training.costs import request_bytes
+from gatewise_training.errors import InputError
+
+EASY = [1.0, 0, 0, 0, 0, 0]
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def hard(e: float) -> list[float]:
+    return [0.1, 0, 0.1, 0, e, 0]
+
+
+def joined(coalescer, now, deadline, model="m", version="1", **more):
+    return coalescer.join(
+        np.zeros(2, np.float32),
+        **{"model": model, "version": version, "most": 4, "now": now, "deadline": deadline} | more,
+    )
+
+
+def test_without_a_wait_a_row_goes_at_once_and_alone():
+    coalescer = Coalescer()
+    for now in (0.0, 0.0, 1.0):
+        share, due = joined(coalescer, now, now + 1)
+        assert due == [share.message]
+        assert len(share.message.rows) == 1
+    assert coalescer.take() == []
+
+
+def test_a_message_goes_when_its_wait_is_over_or_it_is_full():
+    coalescer = Coalescer(0.01)
+    shares = []
+    for k in range(3):
+        share, due = joined(coalescer, 0.001 * k, 1.0 + 0.1 * k)
+        shares.append(share)
+        assert due == []
+    assert {s.message for s in shares} == {shares[0].message}
+    assert [s.row for s in shares] == [0, 1, 2]
+    # The first row's wait counts, and the earliest and latest deadlines are known.
+    assert shares[2].wake_at == pytest.approx(0.01)
+    assert (shares[0].message.first, shares[0].message.last) == (1.0, 1.2)
+    share, due = joined(coalescer, 0.004, 1.0)
+    assert due == [share.message]
+    other, due = joined(coalescer, 0.005, 1.0)
+    assert due == []
+    assert coalescer.take(share.message) == []
+    assert coalescer.take(other.message) == [other.message]
+
+
+def test_versions_never_share_a_message():
+    coalescer = Coalescer(0.01)
+    old, _ = joined(coalescer, 0.0, 1.0)
+    new, due = joined(coalescer, 0.0, 1.0, version="2")
+    assert due == [old.message]
+    assert new.message is not old.message
+
+
+def test_a_wait_is_a_small_part_of_what_is_left():
+    share, _ = joined(Coalescer(10.0), 5.0, 5.4)
+    assert share.wake_at == pytest.approx(5.1)
+
+
+def test_as_many_rows_as_request_and_response_can_hold():
+    assert most_rows(10, 2) == MOST_ROWS
+    for columns, classes in ((3000, 2), (10, 5000), (32000, 2), (2, 30000)):
+        rows = most_rows(columns, classes)
+        assert 1 <= rows < MOST_ROWS
+        assert request_bytes(columns, rows=rows) <= MAX_PAYLOAD
+        response = wire.Response(
+            id=bytes(16),
+            model="m" * 64,
+            version="v" * 64,
+            labels=np.zeros(rows, np.int64),
+            probabilities=np.ones((rows, classes), np.float32),
+            exits=np.zeros(rows, np.int64),
+            worker_us=2**40,
+        )
+        assert len(wire.encode_response(response)) <= MAX_PAYLOAD
+
+
+def test_halves_where_they_can_hold_the_values():
+    fits = np.array([0.1, 65504.0, -3.0, np.nan], np.float32)
+    sent = as_matrix([fits], float16=True)
+    assert sent.dtype == np.float16
+    np.testing.assert_allclose(sent[0].astype(np.float32), fits, rtol=2**-11)
+    for large in (65520.0, -1e9):
+        both = as_matrix([fits, np.full(4, large, np.float32)], float16=True)
+        assert both.dtype == np.float32
+    assert as_matrix([fits], float16=False).dtype == np.float32
+
+
+# -- in a device ---------------------------------------------------------------------------
+
+
+def test_threads_share_messages_and_get_their_own_answers(bundle, tools):
+    link = InProcessLink(tools.cloud_says)
+    sizes, wrong = [], []
+    send = link.send
+
+    def weigh(payload):
+        sizes.append(wire.decode_request(payload).rows)
+        return send(payload)
+
+    link.send = weigh
+    with Device(bundle, link=link, deadline_ms=20_000, coalesce_ms=20) as device:
+        ready = threading.Barrier(8)
+
+        def ask(seed):
+            ready.wait()
+            for e in np.random.default_rng(seed).choice([-1.0, 1.0], 20):
+                answer = device.answer(hard(e))
+                if answer.route != "cloud" or answer.class_index != (e > 0):
+                    wrong.append(answer)
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        counters = device.counters
+    assert not wrong
+    assert (counters["cloud"], sum(sizes)) == (160, 160)
+    assert counters["sent"] == len(sizes) < 80
+    assert max(sizes) > 1
+
+
+def test_one_id_the_smallest_time_one_outcome(bundle, tools):
+    clock, held = Clock(), []
+    link = tools.Link(lambda *a: held.append(a))
+    with Device(bundle, link=link, deadline_ms=1000, coalesce_ms=50, clock=clock) as device:
+        steps = []
+        for e in (-1.0, 1.0, -1.0):
+            steps.append(device.begin(hard(e)))
+            clock.now += 0.01
+        assert all(isinstance(step, Pending) for step in steps)
+        assert not held
+        clock.now = steps[0].wake_at
+        assert clock.now == pytest.approx(1000.05)
+        assert device.advance(steps[1]) is steps[1]  # whoever wakes first sends
+        (payload, receive) = held[0]
+        request = wire.decode_request(payload)
+        assert request.rows == 3
+        assert request.ttl_ms in (944, 945)  # the first row's, rounded down
+        tools.answers(payload, receive)
+        answers = [device.advance(step) for step in steps]
+        assert [a.label for a in answers] == ["no", "yes", "no"]
+        assert {a.cost for a in answers} == {17.5 + 0.25 + 0.5 + 0.001 * request_bytes(3)}
+        assert (device.counters["sent"], device.counters["answered"]) == (1, 1)
+    assert len(held) == 1
+
+
+def test_a_response_may_be_in_time_for_one_row_and_late_for_another(bundle, tools):
+    clock, held = Clock(), []
+    link = tools.Link(lambda *a: held.append(a))
+    with Device(bundle, link=link, deadline_ms=1000, coalesce_ms=100, clock=clock) as device:
+        first = device.begin(hard(-1.0))
+        clock.now += 0.08
+        second = device.begin(hard(1.0))
+        clock.now += 0.1
+        assert device.advance(first) is first
+        clock.now = 1000.0 + 0.995 + 0.01  # the first's deadline is past, the second's is not
+        tools.answers(*held[0])
+        late, timely = device.advance(first), device.advance(second)
+    assert (late.route, late.reason) == ("fallback", "timeout")
+    assert (timely.route, timely.label) == ("cloud", "yes")
+
+
+def test_each_row_ends_at_its_own_deadline_whatever_the_others_do(bundle, tools):
+    clock = Clock()
+    link = tools.Link(lambda *a: None)
+    with Device(bundle, link=link, deadline_ms=1000, coalesce_ms=100, clock=clock) as device:
+        ends = []
+        steps = [device.begin(HARD)]
+        clock.now += 0.05
+        steps.append(device.begin(HARD))
+        while any(isinstance(step, Pending) for step in steps):
+            pending = [step for step in steps if isinstance(step, Pending)]
+            clock.now = max(clock.now, min(step.wake_at for step in pending))
+            for k, step in enumerate(steps):
+                if isinstance(step, Pending):
+                    steps[k] = device.advance(step)
+                    if not isinstance(steps[k], Pending):
+                        ends.append(clock.now - 1000.0)
+        assert ends == pytest.approx([0.995, 1.045])
+        # Asked once more, with the same bytes, for both.
+        assert len(link.sent) == 2
+        assert link.sent[0] == link.sent[1]
+        assert device.counters["timeouts"] == 1
+        assert device.counters["fallback"] == 2
+
+
+def test_a_link_that_takes_nothing_settles_all_rows(bundle, tools):
+    clock, link = Clock(), tools.Link()
+    link.takes = False
+    with Device(bundle, link=link, coalesce_ms=10, clock=clock) as device:
+        steps = [device.begin(HARD), device.begin(HARD)]
+        clock.now += 0.02
+        answers = [device.advance(step) for step in steps]
+    assert [(a.route, a.reason) for a in answers] == [("fallback", "unsent")] * 2
+
+
+def test_many_rows_at_once(bundle, tools):
+    link = InProcessLink(tools.cloud_says)
+    rows = np.random.default_rng(0).normal(0, 0.4, (700, 6)).astype(np.float32)
+    rows[5, 0] = np.nan
+    with Device(bundle, link=link, deadline_ms=20_000, breaker=False) as device:
+        together = device.answer_many(rows)
+        counters = device.counters
+    assert isinstance(together[5], SensorError)
+    with Device(bundle, link=InProcessLink(tools.cloud_says), deadline_ms=20_000) as device:
+        for k, answer in enumerate(together):
+            if k != 5:
+                alone = device.answer(rows[k])
+                told = (answer.label, answer.route, answer.stage, answer.cost, answer.reason)
+                assert told == (alone.label, alone.route, alone.stage, alone.cost, alone.reason)
+                np.testing.assert_array_equal(answer.probabilities, alone.probabilities)
+    assert counters["cloud"] > 8 * counters["sent"] > 0
+    assert counters["errors"] == 1
+
+
+def test_many_rows_are_checked_before_any_is_begun(bundle, tools):
+    link = tools.Link()
+    with Device(bundle, link=link) as device:
+        for rows in ([[0.0] * 5], HARD, "text"):
+            with pytest.raises(InputError):
+                device.answer_many(rows)
+        assert device.answer_many(np.empty((0, 6))) == []
+        assert link.sent == []
+    for wait in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="coalesce_ms"):
+            Device(bundle, coalesce_ms=wait)
+
+
+def test_a_device_sends_halves_if_asked_to(bundle, tools):
+    link = tools.Link()
+    with Device(bundle, link=link, float16=True) as device:
+        assert device.answer(HARD).label == "no"
+        assert device.answer([0.1, 0, 0.1, 0, 1e6, 0]).label == "yes"
+    first, second = (wire.decode_request(payload).X for payload in link.sent)
+    assert (first.dtype, second.dtype) == (np.float16, np.float32)
+    assert first[0].tolist() == np.array([0.1, 0.1, -1.0], np.float16).tolist()
+    assert len(link.sent[1]) - len(link.sent[0]) == 6
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("wait", [0.0, 5.0, 60.0])
+@pytest.mark.parametrize("breaker", [False, True])
+def test_whatever_the_cloud_does_each_row_has_one_answer_by_its_deadline(
+    bundle, tools, seed, wait, breaker
+):
+    rng = np.random.default_rng(seed)
+    clock, flying = Clock(), []
+
+    def behave(payload, receive):
+        copies = rng.choice([0, 1, 1, 1, 2])  # lost, answered, answered twice
+        delays = rng.exponential(0.05, copies)
+        flying.extend((clock.now + d, rng.random(), payload, receive) for d in delays)
+
+    def deliver(payload, receive, luck):
+        request = wire.decode_request(payload)
+        if luck < 0.2:
+            code = "busy" if luck < 0.1 else "failed"
+            receive(wire.encode_response(wire.Response.refusal(request, code)))
+        else:
+            tools.answers(payload, receive)
+
+    ends = []
+    options = {"deadline_ms": 100, "coalesce_ms": wait, "breaker": breaker, "outstanding": 4}
+    with Device(
+        bundle, link=tools.Link(behave), clock=clock, observe=ends.append, **options
+    ) as device:
+        arrivals = list(1000.0 + np.cumsum(rng.exponential(0.01, 60)))
+        signs = rng.choice([-1.0, 1.0], 60)
+        steps, started = {}, {}
+        while arrivals or any(isinstance(s, Pending) for s in steps.values()):
+            pending = [s.wake_at for s in steps.values() if isinstance(s, Pending)]
+            due = [f[0] for f in flying]
+            clock.now = max(clock.now, min([*arrivals[:1], *pending, *due]))
+            if arrivals and arrivals[0] <= clock.now:
+                arrivals.pop(0)
+                k = len(steps)
+                started[k] = clock.now
+                steps[k] = device.begin(hard(signs[k]))
+            for flight in [f for f in flying if f[0] <= clock.now]:
+                flying.remove(flight)
+                deliver(flight[2], flight[3], flight[1])
+            for k, step in steps.items():
+                if isinstance(step, Pending):
+                    steps[k] = device.advance(step)
+                    assert clock.now <= started[k] + 0.095 + 1e-9
+        counters = device.counters
+    assert len(ends) == 60 == counters["cloud"] + counters["fallback"]
+    for k, answer in steps.items():
+        assert answer.class_index == (signs[k] > 0 if answer.route == "cloud" else 1)
+    settled = sum(counters[name] for name in ("answered", "refused", "timeouts", "unsent"))
+    assert settled == counters["sent"]
+
+
+def test_over_a_broker_rows_share_messages_too(bundle, broker, make_peer):
+    peer = make_peer()
+    link = MqttLink(broker.url, device="pi-1")
+    rows = [hard(e) for e in np.random.default_rng(0).choice([-1.0, 1.0], 100)]
+    with Device(bundle, link=link, deadline_ms=20_000, float16=True) as device:
+        link.connect(5)
+        answers = device.answer_many(rows)
+        counters = device.counters
+    assert [a.class_index for a in answers] == [int(row[4] > 0) for row in rows]
+    assert {a.route for a in answers} == {"cloud"}
+    assert counters["sent"] == 4
+    distinct = {r.id: r for r in peer.requests}
+    assert [r.rows for r in distinct.values()] == [32, 32, 32, 4]
+    assert {r.X.dtype for r in distinct.values()} == {np.dtype(np.float16)}

@@ -1,0 +1,121 @@
+"""What Prometheus scrapes is what the device did."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gatewise_edge.device import Device
+from gatewise_edge.edge_metrics import EdgeMetrics
+from gatewise_edge.endpoints import Endpoints
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link import InProcessLink
+from gatewise_edge.sensors import Sensors
+from gatewise_training.errors import InputError
+
+COMMAND = "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))"
+EASY, HARD = [1.0, 0, 0, 0, 0, 0], [0.1, 0, 0.1, 0, -1.0, 0]
+
+
+def samples(text: bytes | str) -> dict[tuple[str, ...], float]:
+    text = text.decode() if isinstance(text, bytes) else text
+    return {
+        (s.name, *sorted(s.labels.values())): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def fetch(url: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def test_metrics_tell_what_the_device_did(bundle, tools):
+    link = InProcessLink(tools.cloud_says)
+    with Device(bundle, link=link) as device:
+        metrics = EdgeMetrics(device, link=link)
+        for row in (EASY, EASY, HARD):
+            metrics.observe(device.answer(row))
+        with pytest.raises(SensorError) as caught:
+            device.answer([float("nan"), 0, 0, 0, 0, 0])
+        metrics.observe(caught.value)
+        link.close()
+        metrics.observe(device.answer(HARD))
+        found = samples(metrics.text())
+        counters = device.counters
+    assert found["gatewise_answers_total", "edge"] == 2
+    assert found["gatewise_answers_total", "cloud"] == 1
+    assert found["gatewise_answers_total", "fallback"] == 1
+    assert found["gatewise_fallbacks_total", "link-down"] == 1
+    assert found["gatewise_errors_total",] == 1
+    assert found["gatewise_offload_ratio",] == 0.25
+    assert found["gatewise_answer_latency_seconds_count",] == 4
+    assert found["gatewise_late_answers_total",] == 0
+    assert found["gatewise_feature_cost_total",] == 1.5 * 2 + 17.5 + 13.5
+    assert found["gatewise_device_total", "sent"] == counters["sent"] == 1
+    assert found["gatewise_device_total", "late"] == counters["late"] == 0
+    assert found["gatewise_device_total", "duplicates"] == 0
+    assert found["gatewise_bytes_total", "up"] == counters["bytes_up"] > 0
+    assert found["gatewise_model_info", "7", "small"] == 1
+    assert found["gatewise_link_ready",] == 0
+
+
+def test_sensors_and_late_answers(bundle):
+    sensors = Sensors({"a": lambda: 1.0, "b": lambda: 0.0, "c": lambda: 0.0})
+    with Device(bundle, sensors=sensors) as device:
+        metrics = EdgeMetrics(device, sensors=sensors)
+        answer = device.answer()
+        metrics.observe(answer)
+        device.deadline_ms = answer.latency_ms / 2
+        metrics.observe(answer)
+        found = samples(metrics.text())
+    assert found["gatewise_sensor_total", "a", "reads"] == 1
+    assert found["gatewise_sensor_total", "c", "reads"] == 0
+    assert found["gatewise_late_answers_total",] == 1
+
+
+def test_pages():
+    trouble: list[str] = []
+    with Endpoints(
+        0, metrics=lambda: b"x 1\n", trouble=lambda: trouble[0] if trouble else None
+    ) as pages:
+        url = f"http://127.0.0.1:{pages.port}"
+        assert fetch(url + "/healthz") == (200, "ok\n")
+        assert fetch(url + "/metrics?x=1") == (200, "x 1\n")
+        assert fetch(url + "/etc/passwd")[0] == 404
+        trouble.append("stuck")
+        assert fetch(url + "/healthz") == (503, "stuck\n")
+        with pytest.raises(InputError, match=f"port {pages.port} "):
+            Endpoints(pages.port, metrics=bytes, trouble=lambda: None)
+
+
+def test_a_running_process_shows_its_pages(bundle):
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "edge", str(bundle.path), "--metrics-port", "0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+        process.stdin.write("[1,0,0,0,0,0]\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["route"] == "edge"
+        assert samples(fetch(url)[1])["gatewise_answers_total", "edge"] == 1
+        assert fetch(url.replace("metrics", "healthz")) == (200, "ok\n")
+        process.communicate(timeout=60)
+    assert process.returncode == 0

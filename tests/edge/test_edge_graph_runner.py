@@ -1,0 +1,281 @@
+"""Graphs in numpy alone give onnxruntime's bits, and a device without onnxruntime decides alike."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.linear_model import LogisticRegression
+
+from gatewise_edge.device import Device
+from gatewise_edge.graph_runner import GraphRunner, flat_trees
+from gatewise_edge.stage_models import GraphModel, pick_walker
+from gatewise_edge.stages import StageRunner, self_test
+from gatewise_export import pack
+from gatewise_export.bundle import Bundle, set_operating_point
+from gatewise_export.errors import BundleError
+from gatewise_export.graph_rules import StageGraph, read_stage_graph
+from gatewise_export.onnx_graph import flat_graph
+from gatewise_training import StagedCascade
+from gatewise_training.errors import InputError
+from gatewise_training.kernel import KernelModel
+from gatewise_training.linear import LinearModel
+from gatewise_training.scored_model import ScoredModel
+
+F = np.float32
+
+
+def stage_graph(model) -> StageGraph:
+    return read_stage_graph(
+        flat_graph(model).SerializeToString(),
+        file="stage.onnx",
+        n_inputs=model.n_features,
+        n_outputs=model.n_outputs,
+    )
+
+
+def runner_of(model) -> GraphRunner:
+    return GraphRunner(stage_graph(model), "stage.onnx")
+
+
+def in_onnxruntime(model, x):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        flat_graph(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return session.run(None, {"x": x})[0]
+
+
+def assert_same_bits(model, x) -> None:
+    got, runner = in_onnxruntime(model, x), runner_of(model)
+    with np.errstate(all="ignore"):  # 3e38 squared
+        trained = model.margins(x)
+    for mine in (runner.run(x), np.concatenate([runner.run(x[i : i + 1]) for i in range(len(x))])):
+        assert mine.dtype == np.float32
+        assert mine.shape == got.shape == (len(x), model.n_outputs)
+        for expected in (got, trained):
+            nan = np.isnan(expected)
+            assert (np.isnan(mine) == nan).all()
+            same = np.ascontiguousarray(mine).view(np.uint32) == expected.view(np.uint32)
+            assert same[~nan].all()
+
+
+def linear(rng, n_features: int, n_outputs: int) -> LinearModel:
+    size = 10.0 ** rng.integers(-3, 4, (n_features, 1))
+    return LinearModel(
+        mean=rng.normal(size=n_features).astype(F),
+        scale=rng.exponential(size=n_features).astype(F),
+        weights=(rng.normal(size=(n_features, n_outputs)) * size).astype(F),
+        bias=rng.normal(size=n_outputs).astype(F),
+    )
+
+
+def kernel(rng, n_features: int, n_outputs: int) -> KernelModel:
+    plain, n = linear(rng, n_features, n_outputs), int(rng.integers(1, 30))
+    return KernelModel(
+        mean=plain.mean,
+        scale=plain.scale,
+        landmarks=rng.normal(size=(n, n_features)).astype(F),
+        rate=F(rng.exponential() / 64),
+        weights=rng.normal(size=(n, n_outputs)).astype(F),
+        bias=plain.bias,
+    )
+
+
+def rows(rng, n: int, n_features: int):
+    """Ordinary, missing, tiny, huge, offset by a million, and zeros of both signs."""
+    x = np.round(rng.normal(size=(n, n_features)), 1).astype(F)
+    strange = [np.nan, 1e-41, -1e-41, 1e6 + 0.1, 3e38, -0.0, 0.0]
+    return np.where(rng.random(x.shape) < 0.2, rng.choice(strange, x.shape), x).astype(F)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from([linear, kernel]))
+def test_lines_and_kernels_give_the_same_bits(seed, kind):
+    rng = np.random.default_rng(seed)
+    n_features = int(rng.integers(0, 12))
+    model = kind(rng, n_features, int(rng.integers(1, 6)))
+    assert_same_bits(model, rows(rng, int(rng.integers(1, 40)), n_features))
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), mixed=st.booleans())
+def test_trees_give_the_same_bits(seed, mixed, random_trees):
+    trees, x = random_trees(seed, mixed=mixed)
+    assert_same_bits(trees, x)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from([linear, "trees"]))
+def test_learned_stop_scores_give_the_same_bits(seed, kind, random_trees):
+    rng = np.random.default_rng(seed)
+    model, x = random_trees(seed) if kind == "trees" else (linear(rng, 3, 2), rows(rng, 9, 3))
+    stop = next(t for t in (random_trees(seed + i)[0] for i in range(1, 500)) if t.n_outputs == 1)
+    wide = model.n_features + model.n_outputs + 1
+    feature = np.where(stop.feature < 0, -1, stop.feature % wide).astype(np.int32)
+    stop = type(stop)(**(vars(stop) | {"feature": feature, "n_features": wide}))
+    # infinite margins of a line make a score of NaN, which neither runtime promises a place for
+    x = np.where(np.isfinite(x), x, 0).astype(F) if kind is linear else x
+    assert_same_bits(ScoredModel(model, stop), np.clip(x, -1e6, 1e6))
+
+
+@pytest.mark.parametrize("walker", ["auto", "python", "native"])
+def test_any_walker_walks_the_trees_of_a_graph(walker, random_trees):
+    trees, x = random_trees(5)
+    make = pick_walker(walker)
+    try:
+        make(flat_trees(stage_graph(trees).trees["margins"], trees.n_features, "s"))
+    except InputError as error:
+        pytest.skip(str(error))
+    runner = GraphRunner(stage_graph(trees), "s", make)
+    np.testing.assert_array_equal(runner.run(x), trees.margins(x))
+    np.testing.assert_array_equal(runner.run(x[:1]), trees.margins(x[:1]))
+
+
+def test_many_rows_go_in_parts():
+    rng = np.random.default_rng(0)
+    model = kernel(rng, 40, 3)
+    runner = runner_of(model)
+    runner._rows = 7
+    x = rows(rng, 50, 40)
+    np.testing.assert_array_equal(runner.run(x), runner_of(model).run(x))
+
+
+def test_trees_of_many_outputs_are_refused_before_their_table_is_made(random_trees):
+    trees, _ = random_trees(0)
+    (found,) = stage_graph(trees).trees.values()
+    entries = len(found.leaf)
+    wide = type(found)(
+        **(
+            vars(found)
+            | {
+                "base": np.zeros(1 << 24, F),
+                "target": np.arange(entries, dtype=np.int32),
+                "weight": np.ones(entries, F),
+            }
+        )
+    )
+    with pytest.raises(BundleError, match=r"s\.onnx is too large to be run without onnxruntime"):
+        flat_trees(wide, trees.n_features, "s.onnx")
+
+
+# -- whole devices -------------------------------------------------------------------------
+
+WITHOUT = """
+import json, sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "onnxruntime":
+            raise ImportError("no onnxruntime here")
+
+sys.meta_path.insert(0, Hidden())
+import numpy as np
+from gatewise_edge import Device, StageRunner, self_test
+from gatewise_edge.graph_runner import GraphRunner
+
+X = np.load(sys.argv[2])
+said = []
+with Device(sys.argv[1]) as device:
+    tested = self_test(device.bundle)
+    for x in X:
+        a = device.answer(x)
+        said.append([a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)])
+assert "onnxruntime" not in sys.modules
+runner = StageRunner(device.bundle)
+bits = [o.outputs.view(np.uint32).tolist() for o in runner.run_all(X)]
+print(json.dumps({"tested": tested, "said": said, "bits": bits}, default=str))
+"""
+
+
+def cascade(name: str) -> tuple[StagedCascade, np.ndarray]:
+    families, load = {
+        "lines": (("linear",), load_wine),
+        "kernels": (("svm",), load_wine),
+        "trees": (("boosting", "extra-trees"), load_breast_cancer),
+    }[name]
+    x, y = load(return_X_y=True)
+    x = x.astype(F) + F(1e6 if name == "trees" else 0)
+    f0 = LogisticRegression(max_iter=20)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        system = StagedCascade(f0.fit(x, y), n_stages=2, families=families, random_state=0)
+        system.fit(x[::2], y[::2], validation=(x[1::2], y[1::2]))
+    return system, np.ascontiguousarray(x[1::2])
+
+
+def with_most_exits(bundle: Bundle, x: np.ndarray) -> Bundle:
+    """Put the operating point in force at which instances part most."""
+
+    def exits(point: int) -> int:
+        runner = StageRunner(bundle.with_active(point))
+        return len(set(runner.exits(runner.run_all(x)).tolist()))
+
+    points = range(len(bundle.manifest.operating_points))
+    return set_operating_point(bundle.path, max(points, key=exits))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lines", "kernels", "trees"])
+def test_a_device_without_onnxruntime_answers_alike(name: str, tmp_path: Path) -> None:
+    system, x = cascade(name)
+    bundle = with_most_exits(pack(system, tmp_path / "bundle", sample=x[:20]), x)
+    np.save(tmp_path / "rows.npy", x)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(bundle.path), str(tmp_path / "rows.npy")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["tested"] == len(bundle.sample()["X"])
+    with Device(bundle) as device:
+        answers = [device.answer(row) for row in x]
+    said = [[a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)] for a in answers]
+    assert found["said"] == json.loads(json.dumps(said, default=str))
+    runner = StageRunner(bundle, runner="onnxruntime")
+    assert any(isinstance(m, GraphModel) for m in runner._models)
+    assert found["bits"] == [o.outputs.view(np.uint32).tolist() for o in runner.run_all(x)]
+    assert len({(a.stage, a.route) for a in answers}) > 1
+
+
+def test_both_runners_pass_the_self_test(bundle: Bundle) -> None:
+    for runner in ("auto", "onnxruntime", "numpy"):
+        assert self_test(bundle, StageRunner(bundle, runner=runner)) == 32
+
+
+def test_a_small_device_without_onnxruntime(bundle: Bundle, tools, tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", tools.sample_rows())
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT, str(bundle.path), str(tmp_path / "rows.npy")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    with Device(bundle) as device:
+        expected = [device.answer(x) for x in tools.sample_rows()]
+    said = json.loads(done.stdout)["said"]
+    assert [s[:3] for s in said] == [[a.label, a.stage, a.cost] for a in expected]
+
+
+def test_what_is_not_to_be_had_is_said(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(InputError, match=r"'onnxruntime' cannot be used: .*install onnxruntime"):
+        StageRunner(bundle, runner="onnxruntime")
+    assert all(isinstance(m, GraphRunner) for m in StageRunner(bundle)._models)
+    with pytest.raises(InputError, match="runner 'tpu'; choose one of auto, onnxruntime, numpy"):
+        StageRunner(bundle, runner="tpu")
+    with pytest.raises(InputError, match="walker 'fast'; choose one of auto, python, native"):
+        StageRunner(bundle, walker="fast")

@@ -1,0 +1,143 @@
+"""A bundle is taken over at once and whole; an observer hears how each instance ended."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import threading
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gatewise_edge import wire
+from gatewise_edge.answer import Answer
+from gatewise_edge.device import Device, Pending
+from gatewise_edge.errors import SelfTestError, SensorError
+from gatewise_edge.link import InProcessLink
+from gatewise_edge.sensors import Sensors
+from gatewise_export.bundle import Bundle
+from gatewise_export.manifest_specs import FileSpec
+from gatewise_training.errors import InputError
+
+EASY = [1.0, 0, 0, 0, 0, 0]
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+NAN = float("nan")
+
+
+def test_an_instance_under_way_ends_with_the_bundle_it_began_with(bundle, make_bundle, tools):
+    held = []
+    newer = make_bundle(version="8", classes=("cold", "hot"))
+    with Device(bundle, link=tools.Link(lambda *a: held.append(a))) as device:
+        before = device.begin(HARD)
+        device.adopt(newer)
+        after = device.begin(HARD)
+        assert isinstance(before, Pending)
+        assert isinstance(after, Pending)
+        versions = [wire.decode_request(payload).version for payload, _ in held]
+        assert versions == ["7", "8"]
+        for payload, receive in held:
+            tools.answers(payload, receive)
+        assert device.advance(before).label == "no"
+        assert device.advance(after).label == "cold"
+        assert device.bundle is newer
+
+
+def test_an_answer_of_another_version_does_not_count(bundle, make_bundle, tools):
+    held = []
+    with Device(bundle, link=tools.Link(lambda *a: held.append(a))) as device:
+        device.adopt(make_bundle(version="8"))
+        pending = device.begin(HARD)
+        payload, receive = held[0]
+        request = wire.decode_request(payload)
+        receive(wire.encode_response(tools.answer_to(request, version="7")))
+        assert device.counters["mismatched"] == 1
+        assert device.advance(pending) is pending
+        tools.answers(payload, receive)
+        assert device.advance(pending).route == "cloud"
+
+
+def miscomputing(bundle):
+    """Write other expectations into a bundle's sample, hash and all."""
+    sample = {name: np.array(array) for name, array in bundle.sample().items()}
+    sample["stage_0"] += np.float32(1)
+    stream = io.BytesIO()
+    np.savez(stream, **sample)
+    content = stream.getvalue()
+    entry = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+    manifest = replace(bundle.manifest, files=bundle.manifest.files | {"sample.npz": entry})
+    (bundle.path / "sample.npz").write_bytes(content)
+    (bundle.path / "manifest.json").write_text(manifest.to_json())
+    return Bundle.open(bundle.path)
+
+
+def test_a_bundle_that_fails_changes_nothing(bundle, make_bundle, tools):
+    newer = make_bundle(version="8")
+    broken = miscomputing(make_bundle("broken", version="9"))
+    other = make_bundle("named", version="9", classes=("no", "yes"))
+    sensors = Sensors({n: lambda: 1.0 for n in "abce"})
+    with Device(bundle, link=tools.Link(), sensors=sensors) as device:
+        device.adopt(newer)
+        with pytest.raises(SelfTestError, match="stage_0"):
+            device.adopt(broken)
+        assert device.bundle is newer
+        assert device.answer(EASY).label == "yes"
+        device.adopt(other)
+        assert device.bundle is other
+    with Device(bundle, link=tools.Link(), policy="cloud-only") as device:
+        with pytest.raises(InputError, match="no cloud model"):
+            device.adopt(make_bundle("local", cloud=False))
+        assert device.bundle is bundle
+
+
+def test_adopting_while_threads_ask_mixes_nothing(bundle, make_bundle, tools):
+    older, newer = bundle, make_bundle(version="8", classes=("cold", "hot"))
+    seen, wrong, stop = Counter(), [], threading.Event()
+
+    def cloud(X):
+        return tools.cloud_says(X)
+
+    with Device(older, link=InProcessLink(cloud), deadline_ms=20_000) as device:
+
+        def ask(seed):
+            rng = np.random.default_rng(seed)
+            while not stop.is_set():
+                e = rng.choice([-1.0, 1.0])
+                answer = device.answer([0.1, 0, 0.1, 0, e, 0])
+                if answer.route != "cloud" or answer.class_index != (e > 0):
+                    wrong.append(answer)
+                seen[answer.label] += 1
+
+        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for k in range(10):
+            device.adopt(newer if k % 2 == 0 else older)
+        tools.wait_for(lambda: seen.total() > 200, "some answers")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        counters = device.counters
+    assert not wrong
+    assert counters["cloud"] == seen.total() == counters["answered"]
+    assert counters["mismatched"] == counters["fallback"] == 0
+
+
+def test_every_end_is_observed_once(bundle, tools, caplog):
+    seen = []
+
+    def observe(end):
+        seen.append(end)
+        if isinstance(end, SensorError):
+            raise ValueError("a bug of the observer's")
+
+    with Device(bundle, link=InProcessLink(tools.cloud_says), observe=observe) as device:
+        answers = [device.answer(row) for row in (EASY, HARD)]
+        with pytest.raises(SensorError):
+            device.answer([NAN, 0, 0, 0, 0, 0])
+        answers += device.answer_many([HARD, EASY])
+    kinds = [type(end) for end in seen]
+    assert kinds == [Answer, Answer, SensorError, Answer, Answer]
+    assert set(map(id, seen)) - {id(seen[2])} == set(map(id, answers))
+    assert "observer failed" in caplog.text

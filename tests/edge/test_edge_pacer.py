@@ -1,0 +1,367 @@
+"""A budget is kept while the world drifts, over restarts, and never silently."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewise_edge.device import Device
+from gatewise_edge.link import InProcessLink
+from gatewise_edge.pacer import Budget, Pacer
+from gatewise_edge.pacer_state import PacerFile
+from gatewise_training.decision import ALWAYS_STOP
+from gatewise_training.errors import InputError
+
+LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
+
+EASY = [1.0, 0, 0, 0, 0, 0]
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+
+
+def attached(text: str, threshold: float | None = 0.0, **more):
+    pacer = Pacer.parse(text)
+    unit = {"local": 5.0, "offload": 9.0, "bytes": 200.0} | more
+    return pacer, pacer.attach("m/1/0", threshold=threshold, **unit)
+
+
+def goes_on(pace, score: float) -> bool:
+    threshold = pace.threshold()
+    return threshold is None or not np.float32(score) >= np.float32(threshold)
+
+
+def run(pace, scores, *, reaches=1.0, rng=None, gap=0.0, unit=1.0) -> np.ndarray:
+    """Decide instance by instance; which were sent on."""
+    rng = np.random.default_rng(0) if rng is None else rng
+    sent = []
+    for i, score in enumerate(scores):
+        at_gate = rng.random() < reaches
+        sent.append(at_gate and goes_on(pace, score))
+        pace.observe(score if at_gate else None, unit * sent[-1], i * gap)
+    return np.array(sent)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "metric", "hourly"),
+    [
+        ("offload_rate=0.1", "offload_rate", "offloads", False),
+        ("bytes = 120", "bytes", "bytes", False),
+        ("cost=5.5", "cost", "cost", False),
+        ("offloads_per_hour=100", "offloads_per_hour", "offloads", True),
+        ("bytes_per_hour=1e6", "bytes_per_hour", "bytes", True),
+        ("cost_per_hour=3", "cost_per_hour", "cost", True),
+    ],
+)
+def test_budgets_are_read(text, name, metric, hourly):
+    budget = Budget.parse(text)
+    assert (budget.name, budget.metric, budget.hourly) == (name, metric, hourly)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "0.1", "offload_rate", "offload_rate=", "offload_rate=x", "rate=0.1", "offload_rate=0",
+     "offload_rate=1", "bytes=-1", "bytes=inf", "cost=nan", "offload_rate=0.1=2"],
+)  # fmt: skip
+def test_budgets_that_are_none(text):
+    with pytest.raises(InputError, match="pacer"):
+        Pacer.parse(text)
+
+
+def test_begins_where_the_packed_threshold_is():
+    _, pace = attached("offload_rate=0.3", threshold=0.25)
+    rng = np.random.default_rng(0)
+    for score in rng.random(63):
+        pace.observe(float(score), float(score < 0.25), 0.0)
+        assert not pace.moved
+        assert pace.threshold() == 0.25
+    pace.observe(0.9, 0.0, 0.0)
+    assert pace.moved
+    assert pace.threshold() == pytest.approx(0.25, abs=0.08)
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.2, 0.6])
+@pytest.mark.parametrize("reaches", [1.0, 0.7])
+def test_a_rate_is_held_whatever_the_scores_do(rate, reaches):
+    rng = np.random.default_rng(1)
+    _, pace = attached(f"offload_rate={rate}")
+    scores = np.concatenate(
+        [rng.normal(0, 1, 5000), rng.normal(40, 9, 5000), rng.integers(0, 6, 5000)]
+    )
+    sent = run(pace, scores.tolist(), reaches=reaches, rng=rng)
+    assert sent.mean() == pytest.approx(rate, rel=0.05)
+    for part in np.split(sent, 3):
+        assert part.mean() == pytest.approx(rate, rel=0.15)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(0.02, 0.9), st.integers(0, 2**32 - 1), st.sampled_from(["walk", "jumps", "flat"]))
+def test_never_above_the_budget_for_long(rate, seed, kind):
+    """Underspending may be all that is possible; overspending is bounded for any sequence."""
+    rng = np.random.default_rng(seed)
+    scores = {
+        "walk": np.cumsum(rng.normal(0, 1, 4000)),
+        "jumps": rng.normal(0, 1, 4000) * 10.0 ** rng.integers(-3, 4, 4000),
+        "flat": np.ones(4000),
+    }[kind]
+    pacer, pace = attached(f"offload_rate={rate}", threshold=None)
+    sent = run(pace, scores.tolist(), rng=rng)
+    assert 0.0 <= pace.level <= 1.0
+    # 64 by the packed threshold, which sends everything; then the level moves by at least
+    # 0.1 * rate a step (0.02 where that is more), and swings no wider than from end to end.
+    step = min(0.1 * rate, 0.02)
+    assert sent.sum() <= rate * len(sent) + 64 + 2 / step
+    assert abs(pacer.debt) <= 10 / step * rate
+
+
+def test_an_hourly_budget_follows_the_clock_not_the_instances():
+    rng = np.random.default_rng(2)
+    _, pace = attached("offloads_per_hour=360")  # one in 10 s
+    scores = rng.random(12_000).tolist()
+    slow = run(pace, scores[:4000], gap=4.0)  # 900 an hour
+    assert slow[500:].mean() == pytest.approx(0.4, rel=0.1)
+    _, pace = attached("offloads_per_hour=360")
+    fast = run(pace, scores, gap=0.5)  # 7200 an hour
+    assert fast[2000:].mean() == pytest.approx(0.05, rel=0.1)
+
+
+def test_a_long_silence_does_not_save_up_for_a_flood():
+    _, pace = attached("offloads_per_hour=100")
+    rng = np.random.default_rng(3)
+    run(pace, rng.random(3000).tolist(), gap=3.6)
+    sent = []
+    for i in range(1000):
+        score = float(rng.random())
+        sent.append(goes_on(pace, score))
+        # A week later, all within ten minutes.
+        pace.observe(score, float(sent[-1]), 3000 * 3.6 + 7 * 86400 + 0.6 * i)
+    assert sum(sent) <= 100
+
+
+def test_bytes_and_costs_are_counted_in_offloads():
+    rng = np.random.default_rng(4)
+    scores = rng.random(10_000).tolist()
+    _, pace = attached("bytes=50")  # an offload has 200
+    assert run(pace, scores, unit=200.0)[1000:].mean() == pytest.approx(0.25, rel=0.05)
+    _, pace = attached("cost=6")  # 5 at the gate, 9 offloaded
+    spent = []
+    for score in scores:
+        sent = goes_on(pace, score)
+        spent.append(9.0 if sent else 5.0)
+        pace.observe(score, spent[-1], 0.0)
+    assert np.mean(spent) == pytest.approx(6.0, rel=0.01)
+    with pytest.raises(InputError, match="costs no more"):
+        attached("cost=6", local=9.0)
+
+
+def test_the_ends_are_never_and_always():
+    _, pace = attached("offload_rate=0.5")
+    run(pace, np.random.default_rng(5).random(100).tolist())
+    pace.level = 0.0
+    assert pace.threshold() == ALWAYS_STOP
+    pace.level = 1.0
+    assert pace.threshold() is None
+
+
+def test_what_could_not_be_sent_teaches_nothing():
+    pacer, pace = attached("offload_rate=0.1")
+    run(pace, np.random.default_rng(6).random(500).tolist())
+    before = (pace.level, pacer.debt)
+    for _ in range(1000):
+        pace.observe(0.001, None, 0.0)
+    assert (pace.level, pacer.debt) == before
+
+
+# -- over bundles and restarts -------------------------------------------------------------
+
+
+def test_state_is_kept_over_a_restart(tmp_path):
+    path = tmp_path / "pace.json"
+    pacer, pace = attached("offload_rate=0.2")
+    file = PacerFile(pacer, path)
+    rng = np.random.default_rng(7)
+    run(pace, rng.random(1000).tolist())
+    file.save()
+    again = Pacer.parse("offload_rate=0.2")
+    PacerFile(again, path)
+    unit = {"threshold": 0.0, "local": 5.0, "offload": 9.0, "bytes": 200.0}
+    resumed = again.attach("m/1/0", **unit)
+    assert resumed.moved
+    assert (resumed.threshold(), again.debt) == (pace.threshold(), pacer.debt)
+    # Another bundle has other scores; what is owed stays owed.
+    other = again.attach("m/2/0", **unit)
+    assert not other.moved
+    assert again.debt == pacer.debt
+    assert [p.name for p in tmp_path.iterdir()] == ["pace.json"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{",
+        "[]",
+        '"text"',
+        "{}",
+        '{"budget": "offload_rate", "amount": 0.3, "debt": 0}',
+        '{"budget": "offload_rate", "amount": 0.2}',
+        '{"budget": "offload_rate", "amount": 0.2, "debt": NaN}',
+        '{"budget": "offload_rate", "amount": 0.2, "debt": 0, "scores": 7}',
+        '{"budget": "offload_rate", "amount": 0.2, "debt": 0, "scores": ["x"]}',
+        '{"budget": "offload_rate", "amount": 0.2, "debt": 0, "level": null}',
+        "\xff\xfe",
+    ],
+)
+def test_a_file_that_is_no_state_is_not_used(tmp_path, content, caplog):
+    path = tmp_path / "pace.json"
+    path.write_bytes(content.encode("latin-1"))
+    pacer = Pacer.parse("offload_rate=0.2")
+    file = PacerFile(pacer, path)
+    assert "is not used" in caplog.text
+    assert pacer.debt == 0.0
+    file.save()
+    assert json.loads(path.read_text())["amount"] == 0.2
+
+
+def test_a_key_without_the_rest_is_no_state(tmp_path):
+    path = tmp_path / "pace.json"
+    path.write_text('{"budget": "offload_rate", "amount": 0.2, "debt": 1.0, "key": "m/1/0"}')
+    pacer = Pacer.parse("offload_rate=0.2")
+    PacerFile(pacer, path)
+    pace = pacer.attach("m/1/0", threshold=0.0, local=5.0, offload=9.0, bytes=200.0)
+    assert (pacer.debt, pace.moved) == (1.0, False)
+
+
+def test_a_file_that_cannot_be_written_is_logged_once(tmp_path, caplog):
+    pacer, _ = attached("offload_rate=0.2")
+    file = PacerFile(pacer, tmp_path / "nowhere" / "pace.json")
+    for _ in range(3):
+        file.save()
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_written_a_minute_after_the_last_time_and_in_the_background(tmp_path, tools):
+    path = tmp_path / "pace.json"
+    pacer, _ = attached("offload_rate=0.2")
+    file = PacerFile(pacer, path)
+    for now in (0.0, 30.0, 59.0):
+        file.save_now_and_then(now)
+    assert not path.exists()
+    file.save_now_and_then(60.0)
+    tools.wait_for(path.exists, "the state to be written")
+
+
+# -- in a device ---------------------------------------------------------------------------
+
+
+def test_a_device_paces_and_says_so(bundle, tools, tmp_path, caplog):
+    path = tmp_path / "pace.json"
+    rng = np.random.default_rng(8)
+    rows = rng.normal(0, 0.15, (3000, 6)).astype(np.float32)
+    settings = {"deadline_ms": 20_000, "pacer_state": path}
+
+    def device():
+        pacer = Pacer.parse("offload_rate=0.1")
+        return Device(bundle, link=InProcessLink(tools.cloud_says), pacer=pacer, **settings)
+
+    with Device(bundle, link=InProcessLink(tools.cloud_says), deadline_ms=20_000) as fixed:
+        plain = [fixed.answer(row) for row in rows[:500]]
+    assert not any(a.paced for a in plain)
+    with device() as paced:
+        answers = [paced.answer(row) for row in rows]
+        counters, gauges = paced.counters, paced.gauges
+    assert "offload_rate=0.1" in caplog.text
+    assert np.mean([a.route == "cloud" for a in plain]) > 0.3
+    assert np.mean([a.route == "cloud" for a in answers]) == pytest.approx(0.1, rel=0.1)
+    assert counters["paced"] == sum(a.paced for a in answers) > 2000
+    assert 0 < gauges["pacer_level"] < 1
+    # Only the gate moved: who stops before it stops as ever, and is no answer of the pacer's.
+    assert all(not a.paced for a in answers if a.stage == 0 and a.route == "edge")
+    with device() as again:
+        first = [again.answer(row) for row in rows[:300]]
+    assert any(a.paced for a in first[:20])
+    assert np.mean([a.route == "cloud" for a in first]) < 0.2
+
+
+def test_the_alarm_of_drift_is_not_hidden_by_the_pacer(bundle, tools):
+    pacer = Pacer.parse("offload_rate=0.2")
+    link = InProcessLink(tools.cloud_says)
+    rng = np.random.default_rng(9)
+    with Device(bundle, link=link, pacer=pacer, deadline_ms=20_000) as device:
+        for k in range(1500):
+            hard = k > 500 or k % 5 == 0
+            c = float(rng.uniform(0.0, 0.2)) if hard else 1.0
+            device.answer([0.1, 0, c, 0, 1.0, 0])
+        assert device.counters["drift_alarms"] == 1
+
+
+def test_a_guarantee_is_said_to_be_void(make_bundle, tools, caplog):
+    bundle = make_bundle()
+    point = bundle.manifest.active_point
+    promised = replace(point, guarantee={"loss": 0.01})
+    bundle = make_bundle("promised", operating_points=(promised,))
+    Device(bundle, link=tools.Link(), pacer=Pacer.parse("offload_rate=0.1")).close()
+    assert "guarantee no longer holds" in caplog.text
+
+
+def test_a_pacer_needs_something_to_pace(bundle, tools, tmp_path):
+    pacer = Pacer.parse("offload_rate=0.1")
+    for more in (
+        {},
+        {"link": tools.Link(), "policy": "edge-only"},
+        {"link": tools.Link(), "policy": "cloud-only"},
+    ):
+        with pytest.raises(InputError, match="pacer needs"):
+            Device(bundle, pacer=pacer, **more)
+    with pytest.raises(InputError, match="without a pacer"):
+        Device(bundle, pacer_state=tmp_path / "x")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not LETTERS.is_file(), reason="needs ../shared/data/letter.npz")
+def test_on_letters_the_rate_is_held_when_the_classes_shift(tmp_path):
+    """10,000 instances; half-way come only the six letters that the gate sends on most."""
+    from sklearn.ensemble import RandomForestClassifier
+
+    from gatewise_cloud.model import CloudModel
+    from gatewise_export import pack
+    from gatewise_training import StagedCascade
+
+    with np.load(LETTERS) as data:
+        X, y = data["X"].astype(np.float32), data["y"].astype(np.int64)
+    system = StagedCascade(
+        high_cost_model=RandomForestClassifier(60, random_state=0),
+        n_stages=2,
+        families=("linear",),
+        random_state=0,
+    ).fit(X[:3000], y[:3000])
+    chosen = system.at(offload_rate=0.4)
+    bundle = pack(chosen, tmp_path / "bundle", sample=X[:32])
+    target = bundle.manifest.active_point.offload_rate
+    # Which letters are hard is told by rows that do not come again.
+    offloads, letters = chosen.offload(X[3000:6000]), y[3000:6000]
+    shares = [offloads[letters == c].mean() for c in range(26)]
+    hard = np.argsort(shares)[-6:]
+    rng = np.random.default_rng(0)
+    rest = np.arange(6000, len(X))
+    order = np.concatenate([rng.choice(rest, 5000), rng.choice(rest[np.isin(y[rest], hard)], 5000)])
+    answer = CloudModel.from_bundle(bundle).answer
+
+    def rates(pacer):
+        device = Device(bundle, link=InProcessLink(answer), deadline_ms=60_000, pacer=pacer)
+        with device:
+            sent = np.array([device.answer(X[k]).route == "cloud" for k in order])
+            return sent[:5000].mean(), sent.mean(), device.counters["drift_alarms"]
+
+    before, overall, alarms = rates(None)
+    assert before == pytest.approx(target, rel=0.1)
+    assert overall > 1.2 * target
+    assert alarms == 1
+    before, overall, alarms = rates(Pacer(Budget("offload_rate", target)))
+    assert before == pytest.approx(target, rel=0.05)
+    assert overall == pytest.approx(target, rel=0.05)
+    assert alarms == 1

@@ -1,0 +1,186 @@
+"""What systemd is told, over a real socket, by the code and by a real process."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from gatewise_edge.watchdog import Heartbeat, Notifier
+
+UNIT = Path(__file__).parents[2] / "deploy" / "gatewise-edge.service"
+COMMAND = "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))"
+
+
+class Manager:
+    """The service manager's end."""
+
+    def __init__(self, path: str) -> None:
+        self.line = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.line.bind("\0" + path[1:] if path[0] == "@" else path)
+        self.line.settimeout(60)
+        self.environment = {"NOTIFY_SOCKET": path}
+
+    def hears(self) -> list[str]:
+        return self.line.recv(4096).decode().splitlines()
+
+    def hears_until(self, what: str) -> list[list[str]]:
+        heard = [self.hears()]
+        while what not in heard[-1]:
+            heard.append(self.hears())
+        return heard
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request, tmp_path):
+    name = f"@gatewise-test-{os.getpid()}-{tmp_path.name}"
+    path = name if request.param == "abstract" else str(tmp_path / "notify")
+    if request.param == "abstract" and sys.platform != "linux":
+        pytest.skip("abstract sockets are Linux's")
+    manager = Manager(path)
+    yield manager
+    manager.line.close()
+
+
+def test_what_is_said(manager):
+    notifier = Notifier(manager.environment)
+    assert (notifier.enabled, notifier.watchdog) == (True, None)
+    assert notifier.ready("model\nsmall")
+    assert manager.hears() == ["READY=1", "STATUS=model small"]
+    notifier.status("3 edge")
+    assert manager.hears() == ["STATUS=3 edge"]
+    notifier.alive()
+    assert manager.hears() == ["WATCHDOG=1"]
+    notifier.stopping()
+    assert manager.hears() == ["STOPPING=1"]
+
+
+def test_without_a_manager_nothing_happens(tmp_path):
+    assert not Notifier({}).ready()
+    gone = Notifier({"NOTIFY_SOCKET": str(tmp_path / "none"), "WATCHDOG_USEC": "1000"})
+    assert gone.enabled
+    assert not gone.ready()
+
+
+@pytest.mark.parametrize(
+    ("more", "seconds"),
+    [
+        ({"WATCHDOG_USEC": "2000000"}, 2.0),
+        ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": str(os.getpid())}, 2.0),
+        ({"WATCHDOG_USEC": "2000000", "WATCHDOG_PID": "1"}, None),
+        ({"WATCHDOG_USEC": "0"}, None),
+        ({"WATCHDOG_USEC": "soon"}, None),
+    ],
+)
+def test_who_must_give_signs_of_life(more, seconds):
+    assert Notifier({"NOTIFY_SOCKET": "/run/n", **more}).watchdog == seconds
+
+
+def test_signs_of_life_end_with_the_life(manager):
+    now = [0.0]
+    notifier = Notifier(manager.environment | {"WATCHDOG_USEC": "100000"})
+    beat = Heartbeat(notifier, patience=1.0, status=lambda: "well", clock=lambda: now[0])
+    with beat:
+        assert manager.hears() == ["WATCHDOG=1", "STATUS=well"]
+        now[0] = 1000.0
+        assert beat.alive  # it waits for an instance, as long as that takes
+        beat.begin(0)
+        assert beat.alive
+        now[0] = 1001.5
+        assert not beat.alive
+        beat.begin(1)  # another one goes well
+        beat.end(1)
+        assert not beat.alive
+        manager.line.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            for _ in iter(manager.hears, None):
+                pass
+        beat.end(0)
+        manager.line.settimeout(60)
+        assert "WATCHDOG=1" in manager.hears()
+    assert not any(t.name == "gatewise-watchdog" for t in threading.enumerate())
+
+
+def test_a_real_process_says_when_it_is_ready_alive_and_going(bundle, manager):
+    environment = os.environ | manager.environment | {"WATCHDOG_USEC": "200000"}
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "edge", str(bundle.path)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        heard = manager.hears_until("READY=1")
+        assert not any("STOPPING=1" in h for h in heard)
+        process.stdin.write(b"[1,0,0,0,0,0]\n")
+        process.stdin.flush()
+        assert b'"edge"' in process.stdout.readline()
+        while (
+            "STATUS=1 edge, 0 cloud, 0 fallback, 0 errors"
+            not in manager.hears_until("WATCHDOG=1")[-1]
+        ):
+            pass
+        process.send_signal(signal.SIGTERM)
+        manager.hears_until("STOPPING=1")
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+# -- the unit ------------------------------------------------------------------------------
+
+
+def unit() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(UNIT.read_text())
+    return parser
+
+
+def test_the_unit_is_hardened_and_watched():
+    service = unit()["Service"]
+    assert service["Type"] == "notify"
+    assert service["NotifyAccess"] == "main"
+    assert service["Restart"] == "always"
+    assert float(service["WatchdogSec"]) > 5
+    for name in ("DynamicUser", "NoNewPrivileges", "PrivateTmp", "MemoryDenyWriteExecute"):
+        assert name in service, name
+    assert service["ProtectSystem"] == "strict"
+    assert service["CapabilityBoundingSet"] == ""
+    assert "MemoryMax" in service
+    assert " edge " in service["ExecStart"]
+
+
+def test_the_units_command_has_only_options_that_exist(capsys):
+    from gatewise_sim.cli import main
+
+    assert main(["edge", "--help"]) == 0
+    help_ = capsys.readouterr().out
+    words = unit()["Service"]["ExecStart"].replace("\\\n", " ").split()
+    options = [word.split("=")[0] for word in words if word.startswith("--")]
+    assert options
+    assert all(option in help_ for option in options)
+
+
+def test_systemd_accepts_the_unit(tmp_path):
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed (apt install systemd)")
+    # The program is not installed where the unit expects it; all else must hold.
+    text = UNIT.read_text().replace("/opt/gatewise/bin/gatewise", sys.executable)
+    copy = tmp_path / UNIT.name
+    copy.write_text(text)
+    done = subprocess.run(
+        [analyze, "verify", "--man=no", str(copy)], capture_output=True, text=True
+    )
+    assert UNIT.name not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr
