@@ -1,14 +1,15 @@
 """Which request runs when, with whom: a bounded queue, expiry, duplicates, batches. Pure.
 
-A batch holds requests of one model only, the oldest request first, and never waits for
-company: it takes what is queued, up to `max_batch` instances. The clock is an argument, so a
-simulator runs this very code in virtual time. Not thread-safe: its owner holds a lock.
+A batch holds requests of one model only, the oldest request first. It takes what is queued, up
+to a number of instances that may differ from model to model, and waits for company only where it
+is told that this pays. The clock is an argument, so a simulator runs this very code in virtual
+time. Not thread-safe: its owner holds a lock.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch", "Batcher", "ModelKey", "Offer", "Taken", "Ticket", "Verdict"]
+__all__ = ["Batch", "Batcher", "ModelKey", "Offer", "Plan", "Taken", "Ticket", "Verdict"]
 
 ModelKey = tuple[str, str]
 """Name and version of a model."""
@@ -107,6 +108,15 @@ class Batch:
             start = stop
 
 
+class Plan(NamedTuple):
+    """How requests of a model are put together."""
+
+    max_batch: int
+    """Instances in one run at most. A request with more instances runs alone."""
+    wait: float = 0.0
+    """Seconds that a request waits for company, at most, while a run is not full."""
+
+
 class Taken(NamedTuple):
     """Outcome of :meth:`Batcher.take`."""
 
@@ -123,6 +133,8 @@ class Batcher:
         Requests queued at most; a further one is told that the worker is busy.
     max_batch : int, default 16
         Instances in one run at most. A request with more instances runs alone.
+    plan : callable, optional
+        Gives the :class:`Plan` of a model, in place of `max_batch` and no waiting.
     memory : int, default 4096
         Answers remembered at most.
     memory_bytes : int, default 16 MiB
@@ -141,12 +153,13 @@ class Batcher:
         *,
         capacity: int = 1024,
         max_batch: int = 16,
+        plan: Callable[[ModelKey], Plan] | None = None,
         memory: int = 4096,
         memory_bytes: int = 16 << 20,
         memory_seconds: float = 60.0,
     ) -> None:
         self.capacity = capacity
-        self.max_batch = max_batch
+        self.plan = plan if plan is not None else lambda model: Plan(max_batch)
         self.memory = memory
         self.memory_bytes = memory_bytes
         self.memory_seconds = memory_seconds
@@ -154,6 +167,8 @@ class Batcher:
         self._arrivals = 0
         self._queued = 0
         self._open: set[tuple[str, bytes, bytes]] = set()
+        self._pending: Counter[ModelKey] = Counter()
+        self._rows: Counter[ModelKey] = Counter()  # instances queued
         self._answers: OrderedDict[tuple[str, bytes, bytes], tuple[float, bytes]] = OrderedDict()
         self._answer_bytes = 0
 
@@ -184,10 +199,29 @@ class Batcher:
         if self._queued >= self.capacity:
             return Offer(Verdict.BUSY)
         self._open.add(ticket.key)
+        self._pending[ticket.model] += 1
+        self._rows[ticket.model] += len(ticket.rows)
         self._queues.setdefault(ticket.model, deque()).append((self._arrivals, ticket))
         self._arrivals += 1
         self._queued += 1
         return Offer(Verdict.QUEUED)
+
+    def pending(self, model: ModelKey) -> int:
+        """Requests for a model that are queued, or taken and not finished."""
+        return self._pending[model]
+
+    def pause(self, now: float) -> float:
+        """Seconds until a batch should be taken, if nothing else is queued before; 0: now.
+
+        More than 0 only if every model with queued requests waits for company.
+        """
+        pause = float("inf") if self._queues else 0.0
+        for model, queue in self._queues.items():
+            plan, oldest = self.plan(model), queue[0][1]
+            if plan.wait <= 0 or self._rows[model] >= plan.max_batch:
+                return 0.0
+            pause = min(pause, oldest.arrived + plan.wait - now, oldest.expires - now)
+        return max(0.0, pause)
 
     def take(self, now: float) -> Taken:
         """Take the next batch: the model whose request waits longest, and what fits with it.
@@ -201,11 +235,11 @@ class Batcher:
             return Taken(None, expired)
         model = min(self._queues, key=lambda m: self._queues[m][0][0])
         tickets: list[Ticket] = []
-        rows = 0
+        rows, max_batch = 0, self.plan(model).max_batch
         while model in self._queues:
             ticket = self._queues[model][0][1]
             rows += len(ticket.rows)
-            if tickets and rows > self.max_batch:
+            if tickets and rows > max_batch:
                 break
             tickets.append(ticket)
             self._pop(model)
@@ -216,26 +250,34 @@ class Batcher:
         """Drop what expired from the front of a model's queue."""
         while model in self._queues and self._queues[model][0][1].expires <= now:
             expired.append(self._queues[model][0][1])
-            self._open.discard(expired[-1].key)
+            self._close(expired[-1])
             self._pop(model)
 
     def _pop(self, model: ModelKey) -> None:
         queue = self._queues[model]
-        queue.popleft()
+        _, ticket = queue.popleft()
         self._queued -= 1
+        self._rows[model] -= len(ticket.rows)
         if not queue:
-            del self._queues[model]
+            del self._queues[model], self._rows[model]
+
+    def _close(self, ticket: Ticket) -> None:
+        if ticket.key in self._open:
+            self._open.discard(ticket.key)
+            self._pending[ticket.model] -= 1
+            if not self._pending[ticket.model]:
+                del self._pending[ticket.model]
 
     def finish(self, ticket: Ticket, answer: bytes, now: float) -> None:
         """Remember the answer of a request that was taken."""
-        self._open.discard(ticket.key)
+        self._close(ticket)
         self._answers[ticket.key] = (now, answer)
         self._answer_bytes += len(answer)
         self._trim(now)
 
     def forget(self, ticket: Ticket) -> None:
         """Let go of a request that was taken and could not be answered: it may come again."""
-        self._open.discard(ticket.key)
+        self._close(ticket)
 
     def _trim(self, now: float) -> None:
         """Forget the oldest answers until number, bytes and age are within bounds."""

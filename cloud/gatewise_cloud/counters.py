@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from typing import Any, Final
 
-__all__ = ["COUNTS", "LABELLED_COUNTS", "Counters"]
+__all__ = ["COUNTS", "HISTOGRAMS", "LABELLED_COUNTS", "MOST_LABELS", "Counters"]
 
 COUNTS: Final[dict[str, str]] = {
     "received": "messages that came on a request topic",
@@ -19,11 +20,28 @@ COUNTS: Final[dict[str, str]] = {
     "abandoned": "requests still queued when the time to drain was over",
     "queue_us": "microseconds that answered requests waited for their run, summed",
     "model_us": "microseconds that models ran, summed",
+    "forwarded": "requests that a gateway sent on to the cloud above it",
 }
 LABELLED_COUNTS: Final[dict[str, str]] = {
     "errors": "requests answered with an error, by its code",
     "dead": "messages put on the dead-letter topic, by reason",
+    "stood_in": "requests that the last stage here answered since the cloud above did not, by why",
+    "model_instances": "instances answered, by model and version",
+    "watched": "bundles of the watched folder, by what became of them",
 }
+HISTOGRAMS: Final[dict[str, tuple[str, tuple[float, ...]]]] = {
+    "latency_seconds": (
+        "from a request's arrival at the worker to its answer",
+        (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0),
+    ),
+    "batch_instances": (
+        "instances in one run of a model",
+        (1, 2, 4, 8, 16, 32, 64, 128, 256, 1024, 4096),
+    ),
+}
+
+MOST_LABELS: Final = 100
+"""Different labels of one name; whatever comes beyond them is counted as ``other``."""
 
 
 class Counters:
@@ -42,6 +60,8 @@ class Counters:
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(COUNTS, 0)
         self._labelled: dict[str, dict[str, int]] = {name: {} for name in LABELLED_COUNTS}
+        self._bins = {name: [0] * (len(at) + 1) for name, (_, at) in HISTOGRAMS.items()}
+        self._sums = dict.fromkeys(HISTOGRAMS, 0.0)
 
     def add(self, name: str, by: int = 1, *, label: str | None = None) -> None:
         """Count; `label` for the names of :data:`LABELLED_COUNTS` only."""
@@ -50,9 +70,52 @@ class Counters:
                 self._counts[name] += by
             else:
                 counts = self._labelled[name]
+                if label not in counts and len(counts) >= MOST_LABELS:
+                    label = "other"
                 counts[label] = counts.get(label, 0) + by
+
+    def answer(self, model: str, instances: int, *, queued: float, latency: float) -> None:
+        """Count a request that was answered; times in seconds. Once, since it is done so often."""
+        place = bisect_left(HISTOGRAMS["latency_seconds"][1], latency)
+        with self._lock:
+            self._counts["answered"] += 1
+            self._counts["instances"] += instances
+            self._counts["queue_us"] += int(1e6 * queued)
+            by_model = self._labelled["model_instances"]
+            if model not in by_model and len(by_model) >= MOST_LABELS:
+                model = "other"
+            by_model[model] = by_model.get(model, 0) + instances
+            self._bins["latency_seconds"][place] += 1
+            self._sums["latency_seconds"] += latency
+
+    def ran(self, instances: int, seconds: float) -> None:
+        """Count a run of a model."""
+        place = bisect_left(HISTOGRAMS["batch_instances"][1], instances)
+        with self._lock:
+            self._counts["batches"] += 1
+            self._counts["model_us"] += int(1e6 * seconds)
+            self._bins["batch_instances"][place] += 1
+            self._sums["batch_instances"] += instances
 
     def snapshot(self) -> dict[str, Any]:
         """All counts at one instant, fit for JSON."""
         with self._lock:
             return {**self._counts, **{name: dict(c) for name, c in self._labelled.items()}}
+
+    def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
+        """Each histogram as its cumulative counts and its sum.
+
+        Returns
+        -------
+        dict of str to (list of (float, int), float)
+            Upper bound and number of values up to it, the last one infinite; the sum of all.
+        """
+        out: dict[str, tuple[list[tuple[float, int]], float]] = {}
+        with self._lock:
+            for name, (_, bounds) in HISTOGRAMS.items():
+                total, rising = 0, []
+                for bound, count in zip((*bounds, float("inf")), self._bins[name], strict=True):
+                    total += count
+                    rising.append((float(bound), total))
+                out[name] = rising, self._sums[name]
+        return out

@@ -5,6 +5,7 @@
     GatewiseError
     ├── BrokerError    a broker that cannot be started   (.host, .port)
     ├── ModelError     a bundle that cannot be served    (.model)
+    │   └── BackendBusy   not now: its server is away or overloaded
     └── RefusedRows    instances a model does not take   (.reason)
 
 A broker that runs but cannot be reached is a :class:`gatewise_edge.errors.LinkError`, a bundle
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from gatewise_training.errors import GatewiseError
 
-__all__ = ["BrokerError", "ModelError", "RefusedRows"]
+__all__ = ["BackendBusy", "BrokerError", "ModelError", "RefusedRows"]
 
 
 class BrokerError(GatewiseError):
@@ -46,6 +47,10 @@ class ModelError(GatewiseError):
     def __init__(self, model: str, message: str) -> None:
         super().__init__(message)
         self.model = model
+
+
+class BackendBusy(ModelError):  # noqa: N818  it may be asked again
+    """A model whose server cannot be reached or is overloaded: later, or elsewhere, it may do."""
 
 
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import select
+import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -44,10 +46,13 @@ class Session:
         self._endpoint = endpoint
         self._receive = receive
         self._filter = ""
+        self._reader = 0  # paho's thread
+        self._poll = select.poll()
         # Guards what is below. Never held around a call of paho's, which takes locks of its
         # own and calls back while it holds some.
         self._changed = threading.Condition()
         self._subscribed = False
+        self._granted = False  # for the connection that stands
         self._unsubscribed = False
         self._refusal: str | None = None
         self._unacked = 0
@@ -65,9 +70,28 @@ class Session:
         return self._client.is_connected()
 
     @property
+    def subscribed(self) -> bool:
+        """Whether the connection stands and the broker has granted the subscription on it."""
+        return self._granted and self._client.is_connected()
+
+    @property
     def connects(self) -> int:
         """Connections so far."""
         return self._connects
+
+    def more(self) -> bool:
+        """Whether more has come in than was read so far."""
+        sock = self._client.socket()
+        if sock is None:
+            return False
+        if isinstance(sock, ssl.SSLSocket) and sock.pending():
+            return True
+        # Not select(), which takes no descriptor above 1023.
+        self._poll.register(sock, select.POLLIN)
+        try:
+            return bool(self._poll.poll(0))
+        finally:
+            self._poll.unregister(sock)
 
     def open(self, topic_filter: str) -> None:
         """Connect and subscribe; returns once the broker granted the subscription.
@@ -102,6 +126,9 @@ class Session:
         if self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_QUEUE_SIZE:
             self._on_publish()
             return False
+        if threading.get_ident() == self._reader:
+            # Else it would wait until paho's thread, which is this one, has been to select().
+            self._client.loop_write()
         return True
 
     def unsubscribe(self) -> None:
@@ -123,10 +150,12 @@ class Session:
     def _on_connect(
         self, client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
+        self._reader = threading.get_ident()
         # paho would send again what the last connection left: nobody waits for it any more.
         client.drop_out_messages()
         with self._changed:
             self._unacked = 0
+            self._granted = False
             if reason.is_failure:
                 self._refusal = str(reason)
                 self._changed.notify_all()
@@ -142,12 +171,13 @@ class Session:
             if reasons[0].is_failure:
                 self._refusal = f"the subscription {self._filter} is not allowed"
             else:
-                self._subscribed = True
+                self._subscribed = self._granted = True
             self._changed.notify_all()
 
     def _on_unsubscribe(self, *_: Any) -> None:
         with self._changed:
             self._unsubscribed = True
+            self._granted = False
             self._changed.notify_all()
 
     def _on_publish(self, *_: Any) -> None:

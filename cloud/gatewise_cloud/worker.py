@@ -1,17 +1,16 @@
 """A worker: takes requests from the broker, answers them with the bundles' models.
 
-Two threads share the work. paho's network thread reads each message, checks it and queues
-it, or answers at once what needs no model: a full queue, an unknown model, a bad message, a
-request that was answered before. The serving thread takes what is queued, runs the model and
-publishes the answers. So a slow model never stops the reading, and a full queue says so
-immediately, while the broker would drop silently.
+paho's network thread reads each message, checks it and queues it, or answers at once what needs
+no model (:mod:`gatewise_cloud.intake`): a full queue, an unknown model, a bad message, a request
+that was answered before. A serving thread takes what is queued, runs the model and publishes the
+answers (:mod:`gatewise_cloud.serving`). So a slow model never stops the reading, and a full queue
+says so immediately, while the broker would drop silently.
 
 Requests in flight to a worker that is killed are lost; the device asks again.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 import threading
@@ -21,22 +20,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import paho.mqtt.client as paho
-
 from gatewise_cloud._signals import until_interrupted
-from gatewise_cloud.batcher import Batch, Batcher, ModelKey, Ticket, Verdict
+from gatewise_cloud.batcher import Batcher, Ticket
+from gatewise_cloud.batching import Pace
 from gatewise_cloud.client import shared_subscriptions_work
 from gatewise_cloud.counters import Counters
-from gatewise_cloud.errors import ModelError, RefusedRows
-from gatewise_cloud.model import CloudModel
+from gatewise_cloud.gateway import Upward
+from gatewise_cloud.intake import Intake
+from gatewise_cloud.loading import Loader, WorkerTier, listed
+from gatewise_cloud.model import TierAnswer
+from gatewise_cloud.models import Models
+from gatewise_cloud.replies import Replies
+from gatewise_cloud.serving import Server
 from gatewise_cloud.session import Session
+from gatewise_cloud.watch import Watch
 from gatewise_edge import wire
-from gatewise_edge.errors import WireError
-from gatewise_edge.mqtt import Endpoint
+from gatewise_edge.mqtt import Endpoint, MqttLink
 from gatewise_training.errors import GatewiseError, InputError
 
 if TYPE_CHECKING:
+    from gatewise_cloud.backends import Backend
+    from gatewise_edge.link import Link
     from gatewise_export.bundle import Bundle
+    from gatewise_export.manifest import Manifest
 
 __all__ = ["Worker"]
 
@@ -54,6 +60,11 @@ class Worker:
         model may be served at a time.
     broker_url : str
         ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``.
+    tier : {"cloud", "gateway"}, default "cloud"
+        A cloud worker runs the bundles' cloud stages, if any, and their high-cost model; a
+        gateway's runs their gateway stages and sends up what none of those stops.
+    uplink : str or Link, optional
+        For a gateway: the URL of the broker above, or the link to it.
     pool : str, default "gw"
         Workers of one pool divide the requests among themselves.
     shared : bool, default True
@@ -64,10 +75,22 @@ class Worker:
         MQTT client id; by default a random one.
     queue : int, default 1024
         Requests queued at most; a further one is answered ``busy`` at once.
-    max_batch : int, default 16
-        Instances in one run at most.
+    max_batch : int or "auto", default "auto"
+        Instances in one run at most; "auto": measured for each model at the start.
+    wait_ms : float, default 0
+        How long a request may wait for company, where that was measured to pay.
     threads : int, default 1
         Threads within one run.
+    parallel : int, default 1
+        Batches that run at a time; more pay where a `backend` runs the model elsewhere.
+    backend : callable, optional
+        Makes a model's backend, given its manifest: see :func:`gatewise_cloud.oip.backend_at`.
+    watch : str or Path, optional
+        A folder whose bundles are served in addition, see :class:`gatewise_cloud.watch.Watch`.
+    watch_seconds : float, default 2
+        Between two looks into it.
+    public_key : str, Path or bytes, optional
+        Only bundles signed by its owner are served.
     drain_seconds : float, default 10
         How long :meth:`stop` lets the queued requests be answered.
     ca_file, cert_file, key_file : str or Path, optional
@@ -75,7 +98,7 @@ class Worker:
 
     Attributes
     ----------
-    models : dict of (str, str) to CloudModel
+    models : Models
         By name and version.
     subscription : str
         The topic filter in use.
@@ -87,7 +110,8 @@ class Worker:
     BundleError, ModelError, SelfTestError
         If a bundle cannot be read or served.
     InputError
-        If there is no bundle, two have the same name and version, or the URL is none.
+        If there is no bundle, two have the same name and version, a setting is out of range, or
+        the URL is none.
 
     Examples
     --------
@@ -100,35 +124,50 @@ class Worker:
         bundles: Bundle | str | Path | Iterable[Bundle | str | Path],
         broker_url: str,
         *,
+        tier: WorkerTier = "cloud",
+        uplink: str | Link | None = None,
         pool: str = "gw",
         shared: bool = True,
         client_id: str | None = None,
         queue: int = 1024,
-        max_batch: int = 16,
+        max_batch: int | Literal["auto"] = "auto",
+        wait_ms: float = 0.0,
         threads: int = 1,
+        parallel: int = 1,
+        backend: Callable[[Manifest], Backend] | None = None,
+        watch: str | Path | None = None,
+        watch_seconds: float = 2.0,
+        public_key: str | Path | bytes | None = None,
         drain_seconds: float = 10.0,
         ca_file: str | Path | None = None,
         cert_file: str | Path | None = None,
         key_file: str | Path | None = None,
     ) -> None:
-        if queue < 1 or max_batch < 1 or threads < 1:
-            raise InputError("queue, max_batch and threads must be at least 1")
+        least = min(queue, threads, parallel, 1 if max_batch == "auto" else max_batch)
+        if least < 1:
+            raise InputError("queue, max_batch, threads and parallel must be at least 1")
+        if (tier == "gateway") != (uplink is not None):
+            raise InputError("tier gateway and uplink, the URL of the broker above, go together")
         self._endpoint = Endpoint(
             broker_url, ca_file=ca_file, cert_file=cert_file, key_file=key_file
         )
         self.url = self._endpoint.url
         self._drain_seconds = drain_seconds
         self.subscription = wire.shared(pool) if shared else wire.REQUESTS
-        self.models = _load(bundles, threads)
 
         self._counters = Counters()
-        self._batcher = Batcher(capacity=queue, max_batch=max_batch)
-        self._work = threading.Condition()  # guards the batcher and _end
-        self._end: Literal["", "drain", "now"] = ""
-        self._stopping = threading.Event()
-        self._life = threading.RLock()
-        self._started = False
-        self._server = threading.Thread(target=self._serve, name="gatewise-worker", daemon=True)
+        self._pace = Pace(max_batch, wait_ms=wait_ms)
+        self.models = Models()
+        loader = Loader(
+            models=self.models,
+            pace=self._pace,
+            tier=tier,
+            threads=threads,
+            public_key=public_key,
+            backend=backend,
+        )
+        for bundle in listed(bundles, may_be_none=watch is not None):
+            loader.load(bundle)
         self._session = Session(
             self._endpoint,
             client_id or f"gw-worker-{secrets.token_hex(6)}",
@@ -136,6 +175,40 @@ class Worker:
             # However short the queue, every request may be told that it is full.
             max_unacked=min(queue + 1024, _MOST_UNACKED),
         )
+        replies = Replies(self._session, self._counters)
+        self._upward: Upward | None = None
+        self._server = Server(
+            self.models,
+            Batcher(capacity=queue, plan=self._pace.plan),
+            replies,
+            self._counters,
+            self._pace,
+            threads=parallel,
+            forward=self._forward if tier == "gateway" else None,
+            more=self._session.more,
+        )
+        self._intake = Intake(self._server, replies, self._counters)
+        if uplink is not None:
+            link = MqttLink(uplink, max_inflight=queue) if isinstance(uplink, str) else uplink
+            self._upward = Upward(link, self._server, self._counters, limit=queue)
+        self._watch = (
+            None
+            if watch is None
+            else Watch(
+                Path(watch), loader, self._server.pending, self._counters, seconds=watch_seconds
+            )
+        )
+        self._stopping = threading.Event()
+        self._life = threading.RLock()
+        self._started = False
+        self._ended = False
+
+    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
+        self._intake.receive(topic, payload, retained)
+
+    def _forward(self, ticket: Ticket, answer: TierAnswer) -> None:
+        assert self._upward is not None
+        self._upward(ticket, answer)
 
     # -- life ------------------------------------------------------------------------------
 
@@ -155,6 +228,10 @@ class Worker:
             self._started = True
             self._server.start()
             try:
+                if self._watch is not None:
+                    self._watch.start()
+                if self._upward is not None:
+                    self._upward.start()
                 self._session.open(self.subscription)
             except BaseException:
                 self.stop()
@@ -177,21 +254,19 @@ class Worker:
         """
         self._stopping.set()
         with self._life:
-            if not self._started or self._end:
+            if not self._started or self._ended:
                 return
+            self._ended = True
+            until = time.monotonic() + self._drain_seconds
             # First, so that a shared subscription hands new requests to the other workers.
             self._session.unsubscribe()
-            self._finish("drain")
-            self._server.join(self._drain_seconds)
-            self._finish("now")
-            with self._work:
-                self._counters.add("abandoned", len(self._batcher))
+            self._server.finish(self._drain_seconds)
+            if self._upward is not None:
+                self._upward.finish(until - time.monotonic())
+            if self._watch is not None:
+                self._watch.stop()
             self._session.close()
-
-    def _finish(self, end: Literal["drain", "now"]) -> None:
-        with self._work:
-            self._end = end
-            self._work.notify()
+            self.models.close()
 
     def run(self, ready: Callable[[Worker], None] | None = None) -> None:
         """Serve until SIGTERM, Ctrl-C or :meth:`stop`, then drain. For the main thread.
@@ -228,172 +303,44 @@ class Worker:
     ) -> None:
         self.stop()
 
+    # -- state -----------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> str | None:
+        """Why this worker does not serve now; None if it does."""
+        if self._stopping.is_set():
+            return "it is ending"
+        if not self._session.connected:
+            return f"it is not connected to {self.url}"
+        if not self._session.subscribed:
+            return f"{self.url} has not granted its subscription"
+        if not self._server.alive:
+            return "a serving thread has ended"
+        if not self.models:
+            return "it has no model yet"
+        troubles = [model.trouble for model in self.models.values()]
+        return next((t for t in troubles if t is not None), None) if all(troubles) else None
+
     @property
     def counters(self) -> dict[str, Any]:
         """A snapshot of the counts and the state, fit for JSON.
 
-        The names of :data:`gatewise_cloud.counters.COUNTS`; ``errors`` by code and ``dead``
-        by reason; ``queued``, ``connected``, ``subscription``, ``models``.
+        The names of :data:`gatewise_cloud.counters.COUNTS`, and by label those of
+        :data:`gatewise_cloud.counters.LABELLED_COUNTS`; ``queued``, ``connected``,
+        ``subscription``, ``models``, ``batching`` by model, and of a gateway ``uplink``.
         """
-        with self._work:
-            queued = len(self._batcher)
-        return {
+        counts = {
             **self._counters.snapshot(),
-            "queued": queued,
+            "queued": self._server.queued,
             "connects": self._session.connects,
             "connected": self._session.connected,
             "subscription": self.subscription,
             "models": [{"name": name, "version": version} for name, version in self.models],
+            "batching": {" ".join(key): self._pace.told(key) for key in self.models},
         }
+        return counts if self._upward is None else counts | {"uplink": self._upward.ready}
 
-    # -- the network thread ----------------------------------------------------------------
-
-    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
-        # Some brokers send retained messages of topics that this client never asked for.
-        if not paho.topic_matches_sub(wire.REQUESTS, topic):
-            return
-        now = time.monotonic()
-        self._counters.add("received")
-        try:
-            device = wire.device_of(topic)
-        except WireError as error:
-            self._bury(error.reason, payload)
-            return
-        if retained:
-            # Kept by the broker for whoever comes: nobody waits for its answer any more.
-            self._bury("retained", payload)
-            return
-        try:
-            request = wire.decode_request(payload, allow_missing=True)
-        except WireError as error:
-            if error.id is None:
-                self._bury(error.reason, payload)
-            else:
-                self._refuse(device, error.id, ("", ""), wire.BAD_REQUEST, str(error))
-            return
-        ticket = Ticket(
-            device=device,
-            id=request.id,
-            digest=hashlib.blake2b(payload, digest_size=16).digest(),
-            model=(request.model, request.version),
-            rows=request.X.astype("float32", copy=False),
-            arrived=now,
-            expires=now + request.ttl_ms / 1000.0,
-        )
-        self._admit(ticket)
-
-    def _admit(self, ticket: Ticket) -> None:
-        """Queue a request, or answer at once what needs no model."""
-        model = self.models.get(ticket.model)
-        if model is None:
-            detail = f"this worker does not serve {' '.join(ticket.model)}"
-            self._refuse(ticket.device, ticket.id, ticket.model, wire.NO_MODEL, detail)
-            return
-        try:
-            model.check(ticket.rows)
-        except RefusedRows as error:
-            self._refuse(ticket.device, ticket.id, ticket.model, wire.BAD_REQUEST, str(error))
-            return
-        with self._work:
-            verdict, answer = self._batcher.offer(ticket, ticket.arrived)
-            if verdict is Verdict.QUEUED:
-                self._work.notify()
-        if verdict is Verdict.BUSY:
-            self._refuse(ticket.device, ticket.id, ticket.model, wire.BUSY, "the queue is full")
-        elif verdict is Verdict.DUPLICATE:
-            self._counters.add("duplicates")
-        elif answer is not None:
-            self._counters.add("repeated")
-            self._publish(wire.response_topic(ticket.device), answer)
-
-    def _refuse(self, device: str, id: bytes, model: ModelKey, code: str, detail: str) -> None:  # noqa: A002
-        name, version = model
-        refusal = wire.Response(id=id, model=name, version=version, error=code, detail=detail)
-        self._counters.add("errors", label=code)
-        self._publish(wire.response_topic(device), wire.encode_response(refusal))
-
-    def _bury(self, reason: str, payload: bytes) -> None:
-        self._counters.add("dead", label=reason)
-        self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
-
-    def _publish(self, topic: str, payload: bytes) -> None:
-        if not self._session.publish(topic, payload):
-            self._counters.add("unsent")
-
-    # -- the serving thread ----------------------------------------------------------------
-
-    def _serve(self) -> None:
-        while True:
-            with self._work:
-                self._work.wait_for(lambda: len(self._batcher) or self._end)
-                if self._end == "now" or not len(self._batcher):
-                    return
-                batch, expired = self._batcher.take(time.monotonic())
-            self._counters.add("expired", len(expired))
-            if batch is not None:
-                try:
-                    self._run(batch)
-                except Exception as error:  # the serving thread must outlive every batch
-                    _LOG.exception("a batch of %s %s could not be answered", *batch.model)
-                    self._fail(batch, f"{type(error).__name__} in the worker")
-
-    def _run(self, batch: Batch) -> None:
-        started = time.monotonic()
-        try:
-            answer = self.models[batch.model].answer(batch.rows)
-        except ModelError as error:
-            if len(batch.tickets) == 1:
-                self._fail(batch, str(error))
-            else:
-                # One request's instances must not spoil the others'.
-                for ticket in batch.tickets:
-                    self._run(Batch(batch.model, (ticket,)))
-            return
-        finished = time.monotonic()
-        self._counters.add("batches")
-        self._counters.add("model_us", int(1e6 * (finished - started)))
-        name, version = batch.model
-        for ticket, labels, probabilities in batch.split(answer.labels, answer.probabilities):
-            try:
-                response = wire.Response(
-                    id=ticket.id,
-                    model=name,
-                    version=version,
-                    labels=labels,
-                    probabilities=probabilities,
-                    worker_us=int(1e6 * (finished - ticket.arrived)),
-                )
-                payload = wire.encode_response(response)
-            except WireError as error:  # a probability that is not finite, too many classes
-                self._fail(Batch(batch.model, (ticket,)), str(error))
-                continue
-            with self._work:
-                self._batcher.finish(ticket, payload, finished)
-            self._counters.add("answered")
-            self._counters.add("instances", len(labels))
-            self._counters.add("queue_us", int(1e6 * (started - ticket.arrived)))
-            self._publish(wire.response_topic(ticket.device), payload)
-
-    def _fail(self, batch: Batch, detail: str) -> None:
-        for ticket in batch.tickets:
-            with self._work:
-                self._batcher.forget(ticket)
-            self._refuse(ticket.device, ticket.id, ticket.model, wire.FAILED, detail)
-
-
-def _load(
-    bundles: Bundle | str | Path | Iterable[Bundle | str | Path], threads: int
-) -> dict[ModelKey, CloudModel]:
-    from gatewise_export.bundle import Bundle
-
-    if isinstance(bundles, str | Path | Bundle):
-        bundles = [bundles]
-    models: dict[ModelKey, CloudModel] = {}
-    for bundle in bundles:
-        model = CloudModel.from_bundle(bundle, threads=threads)
-        if model.key in models:
-            raise InputError(f"two bundles are both called {model}: give one a version of its own")
-        models[model.key] = model
-    if not models:
-        raise InputError("a worker needs at least one bundle")
-    return models
+    @property
+    def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
+        """See :meth:`gatewise_cloud.counters.Counters.histograms`."""
+        return self._counters.histograms()

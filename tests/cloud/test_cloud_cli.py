@@ -17,6 +17,8 @@ def test_a_worker_drains_when_told_to_end(command, slow_bundle, tiny, mosquitto,
         "models": ["slow 1"],
         "broker": mosquitto.url,
         "subscription": "$share/gw/gw/v1/+/req",
+        "batching": {"slow 1": {"max_batch": 1, "wait_ms": 0.0, "run_us": {}}},
+        "metrics_port": None,
     }
     one = caller(mosquitto)
     asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(6)]
@@ -31,8 +33,10 @@ def test_a_worker_drains_when_told_to_end(command, slow_bundle, tiny, mosquitto,
 
 
 def test_words_for_people(command, bundle, tiny, mosquitto, caller):
-    worker = command("cloud", bundle, "--broker", mosquitto.url, "--plain-subscription")
-    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}"
+    worker = command(
+        "cloud", bundle, "--broker", mosquitto.url, "--plain-subscription", "--max-batch", 8
+    )
+    assert worker.line() == f"ready: model tiny 1 on {mosquitto.url}, batches of 8"
     one = caller(mosquitto)
     one.ask(tiny.rows(2))
     one.response()
@@ -46,7 +50,7 @@ def test_words_for_people(command, bundle, tiny, mosquitto, caller):
 
 def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, tiny, embedded, caller):
     worker = command("cloud", bundle, "--broker", embedded.url)
-    assert worker.line() == f"ready: model tiny 1 on {embedded.url}"
+    assert worker.line().startswith(f"ready: model tiny 1 on {embedded.url}, batches of ")
     one = caller(embedded)
     one.ask(tiny.rows(1))
     assert one.response().error is None

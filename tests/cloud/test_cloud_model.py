@@ -62,7 +62,6 @@ def test_a_bundle_that_computes_otherwise_is_not_served(tiny, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "graph", "message"),
     [
-        ("margins", b"not a graph", "does not load"),
         ("classifier", np.s_[:, :], "must have 2 output"),
         ("margins", np.s_[:3, :], "does not load"),
         ("margins", np.s_[:, :2], "probabilities for 8 instances"),
@@ -76,6 +75,12 @@ def test_a_graph_that_does_not_fit_is_not_served(tiny, tmp_path, kind, graph, me
         CloudModel.from_bundle(path)
     assert caught.value.model == "tiny 1"
     assert "\n" not in str(caught.value)
+
+
+def test_what_is_no_graph_is_refused_before_any_runtime_reads_it(tiny, tmp_path):
+    path = tiny.write(tmp_path / "b", graph=b"not a graph")
+    with pytest.raises(BundleError, match=r"cloud\.onnx"):
+        CloudModel.from_bundle(path)
 
 
 def test_a_damaged_bundle_is_not_served(tiny, tmp_path):

@@ -287,7 +287,7 @@ def test_what_no_one_foresaw_is_answered_too(bundle, tiny, mosquitto, caller, mo
     with Worker(bundle, mosquitto.url) as worker:
         one = caller(mosquitto)
         with monkeypatch.context() as patch:
-            patch.setattr(CloudModel, "answer", lambda *_: 1 / 0)
+            patch.setattr(CloudModel, "run", lambda *_: 1 / 0)
             asked = one.ask(tiny.rows(1))
             answer = one.response()
             assert (answer.id, answer.error) == (asked.id, "failed")

@@ -1,0 +1,55 @@
+"""The benchmark of the worker: what it says of figures, and that its sender loses nothing."""
+
+import json
+
+import pytest
+from benchmarks.bench_cloud import TARGETS, document, main, markdown
+from benchmarks.cloud_load import connected, payloads
+from sklearn.datasets import load_digits
+
+from gatewise_cloud.broker import MosquittoBroker
+
+SPREAD = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "n": 9}
+RATE = {"median": 10, "low": 9, "high": 11, "n": 3}
+FIGURES = {
+    "max_batch": 16,
+    "echo_us": SPREAD,
+    "round_trip_us": SPREAD,
+    "round_trip_svm_us": SPREAD,
+    "half_load": {"messages_per_second": 5.0, **SPREAD},
+    "onnxruntime_per_second": RATE,
+    "worker_per_second": RATE,
+    "worker_single_per_second": RATE,
+    "by_workers": {"1": RATE, "2": RATE},
+    "round_trip_over_echo": 2.6,
+    "share_of_onnxruntime": 0.6,
+    "p99_over_p50": 4.0,
+}
+
+
+def test_targets_are_judged_each_its_way():
+    found = document(FIGURES, quick=True)
+    assert found["holds"] == {
+        "round_trip_over_echo": False,
+        "share_of_onnxruntime": True,
+        "p99_over_p50": True,
+    }
+    assert json.loads(json.dumps(found)) == found
+    page = markdown(found)
+    assert page.count("| missed |") == 1
+    assert all(text in page for text, _, _ in TARGETS.values())
+
+
+def test_echoes_come_back_one_at_a_time():
+    X = load_digits(return_X_y=True)[0].astype("float32")
+    with MosquittoBroker() as broker, connected(broker.port) as asker:
+        assert len(asker.echoes(payloads(X, 1, 1, model="m")[0], 20)) == 20
+
+
+@pytest.mark.slow
+def test_a_quick_look_writes_its_page(tmp_path):
+    assert main(["--quick", "--out", str(tmp_path)]) == 0
+    figures = json.loads((tmp_path / "cloud.json").read_text())["figures"]
+    assert figures["round_trip_us"]["n"] == figures["echo_us"]["n"]
+    assert figures["by_workers"].keys() == {"1", "2"}
+    assert (tmp_path / "cloud.md").read_text().startswith("# A cloud worker")

@@ -1,0 +1,68 @@
+"""The page of the edge benchmark says what was measured, and only that."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from benchmarks import bench_edge, edge_process
+
+ABOUT = {
+    "stages": 1, "kinds": ["graph"], "file_bytes": 4268, "flat_bytes": 4268,
+    "first_stage_features": 16, "first_stage_stops": 1.0, "offload_rate": 0.0,
+    "accuracy": 0.9, "mean_cost": 16.0,
+}  # fmt: skip
+PROCESSES = {
+    "nothing": {"seconds": 0.03, "cpu": 0.03, "rss_mb": 9.0, "peak_mb": 9.0},
+    "import": {"seconds": 0.7, "cpu": 0.7, "rss_mb": 60.0, "peak_mb": 61.0},
+    "serve letters-64kb": {"seconds": 0.4, "cpu": 0.4, "rss_mb": 70.0, "peak_mb": 72.0},
+}
+RUNS = {
+    "noop": [8.0, 10.0, 100.0],
+    "trees-50 decide": [12.0, 15.0, 150.0],
+    "trees-50 c99": [1.5, 2.0, 30.0],
+}
+
+
+def made() -> dict:
+    models = {"trees-50": SimpleNamespace(title="50 trees", about=ABOUT)}
+    skipped = {"trees-50 native": "no C compiler"}
+    return bench_edge.document(RUNS, models, PROCESSES, skipped, quick=True, calls=7)
+
+
+def test_ratios_are_taken_round_by_round():
+    found = made()
+    assert found["items"]["trees-50 decide"]["us"] == 15.0
+    assert found["items"]["trees-50 decide"]["noops"] == 1.5
+    figures = {t["what"]: t["figure"] for t in found["targets"]}
+    assert figures["`trees-50 decide` / `noop`"] == 1.5
+    assert figures["us of `trees-50 c99`"] == 2.0
+    assert set(found["versions"]) >= {"python", "onnxruntime", "numpy"}
+    json.dumps(found)
+
+
+def test_the_page_says_met_missed_and_left_out():
+    page = bench_edge.markdown(made())
+    assert "| `trees-50 decide` / `noop` | 1.5 | 2 | met |" in page
+    assert "| seconds until everything is imported | 0.7 | 0.6 | missed |" in page
+    assert "Left out: `trees-50 native`: no C compiler" in page
+    assert "A quick look, not a result." in page
+
+
+def test_items_are_timed_in_turn():
+    order = []
+    runs = bench_edge.timed(
+        {name: lambda name=name: order.append(name) for name in "ab"}, rounds=2, calls=3
+    )
+    assert order == (["a"] * 3 + ["b"] * 3) * 3  # one round to warm up
+    assert [len(us) for us in runs.values()] == [2, 2]
+    assert all(us > 0 for name in "ab" for us in runs[name])
+
+
+@pytest.mark.parametrize("mode", ["nothing", "import"])
+def test_a_fresh_process_tells_time_and_memory(mode):
+    found = edge_process.measure(mode, [])
+    assert 0 < found["seconds"] < 300
+    assert 0 < found["cpu"] < 300
+    assert 0 <= found["rss"] <= found["peak"]

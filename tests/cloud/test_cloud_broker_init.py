@@ -1,0 +1,151 @@
+"""`gatewise broker init`: files, modes, lifetimes, and what a second call keeps."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import ssl
+import stat
+
+import pytest
+from cryptography import x509
+
+from gatewise_cloud.authority import read_certificate
+from gatewise_cloud.broker_init import init_broker
+from gatewise_training.errors import InputError
+
+DAY = datetime.timedelta(days=1)
+
+
+def contents(folder):
+    return {
+        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*.*") if p.is_file()
+    }
+
+
+def test_a_folder_that_holds_all_that_is_needed(tmp_path):
+    made = init_broker(tmp_path / "b", hosts=["broker.example", "192.0.2.1"], devices=["pi-1"])
+    assert (made.devices, made.workers, made.operators) == (["pi-1"], ["worker-1"], ["operator"])
+    folder = made.folder
+    for key in folder.rglob("*.key"):
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600, key
+    assert stat.S_IMODE((folder / "data").stat().st_mode) == 0o700
+    server = read_certificate(folder / "server.crt")
+    names = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["broker.example"]
+    assert [str(a) for a in names.get_values_for_type(x509.IPAddress)] == ["192.0.2.1"]
+    authority = read_certificate(folder / "ca.crt")
+    for path in (folder / "server.crt", *(folder / "clients").glob("*.crt")):
+        certificate = read_certificate(path)
+        certificate.verify_directly_issued_by(authority)
+        assert certificate.not_valid_after_utc <= authority.not_valid_after_utc
+        life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
+        assert 300 * DAY < life < 1000 * DAY
+        # OpenSSL takes each pair.
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path, path.with_suffix(".key"))
+    config = (folder / "mosquitto.conf").read_text().splitlines()
+    assert {
+        "per_listener_settings true",
+        "require_certificate true",
+        "use_identity_as_username true",
+        "allow_anonymous false",
+        "set_tcp_nodelay true",
+        "persistence true",
+        "autosave_interval 1",
+        "message_size_limit 131072",
+        f"acl_file {folder.resolve()}/acl",
+    } <= set(config)
+
+
+def test_a_second_call_adds_and_keeps_the_rest(tmp_path):
+    folder = tmp_path / "b"
+    init_broker(folder, hosts=["broker.example"], devices=["pi-1"], port=8884)
+    before = contents(folder)
+    made = init_broker(folder, devices=["pi-2"], workers=["w-2"])
+    assert [path.name for path in made.made] == ["pi-2.crt", "w-2.crt"]
+    assert (made.devices, made.workers) == (["pi-1", "pi-2"], ["worker-1", "w-2"])
+    assert made.port == 8884
+    after = contents(folder)
+    changed = {name for name, content in before.items() if after[name] != content}
+    assert changed == {"roster.json"}
+    assert "user w-2" in (folder / "acl").read_text()
+
+
+def test_the_server_gets_a_new_certificate_when_it_is_due(tmp_path):
+    folder = tmp_path / "b"
+    init_broker(folder, hosts=["one.example"])
+    names = [p.name for p in init_broker(folder, hosts=["one.example", "two.example"]).made]
+    assert names == ["server.crt"]
+    assert init_broker(folder).made == []
+    later = datetime.datetime.now(datetime.UTC) + 380 * DAY
+    names = [p.name for p in init_broker(folder, clock=lambda: later).made]
+    assert names == ["server.crt"]
+
+
+def test_revoked_clients_are_on_the_list(tmp_path):
+    folder = tmp_path / "b"
+    init_broker(folder, hosts=["one.example"], devices=["pi-1", "pi-2"])
+    serial = read_certificate(folder / "clients" / "pi-1.crt").serial_number
+    made = init_broker(folder, revoke=["pi-1"])
+    assert made.devices == ["pi-2"]
+    assert not list((folder / "clients").glob("pi-1.*"))
+    listed = x509.load_pem_x509_crl((folder / "ca.crl").read_bytes())
+    assert [entry.serial_number for entry in listed] == [serial]
+    # It may come back, with another certificate.
+    assert [p.name for p in init_broker(folder, devices=["pi-1"]).made] == ["pi-1.crt"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"hosts": []}, "--host"),
+        ({"hosts": ["mqtts://x"]}, "without mqtts"),
+        ({"devices": ["a/b"]}, "a/b"),
+        ({"devices": ["+"]}, "control character"),
+        ({"devices": ["model"]}, "reserved"),
+        ({"devices": ["../x"]}, "control character"),
+        ({"devices": [".hidden"]}, "begins with"),
+        ({"devices": ["w\nuser boss"]}, "control character"),
+        ({"devices": ["x"], "workers": ["x"]}, "among the devices and the workers"),
+        ({"revoke": ["nobody"]}, "not on the roster"),
+        ({"run_as": "nobody-of-that-name"}, "no such user"),
+    ],
+)
+def test_what_it_refuses(tmp_path, settings, word):
+    with pytest.raises(InputError, match=word):
+        init_broker(tmp_path / "b", **({"hosts": ["one.example"]} | settings))
+
+
+def test_half_an_authority(tmp_path):
+    init_broker(tmp_path, hosts=["one.example"])
+    (tmp_path / "ca.key").unlink()
+    with pytest.raises(InputError, match="without its other half"):
+        init_broker(tmp_path)
+
+
+def test_the_command(command, tmp_path):
+    folder = tmp_path / "b"
+    arguments = ("broker", "init", folder, "--host", "127.0.0.1", "--devices", "pi-1,pi-2")
+    status, out, err = command(*arguments, "--json").finish()
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert document["devices"] == ["pi-1", "pi-2"]
+    assert len(document["made"]) == 5
+    status, out, _ = command(*arguments).finish()
+    assert status == 0
+    assert f"mosquitto -c {folder / 'mosquitto.conf'}" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("init",), "needs a folder"),
+        (("run", "--devices", "pi-1"), "--devices is for `gatewise broker init"),
+        (("begin",), "begin"),
+    ],
+)
+def test_the_command_on_bad_input(command, arguments, word):
+    status, out, err = command("broker", *arguments).finish()
+    assert (status, out) == (2, "")
+    assert word in err
+    assert err.count("\n") == 1

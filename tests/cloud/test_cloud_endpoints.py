@@ -1,0 +1,109 @@
+"""What operators ask for: /metrics and /healthz of a worker on a real broker."""
+
+import http.client
+import socket
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gatewise_cloud import MosquittoBroker, Worker
+from gatewise_cloud.counters import COUNTS, MOST_LABELS, Counters
+from gatewise_cloud.endpoints import Endpoints, worker_endpoints
+from gatewise_cloud.metrics import merged, text_of
+from gatewise_training.errors import InputError
+
+
+def page(port, path, method="GET"):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def samples(text):
+    return {
+        (s.name.removeprefix("gatewise_worker_"), *sorted(s.labels.items())): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def test_metrics_tell_what_the_worker_counted(bundle, tiny, mosquitto, caller):
+    with Worker(bundle, mosquitto.url) as worker, worker_endpoints(worker, 0) as pages:
+        one = caller(mosquitto)
+        for n in (1, 3, 3):
+            one.ask(tiny.rows(n))
+            one.response()
+        one.ask(tiny.rows(1), model="other")
+        one.response()
+        one.send(b"noise")
+        one.message()
+        status, text = page(pages.port, "/metrics")
+    assert status == 200
+    got = samples(text)
+    assert got["received_total",] == 5
+    assert got["answered_total",] == 3
+    assert got["instances_total",] == 7
+    assert got["errors_total", ("code", "no-model")] == 1
+    assert got["dead_total", ("reason", "cbor")] == 1
+    assert got["model_instances_total", ("model", "tiny"), ("version", "1")] == 7
+    assert got["model_info", ("model", "tiny"), ("version", "1")] == 1
+    assert got["max_batch", ("model", "tiny"), ("version", "1")] in (1, 2, 4, 8, 16, 32)
+    assert got["latency_seconds_count",] == 3
+    assert got["latency_seconds_bucket", ("le", "+Inf")] == 3
+    assert got["batch_instances_bucket", ("le", "1")] == 1
+    assert got["batch_instances_bucket", ("le", "4")] == 3
+    assert got["batch_instances_sum",] == 7
+    assert (got["queue_depth",], got["connected",], got["serving",]) == (0, 1, 1)
+    names = {name for name, *_ in got}
+    assert {f"{n}_total" for n in COUNTS if not n.endswith("_us")} <= names
+    assert all(f"gatewise_worker_{n}" in text for n in names)
+
+
+def test_health_follows_the_connection(bundle, wait_until):
+    broker = MosquittoBroker()
+    with broker:
+        worker = Worker(bundle, broker.url)
+        with worker_endpoints(worker, 0) as pages:
+            status, why = page(pages.port, "/healthz")
+            assert (status, why) == (503, f"it is not connected to {broker.url}\n")
+            worker.start()
+            assert page(pages.port, "/healthz") == (200, "ok\n")
+            assert page(pages.port, "/healthz", "HEAD") == (200, "")
+            broker.__exit__(None, None, None)
+            wait_until(lambda: page(pages.port, "/healthz")[0] == 503)
+            assert "not connected" in page(pages.port, "/healthz")[1]
+            worker.stop()
+            assert page(pages.port, "/healthz") == (503, "it is ending\n")
+            assert page(pages.port, "/else")[0] == 404
+
+
+def test_labels_are_bounded():
+    counters = Counters()
+    for i in range(3 * MOST_LABELS):
+        counters.add("model_instances", label=f"model {i}")
+    counts = counters.snapshot()["model_instances"]
+    assert len(counts) == MOST_LABELS + 1
+    assert counts["other"] == 2 * MOST_LABELS
+
+
+def test_metrics_of_several_workers_are_told_apart(bundle, tiny, mosquitto, caller):
+    with Worker(bundle, mosquitto.url) as first, Worker(bundle, mosquitto.url) as second:
+        one = caller(mosquitto)
+        for _ in range(4):
+            one.ask(tiny.rows(1))
+            one.response()
+        texts = {"0": text_of(first).decode(), "1": text_of(second).decode()}
+    got = samples(merged(texts).decode())
+    shares = [got["answered_total", ("worker", w)] for w in "01"]
+    assert sum(shares) == 4
+    assert got["batch_instances_bucket", ("le", "+Inf"), ("worker", "0")] == shares[0]
+
+
+def test_a_port_in_use_is_said():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"metrics-port {port} on 127.0.0.1 cannot be used"):
+            Endpoints(port, metrics=bytes, trouble=lambda: None)

@@ -1,0 +1,244 @@
+"""Three tiers: what device, gateway and cloud answer together is what the system answers alone."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.ensemble import ExtraTreesClassifier
+
+from gatewise_cloud import CloudModel, ModelError, MosquittoBroker, Worker
+from gatewise_cloud.gateway import GatewayModel
+from gatewise_edge import Device, MqttLink
+from gatewise_export import Bundle, pack
+from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
+from gatewise_training.errors import InputError
+
+K = 8
+ROWS = 120
+
+
+@pytest.fixture(scope="module")
+def data():
+    X, y = make_classification(
+        900, K, n_informative=4, n_redundant=2, class_sep=0.8, flip_y=0.05, random_state=0
+    )
+    return X.astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def placed(data, tmp_path_factory):
+    """Make a system with stages on several tiers, of which each answers some rows; its bundle."""
+    made = {}
+
+    def make(**tiers):
+        key = tuple(tiers.items())
+        if key not in made:
+            made[key] = _make(tiers, data, tmp_path_factory.mktemp("tiers") / "bundle")
+        return made[key]
+
+    return make
+
+
+def _make(tiers, data, path):
+    X, y = data
+    system = StagedCascade(
+        ExtraTreesClassifier(40, random_state=0),
+        FeatureCosts([1, 2, 0.5, 1, 3, 1, 0.25, 4]),
+        cloud_prices=CloudPrices(request=1.5, byte=0.01, evaluation=30.0, gateway=0.25),
+        tiers=tiers,
+        n_stages=3,
+        families=("linear",),
+        effort="low",
+        random_state=0,
+    ).fit(X[:500], y[:500])
+    longest = max(system.frontier_.points, key=lambda p: len(system.chains_[p.chain]))
+    stages = system.chains_[longest.chain]
+    assert len(stages) == 3
+    # A third of the rows stops on each stage that it comes to, so that all tiers have work.
+    halves = tuple(float(np.quantile(stage.run(X)[1], 0.66)) for stage in stages)
+    chosen = system.at(budget=1e9)
+    chosen.operating_point_ = replace(longest, thresholds=halves)
+    pack(chosen, path, sample=X[:32])
+    manifest = json.loads((path / "manifest.json").read_text())
+    points = manifest["operating_points"]
+    wanted = [p.chain for p in system.frontier_.points]
+    manifest["active"] = next(
+        i for i, p in enumerate(points) if wanted[i] == longest.chain and len(p["thresholds"]) == 3
+    )
+    points[manifest["active"]]["thresholds"] = [float(np.float32(t)) for t in halves]
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return chosen, path
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    with MosquittoBroker() as below, MosquittoBroker() as above:
+        yield below, above
+
+
+def answers(device, X):
+    return [device.answer(row) for row in X]
+
+
+@pytest.mark.parametrize("processes", [False, True], ids=["in-process", "processes"])
+def test_three_tiers_answer_as_the_system_does(
+    placed, data, brokers, command, processes, wait_until
+):
+    system, path = placed(device=1, gateway=1, cloud=None)
+    below, above = brokers
+    X = data[0][500 : 500 + ROWS]
+    if processes:
+        running = [
+            command("cloud", path, "--broker", above.url, "--max-batch", 8, "--json"),
+            command(
+                "cloud", path, "--broker", below.url, "--tier", "gateway",
+                "--uplink", above.url, "--max-batch", 8, "--json",
+            ),
+        ]  # fmt: skip
+        for one in running:
+            assert json.loads(one.line())["ready"]
+    else:
+        running = [
+            Worker(path, above.url, max_batch=8).start(),
+            Worker(path, below.url, tier="gateway", uplink=above.url, max_batch=8).start(),
+        ]
+        wait_until(lambda: running[1].counters["uplink"])
+    with Device(path, link=MqttLink(below.url), deadline_ms=20_000) as device:
+        wait_until(lambda: device.answer(X[0]).route != "fallback", 20.0, "the gateway")
+        given = answers(device, X)
+    exits = system.exit_stage(X)
+    assert set(exits) == {0, 1, 2, 3}
+    assert [a.stage for a in given] == exits.tolist()
+    assert [a.route for a in given] == ["edge" if e == 0 else "cloud" for e in exits]
+    assert [a.label for a in given] == system.predict(X).tolist()
+    assert [a.cost for a in given] == pytest.approx(system.cost(X).tolist())
+    assert {a.reason for a, e in zip(given, exits, strict=True) if e == 1} == {"gateway"}
+    np.testing.assert_allclose([a.probabilities for a in given], system.predict_proba(X), atol=1e-5)
+    if processes:
+        for one in running:
+            one.process.terminate()
+        ends = [one.finish() for one in running]
+        assert [(status, err) for status, _, err in ends] == [(0, ""), (0, "")]
+        cloud, gateway = (json.loads(out) for _, out, _ in ends)
+    else:
+        for one in reversed(running):
+            one.stop()
+        cloud, gateway = (one.counters for one in running)
+    assert gateway["forwarded"] >= np.count_nonzero(exits >= 2)
+    assert cloud["answered"] == gateway["forwarded"]
+    assert gateway["stood_in"] == {}
+
+
+def test_one_request_of_many_rows_is_answered_by_several_tiers(
+    placed, data, brokers, caller, wait_until
+):
+    system, path = placed(device=1, gateway=1, cloud=None)
+    below, above = brokers
+    X = data[0][500 : 500 + ROWS]
+    exits = system.exit_stage(X)
+    manifest = Bundle.open(path).manifest
+    beyond = X[exits > 0]
+    with (
+        Worker(path, above.url) as cloud,
+        Worker(path, below.url, tier="gateway", uplink=above.url) as gateway,
+    ):
+        wait_until(lambda: gateway.counters["uplink"])
+        one = caller(below)
+        one.ask(beyond[:, manifest.request_inputs()], model="model", ttl_ms=20_000)
+        answer = one.response()
+    assert answer.exits.tolist() == exits[exits > 0].tolist()
+    wanted = [system.classes_.tolist().index(label) for label in system.predict(beyond)]
+    assert answer.labels.tolist() == wanted
+    assert cloud.counters["instances"] == np.count_nonzero(exits >= 2)
+    assert gateway.counters["instances"] == len(beyond)
+
+
+@pytest.mark.parametrize("trouble", ["no-broker", "silent", "no-model"])
+def test_without_the_cloud_above_the_last_gateway_stage_answers(
+    placed, data, brokers, bundle, wait_until, trouble
+):
+    """The broker above is away, nobody serves there, or another model is served."""
+    system, path = placed(device=1, gateway=1, cloud=None)
+    below, above = brokers
+    X = data[0][500:540]
+    url = "mqtt://127.0.0.1:9" if trouble == "no-broker" else above.url
+    other = Worker(bundle, above.url) if trouble == "no-model" else None
+    if other is not None:
+        other.start()
+    with Worker(path, below.url, tier="gateway", uplink=url) as gateway:
+        if trouble != "no-broker":
+            wait_until(lambda: gateway.counters["uplink"])
+        with Device(path, link=MqttLink(below.url), deadline_ms=600) as device:
+            wait_until(lambda: device.answer(X[0]).route != "fallback", 20.0, "the gateway")
+            given = answers(device, X)
+        counters = gateway.counters
+    if other is not None:
+        other.stop()
+    exits = np.minimum(system.exit_stage(X), 1)
+    beyond = [a for a in given if a.route != "edge"]
+    assert len(beyond) == np.count_nonzero(exits)
+    # On a machine that is busy a device may answer by itself now and then: never wrongly marked.
+    by_gateway = [a for a in beyond if a.route == "cloud"]
+    assert {a.stage for a in by_gateway} == {1}
+    assert {a.reason for a in by_gateway} == {"gateway"}
+    assert len(by_gateway) >= len(beyond) / 2
+    expected = system.stages_[1].run(X)[0]
+    labels = (expected[:, 0] > 0).astype(int)
+    for answer, label in zip(given, labels, strict=True):
+        if answer.route == "cloud":
+            assert answer.class_index == label
+    why = {"no-broker": "link-down", "silent": "timeout", "no-model": "cloud:no-model"}[trouble]
+    assert why in counters["stood_in"]
+
+
+def test_a_gateway_that_ends_answers_what_is_above(placed, data, brokers, caller, wait_until):
+    """Nobody serves above; the gateway is told to end while requests wait for it."""
+    system, path = placed(device=1, gateway=1, cloud=None)
+    below, above = brokers
+    X = data[0][500:600]
+    hard = X[system.exit_stage(X) >= 2][:5][:, Bundle.open(path).manifest.request_inputs()]
+    gateway = Worker(path, below.url, tier="gateway", uplink=above.url, drain_seconds=0.2).start()
+    wait_until(lambda: gateway.counters["uplink"])
+    one = caller(below)
+    for row in hard:
+        one.ask(row[np.newaxis], model="model", ttl_ms=60_000)
+    wait_until(lambda: gateway.counters["forwarded"] == len(hard))
+    gateway.stop()
+    assert {tuple(answer.exits) for answer in one.responses(len(hard))} == {(1,)}
+    assert gateway.counters["stood_in"] == {"drain": len(hard)}
+
+
+def test_stages_in_the_cloud_come_before_the_high_cost_model(placed, data):
+    system, path = placed(device=1, cloud=None)
+    X = data[0][500:700]
+    exits = system.exit_stage(X)
+    beyond = X[exits > 0]
+    model = CloudModel.from_bundle(path)
+    columns = Bundle.open(path).manifest.request_inputs()
+    answer = model.run(np.ascontiguousarray(beyond[:, columns]))
+    assert answer.exits.tolist() == exits[exits > 0].tolist()
+    assert Counter(answer.exits.tolist()).keys() == {1, 2, 3}
+    assert system.classes_[answer.labels].tolist() == system.predict(beyond).tolist()
+
+
+def test_missing_values_pass_by_stages_that_take_none(placed, data, tmp_path):
+    _, path = placed(device=1, gateway=1, cloud=None)
+    X = data[0][500:510][:, Bundle.open(path).manifest.request_inputs()].copy()
+    X[3, 0] = np.nan
+    answer = GatewayModel.from_bundle(path).run(X)
+    assert answer.goes_on[3]
+    assert (answer.exits < 0).tolist() == [i == 3 for i in range(10)]
+
+
+def test_bundles_and_settings_that_make_no_gateway(bundle, placed, brokers):
+    below, above = brokers
+    with pytest.raises(ModelError, match="places no stage on a gateway"):
+        Worker(bundle, below.url, tier="gateway", uplink=above.url)
+    _, path = placed(device=1, gateway=1, cloud=None)
+    with pytest.raises(InputError, match="uplink"):
+        Worker(path, below.url, tier="gateway")
+    with pytest.raises(InputError, match="uplink"):
+        Worker(path, below.url, uplink=above.url)

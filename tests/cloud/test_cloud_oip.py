@@ -1,0 +1,339 @@
+"""A high-cost model on a server of the Open Inference Protocol: real servers, real answers."""
+
+import http.server
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from gatewise_cloud import CloudModel, ModelError, Worker
+from gatewise_cloud.errors import BackendBusy
+from gatewise_cloud.oip import OipBackend, backend_at
+from gatewise_edge.errors import SelfTestError
+from gatewise_export.bundle import Bundle
+from gatewise_training.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+
+
+class OipServer:
+    """A server of the protocol, version 2, that runs a graph through onnxruntime."""
+
+    def __init__(self, graph, *, columns=False):
+        self.session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+        self.columns = columns  # labels as [n, 1], as MLServer gives them
+        self.status = 200
+        self.spoil = None
+        self.connections = 0
+        server = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # Otherwise an answer's body waits for the acknowledgement of its head.
+            disable_nagle_algorithm = True
+
+            def setup(self):
+                server.connections += 1
+                super().setup()
+
+            def do_GET(self):
+                spec = server.session.get_inputs()[0]
+                known = self.path == "/v2/models/tiny%201"
+                inputs = [{"name": spec.name, "datatype": "FP32", "shape": [-1, 4]}]
+                self.say(200 if known else 404, {"name": "tiny 1", "inputs": inputs})
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                size = int(self.headers.get("Inference-Header-Content-Length", len(body)))
+                asked = json.loads(body[:size])
+                (given,) = asked["inputs"]
+                raw = "binary_data_size" in given.get("parameters", {})
+                data = np.frombuffer(body[size:], "<f4") if raw else np.array(given["data"], "f4")
+                X = data.reshape(given["shape"])
+                outputs = server.session.run(None, {given["name"]: X})
+                if server.status != 200:
+                    self.say(server.status, {"error": "too much at once"})
+                    return
+                told, tail = [], b""
+                for spec, array in zip(server.session.get_outputs(), outputs, strict=True):
+                    kind = {"int64": "INT64", "float32": "FP32"}[array.dtype.name]
+                    if server.columns and array.ndim == 1:
+                        array = array[:, np.newaxis]
+                    one = {"name": spec.name, "datatype": kind, "shape": list(array.shape)}
+                    if asked.get("parameters", {}).get("binary_data_output"):
+                        one["parameters"] = {"binary_data_size": array.nbytes}
+                        tail += array.tobytes()
+                    else:
+                        one["data"] = array.reshape(-1).tolist()
+                    told.append(one)
+                if server.spoil:
+                    server.spoil(told)
+                self.say(200, {"model_name": "tiny 1", "outputs": told}, tail)
+
+            def say(self, status, document, tail=b""):
+                head = json.dumps(document).encode()
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(head) + len(tail)))
+                if tail:
+                    self.send_header("Inference-Header-Content-Length", str(len(head)))
+                self.end_headers()
+                self.wfile.write(head + tail)
+
+            def log_message(self, *_):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self.port = self._server.server_address[1]
+        self.url = f"http://127.0.0.1:{self.port}/v2/models/{{name}}%20{{version}}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+        self._thread.start()
+
+    def close(self):
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def _close_backends(monkeypatch):
+    """A worker closes its backends; close those that tests made, too."""
+    made = []
+    before = OipBackend.__init__
+
+    def remember(self, *args, **kwargs):
+        made.append(self)
+        before(self, *args, **kwargs)
+
+    monkeypatch.setattr(OipBackend, "__init__", remember)
+    yield
+    for backend in made:
+        if hasattr(backend, "_idle"):
+            backend.close()
+
+
+@pytest.fixture
+def serving():
+    started = []
+
+    def start(path, **settings):
+        started.append(OipServer((path / "cloud.onnx").read_bytes(), **settings))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+@pytest.mark.parametrize("kind", ["margins", "classifier"])
+@pytest.mark.parametrize("binary", [False, True], ids=["json", "binary"])
+@pytest.mark.parametrize("columns", [False, True], ids=["flat", "columns"])
+def test_answers_are_those_of_the_model_in_process(tiny, tmp_path, serving, kind, binary, columns):
+    path = tiny.write(tmp_path / "b", kind=kind)
+    server = serving(path, columns=columns)
+    there = CloudModel.from_bundle(
+        path, backend=backend_at(server.url, binary=binary)(Bundle.open(path).manifest)
+    )
+    here = CloudModel.from_bundle(path)
+    for n in (1, 7, 100):
+        X = tiny.rows(n, seed=n)
+        got, wanted = there.answer(X), here.answer(X)
+        np.testing.assert_array_equal(got.labels, wanted.labels)
+        np.testing.assert_array_equal(got.probabilities, wanted.probabilities)
+    assert server.connections == 1
+    assert there.trouble is None
+
+
+def test_a_worker_serves_what_another_server_computes(
+    tiny, bundle, serving, mosquitto, caller, wait_until
+):
+    server = serving(bundle)
+    with Worker(bundle, mosquitto.url, backend=backend_at(server.url), parallel=3) as worker:
+        one = caller(mosquitto)
+        X = tiny.rows(30)
+        asked = {one.ask(X[i : i + 1], ttl_ms=20_000).id: i for i in range(30)}
+        labels, _ = tiny.expected(X)
+        for answer in one.responses(30):
+            assert answer.labels[0] == labels[asked[answer.id]]
+        server.status = 503
+        one.ask(tiny.rows(1))
+        answer = one.response()
+        assert (answer.error, answer.retryable) == ("busy", True)
+        assert "503" in worker.trouble
+        server.status = 500
+        one.ask(tiny.rows(1))
+        assert one.response().error == "failed"
+        server.status = 200
+        one.ask(tiny.rows(1))
+        assert one.response().error is None
+        assert worker.trouble is None
+
+
+def test_the_command_line_takes_a_backend(tiny, bundle, serving, mosquitto, caller, command):
+    server = serving(bundle)
+    worker = command(
+        "cloud", bundle, "--broker", mosquitto.url, "--backend", server.url, "--backend-binary",
+        "--parallel", 2,
+    )  # fmt: skip
+    assert worker.line().startswith("ready: model tiny 1 on")
+    one = caller(mosquitto)
+    one.ask(tiny.rows(3))
+    assert one.response().labels.tolist() == tiny.expected(tiny.rows(3))[0].tolist()
+
+
+def test_another_model_behind_the_url_is_not_served(tiny, bundle, tmp_path, serving):
+    other = tiny.write(tmp_path / "b", graph=tiny.linear_graph(-tiny.W))
+    manifest = Bundle.open(bundle).manifest
+    with pytest.raises(SelfTestError, match="sample rows"):
+        CloudModel.from_bundle(bundle, backend=backend_at(serving(other).url)(manifest))
+
+
+def spoilt(**fields):
+    return lambda outputs: outputs[0].update(fields)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (spoilt(shape=[1, 2]), "not of the protocol"),
+        (spoilt(shape=[-1]), "not of the protocol"),
+        (spoilt(datatype="STRING"), "not of the protocol"),
+        (spoilt(data="nothing"), "not of the protocol"),
+        (spoilt(data=[0.0] * 6, shape=[2, 3]), "for 1 instances"),
+        (spoilt(datatype="INT64"), "not one matrix of margins"),
+        (lambda outputs: outputs.clear(), "not one matrix of margins"),
+        (lambda outputs: outputs[0].pop("data"), "not of the protocol"),
+        (spoilt(parameters={"binary_data_size": 12}), "not of the protocol"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_error(tiny, bundle, serving, spoil, words):
+    server = serving(bundle)
+    url = server.url.replace("{name}", "tiny").replace("{version}", "1")
+    backend = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1")
+    server.spoil = spoil
+    with pytest.raises(ModelError, match=words) as caught:
+        backend.run(tiny.rows(1))
+    assert not isinstance(caught.value, BackendBusy)
+    server.spoil = None
+    assert len(backend.run(tiny.rows(1))[0]) == 1
+
+
+def test_missing_values_need_the_binary_form(tiny, bundle, serving):
+    server = serving(bundle)
+    url = server.url.replace("{name}", "tiny").replace("{version}", "1")
+    X = tiny.rows(1)
+    X[0, 0] = np.nan
+    with pytest.raises(ModelError, match="binary"):
+        OipBackend(url, n_inputs=4, kind="margins", model="tiny 1").run(X)
+    raw = OipBackend(url, n_inputs=4, kind="margins", model="tiny 1", binary=True)
+    assert np.isnan(raw.run(X)[0]).all()
+
+
+def test_servers_that_are_away_slow_or_without_the_model(tiny, bundle, serving):
+    server = serving(bundle)
+    url = server.url.replace("{name}", "tiny").replace("{version}", "1")
+
+    def backend(url, **settings):
+        return OipBackend(url, **{"n_inputs": 4, "kind": "margins", "model": "m 1"} | settings)
+
+    with pytest.raises(ModelError, match="404"):
+        backend(url.replace("tiny", "other"))
+    with pytest.raises(ModelError, match=r"FP32 \[-1, 4\], not FP32 \[-1, 5\]"):
+        backend(url, n_inputs=5)
+    there = backend(url)
+    server.close()
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        at = f"http://127.0.0.1:{mute.getsockname()[1]}/v2/models/m"
+        with pytest.raises(BackendBusy, match="does not answer"):
+            backend(at, timeout=0.1)
+    with pytest.raises(BackendBusy, match="does not answer"):
+        backend(at)
+    for wrong in ("mqtt://h/v2/models/m", "http://h/m", "http://h:x/v2/models/m", "http:///v2"):
+        with pytest.raises(InputError, match="backend"):
+            backend(wrong)
+    assert there.trouble is None
+
+
+# -- MLServer ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def mlserver(tmp_path_factory):
+    """MLServer in an environment of its own: it brings some fifty packages."""
+    given = os.environ.get("GATEWISE_MLSERVER")  # one that is there already
+    if given:
+        return Path(given)
+    home = tmp_path_factory.mktemp("mlserver")
+    subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True)
+    install = subprocess.run(
+        [
+            home / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input",
+            "--disable-pip-version-check", "--retries", "1", "-c", ROOT / "constraints.txt",
+            "mlserver", "onnxruntime", "numpy",
+        ],
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    if install.returncode:
+        last = (install.stderr.strip().splitlines() or ["no word"])[-1]
+        pytest.skip(f"MLServer cannot be installed from the package index here: {last}")
+    return home / "venv/bin/mlserver"
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["margins", "classifier"])
+def test_mlserver_serves_the_bundles_model(
+    tiny, tmp_path, mlserver, mosquitto, caller, wait_until, kind
+):
+    path = tiny.write(tmp_path / "b", kind=kind)
+    home = tmp_path / "oip"
+    shutil.copytree(ROOT / "deploy" / "oip", home)
+    shutil.copy(path / "cloud.onnx", home)
+    settings = json.loads((home / "settings.json").read_text())
+    for name in ("http_port", "grpc_port", "metrics_port"):
+        settings[name] = free_port()
+    (home / "settings.json").write_text(json.dumps(settings))
+    url = f"http://127.0.0.1:{settings['http_port']}/v2/models/cloud"
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen([mlserver, "start", home], stdout=log, stderr=log)
+    try:
+        manifest = Bundle.open(path).manifest
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                there = backend_at(url)(manifest)
+                break
+            except ModelError:
+                assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
+                assert time.monotonic() < deadline, (tmp_path / "log").read_text()[-2000:]
+                time.sleep(0.2)
+        X = tiny.rows(50)
+        wanted = CloudModel.from_bundle(path).answer(X)
+        # Over HTTP MLServer does not speak the binary extension.
+        got = CloudModel.from_bundle(path, backend=there).answer(X)
+        np.testing.assert_array_equal(got.labels, wanted.labels)
+        np.testing.assert_array_equal(got.probabilities, wanted.probabilities)
+        with Worker(path, mosquitto.url, backend=lambda _: there, parallel=2):
+            one = caller(mosquitto)
+            one.ask(X)
+            assert one.response().labels.tolist() == wanted.labels.tolist()
+    finally:
+        server.terminate()
+        server.wait(30)

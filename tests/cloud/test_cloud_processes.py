@@ -1,0 +1,107 @@
+"""Several worker processes under one parent: load, a death, the end, and the parent's own death."""
+
+import http.client
+import json
+import os
+import signal
+
+import pytest
+
+from gatewise_training.errors import InputError
+
+
+def gone(pid):
+    """Whether a process has ended (a zombie has, too)."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def page(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+@pytest.fixture
+def two(command, bundle, mosquitto):
+    parent = command(
+        "cloud", bundle, "--broker", mosquitto.url, "--workers", 2, "--max-batch", 8,
+        "--metrics-port", 0, "--json",
+    )  # fmt: skip
+    return parent, json.loads(parent.line())
+
+
+def ask(one, tiny, n):
+    for _ in range(n):
+        one.ask(tiny.rows(1))
+        assert one.response().error is None
+
+
+def test_they_share_the_load_and_drain_together(two, tiny, mosquitto, caller):
+    parent, ready = two
+    assert ready["workers"] == len(ready["pids"]) == 2
+    one = caller(mosquitto)
+    ask(one, tiny, 10)
+    assert page(ready["metrics_port"], "/healthz") == (200, "ok\n")
+    _, metrics = page(ready["metrics_port"], "/metrics")
+    shares = [
+        float(line.rsplit(" ", 1)[1])
+        for line in metrics.splitlines()
+        if line.startswith("gatewise_worker_answered_total{")
+    ]
+    assert len(shares) == 2
+    assert sum(shares) == 10
+    assert min(shares) > 0
+    assert "gatewise_workers_answering 2.0" in metrics
+    parent.process.send_signal(signal.SIGTERM)
+    status, out, err = parent.finish()
+    assert (status, err) == (0, "")
+    counters = json.loads(out)
+    assert (counters["answered"], counters["restarts"]) == (10, 0)
+    assert all(gone(pid) for pid in ready["pids"])
+
+
+def test_one_that_dies_is_started_again(two, tiny, mosquitto, caller, wait_until):
+    parent, ready = two
+    port = ready["metrics_port"]
+    os.kill(ready["pids"][0], signal.SIGKILL)
+    wait_until(lambda: "gatewise_workers_restarts_total 1.0" in page(port, "/metrics")[1], 30.0)
+    assert page(port, "/healthz")[0] == 200
+    wait_until(lambda: "gatewise_workers_answering 2.0" in page(port, "/metrics")[1], 30.0)
+    ask(caller(mosquitto), tiny, 4)
+    parent.process.terminate()
+    status, out, err = parent.finish()
+    assert status == 0
+    assert json.loads(out)["restarts"] == 1
+    assert err == "warning: worker 0 died: starting it again in 0.5 s\n"
+
+
+def test_none_outlives_a_parent_that_is_killed(two, wait_until):
+    parent, ready = two
+    parent.process.kill()
+    wait_until(lambda: all(gone(pid) for pid in ready["pids"]), 20.0, "the end of the children")
+
+
+def test_what_a_child_cannot_do_is_one_line(command, bundle, tmp_path, embedded):
+    def failure(*arguments):
+        status, out, err = command("cloud", *arguments, "--workers", 2).finish(60.0)
+        assert (status, out) == (2, "")
+        return err
+
+    assert "cannot be reached" in failure(bundle, "--broker", "mqtt://127.0.0.1:9")
+    assert "nothing" in failure(tmp_path / "nothing")
+    assert "--plain-subscription" in failure(bundle, "--plain-subscription")
+    assert "use --workers 1" in failure(bundle, "--broker", embedded.url)
+
+
+def test_no_workers_is_refused():
+    from gatewise_cloud.processes import Supervisor
+
+    with pytest.raises(InputError, match="workers"):
+        Supervisor({}, 0)

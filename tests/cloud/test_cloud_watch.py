@@ -1,0 +1,89 @@
+"""Bundles that come and go while a worker serves."""
+
+import shutil
+
+import pytest
+
+from gatewise_cloud import Worker
+from gatewise_training.errors import InputError
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "served"
+    path.mkdir()
+    return path
+
+
+def versions(worker):
+    return {version for _, version in worker.models}
+
+
+def test_a_version_comes_and_goes_and_no_request_is_lost(
+    tiny, tmp_path, folder, mosquitto, caller, wait_until
+):
+    tiny.write(folder / "one", version="1")
+    with Worker([], mosquitto.url, watch=folder, watch_seconds=0.05) as worker:
+        one = caller(mosquitto)
+        one.ask(tiny.rows(1), version="1")
+        assert one.response().error is None
+        tiny.write(tmp_path / "two", version="2")
+        shutil.move(tmp_path / "two", folder / "two")
+        wait_until(lambda: versions(worker) == {"1", "2"})
+        for version in ("1", "2"):
+            one.ask(tiny.rows(1), version=version)
+            answer = one.response()
+            assert (answer.error, answer.version) == (None, version)
+        shutil.rmtree(folder / "one")
+        wait_until(lambda: versions(worker) == {"2"})
+        one.ask(tiny.rows(1), version="1")
+        assert one.response().error == "no-model"
+        one.ask(tiny.rows(1), version="2")
+        assert one.response().error is None
+        wait_until(lambda: not worker.models.retired)
+        assert worker.counters["watched"] == {"added": 2, "removed": 1}
+
+
+def test_one_that_goes_answers_what_it_took(
+    tiny, slow_bundle, folder, mosquitto, caller, wait_until
+):
+    shutil.copytree(slow_bundle, folder / "slow")
+    with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02, max_batch=1) as worker:
+        one = caller(mosquitto)
+        asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=60_000) for _ in range(6)]
+        wait_until(lambda: worker.counters["received"] == 6)
+        shutil.rmtree(folder / "slow")
+        wait_until(lambda: not worker.models)
+        answers = one.responses(6)
+        assert {a.id: a.error for a in answers} == {r.id: None for r in asked}
+        wait_until(lambda: not worker.models.retired)
+
+
+def test_what_is_no_good_is_refused_once_and_the_rest_served(
+    tiny, folder, mosquitto, caplog, wait_until
+):
+    tiny.write(folder / "good")
+    tiny.write(folder / "spoilt", version="2", spoil=True)
+    tiny.write(folder / "twin")
+    (folder / "notes.txt").write_text("not a bundle")
+    (folder / "broken.gwb").write_bytes(b"nothing")
+    with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02) as worker:
+        assert versions(worker) == {"1"}
+        # Put right, it is taken.
+        shutil.rmtree(folder / "spoilt")
+        tiny.write(folder / "spoilt", version="2")
+        wait_until(lambda: versions(worker) == {"1", "2"})
+        (folder / "good" / "cloud.onnx").write_bytes(b"other")
+        wait_until(lambda: worker.counters["watched"]["refused"] == 4)
+    for words in ("sample rows", "both called tiny 1", "broken.gwb", "version of its own"):
+        assert words in caplog.text
+
+
+def test_a_folder_that_is_none(mosquitto, tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        Worker([], mosquitto.url, watch=tmp_path / "nothing")
+
+
+def test_an_empty_folder_is_a_worker_that_waits(folder, mosquitto):
+    with Worker([], mosquitto.url, watch=folder) as worker:
+        assert worker.trouble == "it has no model yet"
