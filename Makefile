@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit \
-	bench-trees docs install clean mosquitto
+	bench-trees bench-cloud bench-edge test-c test-pi docs install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -57,6 +57,19 @@ bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
 
 bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
 	$(BIN)/python -m benchmarks.bench_trees
+
+bench-cloud: $(STAMP) mosquitto  ## what a worker carries beside a bare broker and onnxruntime: minutes
+	$(BIN)/python -m benchmarks.bench_cloud
+
+bench-edge: $(STAMP) mosquitto   ## what a decision on the device costs, in us and MB: minutes
+	$(BIN)/python -m benchmarks.bench_edge
+
+# Debian for arm64 under qemu; it needs root, debootstrap and the network once, and says so.
+test-pi: $(STAMP)          ## the wheel on an emulated Raspberry Pi, broker and cloud here
+	GATEWISE_PI=1 $(PYTEST) tests/pi -p no:xdist
+
+test-c: $(STAMP)           ## C99 of Letters' cascades on x86-64, aarch64 (qemu) and arm-none-eabi: bits and sizes
+	$(BIN)/python -m benchmarks.c_letters
 
 docs: $(STAMP)   ## the reference of every public name, as pages in site/
 	$(BIN)/python -m pdoc -d numpy -o site gatewise_training gatewise_export gatewise_edge gatewise_cloud gatewise_sim

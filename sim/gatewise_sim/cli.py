@@ -62,9 +62,14 @@ TABLE: dict[str, Entry] = {
     "frontier": Entry("gatewise_export.cli", "Show a system's accuracy-cost curve.", "export"),
     "inspect": Entry("gatewise_export.cli", "Show what is in a bundle.", "edge"),
     "verify": Entry("gatewise_export.cli", "Check that a bundle decides as it must.", "export"),
+    "c99": Entry("gatewise_export.c99.cli", "Write a bundle's stages as C99.", "export"),
+    "pack": Entry("gatewise_export.sign_cli", "Pack a bundle anew: signed, for devices.", "edge"),
+    "keygen": Entry("gatewise_export.sign_cli", "Make a key pair that signs bundles.", "edge"),
+    "publish": Entry("gatewise_edge.update.cli", "Announce a bundle to its devices.", "edge"),
     "edge": Entry("gatewise_edge.cli", "Run a device: rows in, answers out.", "edge"),
     "cloud": Entry("gatewise_cloud.cli", "Run a cloud worker.", "cloud"),
-    "broker": Entry("gatewise_cloud.cli", "Run a small MQTT broker, for trying out.", "cloud"),
+    "broker": Entry("gatewise_cloud.broker_cli", "Run a broker, or prepare one.", "cloud"),
+    "doctor": Entry("gatewise_sim.doctor_cli", "Find out what is wrong, and what to do.", "edge"),
 }
 
 

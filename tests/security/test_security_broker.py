@@ -1,0 +1,172 @@
+"""The broker of `gatewise broker init`: what is allowed works, what is not is refused.
+
+A refusal is invisible in MQTT 3.1.1, so it is read from the broker's log, and the topic's reader
+gets nothing before a mark that is sent after it.
+"""
+
+from __future__ import annotations
+
+import queue
+from pathlib import Path
+
+import pytest
+from tests.security.secure import make_folder
+
+from gatewise_cloud.worker import Worker
+from gatewise_edge import wire
+from gatewise_edge.device import Device
+from gatewise_edge.errors import LinkError
+from gatewise_edge.mqtt import MqttLink
+
+# paho leaves the socket of a failed handshake to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+def test_device_and_worker_through_certificates_and_access_list(secure, bundle, tools):
+    files = secure.made.client
+    with Worker(bundle, secure.url, **files("w-1")) as worker:
+        # Found by its round trip: the access list lets workers make it.
+        assert worker.subscription.startswith("$share/")
+        link = MqttLink(secure.url, device="pi-1", **files("pi-1"))
+        with Device(bundle, link=link, deadline_ms=20_000) as device:
+            link.connect(10)
+            answers = [device.answer(tools.HARD) for _ in range(20)]
+    assert {answer.route for answer in answers} == {"cloud"}
+    assert worker.counters["answered"] == 20
+    assert "Denied" not in secure.log
+
+
+def test_presence_metrics_models_and_dead_letters(secure, enter):
+    boss = enter("boss", "gw/v1/+/status", "gw/v1/+/metrics", "gw/v1/dead/+")
+    device = enter("pi-1", "gw/v1/model/#")
+    device.publish("gw/v1/pi-1/status", b"online")
+    assert boss.get() == ("gw/v1/pi-1/status", b"online")
+    device.publish("gw/v1/pi-1/metrics", b"{}")
+    assert boss.get() == ("gw/v1/pi-1/metrics", b"{}")
+    enter("w-1").publish("gw/v1/dead/cbor", b"noise")
+    assert boss.get() == ("gw/v1/dead/cbor", b"noise")
+    boss.publish("gw/v1/model/small/manifest", b"announced")
+    assert device.get() == ("gw/v1/model/small/manifest", b"announced")
+
+
+@pytest.mark.parametrize(
+    ("who", "topic", "reader", "mark"),
+    [
+        # A spoofed device: another's requests, status or metrics.
+        ("pi-1", "gw/v1/pi-2/req", "w-1", ("pi-2", "gw/v1/pi-2/req")),
+        ("pi-1", "gw/v1/pi-2/status", "boss", ("pi-2", "gw/v1/pi-2/status")),
+        ("pi-1", "gw/v1/pi-2/metrics", "boss", ("pi-2", "gw/v1/pi-2/metrics")),
+        # A response from a device: to another, or to itself.
+        ("pi-1", "gw/v1/pi-2/rsp", "pi-2", ("w-1", "gw/v1/pi-2/rsp")),
+        ("pi-1", "gw/v1/pi-1/rsp", "pi-1", ("w-1", "gw/v1/pi-1/rsp")),
+        # Only the operator announces models; only workers bury the dead.
+        ("pi-1", "gw/v1/model/small/manifest", "pi-2", ("boss", "gw/v1/model/small/manifest")),
+        ("w-1", "gw/v1/model/small/manifest", "pi-2", ("boss", "gw/v1/model/small/manifest")),
+        ("pi-1", "gw/v1/dead/cbor", "boss", ("w-1", "gw/v1/dead/cbor")),
+        # The operator neither asks for devices nor answers them.
+        ("boss", "gw/v1/pi-1/rsp", "pi-1", ("w-1", "gw/v1/pi-1/rsp")),
+        ("boss", "gw/v1/pi-1/req", "w-1", ("pi-1", "gw/v1/pi-1/req")),
+        # A worker is not a device.
+        ("w-1", "gw/v1/pi-1/req", "boss", ("pi-1", "gw/v1/pi-1/req")),
+    ],
+)
+def test_what_nobody_may_write(secure, enter, who, topic, reader, mark):
+    reads = enter(reader, topic)
+    enter(who).publish(topic, b"forged")
+    secure.says(rf"Denied PUBLISH from test-1-{who} .*'{topic}'")
+    allowed, same = mark
+    enter(allowed).publish(same, b"true")
+    assert reads.get() == (topic, b"true")
+
+
+@pytest.mark.parametrize(
+    ("who", "topic", "writer"),
+    [
+        ("pi-1", "gw/v1/pi-2/rsp", "w-1"),
+        ("pi-1", "gw/v1/pi-2/req", "pi-2"),
+        ("pi-1", "gw/v1/+/req", "pi-2"),
+        ("pi-1", "$share/gw/gw/v1/+/req", "pi-2"),
+        ("pi-1", "gw/v1/dead/cbor", "w-1"),
+        ("w-1", "gw/v1/pi-2/status", "pi-2"),
+    ],
+)
+def test_what_nobody_may_read(secure, enter, who, topic, writer):
+    own = f"gw/v1/{who}/probe"
+    reads = enter(who, topic, own)
+    concrete = topic.removeprefix("$share/gw/").replace("+", "pi-2")
+    enter(writer).publish(concrete, b"secret")
+    enter("boss", concrete)  # the broker has routed it by now
+    reads.publish(own, b"end")
+    assert reads.get() == (own, b"end")
+    with pytest.raises(queue.Empty):
+        reads.get(0.1)
+
+
+def test_an_oversized_message_ends_the_connection(secure, enter):
+    reader = enter("w-1", wire.REQUESTS)
+    largest = b"x" * wire.MAX_PAYLOAD
+    enter("pi-1").publish("gw/v1/pi-1/req", largest)
+    assert reader.get() == ("gw/v1/pi-1/req", largest)
+    sender = enter("pi-1")
+    sender._client.publish("gw/v1/pi-1/req", b"x" * (wire.MAX_PAYLOAD + 1), qos=1)
+    secure.says(r"Dropped too large PUBLISH from test-2-pi-1")
+    sender._client.publish("gw/v1/pi-1/req", b"x" * (2 * wire.MAX_PAYLOAD), qos=1)
+    secure.says(r"Client test-2-pi-1 disconnected due to oversize packet")
+    enter("pi-2").publish("gw/v1/pi-2/req", b"true")
+    assert reader.get() == ("gw/v1/pi-2/req", b"true")
+
+
+def connect(url, device="pi-1", **files):
+    link = MqttLink(url, device=device, **files)
+    try:
+        link.connect(10)
+    finally:
+        link.close()
+
+
+@pytest.fixture(scope="module")
+def stranger(tmp_path_factory):
+    """Certificates of the same names from another authority."""
+    return make_folder(tmp_path_factory.mktemp("stranger") / "broker")
+
+
+def test_without_a_certificate_or_with_one_of_another_authority(secure, stranger):
+    ca = {"ca_file": secure.made.client("pi-1")["ca_file"]}
+    with pytest.raises(LinkError):
+        connect(secure.url, **ca)
+    secure.says("peer did not return a certificate")
+    with pytest.raises(LinkError):
+        connect(secure.url, **(stranger.client("pi-1") | ca))
+    secure.says("certificate verify failed|unknown ca")
+    # And a device does not talk to a broker of another authority.
+    with pytest.raises(LinkError, match="certificate verify failed"):
+        connect(secure.url, **stranger.client("pi-1"))
+    assert " as gw-pi-1" not in secure.log
+
+
+def test_the_servers_own_certificate_is_no_clients(secure):
+    files = secure.made.client("pi-1")
+    folder = secure.made.folder
+    files |= {"cert_file": folder / "server.crt", "key_file": folder / "server.key"}
+    with pytest.raises(LinkError):
+        connect(secure.url, **files)
+    secure.says("unsupported certificate purpose|certificate verify failed")
+
+
+def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path, tools):
+    made = tools.make_folder(tmp_path / "broker")
+    old = {key: Path(path).read_text() for key, path in made.client("pi-1").items()}
+    again = tools.make_folder(tmp_path / "broker", devices=[], revoke=["pi-2"], renew=["pi-1"])
+    assert again.devices == ["pi-1"]
+    kept = {}
+    for key, text in old.items():
+        kept[key] = tmp_path / f"old-{key}"
+        kept[key].write_text(text)
+    broker = tools.SecureBroker(again)
+    try:
+        connect(broker.url, **again.client("pi-1"))
+        with pytest.raises(LinkError):
+            connect(broker.url, **kept)
+        broker.says("certificate verify failed|revoked")
+    finally:
+        broker.close()

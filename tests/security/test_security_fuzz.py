@@ -1,0 +1,203 @@
+"""Messages that anyone may have sent: nothing crashes, nothing grows, everything is counted."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.security.fuzzing import mutants, requests, resident_mb, resident_mb_of, responses
+
+from gatewise_cloud.broker import MosquittoBroker
+from gatewise_edge import wire
+from gatewise_edge.device import Device
+from gatewise_edge.errors import WireError
+from gatewise_edge.mqtt import MqttLink
+
+REASONS = {
+    "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
+}  # fmt: skip
+#: What resident memory may grow by, in MB, beyond noise of the allocator: at 10^5 messages a
+#: leak of 100 bytes a message would show.
+GROWTH = 10.0
+
+
+def steady(feed: Callable[[bytes], None], messages: list[bytes]) -> float:
+    """Feed all messages; give the growth of resident memory over the last three quarters."""
+    quarter = len(messages) // 4
+    for message in messages[:quarter]:
+        feed(message)
+    gc.collect()
+    before = resident_mb()
+    for message in messages[quarter:]:
+        feed(message)
+    gc.collect()
+    return resident_mb() - before
+
+
+@pytest.mark.parametrize("count", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_a_decoder_gives_a_message_or_a_reason(kind, count):
+    decode, encode, seeds = {
+        "request": (wire.decode_request, wire.encode_request, requests("small", "7", 3)),
+        "response": (
+            wire.decode_response,
+            wire.encode_response,
+            [
+                *responses("small", "7", 2, [wire.new_id() for _ in range(2)]),
+                wire.encode_response(
+                    wire.Response(id=wire.new_id(), model="", version="", error="busy", detail="x")
+                ),
+            ],
+        ),
+    }[kind]
+    outcomes: Counter[str] = Counter()
+    ids: set[int | None] = set()
+
+    def feed(payload: bytes) -> None:
+        try:
+            message = decode(payload)
+        except WireError as error:
+            outcomes[error.reason] += 1
+            ids.add(None if error.id is None else len(error.id))
+        else:
+            # What passed holds no nonsense: it can be said again, and is understood.
+            assert decode(encode(message)).id == message.id
+            outcomes["taken"] += 1
+
+    growth = steady(feed, list(mutants(seeds, count, seed=20261)))
+    assert outcomes.total() == count
+    assert set(outcomes) <= REASONS | {"taken"}
+    assert ids == {None, 16}
+    # The mutations reach every check, and some do no harm.
+    assert set(outcomes) >= {"taken", "cbor", "version", "id", "type", "shape", "range", "size"}
+    assert growth < GROWTH
+
+
+class Babble:
+    """A link whose peer answers each request after many messages that are almost answers."""
+
+    ready = True
+
+    def __init__(self, answer: Callable[[bytes], bytes], each: int) -> None:
+        self._answer = answer
+        self._each = each
+        self.delivered = 0
+        self.requests = 0
+
+    def open(self, receive: Callable[[bytes], None]) -> None:
+        self._receive = receive
+
+    def send(self, payload: bytes) -> bool:
+        self.requests += 1
+        request = wire.decode_request(payload)
+        seeds = responses(request.model, request.version, 2, [request.id, wire.new_id()])
+        for message in mutants(seeds, self._each, seed=self.requests):
+            self._deliver(message)
+        self._deliver(self._answer(payload))
+        return True
+
+    def _deliver(self, message: bytes) -> None:
+        self.delivered += 1
+        self._receive(message)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("count", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_a_device_counts_each_message_and_answers_each_instance(bundle, tools, count):
+    def answer(payload: bytes) -> bytes:
+        return wire.encode_response(tools.answer_to(wire.decode_request(payload)))
+
+    link = Babble(answer, each=100)
+    routes: Counter[str] = Counter()
+    with Device(bundle, link=link, deadline_ms=60_000) as device:
+        before = None
+        while link.delivered < count:
+            routes[device.answer(tools.HARD).route] += 1
+            if before is None and link.delivered >= count // 4:
+                gc.collect()
+                before = resident_mb()
+        gc.collect()
+        assert before is not None
+        assert resident_mb() - before < GROWTH
+        counters = device.counters
+    assert routes.total() == link.requests
+    # A mutant with a valid answer's form is an answer: that is what the access list is for.
+    assert routes["cloud"] > 0.9 * routes.total()
+    fates = ("invalid", "unknown", "mismatched", "duplicates", "late", "answered", "refused")
+    assert sum(counters[name] for name in fates) == link.delivered
+    assert min(counters[name] for name in ("invalid", "unknown", "mismatched", "duplicates")) > 0
+
+
+class Worker:
+    """``gatewise cloud`` in a process of its own."""
+
+    def __init__(self, bundle: Path, url: str) -> None:
+        arguments = ["cloud", str(bundle), "--broker", url, "--json"]
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gatewise_sim", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert json.loads(self._process.stdout.readline())["ready"]
+
+    @property
+    def memory(self) -> float:
+        return resident_mb_of(self._process.pid)
+
+    def end(self) -> dict[str, int]:
+        """End it in good order: its counters."""
+        self._process.terminate()
+        out, err = self._process.communicate(timeout=60)
+        assert (self._process.returncode, err) == (0, "")
+        counters: dict[str, int] = json.loads(out.splitlines()[-1])
+        return counters
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(30_000, marks=pytest.mark.slow)])
+def test_a_running_worker_and_device_over_a_broker(bundle, tools, count):
+    with MosquittoBroker() as broker:
+        worker = Worker(bundle.path, broker.url)
+        flood = tools.Client(broker.url, "flood", {}, "gw/v1/mad/rsp", "gw/v1/dead/+")
+        seeds = requests("small", "7", 3)
+        messages = [m for m in mutants(seeds, count, seed=7) if len(m) <= wire.MAX_PAYLOAD]
+        link = MqttLink(broker.url, device="pi-1")
+        with Device(bundle, link=link, deadline_ms=60_000) as device:
+            link.connect(10)
+            before = None
+            strays = iter(mutants(responses("small", "7", 2, [wire.new_id()]), count, seed=8))
+            sent = 0
+            for at, message in enumerate(messages):
+                flood.publish("gw/v1/mad/req", message)
+                if at % 10 == 0:
+                    flood.publish("gw/v1/pi-1/rsp", next(strays))
+                    sent += 1
+                if at % 100 == 0:
+                    assert device.answer(tools.HARD).route == "cloud"
+                if at == len(messages) // 4:
+                    before = worker.memory
+            assert device.answer(tools.HARD).route == "cloud"
+            counters = device.counters
+        assert before is not None
+        growth = worker.memory - before
+        asked = counters["sent"] + counters["retries"]
+        ended = worker.end()
+        flood.close()
+    assert ended["received"] == len(messages) + asked
+    fates = ("answered", "repeated", "duplicates", "expired", "abandoned")
+    refused = sum(ended["errors"].values()) + sum(ended["dead"].values())
+    assert sum(ended[name] for name in fates) + refused == ended["received"]
+    assert ended["unsent"] == 0
+    # Answers for a minute's duplicates are kept: a few hundred bytes each, 4096 at most.
+    assert growth < GROWTH
+    strange = sum(counters[name] for name in ("invalid", "unknown", "mismatched", "late"))
+    assert strange == sent

@@ -1,0 +1,437 @@
+"""Each fault is real: a broker, a certificate, an access list that has it; the doctor names it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.security.secure import EDGE, SecureBroker, free_port, make_folder
+
+from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker_init import init_broker
+from gatewise_cloud.worker import Worker
+from gatewise_edge.mqtt import Endpoint
+from gatewise_sim.doctor import Patient, examine
+from gatewise_sim.doctor_probe import Probe
+from gatewise_sim.network import DelayProxy, LinkProfile
+
+bundle = EDGE.bundle
+
+# paho leaves the socket of a failed handshake to the garbage collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+ROOT = Path(__file__).parents[2]
+
+
+def look(broker, **settings):
+    """Findings by check, problems and notes by code."""
+    return list(examine(Patient(broker=broker, **({"timeout": 1.5} | settings))))
+
+
+def problems(findings):
+    return [finding.code for finding in findings if finding.state == "problem"]
+
+
+def the_problem(findings):
+    (found,) = [finding for finding in findings if finding.state == "problem"]
+    assert found.says
+    assert found.remedy
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("doctor") / "broker")
+
+
+@pytest.fixture(scope="module")
+def secure(made):
+    broker = SecureBroker(made)
+    yield broker
+    broker.close()
+
+
+def files(made, name="pi-1"):
+    return {key: Path(path) for key, path in made.client(name).items()}
+
+
+# -- nothing wrong -----------------------------------------------------------------------------
+
+
+def test_all_is_well(made, secure, bundle):
+    with Worker(bundle, secure.url, **made.client("w-1")) as worker:
+        findings = look(secure.url, bundle=bundle.path, timeout=10, **files(made))
+        assert worker.counters["answered"] == 1
+    assert {finding.state for finding in findings} == {"ok"}, findings
+    checks = [finding.check for finding in findings]
+    assert checks == [
+        "packages", "bundle", "clock", "certificate", "dns", "tcp", "tls", "login", "request",
+        "worker", "model", "presence", "rights", "delay",
+    ]  # fmt: skip
+
+
+def test_an_open_broker_for_trying_out_is_noted(bundle):
+    with MosquittoBroker() as broker, Worker(bundle, broker.url):
+        findings = look(broker.url, bundle=bundle.path, device="pi-1", timeout=10)
+    assert problems(findings) == []
+    assert [f.code for f in findings if f.state == "note"] == ["open-broker"]
+
+
+def test_it_leaves_nothing_behind(made, secure, bundle):
+    with Worker(bundle, secure.url, **made.client("w-1")):
+        assert problems(look(secure.url, timeout=10, **files(made, "pi-2"))) == []
+    with Probe(Endpoint(secure.url, **files(made, "boss")), 5) as boss:
+        boss.subscribe("gw/v1/pi-2/#")
+        assert boss.wait(lambda *_: True, 0.5) is None
+
+
+def test_it_does_not_disturb_a_device_that_runs(made, secure, bundle):
+    from gatewise_edge.device import Device
+    from gatewise_edge.mqtt import MqttLink
+
+    with Worker(bundle, secure.url, **made.client("w-1")):
+        link = MqttLink(secure.url, device="pi-2", **made.client("pi-2"))
+        with Device(bundle, link=link, deadline_ms=20_000) as device:
+            link.connect(10)
+            findings = look(secure.url, bundle=bundle.path, timeout=10, **files(made, "pi-2"))
+            assert problems(findings) == []
+            says = next(f.says for f in findings if f.check == "presence")
+            assert "online" in says
+            assert link.ready
+            assert device.answer([0.1, 0, 0.1, 0, -1.0, 0]).route == "cloud"
+
+
+# -- on the way to the broker --------------------------------------------------------------------
+
+
+def test_a_name_that_is_not_known():
+    assert the_problem(look("mqtt://broker.invalid")).code == "dns"
+
+
+def test_a_port_where_nobody_listens():
+    assert the_problem(look(f"mqtt://127.0.0.1:{free_port()}")).code == "tcp-refused"
+
+
+def test_tls_where_there_is_none_and_the_reverse(made, secure):
+    with MosquittoBroker() as plain:
+        found = look(f"mqtts://127.0.0.1:{plain.port}")
+        assert the_problem(found).code in ("tls-none", "tls-handshake")
+    assert the_problem(look(f"mqtt://127.0.0.1:{made.port}")).code == "no-greeting"
+
+
+def test_a_port_that_says_nothing():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        found = the_problem(look(f"mqtt://127.0.0.1:{silent.getsockname()[1]}", timeout=0.3))
+    assert (found.code, "0.3 s" in found.says) == ("no-greeting", True)
+
+
+def days(n):
+    return lambda: datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=n)
+
+
+@pytest.mark.parametrize(
+    ("shift", "code"),
+    [(-500, "tls-expired"), (20, "clock-behind")],
+)
+def test_a_servers_certificate_of_another_time(tmp_path, made, shift, code):
+    """An authority that lasts, and a server's certificate of then."""
+    folder = tmp_path / "broker"
+    shutil.copytree(made.folder, folder)
+    (folder / "server.crt").unlink()
+    port = free_port()
+    again = init_broker(folder, clock=days(shift), port=port, run_as=_user())
+    broker = SecureBroker(again)
+    try:
+        assert the_problem(look(broker.url, **files(again))).code == code
+    finally:
+        broker.close()
+
+
+def _user():
+    return "root" if os.geteuid() == 0 else None
+
+
+def test_a_wrong_host_name_and_an_unknown_authority(tmp_path, made, secure):
+    other = make_folder(tmp_path / "other", hosts=["broker.example"])
+    broker = SecureBroker(other)
+    try:
+        found = the_problem(look(broker.url, **files(other)))
+        assert found.code == "tls-host"
+        assert "for broker.example" in found.says
+    finally:
+        broker.close()
+    strange = files(made) | {"ca_file": files(other)["ca_file"]}
+    assert the_problem(look(secure.url, **strange)).code == "tls-unknown-ca"
+
+
+# -- the client's own certificate, and login -----------------------------------------------------
+
+
+def test_own_certificates(tmp_path, made, secure):
+    alone = {"ca_file": files(made)["ca_file"]}
+    assert the_problem(look(secure.url, **alone)).code == "certificate-required"
+    other = make_folder(tmp_path / "other")
+    strange = files(other) | alone
+    assert the_problem(look(secure.url, **strange)).code == "certificate-refused"
+    assert the_problem(look(secure.url, device="pi-2", **files(made))).code == (
+        "own-certificate-name"
+    )
+    mixed = files(made) | {"key_file": files(made, "pi-2")["key_file"]}
+    assert the_problem(look(secure.url, **mixed)).code == "own-certificate-unusable"
+    old = make_folder(tmp_path / "old", clock=days(-1000))
+    assert the_problem(look(secure.url, **(files(old) | alone))).code == "own-certificate-expired"
+
+
+@pytest.fixture
+def with_lines(tmp_path):
+    """A mosquitto with lines of one's own."""
+    started = []
+
+    def start(*lines):
+        port = free_port()
+        config = tmp_path / "mosquitto.conf"
+        user = ["user root"] if os.geteuid() == 0 else []
+        config.write_text("\n".join([*user, f"listener {port} 127.0.0.1", *lines, ""]))
+        process = subprocess.Popen([find_mosquitto(), "-c", config], stderr=subprocess.DEVNULL)
+        started.append(process)
+        EDGE.wait_for(lambda: _listens(port), "mosquitto")
+        return process, f"mqtt://127.0.0.1:{port}"
+
+    yield start
+    for process in started:
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+        process.wait()
+
+
+def _listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_login_refused(with_lines):
+    _, url = with_lines("allow_anonymous false", "set_tcp_nodelay true")
+    assert the_problem(look(url)).code == "login"
+
+
+# -- access lists --------------------------------------------------------------------------------
+
+WORKER = "topic readwrite #"
+
+
+def acl(tmp_path, *lines):
+    path = tmp_path / "acl"
+    path.write_text("\n".join(["user w", WORKER, "user pi-1", *lines, ""]))
+    path.chmod(0o600)
+    passwords = tmp_path / "passwords"
+    program = find_mosquitto().parent.parent / "bin" / "mosquitto_passwd"
+    if not program.exists():
+        pytest.skip("mosquitto_passwd is not installed")
+    passwords.unlink(missing_ok=True)
+    passwords.touch(0o600)
+    for name in ("w", "pi-1"):
+        subprocess.run([program, "-b", passwords, name, name], check=True)
+    return ("allow_anonymous false", "set_tcp_nodelay true", f"acl_file {path}",
+            f"password_file {passwords}")  # fmt: skip
+
+
+OWN = [f"topic readwrite gw/v1/pi-1/{what}" for what in ("req", "status", "metrics", "probe")]
+REPLY = "topic read gw/v1/pi-1/rsp"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code"),
+    [
+        ([*OWN[1:], REPLY], "publish-denied"),
+        (OWN, "subscription-denied"),
+        ([OWN[0], *OWN[2:], REPLY], "status-denied"),
+    ],
+)
+def test_what_the_access_list_denies(with_lines, tmp_path, bundle, lines, code):
+    _, url = with_lines(*acl(tmp_path, *lines))
+    with Worker(bundle, url.replace("//", "//w:w@")):
+        found = look(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
+    assert the_problem(found).code == code
+
+
+def test_without_the_probes_topic_delays_are_not_measured(with_lines, tmp_path, bundle):
+    _, url = with_lines(*acl(tmp_path, *OWN[:3], REPLY))
+    with Worker(bundle, url.replace("//", "//w:w@")):
+        found = look(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
+    assert problems(found) == []
+    assert [f.check for f in found if f.state == "skipped"] == ["delay"]
+
+
+# -- workers and models --------------------------------------------------------------------------
+
+
+def test_no_worker(made, secure, bundle):
+    found = the_problem(look(secure.url, bundle=bundle.path, **files(made)))
+    assert found.code == "no-worker"
+
+
+def test_no_worker_on_a_broker_without_reasons():
+    """The embedded broker speaks 3.1.1 only."""
+    with EmbeddedBroker() as broker:
+        assert the_problem(look(broker.url, device="pi-1")).code == "no-worker"
+
+
+def test_a_model_of_another_version(tmp_path, made, secure, bundle):
+    newer = EDGE.write_bundle(tmp_path / "newer", version="8")
+    with Worker(newer, secure.url, **made.client("w-1")):
+        found = the_problem(look(secure.url, bundle=bundle.path, timeout=10, **files(made)))
+    assert found.code == "no-model"
+    assert "small 7" in found.says
+
+
+def test_without_a_bundle_a_worker_is_found_all_the_same(made, secure, bundle):
+    with Worker(bundle, secure.url, **made.client("w-1")):
+        findings = look(secure.url, timeout=10, **files(made))
+    assert problems(findings) == []
+    assert "worker" in [finding.check for finding in findings if finding.state == "ok"]
+
+
+# -- delays ----------------------------------------------------------------------------------------
+
+
+def test_a_broker_without_nodelay(with_lines, bundle):
+    _, url = with_lines("allow_anonymous true", "set_tcp_nodelay false")
+    with Worker(bundle, url):
+        found = look(url, device="pi-1", timeout=10)
+    assert the_problem(found).code == "nodelay"
+
+
+@pytest.mark.slow
+def test_a_slow_broker(bundle):
+    """A broker behind a link of 200 ms: not what a deadline of half a second is made for."""
+    with (
+        MosquittoBroker() as broker,
+        Worker(bundle, broker.url),
+        DelayProxy(broker.url, LinkProfile("slow", rtt_ms=200)) as link,
+    ):
+        found = look(link.url, device="pi-1", timeout=10)
+        assert the_problem(found).code == "slow-broker"
+        assert problems(look(link.url, device="pi-1", timeout=10, deadline_ms=2000)) == []
+
+
+# -- the machine itself ----------------------------------------------------------------------------
+
+
+def test_a_bundle_that_fails_its_self_test(tmp_path, bundle):
+    spoilt = tmp_path / "spoilt"
+    shutil.copytree(bundle.path, spoilt)
+    found = the_problem(look(None, bundle=_with_other_sample(spoilt)))
+    assert found.code == "self-test"
+    (spoilt / "stage_0.onnx").write_bytes(b"noise")
+    assert the_problem(look(None, bundle=spoilt)).code == "bundle-unusable"
+
+
+def _with_other_sample(path):
+    """The sample's outputs are of other rows; every hash holds."""
+    import hashlib
+
+    import numpy as np
+
+    arrays = dict(np.load(path / "sample.npz"))
+    arrays["X"] = arrays["X"][::-1]
+    np.savez(path / "sample.npz", **arrays)
+    content = (path / "sample.npz").read_bytes()
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["files"]["sample.npz"] = {
+        "sha256": hashlib.sha256(content).hexdigest(),
+        "size": len(content),
+    }
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    return path
+
+
+def test_a_clock_that_is_behind(tmp_path):
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=40)
+    path = EDGE.write_bundle(tmp_path / "future", created=later.isoformat()).path
+    assert the_problem(look(None, bundle=path)).code == "clock-behind"
+
+
+def test_a_library_that_is_missing(tmp_path):
+    """An environment like this one, with links to all that is installed but one library."""
+    import cbor2
+
+    installed = Path(cbor2.__file__).parents[1]
+    for entry in installed.iterdir():
+        if not entry.name.lower().startswith(("cbor2", "_cbor2", "__pycache__", "gatewise")):
+            (tmp_path / entry.name).symlink_to(entry)
+    rooms = [str(Path(sys.modules[f"gatewise_{r}"].__file__).parents[1])
+             for r in ("training", "export", "edge", "cloud", "sim")]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "gatewise_sim", "doctor", "--json", "--broker",
+         "mqtt://127.0.0.1:1"],
+        env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *rooms]), "PATH": os.defpath},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["code"] == "package-missing"
+    assert "cbor2" in finding["says"]
+
+
+# -- the command ---------------------------------------------------------------------------------
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "gatewise_sim", "doctor", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_command(bundle):
+    done = run(bundle.path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "all is well"
+    done = run("--broker", f"mqtt://127.0.0.1:{free_port()}")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "-> start the broker" in done.stdout
+    assert "1 problem;" in done.stdout
+    done = run("--json", "--broker", f"mqtt://127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert (document["healthy"], document["problems"]) == (False, 1)
+
+
+def test_it_loads_nothing_that_a_device_has_not(bundle):
+    heavy = ("sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas")
+    probe = (
+        "import sys\nfrom gatewise_sim.cli import main\n"
+        f"assert main(['doctor', {str(bundle.path)!r}]) == 0\n"
+        f"print('heavy:', *[m for m in {heavy!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy:"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ((), "nothing to examine"),
+        (("--broker", "http://x"), "must begin with mqtt://"),
+        (("--broker", "mqtt://x", "--device", "a/b"), "a/b"),
+        (("--broker", "mqtt://x", "--timeout", "0"), "--timeout"),
+    ],
+)
+def test_bad_input(arguments, word):
+    done = run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert word in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,381 @@
+"""What is in deploy/ is parsed, and held against the code: no engine runs here."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
+import yaml
+from tests.security.secure import EDGE, SecureBroker, free_port
+
+from gatewise_cloud.broker import MosquittoBroker
+from gatewise_cloud.broker_files import access_list, secure_config
+from gatewise_cloud.broker_init import init_broker
+from gatewise_sim.cli import build
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+KUBERNETES = DEPLOY / "kubernetes"
+bundle = EDGE.bundle
+
+
+def read(path):
+    return [d for d in yaml.safe_load_all((DEPLOY / path).read_text()) if d is not None]
+
+
+def options_of(command):
+    return {word for parameter in build(command).params for word in parameter.opts} | {
+        word for parameter in build(command).params for word in parameter.secondary_opts
+    }
+
+
+def check_command(words):
+    """Every option of a `gatewise` command line exists."""
+    command, *rest = words
+    known = options_of(command)
+    used = [word.partition("=")[0] for word in rest if word.startswith("--")]
+    assert set(used) <= known, f"{command}: {set(used) - known} do not exist"
+
+
+def test_every_yaml_file_parses():
+    files = [p for p in DEPLOY.rglob("*") if p.suffix in (".yaml", ".yml")]
+    assert len(files) > 10
+    for path in files:
+        assert read(path.relative_to(DEPLOY)), path
+
+
+# -- mosquitto ---------------------------------------------------------------------------------
+
+
+def test_the_example_is_what_the_command_writes():
+    folder = PurePosixPath("/etc/mosquitto/gatewise")
+    data = PurePosixPath("/var/lib/mosquitto")
+    config = secure_config(folder, data=data, run_as="mosquitto")
+    assert (DEPLOY / "mosquitto" / "mosquitto.conf").read_text() == config
+    assert (DEPLOY / "mosquitto" / "acl").read_text() == access_list(["worker-1"], ["operator"])
+
+
+def test_mosquitto_takes_the_example(tmp_path):
+    """Every line of it is known to a real mosquitto; only places, port and user are others."""
+    made = init_broker(tmp_path / "b", hosts=["127.0.0.1"], port=free_port())
+    text = (DEPLOY / "mosquitto" / "mosquitto.conf").read_text()
+    text = text.replace("/etc/mosquitto/gatewise", str(made.folder))
+    text = text.replace("/var/lib/mosquitto", str(made.folder / "data"))
+    text = text.replace("user mosquitto", "user root").replace("8883", str(made.port))
+    made.config.write_text(text)
+    SecureBroker(made).close()
+
+
+# -- systemd -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("unit", sorted(p.name for p in DEPLOY.glob("*.service")))
+def test_systemd_units(unit, tmp_path):
+    text = (DEPLOY / unit).read_text()
+    lines = re.sub(r"\\\n\s*", "", text).splitlines()
+    (start,) = [line.partition("=")[2] for line in lines if line.startswith("ExecStart=")]
+    program, *words = shlex.split(start)
+    assert program.endswith("/gatewise")
+    check_command([word for word in words if not word.startswith("$")])
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed: the unit was parsed, not verified")
+    verified = tmp_path / unit
+    verified.write_text(text.replace(program, "/bin/true"))
+    done = subprocess.run([analyze, "verify", verified], capture_output=True, text=True)
+    complaints = [line for line in done.stderr.splitlines() if unit in line]
+    assert (done.returncode, complaints) == (0, []), done.stderr
+
+
+# -- containers --------------------------------------------------------------------------------
+
+
+def test_compose(tmp_path):
+    (compose,) = read("compose.yaml")
+    services = compose["services"]
+    assert set(services) == {"broker", "worker", "prometheus", "grafana"}
+    made = init_broker(
+        tmp_path / "broker", hosts=["broker"], at="/mosquitto/config", data="/mosquitto/data"
+    )
+    inside = {}
+    for name, service in services.items():
+        for volume in service["volumes"]:
+            source, target = volume.split(":")[:2]
+            inside[target] = source
+            if source.startswith("./broker"):
+                assert (made.folder.parent / source).exists(), f"{name}: nothing makes {source}"
+            elif source.startswith("./") and source != "./bundles":
+                assert (DEPLOY / source).exists(), f"{name}: {source} is missing"
+            elif not source.startswith("./"):
+                assert source in compose["volumes"]
+        for needed in service.get("depends_on", []):
+            assert needed in services
+    # What mosquitto is told to read is there, and no secret that it does not need.
+    for path in re.findall(r"^\w+ (/mosquitto/\S+)$", made.config.read_text(), re.M):
+        assert path.rstrip("/") in inside
+    assert not any(source.endswith(("ca.key", "/broker")) for source in inside.values())
+    command = services["worker"]["command"]
+    check_command(command)
+    for flag in ("--ca-file", "--cert-file", "--key-file", "--watch"):
+        assert command[command.index(flag) + 1] in inside
+    port = command[command.index("--metrics-port") + 1]
+    (prometheus,) = read("prometheus/prometheus.yml")
+    (names,) = prometheus["scrape_configs"][0]["dns_sd_configs"]
+    assert (names["names"], str(names["port"])) == (["worker"], port)
+
+
+def test_compose_with_its_own_parser():
+    docker = shutil.which("docker")
+    done = docker and subprocess.run([docker, "compose", "version"], capture_output=True)
+    if not done or done.returncode:
+        pytest.skip("docker compose is not installed: compose.yaml was parsed as YAML only")
+    subprocess.run(
+        [docker, "compose", "-f", DEPLOY / "compose.yaml", "config", "--quiet"],
+        check=True,
+        env={"GRAFANA_PASSWORD": "x", "PATH": "/usr/bin:/bin:/usr/local/bin"},
+    )
+
+
+def test_dockerfile():
+    lines = re.sub(r"\\\n\s*", "", (DEPLOY / "Dockerfile").read_text()).splitlines()
+    steps = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
+    words = [step[0] for step in steps]
+    assert words[0] == "FROM"
+    assert set(words) <= {
+        "FROM", "WORKDIR", "COPY", "RUN", "USER", "EXPOSE", "ENV", "HEALTHCHECK", "ENTRYPOINT",
+        "CMD",
+    }  # fmt: skip
+    # The last stage does not run as root.
+    assert words.index("USER") > max(i for i, word in enumerate(words) if word == "FROM")
+    for word, rest in steps:
+        if word == "COPY" and not rest.startswith("--from"):
+            assert (ROOT / rest.split()[0]).exists()
+    # The context holds what the wheel is made of, and no keys.
+    kept = (DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    rooms = {"!" + room for room in ("training", "export", "edge", "cloud", "sim")}
+    files = {"!pyproject.toml", "!constraints.txt", "!README.md", "!LICENSE"}
+    assert {line for line in kept if line.startswith("!")} == rooms | files
+    assert "*" in kept
+    arguments = dict(steps)
+    assert json.loads(arguments["ENTRYPOINT"]) == ["gatewise"]
+    check = json.loads(arguments["HEALTHCHECK"].partition("CMD")[2])
+    compile(check[-1], "healthcheck", "exec")
+
+
+# -- metrics -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory):
+    """Names that a worker and a device really expose."""
+    from gatewise_cloud.metrics import text_of
+    from gatewise_cloud.worker import Worker
+    from gatewise_edge.device import Device
+    from gatewise_edge.edge_metrics import EdgeMetrics
+
+    path = EDGE.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
+    with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:
+        text = text_of(worker) + EdgeMetrics(device).text()
+    names = set()
+    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text.decode(), re.M):
+        ends = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)
+        names |= {name + end for end in ends}
+    return names
+
+
+def dashboard():
+    return json.loads((DEPLOY / "grafana" / "dashboards" / "gatewise.json").read_text())
+
+
+def expressions():
+    for panel in dashboard()["panels"]:
+        for target in panel.get("targets", []):
+            yield target["expr"]
+    for group in read("prometheus/alerts.yml")[0]["groups"]:
+        for rule in group["rules"]:
+            yield rule["expr"]
+    (scaled,) = read("kubernetes/keda/scaledobject.yaml")
+    for trigger in scaled["spec"]["triggers"]:
+        yield trigger["metadata"]["query"]
+    (scaler,) = read("kubernetes/hpa/hpa.yaml")
+    for metric in scaler["spec"]["metrics"]:
+        if metric["type"] == "Pods":
+            yield metric["pods"]["metric"]["name"]
+
+
+def test_every_metric_that_is_used_exists(exposed):
+    used = {name for e in expressions() for name in re.findall(r"gatewise_\w+", e)}
+    assert len(used) > 20
+    assert used <= exposed, used - exposed
+
+
+def test_the_dashboard():
+    board = dashboard()
+    panels = board["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        assert place["x"] + place["w"] <= 24
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, f"{panel['title']} overlaps another panel"
+        taken |= cells
+        if panel["type"] != "row":
+            references = [target["refId"] for target in panel["targets"]]
+            assert references
+            assert len(set(references)) == len(references)
+    (source,) = read("grafana/provisioning/datasources/prometheus.yaml")[0]["datasources"]
+    uids = {target["datasource"]["uid"] for p in panels for target in p.get("targets", [])}
+    assert uids == {source["uid"]}
+    (provider,) = read("grafana/provisioning/dashboards/gatewise.yaml")[0]["providers"]
+    volumes = read("compose.yaml")[0]["services"]["grafana"]["volumes"]
+    assert f"./grafana/dashboards:{provider['options']['path']}:ro" in volumes
+
+
+def test_prometheus_takes_its_files(tmp_path):
+    tool = shutil.which("promtool")
+    if tool is None:
+        pytest.skip("promtool is not installed (apt install prometheus): parsed as YAML only")
+    done = subprocess.run(
+        [tool, "check", "config", DEPLOY / "prometheus" / "prometheus.yml"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    # It parses what the panels ask, too, once Grafana's own variable has a value.
+    rules = [
+        {"record": f"panel:{i}", "expr": e.replace("$__rate_interval", "1m")}
+        for i, e in enumerate(expressions())
+    ]
+    path = tmp_path / "panels.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run([tool, "check", "rules", path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- Kubernetes --------------------------------------------------------------------------------
+
+
+def manifests():
+    return [
+        document
+        for path in sorted(KUBERNETES.rglob("*.yaml"))
+        if path.name != "kustomization.yaml"
+        for document in read(path.relative_to(DEPLOY))
+    ]
+
+
+def of_kind(*kinds):
+    return [d for d in manifests() if d["kind"] in kinds]
+
+
+def test_every_file_is_in_a_kustomization():
+    for path in KUBERNETES.rglob("kustomization.yaml"):
+        (kustomization,) = read(path.relative_to(DEPLOY))
+        beside = {p.name for p in path.parent.glob("*.yaml")} - {"kustomization.yaml"}
+        listed = kustomization["resources"]
+        assert beside == {r for r in listed if r.endswith(".yaml")}
+        assert all((path.parent / r).exists() for r in listed)
+        assert kustomization["namespace"] == "gatewise"
+
+
+@pytest.mark.parametrize("way", ["base", "keda", "hpa"])
+def test_kustomize_builds_them(way):
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed: the manifests were parsed as YAML only")
+    done = subprocess.run([kubectl, "kustomize", KUBERNETES / way], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert {"Namespace", "Deployment", "StatefulSet", "NetworkPolicy"} <= {d["kind"] for d in built}
+    for document in built:
+        assert document["kind"] == "Namespace" or document["metadata"]["namespace"] == "gatewise"
+
+
+def test_manifests_fit_together():
+    for document in manifests():
+        assert {"apiVersion", "kind", "metadata"} <= set(document)
+        assert re.fullmatch(r"[a-z0-9-]+", document["metadata"]["name"])
+    workloads = {d["metadata"]["name"]: d for d in of_kind("Deployment", "StatefulSet")}
+    ports = {}
+    readme = (DEPLOY / "README.md").read_text()
+    claims = {d["metadata"]["name"] for d in of_kind("PersistentVolumeClaim")}
+    maps = {d["metadata"]["name"]: d for d in of_kind("ConfigMap")}
+    for name, workload in workloads.items():
+        template = workload["spec"]["template"]
+        labels = template["metadata"]["labels"]
+        assert workload["spec"]["selector"]["matchLabels"].items() <= labels.items()
+        pod = template["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        volumes = {v["name"]: v for v in pod["volumes"]}
+        for claim in workload["spec"].get("volumeClaimTemplates", []):
+            volumes[claim["metadata"]["name"]] = claim
+        for volume in volumes.values():
+            if "secret" in volume:
+                secret = volume["secret"]["secretName"]
+                assert f"create secret generic {secret} " in readme
+            if "persistentVolumeClaim" in volume:
+                assert volume["persistentVolumeClaim"]["claimName"] in claims
+        for container in pod["containers"]:
+            assert {m["name"] for m in container["volumeMounts"]} <= set(volumes)
+            assert "limits" in container["resources"]
+            assert not container["securityContext"]["allowPrivilegeEscalation"]
+            named = {p["name"]: p["containerPort"] for p in container["ports"]}
+            ports[name] = named
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                if probe in container:
+                    (how,) = [v for v in container[probe].values() if isinstance(v, dict)]
+                    assert how["port"] in named
+            for source in container.get("envFrom", []):
+                given = maps[source["configMapRef"]["name"]]["data"]
+                for variable in re.findall(r"\$\((\w+)\)", " ".join(container["args"])):
+                    assert variable in given
+    for service in of_kind("Service"):
+        (target,) = [
+            name
+            for name, w in workloads.items()
+            if service["spec"]["selector"].items()
+            <= w["spec"]["template"]["metadata"]["labels"].items()
+        ]
+        assert all(p["targetPort"] in ports[target] for p in service["spec"]["ports"])
+    for scaler in of_kind("HorizontalPodAutoscaler", "ScaledObject"):
+        assert scaler["spec"]["scaleTargetRef"]["name"] in workloads
+    allowed = {
+        port["port"]
+        for policy in of_kind("NetworkPolicy")
+        for rule in policy["spec"].get("ingress", [])
+        for port in rule["ports"]
+    }
+    assert allowed == {number for named in ports.values() for number in named.values()}
+
+
+def test_the_workers_command_exists():
+    (deployment,) = of_kind("Deployment")
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    check_command(container["args"])
+
+
+def test_mosquitto_on_kubernetes_finds_its_files(tmp_path):
+    """What the secret of the README holds is what the configuration names."""
+    made = init_broker(tmp_path, hosts=["b"], at="/mosquitto/config", data="/mosquitto/data")
+    readme = (DEPLOY / "README.md").read_text()
+    (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
+    held = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}
+    named = re.findall(r"^\w+ (/mosquitto/config/\S+)$", made.config.read_text(), re.M)
+    assert {Path(path).name for path in named} | {"mosquitto.conf"} == held
+
+
+def test_the_commands_of_the_readme():
+    lines = re.findall(r"^    (?:sudo )?gatewise (.*)$", (DEPLOY / "README.md").read_text(), re.M)
+    assert len(lines) >= 4
+    for line in lines:
+        check_command(shlex.split(line))
