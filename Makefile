@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit \
-	bench-trees bench-cloud bench-edge test-c test-pi docs install clean mosquitto
+	bench-trees bench-cloud bench-edge test-c test-pi test-chaos docs install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -33,8 +33,13 @@ mosquitto:
 	  apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq mosquitto >/dev/null; } || \
 	{ echo "make test needs a mosquitto broker: install it (apt install mosquitto, brew install mosquitto) and run again"; exit 2; }
 
+# The chaos suite has the machine to itself: it is about deadlines.
 test: $(STAMP) mosquitto       ## every test, the README and docstring examples included
-	$(PYTEST)
+	$(PYTEST) -n 2 --dist loadfile --ignore=tests/chaos
+	$(PYTEST) tests/chaos
+
+test-chaos: $(STAMP) mosquitto ## a fleet whose workers, broker and link are killed and cut
+	$(PYTEST) -s tests/chaos
 
 test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
 	$(PYTEST) -m "not slow" -n 2 --dist loadfile

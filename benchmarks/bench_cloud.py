@@ -120,6 +120,9 @@ def measure(folder: Path, *, quick: bool = False) -> dict[str, Any]:
         found["worker_per_second"] = _rates(carried)
         found["worker_single_per_second"] = _rates(lone)
         found["half_load"] = {"messages_per_second": round(half, 1), **_spread(took)}
+        with _bare(broker.port):
+            bare = asker.turns(payloads(X, 1, single * turns, model="linear"))
+        found["bare_us"] = _spread(bare)
         several = []
         for _ in range(1 if quick else 3):
             for count in (1, 2):
@@ -177,6 +180,20 @@ def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[dict[str, 
         yield json.loads(process.stdout.readline())
     finally:
         process.terminate()
+        process.communicate()
+
+
+@contextmanager
+def _bare(port: int) -> Iterator[None]:
+    """Run a responder that does no work."""
+    command = [sys.executable, "-m", "benchmarks.cloud_bare", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield
+    finally:
+        process.kill()
         process.communicate()
 
 
@@ -253,6 +270,7 @@ def markdown(found: dict[str, Any]) -> str:
     ]
     rows = {
         "the broker's echo, bare client": f["echo_us"],
+        "a bare client in a process of its own that sends the request back": f["bare_us"],
         "a request of one instance, linear model": f["round_trip_us"],
         "the same, support vector machine": f["round_trip_svm_us"],
         f"16 instances, {f['half_load']['messages_per_second']:g} messages/s": f["half_load"],

@@ -45,6 +45,10 @@ def edge(
     policy: Annotated[
         str, typer.Option(help="system, edge-only (never offload) or cloud-only (always).")
     ] = "system",
+    runner: Annotated[
+        str,
+        typer.Option(help="onnxruntime, numpy (less memory, same bits) or auto: what is there."),
+    ] = "auto",
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many instances.")] = None,
     interval: Annotated[
         float, typer.Option(min=0, help="Seconds from one instance to the next, at least.")
@@ -150,6 +154,7 @@ def edge(
                 sensors=instances.sensors,
                 deadline_ms=deadline_ms,
                 policy=policy,  # type: ignore[arg-type]  # Device checks it
+                runner=runner,  # type: ignore[arg-type]
                 coalesce_ms=coalesce_ms,
                 float16=float16,
                 pacer=parts.make_pacer(pace),

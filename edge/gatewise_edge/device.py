@@ -36,6 +36,7 @@ from gatewise_edge.many import answer_many
 from gatewise_edge.pacer import Pacer
 from gatewise_edge.pacer_state import PacerFile
 from gatewise_edge.sensors import Reading, Sensors
+from gatewise_edge.stage_models import Runner
 from gatewise_edge.uplink import Uplink
 from gatewise_export.bundle import Bundle
 from gatewise_training.errors import InputError
@@ -68,6 +69,9 @@ class Device:
         Requests out at a time, at most (several threads may ask for answers).
     check : bool, default True
         Run the bundle's self-test first.
+    runner : {"auto", "onnxruntime", "numpy"}, default "auto"
+        What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy.
+        Both give the same bits; numpy takes less memory and, for large trees, more time.
     breaker : Breaker or bool, default True
         Keeps from asking, and from buying for, a cloud that does not reply. True: one with its
         defaults; False: none.
@@ -112,6 +116,7 @@ class Device:
         policy: Policy = "system",
         outstanding: int = 32,
         check: bool = True,
+        runner: Runner = "auto",
         breaker: Breaker | bool = True,
         coalesce_ms: float = 0.0,
         float16: bool = False,
@@ -139,6 +144,7 @@ class Device:
         self._ledger = Ledger(observe, file)
         self._sensors = sensors
         self._asks_cloud = link is not None and policy != "edge-only"
+        self._runner = runner
         self._installing = threading.Lock()
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
         self._installed = self._install(opened, check=check)
@@ -185,7 +191,13 @@ class Device:
     def _install(self, bundle: Bundle, *, check: bool) -> Installed:
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
-        made = Installed.of(bundle, sensors=self._sensors, asks_cloud=self._asks_cloud, check=check)
+        made = Installed.of(
+            bundle,
+            sensors=self._sensors,
+            asks_cloud=self._asks_cloud,
+            check=check,
+            runner=self._runner,
+        )
         if self.policy != "system" or not made.plan.has_cloud:
             return made
         gate = Gate.of(bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._ledger.drifted)

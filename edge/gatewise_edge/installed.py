@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise_edge.sensors import Meter, Row, Sensors, Source
+from gatewise_edge.stage_models import Runner
 from gatewise_edge.stages import StageRunner, self_test
 from gatewise_edge.wire import MAX_PAYLOAD
 from gatewise_export.bundle import Bundle
@@ -124,7 +125,13 @@ class Installed:
 
     @classmethod
     def of(
-        cls, bundle: Bundle, *, sensors: Sensors | None, asks_cloud: bool, check: bool = True
+        cls,
+        bundle: Bundle,
+        *,
+        sensors: Sensors | None,
+        asks_cloud: bool,
+        check: bool = True,
+        runner: Runner = "auto",
     ) -> Self:
         """Load a bundle and prove that it computes here what it computed where it was packed.
 
@@ -137,6 +144,8 @@ class Installed:
             and must fit a message.
         check : bool, default True
             Run the self-test.
+        runner : {"auto", "onnxruntime", "numpy"}, default "auto"
+            What runs graphs.
 
         Raises
         ------
@@ -147,7 +156,7 @@ class Installed:
         InputError
             If the sensors do not fit it, or a request would be too large.
         """
-        runner = StageRunner(bundle)
+        stages = StageRunner(bundle, runner=runner)
         plan = Plan.of(bundle.manifest)
         carried = plan.request_inputs if asks_cloud else plan.request_inputs[:0]
         if request_bytes(len(carried)) > MAX_PAYLOAD:
@@ -156,12 +165,12 @@ class Installed:
                 f"{MAX_PAYLOAD} bytes can hold"
             )
         if check:
-            self_test(bundle, runner)
+            self_test(bundle, stages)
         costs = bundle.manifest.feature_costs()
         source = None
         if sensors is not None:
             source = sensors.bind(costs, [*plan.stage_inputs, *carried])
-        return cls(bundle, runner, plan, Meter(costs), source)
+        return cls(bundle, stages, plan, Meter(costs), source)
 
     def source_of(self, row: ArrayLike | None) -> Source:
         """Where an instance comes from: the row given, else the sensors.

@@ -50,6 +50,7 @@ value, only passes where the caller says so.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -293,7 +294,7 @@ class _Message:
         dtype = _ARRAYS.get(typed.tag)
         if dtype is None or dtype not in [np.dtype(d) for d in dtypes]:
             raise WireError("type", f"{key!r} is a typed array of tag {typed.tag}, not of {dtypes}")
-        count = int(np.prod(shape, dtype=np.int64))
+        count = math.prod(shape)
         if len(typed.value) != count * dtype.itemsize:
             raise WireError("shape", f"{key!r} has {len(typed.value)} bytes, not those of {shape}")
         values: NDArray[Any] = np.frombuffer(typed.value, dtype).reshape(shape)
