@@ -14,6 +14,7 @@ RATE = {"median": 10, "low": 9, "high": 11, "n": 3}
 FIGURES = {
     "max_batch": 16,
     "echo_us": SPREAD,
+    "bare_us": SPREAD,
     "round_trip_us": SPREAD,
     "round_trip_svm_us": SPREAD,
     "half_load": {"messages_per_second": 5.0, **SPREAD},

@@ -17,6 +17,7 @@ PROCESSES = {
     "nothing": {"seconds": 0.03, "cpu": 0.03, "rss_mb": 9.0, "peak_mb": 9.0},
     "import": {"seconds": 0.7, "cpu": 0.7, "rss_mb": 60.0, "peak_mb": 61.0},
     "serve letters-64kb": {"seconds": 0.4, "cpu": 0.4, "rss_mb": 70.0, "peak_mb": 72.0},
+    "serve letters-64kb, numpy": {"seconds": 0.4, "cpu": 0.4, "rss_mb": 50.0, "peak_mb": 51.0},
 }
 RUNS = {
     "noop": [8.0, 10.0, 100.0],
