@@ -221,7 +221,7 @@ def verify(
     from gatewise_export.run_verify import check_data, what_is_checked
     from gatewise_export.verify import self_test
 
-    opened = Bundle.open(bundle, public_key=public_key)
+    opened = Bundle.open(bundle, public_key=public_key, for_device=True)
     sample = self_test(opened)
     checks: dict[str, Any] = {"sample": asdict(sample)}
     good = sample.agrees and sample.cloud_label_differences == 0

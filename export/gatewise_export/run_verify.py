@@ -43,6 +43,11 @@ def check_data(
         If a column is missing, holds NaN where the bundle refuses it, or a label is unknown.
     """
     manifest = bundle.manifest
+    if bundle.absent():
+        raise InputError(
+            f"{bundle.path} is for devices, without {bundle.absent()[0]}: check it without --data, "
+            "or the bundle that it was made of"
+        )
     data = datasets.load(source, target=target)
     x = _columns(data, manifest, source)
     _check_missing(x, manifest, source)
@@ -67,7 +72,9 @@ def what_is_checked(bundle: Bundle, *, with_data: bool) -> list[str]:
     )
     if with_data:
         lines.append(f"data: the same, against the flat arrays in {', '.join(_files(bundle))}")
-    if manifest.cloud is not None:
+    if bundle.absent():
+        lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
+    elif manifest.cloud is not None:
         of_arrays = with_data and manifest.cloud.kind == "margins"
         lines.append(
             "high-cost model: label and probabilities of the sample"

@@ -56,7 +56,7 @@ def check_bundle(path: Path) -> Generator[Finding, None, Bundle | None]:
     from gatewise_export.bundle import Bundle
 
     try:
-        bundle = Bundle.open(path)
+        bundle = Bundle.open(path, for_device=True)
         self_test(bundle, StageRunner(bundle))
     except SelfTestError as error:
         yield problem(

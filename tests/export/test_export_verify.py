@@ -13,6 +13,8 @@ from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify
 from gatewise_export.flat_reader import read_flat
 from gatewise_export.manifest import FileSpec, Manifest
 from gatewise_export.onnx_graph import flat_graph
+from gatewise_export.repack import repack
+from gatewise_sim.cli import main
 
 
 def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
@@ -96,3 +98,15 @@ def test_a_graph_of_another_width(heart: Any, tmp_path: Path) -> None:
     broken = swap(bundle, one, bundle.read(two))
     with pytest.raises(BundleError, match="is refused: its graph's inputs"):
         verify_graphs(broken, heart.rows)
+
+
+def test_a_bundle_for_devices_is_verified_without_the_high_cost_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["train", "wine", "--out", f"{tmp_path}/whole", "--method", "confidence"]) == 0
+    repack(tmp_path / "whole", tmp_path / "device.gwb", for_device=True)
+    capsys.readouterr()
+    assert main(["verify", f"{tmp_path}/device.gwb"]) == 0
+    assert "not run: cloud.onnx" in capsys.readouterr().out
+    assert main(["verify", f"{tmp_path}/device.gwb", "--data", "wine"]) == 2
+    assert "is for devices, without cloud.onnx" in capsys.readouterr().err
