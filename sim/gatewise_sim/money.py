@@ -1,0 +1,175 @@
+"""What a fleet costs a month, from a list of prices.
+
+::
+
+    currency = "EUR"
+    per_mb = 0.01                 # 10**6 bytes of IP, up and down
+    per_worker_hour = 0.08        # each cloud worker, day and night
+    per_kwh = 0.30                # or per_joule = 8e-8: the devices' energy
+    per_feature_unit = 0.0        # money for one unit of feature cost
+    per_million_requests = 1.0    # as brokers for hire bill them
+    per_device_month = 0.5        # a SIM card, say
+
+Every key may be left out: what has no price is free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, Self
+
+from gatewise_sim.tables import refuse_unknown, take_number, take_text, toml_table
+from gatewise_training.errors import InputError
+
+__all__ = ["MONTH", "Bill", "Prices", "Usage"]
+
+MONTH: Final = 365.25 / 12 * 86_400.0  # seconds
+_KWH: Final = 3.6e6  # joules
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a run used.
+
+    Parameters
+    ----------
+    seconds : float
+        How long it was, in simulated time.
+    devices, workers : int
+        How many there were.
+    bytes : float
+        Of IP, up and down; see :func:`gatewise_sim.radio.ip_bytes`.
+    joules : float
+        Of all devices.
+    feature_units : float
+        Feature cost that was paid, all instances together.
+    requests : float
+        Messages to the cloud.
+
+    Raises
+    ------
+    InputError
+        If a figure is negative or no time has passed.
+    """
+
+    seconds: float
+    devices: int = 0
+    workers: int = 0
+    bytes: float = 0.0
+    joules: float = 0.0
+    feature_units: float = 0.0
+    requests: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            where = f"usage: {field.name}"
+            take_number(getattr(self, field.name), where, positive=field.name == "seconds")
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Money a month.
+
+    Parameters
+    ----------
+    currency : str
+    data, workers, energy, features, requests, devices : float
+        Its parts.
+    """
+
+    currency: str
+    data: float
+    workers: float
+    energy: float
+    features: float
+    requests: float
+    devices: float
+
+    @property
+    def total(self) -> float:
+        """All parts together."""
+        return self.data + self.workers + self.energy + self.features + self.requests + self.devices
+
+    def as_dict(self) -> dict[str, Any]:
+        """Parts, total and currency, for a report."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**parts, "total": self.total}
+
+
+@dataclass(frozen=True)
+class Prices:
+    """A list of prices; see the module's head.
+
+    Parameters
+    ----------
+    currency : str, default "EUR"
+    per_mb, per_worker_hour, per_joule, per_feature_unit : float, default 0
+    per_million_requests, per_device_month : float, default 0
+
+    Raises
+    ------
+    InputError
+        If a price is negative or not finite.
+
+    Examples
+    --------
+    A thousand devices that send a megabyte each in a day:
+
+    >>> bill = Prices(per_mb=0.01).month(Usage(86_400, devices=1000, bytes=1e9))
+    >>> round(bill.total, 3), bill.currency
+    (304.375, 'EUR')
+    """
+
+    currency: str = "EUR"
+    per_mb: float = 0.0
+    per_worker_hour: float = 0.0
+    per_joule: float = 0.0
+    per_feature_unit: float = 0.0
+    per_million_requests: float = 0.0
+    per_device_month: float = 0.0
+
+    def __post_init__(self) -> None:
+        take_text(self.currency, "prices: currency")
+        for field in fields(self)[1:]:
+            take_number(getattr(self, field.name), f"prices: {field.name}")
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read a TOML list of prices.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, has a key that is not known, or a price that cannot be; the
+            message names the file and the key.
+        """
+        path = Path(path)
+        where = f"price file {path}"
+        table = toml_table(path, "price file")
+        names = [field.name for field in fields(cls)]
+        refuse_unknown(table, (*names, "per_kwh"), where)
+        given: dict[str, Any] = {
+            key: take_text(value, f"{where}: {key}")
+            if key == "currency"
+            else take_number(value, f"{where}: {key}")
+            for key, value in table.items()
+        }
+        if "per_kwh" in given:
+            if "per_joule" in given:
+                raise InputError(f"{where}: give per_kwh or per_joule, not both")
+            given["per_joule"] = given.pop("per_kwh") / _KWH
+        return cls(**given)
+
+    def month(self, used: Usage) -> Bill:
+        """What a month costs in which all goes on as in the run."""
+        months = MONTH / used.seconds
+        return Bill(
+            currency=self.currency,
+            data=self.per_mb * used.bytes / 1e6 * months,
+            workers=self.per_worker_hour * used.workers * MONTH / 3600.0,
+            energy=self.per_joule * used.joules * months,
+            features=self.per_feature_unit * used.feature_units * months,
+            requests=self.per_million_requests * used.requests / 1e6 * months,
+            devices=self.per_device_month * used.devices,
+        )

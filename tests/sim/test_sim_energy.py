@@ -1,0 +1,184 @@
+"""The radio's energy against an integral over its states, figures against their sources."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_sim.energy import (
+    Acquisition,
+    RadioMeter,
+    battery_days,
+    joules_per_device_day,
+    radio_joules,
+)
+from gatewise_sim.radio import RADIOS, Radio
+from gatewise_training.errors import InputError
+
+# Exact in binary, so that sums can be compared with ==.
+PLAIN = Radio("x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)
+
+exchanges = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(0, 24), st.integers(0, 5000), st.integers(0, 5000)),
+    min_size=1,
+    max_size=40,
+)  # (quarter seconds since the one before began, quarter seconds long, up, down)
+
+
+def laid_out(steps):
+    now, found = 0.0, []
+    for gap, length, up, down in steps:
+        now += gap / 4
+        found.append((now, now + length / 4, up, down))
+    return found
+
+
+def integral(radio: Radio, steps) -> tuple[float, int]:
+    """Energy of the states without bytes, by going through time a quarter second at a time."""
+    end = max(e for _, e, _, _ in steps)
+    active = np.zeros(round(4 * (end + radio.tail_s)) + 1, dtype=bool)
+    for begin, until, _, _ in steps:
+        active[round(4 * begin) : round(4 * until)] = True
+    joules, wakes, awake_until = 0.0, 0, -1.0
+    starts = {begin for begin, _, _, _ in steps}
+    ends = sorted(e for _, e, _, _ in steps)
+    for tick in range(len(active)):
+        now = tick / 4
+        if now in starts:
+            wakes += now > awake_until
+        done = [e for e in ends if e <= now and any(b <= now for b, x, _, _ in steps if x == e)]
+        if active[tick]:
+            joules += radio.active_w / 4
+            awake_until = now + 0.25 + radio.tail_s
+        else:
+            if done:
+                awake_until = max(awake_until, max(done) + radio.tail_s)
+            if now < awake_until:
+                joules += radio.tail_w / 4
+    return joules + wakes * radio.wake_j, wakes
+
+
+@given(exchanges)
+def test_the_meter_is_the_integral_over_the_states(steps):
+    spans = laid_out(steps)
+    meter = RadioMeter(PLAIN)
+    for begin, end, up, down in spans:
+        meter.transfer(begin, end, up=up, down=down)
+    joules, wakes = integral(PLAIN, spans)
+    assert meter.joules == joules  # PLAIN's bytes cost nothing
+    assert meter.wakes == wakes
+
+
+@given(exchanges, st.sampled_from(sorted(RADIOS)), st.integers(1, 5), st.randoms())
+def test_a_fleet_at_once_is_one_device_after_the_other(steps, name, n_devices, random):
+    radio = RADIOS[name]
+    rows = sorted(
+        (random.randrange(n_devices), *span) for span in laid_out(steps)
+    )  # by device, then begin
+    meters = [RadioMeter(radio) for _ in range(n_devices)]
+    wakes = [meter.wakes for meter in meters]
+    singly = []
+    for device, begin, end, up, down in rows:
+        singly.append(meters[device].transfer(begin, end, up=up, down=down))
+    columns = [np.array(column) for column in zip(*rows, strict=True)]
+    joules, woke = radio_joules(radio, *columns)
+    np.testing.assert_allclose(joules, singly, rtol=1e-12, atol=1e-15)
+    wakes = np.bincount(columns[0][woke], minlength=n_devices)
+    assert wakes.tolist() == [meter.wakes for meter in meters]
+
+
+def test_bursts_within_the_tail_pay_it_once():
+    apart, together = RadioMeter(PLAIN), RadioMeter(PLAIN)
+    for begin in (0.0, 100.0, 200.0):
+        apart.transfer(begin, begin + 1)
+    for begin in (0.0, 2.0, 4.0):
+        together.transfer(begin, begin + 1)
+    assert apart.joules == 3 * (1 + 4 + 8)
+    assert together.joules == 1 + 3 * 4 + 2 * 1 + 8  # two gaps of a second, one tail
+    assert (apart.wakes, together.wakes) == (3, 1)
+
+
+def test_the_end_of_the_tail_itself_is_still_awake():
+    meter = RadioMeter(PLAIN)
+    meter.transfer(0.0, 1.0)
+    assert meter.transfer(9.0, 9.0) == 8.0  # the tail that ran, and no waking up
+    assert meter.transfer(np.nextafter(17.0, 18), 17.5) > 8.0 + PLAIN.wake_j
+
+
+def test_what_overlaps_is_active_once():
+    meter = RadioMeter(PLAIN)
+    meter.transfer(0.0, 4.0)
+    assert meter.transfer(1.0, 3.0) == 0.0
+    assert meter.transfer(3.0, 6.0) == 8.0
+
+
+def test_an_isolated_lte_request_costs_twelve_joules():
+    meter = RadioMeter(RADIOS["lte"])
+    joules = meter.transfer(0.0, 0.1, up=300, down=150)
+    tail = 1.060 * 11.576
+    assert tail == pytest.approx(12.27, abs=0.01)
+    assert joules == pytest.approx(
+        tail + 1.2107 * 0.2601 + 0.128804 + meter.radio.payload_j(300, 150)
+    )
+    assert meter.radio.payload_j(300, 150) < 0.002
+
+
+def test_lte_at_a_rate_is_the_papers_line():
+    # 1288 mW + 438 mW per Mbit/s: a second at 5 Mbit/s of IP bytes.
+    lte = RADIOS["lte"]
+    ip = 625_000  # bytes
+    joules = lte.active_w + 1e-6 * lte.up_uj_per_byte * ip
+    assert joules == pytest.approx(1.28804 + 0.43839 * 5)
+
+
+def test_wifi_pays_for_bytes_and_packets():
+    # Feeney and Nilsson: 1.9 uJ/byte + 420 uJ out, 0.42 uJ/byte + 330 uJ in.
+    wifi = RADIOS["wifi"]
+    assert wifi.payload_j(960, 0) == pytest.approx(1e-6 * (1.9 * 1000 + 420))
+    assert wifi.payload_j(0, 1500) == pytest.approx(1e-6 * (0.42 * 1580 + 2 * 330))
+    assert wifi.tail_j == wifi.wake_j == 0.0
+
+
+def test_no_radio_costs_nothing():
+    assert RadioMeter(RADIOS["none"]).transfer(0.0, 5.0, up=10**6, down=10**6) == 0.0
+
+
+def test_no_exchanges_at_all():
+    empty, none = np.empty(0), np.empty(0, np.int64)
+    joules, woke = radio_joules(PLAIN, none, empty, empty, none, none)
+    assert joules.shape == woke.shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
+def test_a_radio_is_checked(bad):
+    with pytest.raises(InputError, match="radio 'x': tail_s"):
+        Radio("x", tail_s=bad)
+
+
+def test_acquiring_and_computing():
+    bought = np.array([[True, False, True], [False, False, False], [True, True, True]])
+    stages = np.array([1, 0, 2])
+    figures = Acquisition(feature_j=np.array([1.0, 2.0, 4.0]), stage_j=np.array([0.5, 0.25]))
+    assert figures.joules(bought, stages).tolist() == [5.5, 0.0, 7.75]
+    assert Acquisition(2.0, 0.5).joules(bought, stages).tolist() == [4.5, 0.0, 7.0]
+    assert Acquisition().joules(bought, stages).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_acquisition_is_checked_feature_by_feature():
+    with pytest.raises(InputError, match=r"feature_j\[1\] must be a number of joules"):
+        Acquisition(feature_j=np.array([1.0, math.nan]))
+    with pytest.raises(InputError, match=r"^stage_j must be"):
+        Acquisition(stage_j=-1.0)
+
+
+def test_a_day_and_a_battery():
+    assert joules_per_device_day(10.0, devices=5, seconds=3600.0) == 48.0
+    # 18650 cell of 12.6 Wh: 453.6 J a day of work and 0.001 W at rest.
+    assert battery_days(12.6, 453.6 - 86.4, idle_w=0.001) == pytest.approx(100.0)
+    assert battery_days(1.0, 0.0) == math.inf
+    with pytest.raises(InputError, match="must be above 0"):
+        battery_days(0.0, 1.0)
+    with pytest.raises(InputError, match="0 devices"):
+        joules_per_device_day(1.0, devices=0, seconds=1.0)

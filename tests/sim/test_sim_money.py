@@ -1,0 +1,91 @@
+import math
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_sim.money import MONTH, Bill, Prices, Usage
+from gatewise_training.errors import InputError
+
+
+def test_every_part_of_the_bill():
+    prices = Prices(
+        "CHF", per_mb=0.5, per_worker_hour=0.1, per_joule=1e-6, per_feature_unit=0.001,
+        per_million_requests=2.0, per_device_month=3.0,
+    )  # fmt: skip
+    used = Usage(
+        MONTH / 10, devices=7, workers=4, bytes=3e6, joules=2e6, feature_units=500, requests=1e5
+    )
+    bill = prices.month(used)
+    wanted = Bill(
+        "CHF", data=15.0, workers=0.4 * 730.5, energy=20.0, features=5.0, requests=2.0, devices=21.0
+    )
+    for field in fields(Bill):
+        assert getattr(bill, field.name) == pytest.approx(getattr(wanted, field.name)) or (
+            field.name == "currency"
+        )
+    assert bill.currency == "CHF"
+    assert bill.total == pytest.approx(15 + 292.2 + 20 + 5 + 2 + 21)
+    assert bill.as_dict() == {
+        **{field.name: getattr(bill, field.name) for field in fields(Bill)},
+        "total": bill.total,
+    }
+
+
+amounts = st.floats(0, 1e9)
+
+
+@given(amounts, amounts, amounts, amounts, st.integers(0, 9), st.floats(1, 1e7), st.floats(1, 50))
+def test_a_run_twice_as_long_with_twice_the_use_costs_the_same(
+    sent, joules, units, requests, workers, seconds, times
+):
+    prices = Prices("EUR", 0.01, 0.08, 1e-7, 0.002, 1.0, 0.5)
+    once = Usage(seconds, 10, workers, sent, joules, units, requests)
+    again = Usage(
+        times * seconds, 10, workers, times * sent, times * joules, times * units, times * requests
+    )
+    assert prices.month(again).total == pytest.approx(prices.month(once).total, rel=1e-9)
+
+
+def test_what_has_no_price_is_free():
+    assert Prices().month(Usage(1.0, 9, 9, 9, 9, 9, 9)).total == 0.0
+
+
+def test_a_list_from_a_file(tmp_path):
+    file = tmp_path / "prices.toml"
+    file.write_text('currency = "USD"\nper_mb = 1\nper_kwh = 0.36\n')
+    assert Prices.from_file(file) == Prices("USD", per_mb=1.0, per_joule=0.36 / 3.6e6)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("per_gb = 1", "unknown key 'per_gb'; there are currency, per_mb"),
+        ("per_mb = -1", "per_mb is -1, must be at least 0"),
+        ("per_mb = '1'", "per_mb is '1', not a number"),
+        ("per_kwh = inf", "per_kwh is inf, must be finite"),
+        ("per_mb = nan", "per_mb is nan, not a number"),
+        ("currency = 3", "currency is 3, not a text"),
+        ("currency = ''", "currency is '', not a text"),
+        ("per_kwh = 1\nper_joule = 1", "give per_kwh or per_joule, not both"),
+        ("per_mb", "prices.toml: "),
+    ],
+)
+def test_a_bad_list_is_refused_by_its_key(tmp_path, text, complaint):
+    file = tmp_path / "prices.toml"
+    file.write_text(text)
+    with pytest.raises(InputError) as error:
+        Prices.from_file(file)
+    assert complaint in str(error.value)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_prices_and_usage_are_checked():
+    with pytest.raises(InputError, match="prices: per_mb"):
+        Prices(per_mb=math.nan)
+    with pytest.raises(InputError, match=r"usage: seconds is 0\.0, must be above 0"):
+        Usage(0.0)
+    with pytest.raises(InputError, match="usage: bytes is -1"):
+        Usage(1.0, bytes=-1)

@@ -1,0 +1,185 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_sim.outages import PARTS, Outage, Outages
+from gatewise_sim.spans import DAY, read_clock, read_rate, read_span
+from gatewise_training.errors import InputError
+
+NOON = 43_200.0
+
+
+def test_a_window_of_the_day_comes_back_every_day():
+    outages = Outages.parse("cloud:12:00-12:10")
+    for day in range(4):
+        noon = NOON + day * DAY
+        assert outages.down("cloud", noon - 1e-6) is None
+        assert outages.down("cloud", noon) == noon + 600
+        assert outages.down("cloud", noon + 599.9) == noon + 600
+        assert outages.down("cloud", noon + 600) is None
+    assert outages.down("link", NOON) is None
+
+
+def test_a_window_since_the_start_comes_once():
+    outages = Outages.parse("link:+30s-+35s")
+    assert outages.down("link", 30.0) == 35.0
+    assert outages.down("link", 35.0) is None
+    assert outages.down("link", DAY + 30.0) is None
+
+
+def test_a_window_over_midnight():
+    outages = Outages.parse("broker:23:50-00:10")
+    assert outages.down("broker", 0.0) == 600.0
+    assert outages.down("broker", DAY - 600) == DAY + 600
+    assert outages.down("broker", NOON) is None
+
+
+def test_the_run_may_begin_at_another_time_of_day():
+    outages = Outages.parse("cloud:12:00-12:10", day_begins=NOON - 60)
+    assert outages.down("cloud", 59.0) is None
+    assert outages.down("cloud", 60.0) == 660.0
+    late = Outages.parse("cloud:12:00-12:10", day_begins=NOON + 60)
+    assert late.down("cloud", 0.0) == 540.0
+
+
+def test_windows_that_touch_are_one():
+    outages = Outages.parse("cloud:+10s-+20s, cloud:+20s-+30s,cloud:+15s-+17s")
+    assert outages.down("cloud", 10.0) == 30.0
+    assert outages.changes(60.0) == [(at, "cloud") for at in (10.0, 15.0, 17.0, 20.0, 30.0)]
+
+
+def test_all_day_is_for_good():
+    outages = Outages.parse("cloud:00:00-24:00")
+    assert outages.down("cloud", 5.0) == math.inf
+    both = Outages.parse("cloud:00:00-12:00,cloud:12:00-24:00")
+    assert both.down("cloud", 1e7) == math.inf
+
+
+def test_a_long_outage_has_an_end():
+    outages = Outages.parse("cloud:+10s-+9day,cloud:+9day-+20day")
+    assert outages.down("cloud", 20.0) == 20 * DAY
+    assert outages.down("cloud", 20 * DAY) is None
+
+
+def test_workers_that_are_down_add_up():
+    outages = Outages.parse("workers:2:+10s-+30s,workers:1:+20s-+40s")
+    assert [outages.workers_down(at) for at in (9.9, 10.0, 20.0, 29.9, 30.0, 40.0)] == [
+        0, 2, 3, 3, 1, 0,
+    ]  # fmt: skip
+    assert outages.down("workers", 15.0) == 40.0
+
+
+def test_no_outages():
+    outages = Outages.parse("")
+    assert not outages
+    assert outages.down("cloud", 0.0) is None
+    assert outages.changes(1e9) == []
+    assert not outages.is_down("cloud", np.array([0.0, 1.0])).any()
+    assert not Outages.parse("cloud:+1s-+2s").is_down("cloud", np.empty(0)).any()
+
+
+once = st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)).map(
+    lambda w: Outage("cloud", float(w[0]), float(w[0] + w[1]))
+)
+daily = (
+    st.tuples(st.integers(0, 86_399), st.integers(0, 86_399))
+    .filter(lambda w: w[0] != w[1])
+    .map(lambda w: Outage("cloud", float(w[0]), float(w[1]), daily=True))
+)
+
+
+def is_down_simply(window: Outage, now: float) -> bool:
+    if not window.daily:
+        return window.begin <= now < window.end
+    clock = now % DAY
+    if window.begin < window.end:
+        return window.begin <= clock < window.end
+    return clock >= window.begin or clock < window.end
+
+
+@given(
+    st.lists(st.one_of(once, daily), max_size=4),
+    st.lists(st.integers(0, 400_000), min_size=1, max_size=20),
+    st.integers(0, 86_399),
+)
+def test_down_is_what_the_windows_say(windows, moments, day_begins):
+    # The day's windows are asked by the clock, the others by the run.
+    outages = Outages(windows, day_begins=day_begins)
+    whether = outages.is_down("cloud", np.array(moments, dtype=np.float64))
+    for now, vectorised in zip(moments, whether, strict=True):
+
+        def simply(at: float) -> bool:
+            return any(is_down_simply(w, at + day_begins if w.daily else at) for w in windows)
+
+        until = outages.down("cloud", now)
+        assert (until is not None) == vectorised == simply(now)
+        if until is not None and until < math.inf:
+            assert not simply(until)
+            assert simply(until - 0.5)
+            assert outages.down("cloud", (now + until) / 2) == until
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("noon", "write it as cloud:12:00-12:10"),
+        ("moon:12:00-12:10", "cloud, link, broker, gateway, workers can be down"),
+        ("cloud:12:00", "give both ends"),
+        ("cloud:12:00-+30s", "give both ends"),
+        ("cloud:25:00-26:00", "'25:00' is not a time of day"),
+        ("cloud:12:61-13:00", "'12:61' is not a time of day"),
+        ("link:+30-+35s", "'30' is not a span of time"),
+        ("link:+35s-+30s", "its end must lie behind its begin"),
+        ("link:12:00-12:00", "its end must lie behind its begin"),
+        ("workers:12:00-12:10", "'00' is not a time of day"),
+        ("workers:0:+1s-+2s", "say how many workers"),
+        ("workers:+1s-+2s", "say how many workers"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(text, complaint):
+    with pytest.raises(InputError) as error:
+        Outages.parse(text)
+    assert complaint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("what", PARTS)
+def test_an_outage_needs_sense(what):
+    with pytest.raises(InputError, match="must lie behind"):
+        Outage(what, 5.0, 4.0)
+    with pytest.raises(InputError, match="at least 1"):
+        Outage(what, 4.0, 5.0, count=0)
+
+
+def test_an_outage_of_nothing_known():
+    with pytest.raises(InputError, match="'moon': choose one of cloud"):
+        Outage("moon", 1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("500ms", 0.5), ("30s", 30), ("10min", 600), ("10m", 600), ("2h", 7200), ("1day", DAY)],
+)
+def test_spans(text, seconds):
+    assert read_span(text, "x") == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 weeks", "1e3s", "nans"])
+def test_no_spans(text):
+    with pytest.raises(InputError, match=r"^x: .* is not a span of time"):
+        read_span(text, "x")
+
+
+def test_rates_and_clocks():
+    assert read_rate("6/min", "x") == 0.1
+    assert read_clock("24:00", "x") == DAY
+    assert read_clock("1:02:03", "x") == 3723
+    for text in ("6", "6/week", "0/s", "nan/s", "inf/s", "-1/s", "x/s"):
+        with pytest.raises(InputError, match=r"^rate: "):
+            read_rate(text, "rate")
+    for text in ("24:01", "12", "12:00:60", "noon"):
+        with pytest.raises(InputError, match=r"^peak: .*not a time of day"):
+            read_clock(text, "peak")
