@@ -9,18 +9,46 @@ from gatewise_training._lazy import lazy_names
 if TYPE_CHECKING:
     from gatewise_sim.demo import Options, run_demo
     from gatewise_sim.errors import RunError
-    from gatewise_sim.network import PROFILES, DelayProxy, LinkProfile
+    from gatewise_sim.fleet import FleetSettings, simulate_fleet
+    from gatewise_sim.money import Prices
+    from gatewise_sim.network import PROFILES, DelayProxy, LinkProfile, Outages, VirtualLink
+    from gatewise_sim.routing import Routes
+    from gatewise_sim.scale import estimate_fleet
+    from gatewise_sim.virtual_worker import ServiceTime
 
-__all__ = ["PROFILES", "DelayProxy", "LinkProfile", "Options", "RunError", "run_demo"]
+__all__ = [
+    "PROFILES",
+    "DelayProxy",
+    "FleetSettings",
+    "LinkProfile",
+    "Options",
+    "Outages",
+    "Prices",
+    "Routes",
+    "RunError",
+    "ServiceTime",
+    "VirtualLink",
+    "estimate_fleet",
+    "run_demo",
+    "simulate_fleet",
+]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "PROFILES": "network",
         "DelayProxy": "network",
+        "FleetSettings": "fleet",
         "LinkProfile": "network",
         "Options": "demo",
+        "Outages": "network",
+        "Prices": "money",
+        "Routes": "routing",
         "RunError": "errors",
+        "ServiceTime": "virtual_worker",
+        "VirtualLink": "network",
+        "estimate_fleet": "scale",
         "run_demo": "demo",
+        "simulate_fleet": "fleet",
     },
 )

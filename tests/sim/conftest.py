@@ -1,5 +1,9 @@
 """A made-up run for the tests of report and page: two stages and a cloud, 200 rows."""
 
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -127,3 +131,100 @@ def report(legs, truth, manifest, expected) -> dict:
         "command": "gatewise demo --dataset digits --seed 0",
         "created": "2026-01-01T00:00:00Z",
     }
+
+
+@pytest.fixture(scope="session")
+def small(tmp_path_factory) -> SimpleNamespace:
+    """A small real system, its bundle, and rows that it has not seen; classes are indices."""
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    from gatewise_export.pack import pack
+    from gatewise_training import datasets, methods
+
+    data = datasets.load("digits")
+    train, test = np.arange(0, 1200, 2), np.arange(1, 600, 2)
+    f0 = ExtraTreesClassifier(30, random_state=0).fit(data.X[train], data.y[train])
+    system = methods.cascade(
+        "staged",
+        high_cost_model=f0,
+        cloud_prices=CloudPrices(request=0.3, byte=0.01),
+        n_stages=2,
+        families=("linear",),
+        offload_rate=0.4,
+        random_state=0,
+    ).fit(data.X[train], data.y[train])
+    folder = tmp_path_factory.mktemp("small") / "bundle"
+    return SimpleNamespace(
+        system=system,
+        rows=data.X[test].astype(np.float32),
+        truth=data.y[test],
+        bundle=pack(system, folder, sample=data.X[train[:16]]),
+    )
+
+
+@pytest.fixture(scope="session")
+def made_up() -> Callable[..., Any]:
+    """A function that makes routes: `n` rows, the first `hard` of which are offloaded.
+
+    The truth is class 1 everywhere; so say the cloud, and the device of rows that it keeps.
+    """
+    from gatewise_edge.installed import Plan
+    from gatewise_sim.routing import Routes, Sizes
+
+    def make(n: int = 10, hard: int = 10) -> Routes:
+        offload = np.arange(n) < hard
+        plan = Plan(
+            model="m",
+            version="1",
+            names=("a", "b"),
+            classes=(0, 1),
+            n_stages=1,
+            n_here=1,
+            tiers=("device",),
+            stage_inputs=np.array([0]),
+            request_inputs=np.array([0, 1]),
+            has_cloud=True,
+            stages_take_nan=False,
+            cloud_takes_nan=False,
+            offload_price=0.5,
+            gateway_price=0.25,
+            request_price=0.125,
+        )
+        return Routes(
+            plan=plan,
+            sizes=Sizes.of(plan, exits=False),
+            truth=np.ones(n, np.int64),
+            exit=np.zeros(n, np.int64),
+            offload=offload,
+            local_route=np.zeros(n, np.int64),
+            local_label=np.where(offload, 0, 1),
+            local_cost=np.ones(n),
+            cloud_label=np.ones(n, np.int64),
+            cloud_stage=np.ones(n, np.int64),
+            asked_cost=np.full(n, 3.0),
+            alone_cost=3.0,
+            score=np.linspace(0, 1, n, dtype=np.float32),
+            sets=np.array([[True, False], [True, True]]),
+            local_set=np.zeros(n, np.int64),
+            asked_set=np.ones(n, np.int64),
+            threshold=float(np.float32((hard - 0.5) / max(n - 1, 1))),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def poisson() -> Callable[..., Any]:
+    """A function that gives arrivals: Poisson with `rate` a second over all devices."""
+
+    def of(rate: float, rows: int) -> Any:
+        def arrivals(devices: int, seconds: float, rng: np.random.Generator) -> Any:
+            for begin in np.arange(0.0, seconds, 60.0):
+                end = min(begin + 60.0, seconds)
+                n = rng.poisson(rate * (end - begin))
+                times = np.sort(rng.uniform(begin, end, n))
+                yield times, rng.integers(0, devices, n), rng.integers(0, rows, n)
+
+        return arrivals
+
+    return of

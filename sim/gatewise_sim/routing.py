@@ -1,0 +1,336 @@
+"""Which way each row of a table takes: computed once, by the stages and the model themselves.
+
+Nothing about a row depends on the time: where it stops, what its features cost, what the cloud
+says to it. So a fleet that answers a row a million times has it run once.
+:meth:`Routes.of` asks a real :class:`gatewise_edge.device.Device` and a real
+:class:`gatewise_cloud.model.CloudModel`; what is left to simulate is who waits for whom.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise_cloud.model import CloudModel
+from gatewise_edge.answer import Answer
+from gatewise_edge.device import Device
+from gatewise_edge.errors import SensorError
+from gatewise_edge.installed import Plan
+from gatewise_edge.link import Receive
+from gatewise_edge.stages import StageRunner
+from gatewise_edge.wire import BUSY, Request, Response, encode_request, encode_response
+from gatewise_export.bundle import Bundle
+from gatewise_training.errors import InputError
+
+__all__ = ["NO_LABEL", "ROUTES", "Routes", "Sizes"]
+
+NO_LABEL: Final = -1
+ROUTES: Final = ("edge", "cloud", "fallback", "error")
+"""What an answer's route is an index of; an error took the place of an answer."""
+_CHUNK: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Payload bytes of messages about one instance, as the wire's own encoder makes them.
+
+    Attributes
+    ----------
+    request0, response0 : int
+        With a time to live, and a worker's time, of 0.
+    busy : int
+        A refusal by a worker whose queue is full.
+    """
+
+    request0: int
+    response0: int
+    busy: int
+
+    @classmethod
+    def of(cls, plan: Plan, *, exits: bool) -> Self:
+        """Encode one of each; `exits`: whether responses name the stage that answered."""
+        one = bytes(16)
+        X = np.zeros((1, max(len(plan.request_inputs), 1)), np.float32)
+        request = Request(id=one, model=plan.model, version=plan.version, ttl_ms=0, X=X)
+        response = Response(
+            id=one,
+            model=plan.model,
+            version=plan.version,
+            labels=np.zeros(1, np.int64),
+            probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
+            exits=np.zeros(1, np.int64) if exits else None,
+        )
+        busy = Response.refusal(request, BUSY, "the queue is full")
+        answer, refusal = encode_response(response), encode_response(busy)
+        return cls(len(encode_request(request)), len(answer), len(refusal))
+
+    def request(self, ttl_ms: int) -> int:
+        """Bytes of a request with a time to live in ms."""
+        return self.request0 + _more_bytes(ttl_ms)
+
+    def response(self, worker_us: int) -> int:
+        """Bytes of an answer that took a worker so many microseconds."""
+        return self.response0 + _more_bytes(worker_us)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Routes:
+    """The rows of a table and what becomes of each.
+
+    Attributes
+    ----------
+    plan : Plan
+        Of the bundle: its name, prices and stages.
+    sizes : Sizes
+    truth : ndarray of int64, shape (n,)
+        Class indices; :data:`NO_LABEL` where they are not known.
+    exit : ndarray of int64, shape (n,)
+        The last stage that ran on the device; -1 if none could.
+    offload : ndarray of bool, shape (n,)
+        Whether the row is sent to the cloud.
+    local_route : ndarray of int64, shape (n,)
+        The route of a row that is not sent: fallback or error where a value is no good.
+    local_label : ndarray of int64, shape (n,)
+        What the device itself says; :data:`NO_LABEL` if it cannot say anything.
+    local_cost : ndarray of float64, shape (n,)
+        Features that its stages bought.
+    cloud_label, cloud_stage : ndarray of int64, shape (n,)
+        What the cloud says, and which stage said it (the number of stages: the high-cost model);
+        :data:`NO_LABEL` where a value keeps the row from being asked about.
+    asked_cost : ndarray of float64, shape (n,)
+        Features bought once a request was made.
+    alone_cost : float
+        Features that a request carries, when no stage ran before.
+    score : ndarray of float32, shape (n,)
+        At the gate; NaN for a row that does not get there.
+    sets : ndarray of bool, shape (n_sets, n_features)
+        Sets of features.
+    local_set, asked_set : ndarray of int64, shape (n,)
+        Which of them each row's stages bought, and all that was bought once it was asked about.
+    threshold : float or None
+        The gate's, as packed.
+    """
+
+    plan: Plan
+    sizes: Sizes
+    truth: NDArray[np.int64]
+    exit: NDArray[np.int64]
+    offload: NDArray[np.bool_]
+    local_route: NDArray[np.int64]
+    local_label: NDArray[np.int64]
+    local_cost: NDArray[np.float64]
+    cloud_label: NDArray[np.int64]
+    cloud_stage: NDArray[np.int64]
+    asked_cost: NDArray[np.float64]
+    alone_cost: float
+    score: NDArray[np.float32]
+    sets: NDArray[np.bool_]
+    local_set: NDArray[np.int64]
+    asked_set: NDArray[np.int64]
+    threshold: float | None
+
+    def __len__(self) -> int:
+        return len(self.exit)
+
+    @classmethod
+    def of(cls, bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None) -> Self:
+        """Send every row through a device without a link, and ask the cloud model about it.
+
+        Parameters
+        ----------
+        bundle : Bundle
+        X : array-like of shape (n, n_features)
+            In the manifest's order.
+        truth : array-like of int, shape (n,), optional
+            Class indices.
+
+        Raises
+        ------
+        InputError
+            If the bundle answers with values, places stages on a gateway (which is not
+            simulated), or the rows do not fit it.
+        BundleError, ModelError, SelfTestError
+            If the bundle cannot be run.
+        """
+        manifest = bundle.manifest
+        plan = Plan.of(manifest)
+        if not plan.classes:
+            raise InputError("a bundle that answers with values asks no cloud: nothing to simulate")
+        if "gateway" in plan.tiers:
+            raise InputError("stages on a gateway are not simulated: place them on the device")
+        rows = np.ascontiguousarray(X, np.float32)
+        if rows.ndim != 2 or not len(rows) or rows.shape[1] != len(plan.names):
+            raise InputError(
+                f"rows of shape {rows.shape}; the bundle has {len(plan.names)} columns"
+            )
+        known = np.full(len(rows), NO_LABEL) if truth is None else np.asarray(truth, np.int64)
+        if known.shape != (len(rows),):
+            raise InputError(f"{len(rows)} rows and labels of shape {known.shape}")
+
+        exits, labels, in_trouble, goes_on, local = _on_device(bundle, rows)
+        carried = np.zeros(len(plan.names), bool)
+        said = np.full((2, len(rows)), NO_LABEL, np.int64)
+        names_stage = False
+        if plan.has_cloud:
+            carried[plan.request_inputs] = True
+            can_be_asked = _can_be_asked(plan, rows)
+            stuck = goes_on & ~can_be_asked & (labels != NO_LABEL)
+            goes_on &= can_be_asked
+            in_trouble |= stuck
+            _buy_in_vain(bundle, rows, np.flatnonzero(stuck), local)
+            said, names_stage = _in_cloud(bundle, plan, rows, can_be_asked)
+        sets, which = np.unique(
+            np.concatenate([local, local | carried]), axis=0, return_inverse=True
+        )
+        which = which.reshape(2, len(rows))
+        costs = manifest.feature_costs()
+        prices = np.array([costs.of(s) for s in sets], np.float64)
+        threshold = manifest.active_point.thresholds[plan.n_here - 1]
+        return cls(
+            plan=plan,
+            sizes=Sizes.of(plan, exits=names_stage),
+            truth=known,
+            exit=exits,
+            offload=goes_on,
+            local_route=np.where(labels == NO_LABEL, 3, np.where(in_trouble, 2, 0)),
+            local_label=labels,
+            local_cost=prices[which[0]],
+            cloud_label=said[0],
+            cloud_stage=said[1],
+            asked_cost=prices[which[1]],
+            alone_cost=float(costs.of(carried)),
+            score=_gate_scores(bundle, plan, rows, exits),
+            sets=sets,
+            local_set=which[0],
+            asked_set=which[1],
+            threshold=threshold,
+        )
+
+    @property
+    def cloud_price(self) -> NDArray[np.float64]:
+        """What the cloud's answer to each row costs beside its features, shape (n,)."""
+        full = self.cloud_stage == self.plan.n_stages
+        return np.where(full, self.plan.offload_price, self.plan.gateway_price)
+
+    @property
+    def cost(self) -> NDArray[np.float64]:
+        """Cost of each row with a cloud that always answers, shape (n,): ``system.cost(X)``."""
+        return np.where(self.offload, self.asked_cost + self.cloud_price, self.local_cost)
+
+    @property
+    def label(self) -> NDArray[np.int64]:
+        """Answer to each row with a cloud that always answers, shape (n,)."""
+        return np.where(self.offload, self.cloud_label, self.local_label)
+
+    def choose(self, offload: ArrayLike) -> Self:
+        """Give the same rows with another choice of those that are sent to the cloud.
+
+        Parameters
+        ----------
+        offload : array-like of bool, shape (n,)
+            Rows that cannot be asked about stay on the device.
+        """
+        chosen = np.asarray(offload, bool)
+        if chosen.shape != self.offload.shape:
+            raise InputError(f"offload of shape {chosen.shape} for {len(self)} rows")
+        return replace(self, offload=chosen & (self.cloud_label != NO_LABEL))
+
+
+def _on_device(
+    bundle: Bundle, rows: NDArray[np.float32]
+) -> tuple[
+    NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]
+]:
+    """Last stage, label, whether a value is in the way, whether it goes on, features bought."""
+    n = len(rows)
+    exits, labels = np.full(n, -1, np.int64), np.full(n, NO_LABEL, np.int64)
+    in_trouble, goes_on = np.zeros(n, bool), np.zeros(n, bool)
+    bought = np.zeros(rows.shape, bool)
+    has_cloud = bundle.manifest.cloud is not None
+    # Its policy only spares it the gate's drift alarm: the same stages run and buy.
+    with Device(bundle, policy="edge-only", check=False) as device:
+        for i, row in enumerate(rows):
+            try:
+                answer = device.begin(row)
+            except SensorError as error:
+                goes_on[i] = has_cloud and error.why != "infinite"
+                continue
+            # Without a link nothing is ever pending.
+            assert isinstance(answer, Answer)
+            exits[i], labels[i] = answer.stage, answer.class_index
+            bought[i, list(answer.acquired)] = True
+            fell_back = answer.route == "fallback"
+            in_trouble[i] = fell_back and (not has_cloud or answer.reason.startswith("infinite"))
+            goes_on[i] = answer.reason == "edge-only" or (fell_back and not in_trouble[i])
+    return exits, labels, in_trouble, goes_on, bought
+
+
+class _Refusing:
+    """A link that is up and takes nothing."""
+
+    ready = True
+
+    def open(self, receive: Receive) -> None:
+        pass
+
+    def send(self, payload: bytes) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
+
+
+def _buy_in_vain(
+    bundle: Bundle, rows: NDArray[np.float32], which: NDArray[np.intp], bought: NDArray[np.bool_]
+) -> None:
+    """Enter what is bought for a request that cannot be made, since a value is no good for it."""
+    with Device(bundle, link=_Refusing(), check=False) as device:
+        for i in which.tolist():
+            answer = device.answer(rows[i])
+            bought[i, list(answer.acquired)] = True
+
+
+def _can_be_asked(plan: Plan, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+    asked = rows[:, plan.request_inputs]
+    refused = np.isinf(asked) if plan.cloud_takes_nan else ~np.isfinite(asked)
+    return np.asarray(~refused.any(axis=1), np.bool_)
+
+
+def _in_cloud(
+    bundle: Bundle, plan: Plan, rows: NDArray[np.float32], ask: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], bool]:
+    """Label and stage of the rows to `ask` about; whether responses name the stage."""
+    said = np.full((2, len(rows)), NO_LABEL, np.int64)
+    model = CloudModel.from_bundle(bundle)
+    names_stage = False
+    try:
+        chosen = np.flatnonzero(ask)
+        for start in range(0, len(chosen), _CHUNK):
+            part = chosen[start : start + _CHUNK]
+            answer = model.run(np.ascontiguousarray(rows[np.ix_(part, plan.request_inputs)]))
+            said[0, part] = answer.labels
+            said[1, part] = plan.n_stages if answer.exits is None else answer.exits
+            names_stage |= answer.exits is not None
+    finally:
+        model.close()
+    return said, names_stage
+
+
+def _gate_scores(
+    bundle: Bundle, plan: Plan, rows: NDArray[np.float32], exits: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    scores = np.full(len(rows), np.nan, np.float32)
+    there = np.flatnonzero(exits == plan.n_here - 1)
+    if plan.has_cloud and len(there):
+        runner, gate = StageRunner(bundle), plan.n_here - 1
+        columns = runner.inputs[gate]
+        scores[there] = runner.run(gate, np.ascontiguousarray(rows[np.ix_(there, columns)])).score
+    return scores
+
+
+def _more_bytes(number: int) -> int:
+    """Bytes that an unsigned number takes in CBOR beyond the one of a 0 (RFC 8949, section 3)."""
+    return sum(number >= least for least in (24, 256)) + 2 * (number >= 1 << 16)

@@ -1,0 +1,249 @@
+"""A cloud worker in virtual time: the real queue, and a clock in place of the model's runs.
+
+Which request is queued, refused, expired, computed once or answered again, and with whom it runs,
+is decided by :class:`gatewise_cloud.batcher.Batcher`, the worker's own; only how long a run takes
+is a formula here.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+
+from gatewise_cloud.batcher import Batch, Batcher, Plan, Ticket, Verdict
+from gatewise_cloud.batching import Timing
+from gatewise_sim.clock import Clock
+from gatewise_training.errors import InputError
+
+__all__ = ["Flight", "ServiceTime", "VirtualTicket", "VirtualWorker", "WorkerCounts"]
+
+
+class Flight(Protocol):
+    """The request that a ticket belongs to, on the device's side."""
+
+    def reply(self, error: str | None, worker_us: int) -> None:
+        """Take what the worker says: an error's code, or None for an answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class VirtualTicket(Ticket):
+    """A ticket that knows the request it came from."""
+
+    flight: Flight
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceTime:
+    """How long a worker takes for a run of n instances: ``base + each * n`` seconds.
+
+    Parameters
+    ----------
+    base, each : float
+        Seconds.
+    message : float, default 0
+        Seconds for a request beside the model: reading, checking, writing.
+    spread : {"fixed", "exponential"}, default "fixed"
+        Exponential: drawn with that mean.
+
+    Raises
+    ------
+    InputError
+        If a time is negative, or all are 0.
+
+    Examples
+    --------
+    >>> ServiceTime(80e-6, 20e-6).mean(4, 4)
+    0.00016
+    """
+
+    base: float
+    each: float
+    message: float = 0.0
+    spread: Literal["fixed", "exponential"] = "fixed"
+
+    def __post_init__(self) -> None:
+        times = (self.base, self.each, self.message)
+        if min(times) < 0 or not 0 < sum(times) < float("inf"):
+            raise InputError(f"service time {times}: give seconds, not all of them 0")
+
+    @classmethod
+    def of(cls, timing: Timing, *, message: float = 0.0) -> Self:
+        """Fit a line to what was measured, see :func:`gatewise_cloud.batching.measure`.
+
+        Raises
+        ------
+        InputError
+            If nothing was measured.
+        """
+        if not timing.seconds:
+            raise InputError("no run of the cloud model was timed")
+        sizes = np.array(list(timing.seconds), np.float64)
+        taken = np.array(list(timing.seconds.values()), np.float64)
+        if len(sizes) == 1:
+            return cls(0.0, float(taken[0] / sizes[0]), message)
+        # Relative errors count: a run of one must come out as well as a run of 32.
+        lines = np.column_stack([np.ones_like(sizes), sizes]) / taken[:, None]
+        (base, each), *_ = np.linalg.lstsq(lines, np.ones_like(taken))
+        if base < 0 or each < 0:
+            base, each = 0.0, float(np.mean(taken / sizes))
+        return cls(float(base), float(each), message)
+
+    def mean(self, instances: int, requests: int) -> float:
+        """Seconds of a run, on average."""
+        return self.base + self.each * instances + self.message * requests
+
+    def draw(self, instances: int, requests: int, rng: random.Random) -> float:
+        """Seconds of one run."""
+        mean = self.mean(instances, requests)
+        return mean if self.spread == "fixed" else rng.expovariate(1.0 / mean)
+
+
+@dataclass(slots=True)
+class WorkerCounts:
+    """What a worker did.
+
+    Attributes
+    ----------
+    received, answered, busy, expired, duplicates, repeated : int
+        Requests.
+    lost : int
+        Requests queued or running when the worker went down.
+    batches : int
+        Runs.
+    busy_seconds : float
+        Time spent in runs.
+    queued_seconds : float
+        Time that answered requests waited before their runs, in sum.
+    """
+
+    received: int = 0
+    answered: int = 0
+    busy: int = 0
+    expired: int = 0
+    duplicates: int = 0
+    repeated: int = 0
+    lost: int = 0
+    batches: int = 0
+    busy_seconds: float = 0.0
+    queued_seconds: float = 0.0
+
+
+class VirtualWorker:
+    """One worker of the pool.
+
+    Parameters
+    ----------
+    clock : Clock
+    service : ServiceTime
+    capacity : int
+        Requests queued at most.
+    plan : Plan
+        Instances in a run at most, and the wait for company.
+    parallel : int
+        Runs at a time.
+    payload : bytes
+        What the worker remembers of an answer: one of the usual length.
+    rng : random.Random
+        Draws service times.
+
+    Attributes
+    ----------
+    up : bool
+    counts : WorkerCounts
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        service: ServiceTime,
+        *,
+        capacity: int,
+        plan: Plan,
+        parallel: int,
+        payload: bytes,
+        rng: random.Random,
+    ) -> None:
+        self.up = True
+        self.counts = WorkerCounts()
+        self._clock = clock
+        self._service = service
+        self._make: Callable[[], Batcher] = lambda: Batcher(
+            capacity=capacity, plan=lambda model: plan
+        )
+        self._batcher = self._make()
+        self._parallel = parallel
+        self._payload = payload
+        self._rng = rng
+        self._running: set[Batch] = set()
+        self._wakes: float | None = None
+
+    @property
+    def queued(self) -> int:
+        """Requests queued."""
+        return len(self._batcher)
+
+    def receive(self, ticket: VirtualTicket) -> None:
+        """Take in a request, as :class:`gatewise_cloud.intake.Intake` does."""
+        self.counts.received += 1
+        verdict, answer = self._batcher.offer(ticket, self._clock.now)
+        if verdict is Verdict.BUSY:
+            self.counts.busy += 1
+            ticket.flight.reply("busy", 0)
+        elif verdict is Verdict.DUPLICATE:
+            self.counts.duplicates += 1
+        elif answer is not None:
+            self.counts.repeated += 1
+            ticket.flight.reply(None, 0)
+        else:
+            self._serve()
+
+    def fail(self) -> None:
+        """Go down with all that is queued or running, and with the memory of the answers."""
+        if self.up:
+            self.up = False
+            self.counts.lost += self.queued + sum(len(b.tickets) for b in self._running)
+            self._running.clear()
+            self._batcher = self._make()
+
+    def recover(self) -> None:
+        """Come back, empty."""
+        self.up = True
+
+    def _serve(self, *_: Any) -> None:
+        """Begin what runs can begin, as the serving threads of the worker do."""
+        batcher, now = self._batcher, self._clock.now
+        while len(batcher) and len(self._running) < self._parallel:
+            pause = batcher.pause(now)
+            if pause > 0:
+                if self._wakes is None or not now < self._wakes <= now + pause:
+                    self._wakes = now + pause
+                    self._clock.at(self._wakes, self._serve)
+                return
+            batch, expired = batcher.take(now)
+            self.counts.expired += len(expired)
+            if batch is not None:
+                requests = len(batch.tickets)
+                instances = sum(len(t.rows) for t in batch.tickets)
+                seconds = self._service.draw(instances, requests, self._rng)
+                self.counts.batches += 1
+                self.counts.busy_seconds += seconds
+                self.counts.queued_seconds += sum(now - t.arrived for t in batch.tickets)
+                self._running.add(batch)
+                self._clock.at(now + seconds, self._finish, batch)
+
+    def _finish(self, batch: Batch) -> None:
+        if batch not in self._running:  # the worker was down in between
+            return
+        self._running.discard(batch)
+        now = self._clock.now
+        for ticket in batch.tickets:
+            self._batcher.finish(ticket, self._payload, now)
+            self.counts.answered += 1
+            assert isinstance(ticket, VirtualTicket)
+            ticket.flight.reply(None, int(1e6 * (now - ticket.arrived)))
+        self._serve()

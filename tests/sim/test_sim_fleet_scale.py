@@ -1,0 +1,151 @@
+import numpy as np
+import pytest
+
+from gatewise_sim.fleet import FleetSettings, simulate_fleet
+from gatewise_sim.link_profiles import LinkProfile
+from gatewise_sim.outages import Outages
+from gatewise_sim.row_mix import RowMix
+from gatewise_sim.sampling import LEAST_WORKERS, plan, window_settings
+from gatewise_sim.scale import estimate_fleet
+from gatewise_sim.virtual_worker import ServiceTime
+from gatewise_training.errors import InputError
+
+DAY = 86_400.0
+HARD = 5  # rows in a hundred
+
+
+def settings(**changes) -> FleetSettings:
+    common = {
+        "devices": 200,
+        "seconds": DAY,
+        "workload": "poisson:1/min",
+        "link": LinkProfile("l", 60, 20, 50_000, 50_000, 0.001),
+        "service": ServiceTime(0.010, 0.002),
+        "primed": True,
+    }
+    return FleetSettings(**(common | changes))
+
+
+@pytest.fixture(scope="module")
+def routes(made_up):
+    return made_up(100, HARD)
+
+
+def test_a_small_run_is_stepped_whole(routes):
+    own = settings(seconds=3600.0)
+    assert plan(routes, own).whole
+    found, run = estimate_fleet(routes, own), simulate_fleet(routes, own)
+    a = run.answers
+    assert found.instances == len(a)
+    assert found.means["cost"].value == pytest.approx(a.cost.mean())
+    assert found.means["accuracy"].value == np.mean(a.label == routes.truth[a.row])
+    assert found.latency_ms["p99"].value == pytest.approx(np.percentile(a.latency_ms, 99), rel=0.01)
+    assert "stepped whole" in str(found.plan)
+
+
+def test_windows_of_time_stand_for_the_whole_day(routes):
+    """Every figure lies near that of stepping all of it, and most within their intervals."""
+    own = settings()
+    whole = estimate_fleet(routes, own)
+    few = plan(routes, own, requests=4_000)
+    assert whole.plan.whole
+    assert not few.whole
+    assert few.stepped < DAY / 3
+    some = estimate_fleet(routes, own, sampling=few)
+    assert some.instances == pytest.approx(whole.instances, rel=0.02)
+    inside = []
+    for name in ("accuracy", "offload_rate", "cost", "bytes_up", "bytes_down"):
+        estimate, truth = some.means[name], whole.means[name].value
+        assert estimate.value == pytest.approx(truth, rel=0.05)
+        inside.append(estimate.low <= truth <= estimate.high)
+    for name in ("offloaded_p50", "offloaded_p95"):
+        estimate, truth = some.latency_ms[name], whole.latency_ms[name].value
+        assert estimate.value == pytest.approx(truth, rel=0.05)
+        inside.append(estimate.low <= truth <= estimate.high)
+    assert sum(inside) >= 5
+    assert some.utilisation == pytest.approx(whole.utilisation, rel=0.1)
+
+
+def test_intervals_hold_as_often_as_they_say(routes):
+    """95 %: of 60 runs at least 52 (52 or fewer has a probability of 1 %)."""
+    held = 0
+    for seed in range(60):
+        own = settings(seconds=7200.0, policy="edge-only", seed=seed)
+        some = plan(routes, own, instances=6_000)
+        assert not some.whole
+        low, high = estimate_fleet(routes, own, sampling=some).means["accuracy"][1:]
+        held += low <= 1 - HARD / 100 <= high
+    assert held >= 52
+
+
+def test_around_an_outage_nothing_is_left_out(routes):
+    own = settings(outages=Outages.parse("cloud:12:00-12:10"))
+    few = plan(routes, own, requests=4_000)
+    noon, ten_past = DAY / 2, DAY / 2 + 600
+    covering = [w for w in few.windows if w.begin < noon < w.end]
+    assert len(covering) == 1
+    assert covering[0].weight == 1.0
+    assert covering[0].begin < noon < ten_past < covering[0].end
+    assert sum(w.stands_for for w in few.windows) == pytest.approx(DAY)
+    found = estimate_fleet(routes, own, sampling=few)
+    lost = found.means["fallback"]
+    assert lost.value == pytest.approx(HARD / 100 * 600 / DAY, rel=0.25)
+    lacking = 1 - found.means["accuracy"].value
+    assert lacking == pytest.approx(lost.value, rel=1e-9)
+
+
+def test_a_part_of_the_fleet_carries_its_full_load(routes):
+    """When time alone is not enough, devices and workers are sampled in proportion."""
+    own = settings(devices=160_000, workers=16, seconds=7200.0)
+    few = plan(routes, own, requests=1_500, windows=4)
+    assert (few.workers, few.devices) == (LEAST_WORKERS, 80_000)
+    assert "80000 of 160000 devices and 8 of 16 workers" in str(few)
+    found = estimate_fleet(routes, own, sampling=few)
+    offered = 160_000 / 60 * HARD / 100 * 0.012 / 16  # of each worker's time, in runs of one
+    assert found.utilisation == pytest.approx(offered, rel=0.05)
+    assert found.instances == pytest.approx(160_000 / 60 * 7200, rel=0.01)
+
+
+def test_a_window_has_its_own_time_of_day(made_up):
+    """Rates and classes that change over the day are those of the window's time."""
+    routes = made_up(100, HARD)
+    mix = RowMix.parse("steps,0s=1/0,12h=0/1", (np.arange(100) >= HARD).astype(int))
+    own = settings(workload="diurnal:1/min:peak=18:00:ratio=9", mix=mix)
+    few = plan(routes, own, requests=4_000)
+    counts = []
+    for i, window in enumerate(few.windows):
+        if window.begin < DAY / 2 < window.end:
+            continue
+        answers = simulate_fleet(routes, window_settings(own, few, i)).answers
+        assert ((answers.row < HARD) == (window.begin < DAY / 2)).all()
+        counts.append(len(answers) / (window.end - window.begin + window.warm))
+    morning, evening = counts[len(counts) // 4], counts[3 * len(counts) // 4]
+    assert evening > 5 * morning
+    found = estimate_fleet(routes, own, sampling=few)
+    assert found.instances == pytest.approx(200 * 1440, rel=0.03)
+
+
+def test_devices_in_step_stay_in_step(routes):
+    own = settings(workload="periodic:60s:aligned=yes")
+    few = plan(routes, own, requests=4_000)
+    for i, window in enumerate(few.windows):
+        answers = simulate_fleet(routes, window_settings(own, few, i)).answers
+        when = answers.time + window.begin - window.warm
+        assert np.allclose((when + 30) % 60, 30)
+
+
+def test_the_same_seed_gives_the_same_estimate(routes):
+    own = settings(seconds=20_000.0)
+    few = plan(routes, own, requests=1_500)
+    first, again = (estimate_fleet(routes, own, sampling=few) for _ in range(2))
+    assert (first.means, first.latency_ms) == (again.means, again.latency_ms)
+    assert plan(routes, own, requests=1_500) == few
+
+
+def test_what_cannot_be_sampled(routes):
+    turn = settings(workload=None, in_turn=[list(range(100))] * 200)
+    assert plan(routes, turn, requests=1).whole
+    found = estimate_fleet(routes, turn)
+    assert found.means["offload_rate"].value == HARD / 100
+    with pytest.raises(InputError, match="at least 4"):
+        plan(routes, settings(), requests=10, windows=2)
