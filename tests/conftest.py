@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -64,3 +65,49 @@ def random_trees() -> Callable[..., tuple[Any, Any]]:
         return trees, np.append(rows, rng.normal(0, 1, rows.shape), axis=0).astype(np.float32)
 
     return grow
+
+
+#: Files that fit models or start processes in nearly every test: too long for `make test-fast`.
+SLOW_FILES = {
+    "benchmarks/test_bench_peers.py",
+    "benchmarks/test_bench_ranking.py",
+    "cloud/test_cloud_broker.py",
+    "cloud/test_cloud_gateway.py",
+    "cloud/test_cloud_processes.py",
+    "cloud/test_cloud_worker.py",
+    "edge/test_edge_cli.py",
+    "edge/test_edge_mqtt.py",
+    "edge/test_edge_with_cloud.py",
+    "edge/update/test_edge_update_updater.py",
+    "export/test_export_c99_systems.py",
+    "export/test_export_cli.py",
+    "export/test_export_friendly.py",
+    "export/test_export_pack.py",
+    "export/test_export_skl2onnx_converters.py",
+    "export/test_export_stop_scores.py",
+    "export/test_export_verify.py",
+    "security/test_security_announcements.py",
+    "security/test_security_broker.py",
+    "sim/test_sim_doctor.py",
+    "sim/test_sim_fleet.py",
+    "sim/test_sim_fleet_scale.py",
+    "sim/test_sim_live.py",
+    "sim/test_sim_workload.py",
+    "training/test_adapt_certificates.py",
+    "training/test_adapt_methods.py",
+    "training/test_adapt_synthetic.py",
+    "training/test_cascades.py",
+    "training/test_cegb_models.py",
+    "training/test_lazy_stages.py",
+    "training/test_rays.py",
+    "training/test_stop_scores.py",
+}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the tests of whole files out of the fast suite."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here) and item.path.relative_to(here).as_posix() in SLOW_FILES:
+            item.add_marker(pytest.mark.slow)
