@@ -90,8 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(number: int, seconds: float) -> dict[str, Any]:
     """Do one of the runs; the fleet is trained and its rows are routed first, untimed."""
     from gatewise_sim import PROFILES, FleetSettings, ServiceTime
-    from gatewise_sim.sampling import plan
-    from gatewise_sim.scale import estimate_fleet
+    from gatewise_sim.fleet.sampling import plan
+    from gatewise_sim.fleet.scale import estimate_fleet
 
     _, devices, workers, whole = RUNS[number]
     routes = _routes()

@@ -9,12 +9,15 @@ from gatewise_training._lazy import lazy_names
 if TYPE_CHECKING:
     from gatewise_sim.demo import Options, run_demo
     from gatewise_sim.errors import RunError
-    from gatewise_sim.fleet import FleetSettings, simulate_fleet
+    from gatewise_sim.fleet import (
+        FleetSettings,
+        Routes,
+        ServiceTime,
+        estimate_fleet,
+        simulate_fleet,
+    )
     from gatewise_sim.money import Prices
     from gatewise_sim.network import PROFILES, DelayProxy, LinkProfile, Outages, VirtualLink
-    from gatewise_sim.routing import Routes
-    from gatewise_sim.scale import estimate_fleet
-    from gatewise_sim.virtual_worker import ServiceTime
 
 __all__ = [
     "PROFILES",
@@ -43,11 +46,11 @@ __getattr__, __dir__ = lazy_names(
         "Options": "demo",
         "Outages": "network",
         "Prices": "money",
-        "Routes": "routing",
+        "Routes": "fleet",
         "RunError": "errors",
-        "ServiceTime": "virtual_worker",
+        "ServiceTime": "fleet",
         "VirtualLink": "network",
-        "estimate_fleet": "scale",
+        "estimate_fleet": "fleet",
         "run_demo": "demo",
         "simulate_fleet": "fleet",
     },

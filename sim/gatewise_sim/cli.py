@@ -57,7 +57,7 @@ class Entry:
 
 
 TABLE: dict[str, Entry] = {
-    "demo": Entry("gatewise_sim.demo_cli", "Train, pack, deploy over MQTT and measure.", "sim"),
+    "demo": Entry("gatewise_sim.demo.cli", "Train, pack, deploy over MQTT and measure.", "sim"),
     "train": Entry("gatewise_export.cli", "Learn a system from a table; pack a bundle.", "export"),
     "frontier": Entry("gatewise_export.cli", "Show a system's accuracy-cost curve.", "export"),
     "inspect": Entry("gatewise_export.cli", "Show what is in a bundle.", "edge"),
@@ -69,7 +69,7 @@ TABLE: dict[str, Entry] = {
     "edge": Entry("gatewise_edge.cli", "Run a device: rows in, answers out.", "edge"),
     "cloud": Entry("gatewise_cloud.cli", "Run a cloud worker.", "cloud"),
     "broker": Entry("gatewise_cloud.broker_cli", "Run a broker, or prepare one.", "cloud"),
-    "doctor": Entry("gatewise_sim.doctor_cli", "Find out what is wrong, and what to do.", "edge"),
+    "doctor": Entry("gatewise_sim.doctor.cli", "Find out what is wrong, and what to do.", "edge"),
 }
 
 

@@ -15,8 +15,8 @@ from gatewise_export.manifest import (
     OperatingPointSpec,
     StageSpec,
 )
-from gatewise_sim.outcome import Outcome
-from gatewise_sim.report import Expected, Leg
+from gatewise_sim.live.outcome import Outcome
+from gatewise_sim.report.legs import Expected, Leg
 from gatewise_training.costs import CloudPrices
 
 ROWS = 200
@@ -109,7 +109,7 @@ def expected(legs, truth) -> Expected:
 
 @pytest.fixture
 def report(legs, truth, manifest, expected) -> dict:
-    from gatewise_sim.report import compare, measure
+    from gatewise_sim.report.legs import compare, measure
 
     costs = [2, 5, 6, 8, 10, 12, 15, 18, 20, 24, 30, 40, 64]
     points = [
@@ -169,7 +169,7 @@ def made_up() -> Callable[..., Any]:
     The truth is class 1 everywhere; so say the cloud, and the device of rows that it keeps.
     """
     from gatewise_edge.installed import Plan
-    from gatewise_sim.routing import Routes, Sizes
+    from gatewise_sim.fleet.routing import Routes, Sizes
 
     def make(n: int = 10, hard: int = 10) -> Routes:
         offload = np.arange(n) < hard

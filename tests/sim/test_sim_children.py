@@ -8,7 +8,7 @@ import textwrap
 import time
 from collections.abc import Callable
 
-from gatewise_sim.children import Child
+from gatewise_sim.live.children import Child
 
 SECONDS = 20.0
 
@@ -75,7 +75,7 @@ def test_the_last_line_of_a_failure_is_told_with_its_name(tmp_path):
 
 
 def test_one_that_does_not_listen_is_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr("gatewise_sim.children._CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr("gatewise_sim.live.children._CLOSE_SECONDS", 0.2)
     code = """
         import signal, time
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -91,10 +91,10 @@ def test_one_that_does_not_listen_is_killed(tmp_path, monkeypatch):
 def test_a_command_ends_with_an_owner_that_is_killed():
     owner_code = """
         import time
-        from gatewise_sim.children import Child
+        from gatewise_sim.live.children import Child
         def hear(child, document):
             print(child.pid, flush=True)
-        child = Child("b", "gatewise_sim.tether", hear)
+        child = Child("b", "gatewise_sim.live.tether", hear)
         child.tell({"arguments": ["broker", "--port", "0", "--json"]})
         time.sleep(600)
     """
@@ -114,7 +114,7 @@ def test_a_command_ends_with_an_owner_that_is_killed():
 def test_a_tethered_command_finishes_in_good_order():
     said: queue.SimpleQueue = queue.SimpleQueue()
     arguments = ["broker", "--port", "0", "--json", "--embedded"]
-    with Child("b", "gatewise_sim.tether", lambda _, d: said.put(d)) as child:
+    with Child("b", "gatewise_sim.live.tether", lambda _, d: said.put(d)) as child:
         child.tell({"arguments": arguments})
         ready = said.get(timeout=SECONDS)
         assert ready["kind"] == "embedded"

@@ -12,8 +12,8 @@ from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
 from gatewise_edge.device import Device
 from gatewise_export.bundle import Bundle
 from gatewise_sim import cli
-from gatewise_sim.demo import Options
-from gatewise_sim.output import FILES
+from gatewise_sim.demo.run import Options
+from gatewise_sim.report.output import FILES
 
 KEYS = {
     "dataset": None,

@@ -3,8 +3,8 @@ import math
 import numpy as np
 import pytest
 
-from gatewise_sim.device_energy import DeviceEnergy
-from gatewise_sim.radio import RADIOS, Radio
+from gatewise_sim.energy.device import DeviceEnergy
+from gatewise_sim.energy.radio import RADIOS, Radio
 from gatewise_training.errors import InputError
 
 NAMES = ("age", "ecg", "thal")

@@ -19,9 +19,9 @@ from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitt
 from gatewise_cloud.broker_init import init_broker
 from gatewise_cloud.worker import Worker
 from gatewise_edge.mqtt import Endpoint
-from gatewise_sim.doctor import Patient, examine
-from gatewise_sim.doctor_probe import Probe
-from gatewise_sim.network import DelayProxy, LinkProfile
+from gatewise_sim.doctor.checkup import Patient, examine
+from gatewise_sim.doctor.probe import Probe
+from gatewise_sim.network.proxy import DelayProxy, LinkProfile
 
 bundle = EDGE.bundle
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_sim.energy import (
+from gatewise_sim.energy.meter import (
     Acquisition,
     RadioMeter,
     battery_days,
     joules_per_device_day,
     radio_joules,
 )
-from gatewise_sim.radio import RADIOS, Radio
+from gatewise_sim.energy.radio import RADIOS, Radio
 from gatewise_training.errors import InputError
 
 # Exact in binary, so that sums can be compared with ==.

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from gatewise_edge.wire import request_topic, response_topic
-from gatewise_sim.answers import REASON
-from gatewise_sim.fleet import FleetSettings, simulate_fleet
-from gatewise_sim.link_profiles import LinkProfile
-from gatewise_sim.outages import Outages
-from gatewise_sim.outcome import PUBACK_BYTES, publish_bytes
-from gatewise_sim.radio import Radio
-from gatewise_sim.routing import ROUTES, Routes
-from gatewise_sim.virtual_worker import ServiceTime
+from gatewise_sim.energy.radio import Radio
+from gatewise_sim.fleet.answers import REASON
+from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import LinkProfile
 from gatewise_training.errors import InputError
 
 EDGE, CLOUD, FALLBACK, _ = range(len(ROUTES))

@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from gatewise_sim.fleet import FleetSettings, simulate_fleet
-from gatewise_sim.link_profiles import LinkProfile
-from gatewise_sim.outages import Outages
-from gatewise_sim.row_mix import RowMix
-from gatewise_sim.sampling import LEAST_WORKERS, plan, window_settings
-from gatewise_sim.scale import estimate_fleet
-from gatewise_sim.virtual_worker import ServiceTime
+from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.sampling import LEAST_WORKERS, plan, window_settings
+from gatewise_sim.fleet.scale import estimate_fleet
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import LinkProfile
+from gatewise_sim.workload.row_mix import RowMix
 from gatewise_training.errors import InputError
 
 DAY = 86_400.0

@@ -14,10 +14,10 @@ from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
 from gatewise_cloud.client import open_client
 from gatewise_edge.errors import LinkError
 from gatewise_edge.mqtt import Endpoint, make_client
-from gatewise_sim import live
 from gatewise_sim.errors import RunError
-from gatewise_sim.network import PROFILES
-from gatewise_sim.report import Expected, compare, measure
+from gatewise_sim.live import passes as live
+from gatewise_sim.network.proxy import PROFILES
+from gatewise_sim.report.legs import Expected, compare, measure
 from gatewise_training.errors import InputError
 
 SECONDS = 30.0
@@ -156,7 +156,10 @@ def test_a_run_leaves_nothing_on_somebodys_broker(packed):
 
 
 def test_a_device_process_loads_what_a_device_has():
-    code = "import sys, gatewise_sim.device_process; print(*{m.split('.')[0] for m in sys.modules})"
+    code = (
+        "import sys, gatewise_sim.live.device_process; "
+        "print(*{m.split('.')[0] for m in sys.modules})"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "pandas", "jinja2"}
     assert heavy.isdisjoint(done.stdout.split())
@@ -185,7 +188,7 @@ def test_a_killed_worker_costs_accuracy_but_no_answer(packed):
     def kill(done: float, total: float, what: str = "") -> None:
         if what == "cloud-only":
             for pid in descendants(os.getpid()):
-                if "gatewise_sim.tether" in command_of(pid):
+                if "gatewise_sim.live.tether" in command_of(pid):
                     os.kill(pid, signal.SIGKILL)
 
     chosen = settings(deadline_ms=400.0, link=PROFILES["4g"])

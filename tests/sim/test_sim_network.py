@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_sim.network import PROFILES, DelayProxy, Direction, LinkProfile, profile
+from gatewise_sim.network.proxy import PROFILES, DelayProxy, Direction, LinkProfile, profile
 from gatewise_training.errors import InputError
 
 arrivals = st.lists(

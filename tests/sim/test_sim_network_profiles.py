@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_sim.direction import CHUNK, MAX_RTO_S, Direction, both_ways
-from gatewise_sim.network import (
+from gatewise_sim.energy.radio import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
+from gatewise_sim.network.direction import CHUNK, MAX_RTO_S, Direction, both_ways
+from gatewise_sim.network.proxy import (
     PROFILES,
     DelayProxy,
     LinkProfile,
@@ -23,7 +24,6 @@ from gatewise_sim.network import (
     profile,
     read_profile,
 )
-from gatewise_sim.radio import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
 from gatewise_training.errors import InputError
 
 messages = st.lists(

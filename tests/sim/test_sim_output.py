@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewise_sim.output import FILES, REPORT_KIND, check_folder, write_folder, write_text
+from gatewise_sim.report.output import FILES, REPORT_KIND, check_folder, write_folder, write_text
 from gatewise_training.errors import InputError
 
 TEXTS = {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_sim.outcome import publish_bytes
-from gatewise_sim.report import Leg, compare, measure, to_json
+from gatewise_sim.live.outcome import publish_bytes
+from gatewise_sim.report.legs import Leg, compare, measure, to_json
 
 KEYS = {
     "accuracy": {"system", "edge_only", "cloud_only"},

@@ -4,7 +4,7 @@ import pytest
 from gatewise_edge.device import Device
 from gatewise_edge.link import InProcessLink
 from gatewise_edge.wire import Request, Response, encode_request, encode_response
-from gatewise_sim.routing import NO_LABEL, ROUTES, Routes
+from gatewise_sim.fleet.routing import NO_LABEL, ROUTES, Routes
 from gatewise_training.errors import InputError
 
 

@@ -15,16 +15,16 @@ from gatewise_edge import wire
 from gatewise_edge.answer import Pending
 from gatewise_edge.breaker import Breaker
 from gatewise_edge.device import Device
-from gatewise_sim.answers import REASONS
 from gatewise_sim.clock import Clock
-from gatewise_sim.direction import VirtualLink
-from gatewise_sim.fleet import FleetSettings, simulate_fleet
-from gatewise_sim.link_profiles import LinkProfile
-from gatewise_sim.outages import Outages
-from gatewise_sim.outcome import publish_bytes
-from gatewise_sim.routing import ROUTES, Routes
-from gatewise_sim.virtual_worker import ServiceTime, VirtualTicket, VirtualWorker
-from gatewise_sim.world import device_rng
+from gatewise_sim.fleet.answers import REASONS
+from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
+from gatewise_sim.fleet.world import device_rng
+from gatewise_sim.live.outcome import publish_bytes
+from gatewise_sim.network.direction import VirtualLink
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import LinkProfile
 
 NAME = "0" * 8
 SERVICE = ServiceTime(0.004, 0.001)

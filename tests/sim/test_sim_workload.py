@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gatewise_sim.row_mix import RowMix
-from gatewise_sim.spans import DAY
-from gatewise_sim.streams import Streams
-from gatewise_sim.trace import Trace
-from gatewise_sim.workload import arrivals, parse
-from gatewise_sim.workload_kinds import Bursty, Diurnal, Periodic, Poisson, Replay
+from gatewise_sim.workload.draw import arrivals, parse
+from gatewise_sim.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay
+from gatewise_sim.workload.row_mix import RowMix
+from gatewise_sim.workload.spans import DAY
+from gatewise_sim.workload.streams import Streams
+from gatewise_sim.workload.trace import Trace
 from gatewise_training.errors import InputError
 
 LONG = Replay(

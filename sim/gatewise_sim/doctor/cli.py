@@ -1,0 +1,89 @@
+"""``gatewise doctor``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gatewise_sim.doctor.checkup import Finding, Patient, examine
+from gatewise_training.errors import InputError
+
+__all__ = ["commands", "doctor"]
+
+
+def doctor(
+    bundle: Annotated[
+        Path | None, typer.Argument(help="The device's bundle; its model is asked for an answer.")
+    ] = None,
+    broker: Annotated[
+        str | None, typer.Option(help="mqtt://[user:password@]host[:port] or mqtts://...")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="The device's id; without it the name in its certificate.")
+    ] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
+    cert_file: Annotated[Path | None, typer.Option(help="The device's certificate.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    deadline_ms: Annotated[float, typer.Option(help="The device's deadline, in ms.")] = 500.0,
+    timeout: Annotated[
+        float, typer.Option(help="How long to wait for what should come, in seconds.")
+    ] = 3.0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Find out by round trips what keeps a device from its cloud, and say what to do.
+
+    Looks at libraries, bundle, clock, certificates, name, port, TLS, login, a request and its
+    response, the model's version, rights and delays. Run it on the device, with the options
+    that the device has. Exit status 1 if something is wrong.
+
+      gatewise doctor bundle --broker mqtt://localhost --device pi-1
+
+      gatewise doctor bundle --broker mqtts://broker.example --ca-file ca.crt
+        --cert-file pi-1.crt --key-file pi-1.key
+    """
+    if bundle is None and broker is None:
+        raise InputError("nothing to examine: give a bundle, --broker URL, or both")
+    if not (0 < timeout <= 60 and deadline_ms > 0):
+        raise InputError("--timeout must lie in 0 to 60 s, and --deadline-ms above 0")
+    patient = Patient(
+        broker=broker,
+        device=device,
+        bundle=bundle,
+        ca_file=ca_file,
+        cert_file=cert_file,
+        key_file=key_file,
+        deadline_ms=deadline_ms,
+        timeout=timeout,
+    )
+    findings: list[Finding] = []
+    for finding in examine(patient):
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
+    problems = sum(finding.state == "problem" for finding in findings)
+    if as_json:
+        document: dict[str, Any] = {
+            "healthy": not problems,
+            "problems": problems,
+            "findings": [finding.as_dict() for finding in findings],
+        }
+        print(json.dumps(document))
+    elif problems:
+        print(f"{problems} problem{'s' * (problems > 1)}; what comes after it was not looked at")
+    else:
+        print("all is well")
+    if problems:
+        raise typer.Exit(1)
+
+
+def _show(finding: Finding) -> None:
+    print(f"{finding.state:8} {finding.check:12} {finding.says}", flush=True)
+    if finding.remedy:
+        print(f"{'':8} {'':12} -> {finding.remedy}", flush=True)
+
+
+commands: dict[str, Callable[..., None]] = {"doctor": doctor}

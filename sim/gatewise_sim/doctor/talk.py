@@ -1,0 +1,298 @@
+"""The doctor's round trips: requests, responses, presence, rights, and how long they take."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gatewise_edge import wire
+from gatewise_edge.errors import LinkError, WireError
+from gatewise_edge.mqtt import Endpoint
+from gatewise_sim.doctor.checkup import Finding, Patient, note, ok, problem, skipped
+from gatewise_sim.doctor.probe import DENIED, NOBODY, UNKNOWN, Probe
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle import Bundle
+
+__all__ = ["converse"]
+
+_FAILURE: Final = 0x80
+#: Asked for where there is no bundle: a worker says that it does not serve it.
+_NO_MODEL: Final = ("gatewise-doctor", "0")
+_EXCHANGES: Final = 40
+_TOGETHER: Final = 4
+_FEWEST: Final = 5
+_LONGEST: Final = 3.0
+#: Delayed acknowledgements wait 40 ms on Linux and more elsewhere.
+_NAGLE_MS: Final = 20.0
+#: Share of the exchanges that it must hold back for the broker to be blamed.
+_HELD_SHARE: Final = 0.2
+_ACL: Final = "the access list (gatewise broker init writes one)"
+
+
+def converse(patient: Patient, bundle: Bundle | None) -> Iterator[Finding]:
+    """Ask as the device would, then look at presence, rights and delays."""
+    assert patient.broker is not None
+    endpoint = Endpoint(patient.broker, **patient.tls_files)
+    try:
+        with Probe(endpoint, patient.timeout) as probe:
+            yield from _ask(probe, patient, bundle)
+            yield _presence(probe, patient)
+            yield _rights(probe, endpoint)
+            yield from _delays(probe, patient)
+    except LinkError as error:
+        yield problem("login", "no-connection", f"no connection: {error}", "look at its log")
+
+
+# -- a request and its response --------------------------------------------------------------
+
+
+def _ask(probe: Probe, patient: Patient, bundle: Bundle | None) -> Iterator[Finding]:
+    """Send a request, as the device would, and await the response."""
+    topic, reply = wire.request_topic(patient.name), wire.response_topic(patient.name)
+    granted = probe.subscribe(reply)
+    if granted >= _FAILURE or granted == UNKNOWN:
+        yield _subscription_denied(reply)
+        return
+    request, expected = _request(patient, bundle)
+    if bundle is not None and bundle.manifest.cloud is None:
+        yield note("model", "no-cloud", "the bundle has no cloud model: nothing is ever offloaded")
+    code = probe.publish(topic, wire.encode_request(request))
+    response = None if code in (DENIED, NOBODY) else _response(probe, reply, request, patient)
+    if response is None:
+        yield _silence(probe, patient, code)
+        return
+    yield ok("request", f"a request on {topic} is taken")
+    yield ok("worker", f"a worker answers on {reply}")
+    if bundle is not None and bundle.manifest.cloud is not None:
+        yield _judge(response, request, expected)
+
+
+def _request(patient: Patient, bundle: Bundle | None) -> tuple[wire.Request, Any]:
+    """Make the request: a sample row for the bundle's model, or one that no model answers."""
+    (model, version), X, expected = _NO_MODEL, np.zeros((1, 1), np.float32), None
+    if bundle is not None and bundle.manifest.cloud is not None:
+        manifest, sample = bundle.manifest, bundle.sample()
+        columns = manifest.request_inputs()
+        model, version = manifest.name, manifest.version
+        X = np.asarray(sample["X"][:1, columns], np.float32)
+        # Where stages run beyond the device, one of them may answer.
+        if all(stage.tier == "device" for stage in manifest.every_stage):
+            expected = int(sample["cloud_label"][0])
+    ttl_ms = int(1000 * patient.timeout)
+    request = wire.Request(id=wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X)
+    return request, expected
+
+
+def _response(
+    probe: Probe, topic: str, request: wire.Request, patient: Patient
+) -> wire.Response | None:
+    def wanted(where: str, payload: bytes, retained: bool) -> bool:
+        if where != topic or retained:
+            return False
+        try:
+            return wire.decode_response(payload).id == request.id
+        except WireError:
+            return False
+
+    came = probe.wait(wanted, patient.timeout)
+    return None if came is None else wire.decode_response(came[1])
+
+
+def _silence(probe: Probe, patient: Patient, code: int) -> Finding:
+    """No response: say why, as far as the broker lets it be known."""
+    topic, reply = wire.request_topic(patient.name), wire.response_topic(patient.name)
+    if code == DENIED:
+        return problem(
+            "request",
+            "publish-denied",
+            f"this client may not write {topic}: its requests vanish",
+            f"let it, in {_ACL}: pattern write gw/v1/%u/req; is --device the user's own name?",
+        )
+    if code == NOBODY:
+        return problem(
+            "worker",
+            "no-worker",
+            f"nobody reads {topic}: there is no worker on this broker",
+            "start one: gatewise cloud BUNDLE --broker URL; may it read gw/v1/+/req?",
+        )
+    if code != UNKNOWN:
+        return problem(
+            "worker",
+            "subscription-denied",
+            f"the request reaches a reader, but no response comes within {patient.timeout:g} s: "
+            f"this client may not read {reply}, or the worker may not write it or hangs",
+            f"let it, in {_ACL}: pattern read gw/v1/%u/rsp; workers: topic write gw/v1/+/rsp; "
+            "read the worker's counters",
+        )
+    if _echo(probe, topic, b"", patient.timeout):
+        return problem(
+            "worker",
+            "no-worker",
+            f"a message on {topic} is passed on, but no response comes on {reply}: there is no "
+            "worker, or this client may not read its responses",
+            f"start one: gatewise cloud BUNDLE; pattern read gw/v1/%u/rsp in {_ACL}",
+        )
+    return problem(
+        "request",
+        "publish-denied",
+        f"a message on {topic} is not passed on: this client may not write it (or, no less "
+        "usual, not read it back)",
+        f"let it, in {_ACL}: pattern readwrite gw/v1/%u/req; then look again",
+    )
+
+
+def _echo(probe: Probe, topic: str, payload: bytes, seconds: float) -> bool:
+    """Whether a message comes back to its own sender; an empty one gets a mark of its own."""
+    mark = payload or b"gatewise doctor " + secrets.token_bytes(8)
+    if probe.subscribe(topic) >= _FAILURE:
+        return False
+    probe.publish(topic, mark)
+    came = probe.wait(lambda where, what, _: where == topic and what == mark, seconds)
+    probe.unsubscribe(topic)
+    return came is not None
+
+
+def _subscription_denied(topic: str) -> Finding:
+    return problem(
+        "worker",
+        "subscription-denied",
+        f"the broker refuses the subscription to {topic}",
+        f"let this client read it, in {_ACL}: pattern read gw/v1/%u/rsp",
+    )
+
+
+def _judge(response: wire.Response, request: wire.Request, expected: int | None) -> Finding:
+    model = f"{request.model} {request.version}"
+    if response.error == wire.NO_MODEL:
+        return problem(
+            "model",
+            "no-model",
+            f"the worker that answered does not serve {model}",
+            f"start a worker with this very bundle, or give the device the one that is served: "
+            f"{response.detail or 'see its log'}",
+        )
+    if response.error is not None:
+        return problem(
+            "model",
+            f"cloud-{response.error}",
+            f"the worker answers {response.error}: {response.detail}",
+            "more workers, or a longer queue" if response.error == wire.BUSY else "read its log",
+        )
+    if expected is not None and int(response.labels[0]) != expected:
+        return problem(
+            "model",
+            "model-differs",
+            f"the worker's {model} answers class {int(response.labels[0])} for a sample row, the "
+            f"bundle says {expected}",
+            "two bundles share a name and version: pack one with a version of its own",
+        )
+    return ok("model", f"the worker serves {model} and answers as the bundle says")
+
+
+# -- presence and rights -----------------------------------------------------------------------
+
+
+def _presence(probe: Probe, patient: Patient) -> Finding:
+    """Say again what the device's status says: nobody is told anything new."""
+    topic = wire.status_topic(patient.name)
+    probe.subscribe(topic)
+    kept = probe.wait(lambda where, _, retained: where == topic and retained, 0.5)
+    status = kept[1] if kept is not None else b"offline"
+    code = probe.publish(topic, status, retain=True)
+    if code == DENIED:
+        seen = False
+    else:
+        came = probe.wait(lambda where, what, _: where == topic and what == status, 1.0)
+        seen = came is not None or code in (0, NOBODY)
+        if kept is None:  # leave nothing behind
+            probe.publish(topic, b"", retain=True)
+    probe.unsubscribe(topic)
+    if seen:
+        says = "nothing" if kept is None else status.decode(errors="replace")
+        return ok("presence", f"{topic} can be written; it says {says}")
+    return problem(
+        "presence",
+        "status-denied",
+        f"this client may not write {topic}: nobody sees whether the device is there",
+        f"let it, in {_ACL}: pattern readwrite gw/v1/%u/status",
+    )
+
+
+def _rights(probe: Probe, endpoint: Endpoint) -> Finding:
+    """Try to answer in a worker's place: a device must not be able to."""
+    topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
+    code = probe.publish(topic, b"")
+    if code == DENIED or (code == UNKNOWN and not _echo(probe, topic, b"", 1.0)):
+        return ok("rights", "this client cannot answer in a worker's place")
+    says = "any client of this broker may answer in a worker's place"
+    if not endpoint.tls:
+        return note(
+            "rights", "open-broker", says, "fine for trying out; else: gatewise broker init"
+        )
+    return problem("rights", "open-broker", says, f"only workers may write gw/v1/+/rsp: {_ACL}")
+
+
+# -- delays ------------------------------------------------------------------------------------
+
+
+def _delays(probe: Probe, patient: Patient) -> Iterator[Finding]:
+    """Measure messages that come one by one, and the last of a few that come together.
+
+    Nagle's algorithm holds that one back until those before it were acknowledged, which the
+    receiving side delays by 40 ms. (Of a pair, the second often carries the acknowledgement.)
+    """
+    topic = f"gw/v1/{patient.name}/probe"
+    probe.subscribe(topic)
+    delays: dict[int, list[float]] = {1: [], _TOGETHER: []}
+    began = time.monotonic()
+    for turn in range(_EXCHANGES):
+        for count, found in delays.items():
+            delay = _exchange(probe, topic, count, patient.timeout)
+            if delay is None:
+                yield skipped("delay", f"not measured: this client may not write and read {topic}")
+                return
+            found.append(delay)
+        if turn >= _FEWEST and time.monotonic() - began > _LONGEST:
+            break
+    # The later half: at first Linux acknowledges at once.
+    delays = {count: found[len(found) // 2 :] for count, found in delays.items()}
+    single = statistics.median(delays[1])
+    held = {c: [d for d in found if d - single > _NAGLE_MS] for c, found in delays.items()}
+    # On a busy machine an acknowledgement may travel with something else, now and then; and what
+    # only the machine holds back comes late alone, too.
+    share = len(held[_TOGETHER]) / len(delays[_TOGETHER]) - len(held[1]) / len(delays[1])
+    nagle = share > _HELD_SHARE
+    if nagle:
+        last = statistics.median(held[_TOGETHER])
+        yield problem(
+            "delay",
+            "nodelay",
+            f"a message that follows others comes after {last:.0f} ms, alone after {single:.1f}: "
+            "the broker sends without TCP_NODELAY",
+            "set_tcp_nodelay true in mosquitto.conf",
+        )
+    # Request, response and one retry of both must fit into the deadline.
+    if 4 * single > patient.deadline_ms:
+        yield problem(
+            "delay",
+            "slow-broker",
+            f"a message to the broker and back takes {single:.0f} ms: with a deadline of "
+            f"{patient.deadline_ms:g} ms there is no time for a retry",
+            "a broker nearer or less busy, or a longer deadline (--deadline-ms)",
+        )
+    elif not nagle:
+        yield ok("delay", f"a message to the broker and back takes {single:.1f} ms")
+
+
+def _exchange(probe: Probe, topic: str, count: int, seconds: float) -> float | None:
+    """Send messages together, await the last: milliseconds from its sending."""
+    marks = [secrets.token_bytes(8) for _ in range(count)]
+    sent = [probe.send(topic, mark) for mark in marks]
+    came = probe.wait(lambda where, what, _: where == topic and what == marks[-1], seconds)
+    return None if came is None else 1000 * (came[0] - sent[-1])

@@ -1,0 +1,134 @@
+"""What a device draws besides its radio, and how long its battery lasts, from a file.
+
+::
+
+    idle_w = 0.02              # at rest, radio apart
+    battery_wh = 10            # left out: it has a plug
+    stage_j = [0.001, 0.004]   # running each stage on the device, or one number for all
+    feature_j = 0.0005         # acquiring a feature that is not named below
+
+    [features]
+    ecg = 0.2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from gatewise_sim.energy.meter import Acquisition, battery_days
+from gatewise_sim.energy.radio import Radio
+from gatewise_sim.tables import refuse_unknown, take_number, toml_table
+from gatewise_training.errors import InputError
+
+__all__ = ["DeviceEnergy"]
+
+
+@dataclass(frozen=True)
+class DeviceEnergy:
+    """Energy of one kind of device; nothing by default.
+
+    Parameters
+    ----------
+    idle_w : float
+        What it draws at rest, its radio apart, in W.
+    battery_wh : float, optional
+        What its battery holds, in Wh; None if it has a plug.
+    acquisition : Acquisition
+        Of reading features and running stages.
+
+    Raises
+    ------
+    InputError
+        If a figure cannot be.
+    """
+
+    idle_w: float = 0.0
+    battery_wh: float | None = None
+    acquisition: Acquisition = field(default_factory=Acquisition)
+
+    def __post_init__(self) -> None:
+        take_number(self.idle_w, "device: idle_w")
+        if self.battery_wh is not None:
+            take_number(self.battery_wh, "device: battery_wh", positive=True)
+
+    @classmethod
+    def from_file(cls, path: str | Path, features: Sequence[str], n_stages: int) -> Self:
+        """Read a TOML file as the module's head shows.
+
+        Parameters
+        ----------
+        path : str or Path
+        features : sequence of str
+            Names of the table's columns.
+        n_stages : int
+            Stages that run on the device.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, has a key or a feature that is not known, or a figure that cannot
+            be; the message names the file and the key.
+        """
+        path = Path(path)
+        where = f"device file {path}"
+        table = toml_table(path, "device file")
+        refuse_unknown(table, ("idle_w", "battery_wh", "stage_j", "feature_j", "features"), where)
+        given: dict[str, Any] = {}
+        if "idle_w" in table:
+            given["idle_w"] = take_number(table["idle_w"], f"{where}: idle_w")
+        if "battery_wh" in table:
+            key = f"{where}: battery_wh"
+            given["battery_wh"] = take_number(table["battery_wh"], key, positive=True)
+        given["acquisition"] = Acquisition(
+            _of_features(table, features, where),
+            _of_stages(table.get("stage_j", 0.0), n_stages, where),
+        )
+        return cls(**given)
+
+    def days(self, joules_per_day: float, radio: Radio) -> float | None:
+        """How many days its battery lasts; None if it has a plug.
+
+        Parameters
+        ----------
+        joules_per_day : float
+            What it spends above rest, radio, sensors and models together.
+        radio : Radio
+            Its `idle_w` is drawn day and night.
+        """
+        if self.battery_wh is None:
+            return None
+        return battery_days(self.battery_wh, joules_per_day, idle_w=self.idle_w + radio.idle_w)
+
+
+def _of_features(
+    table: dict[str, Any], names: Sequence[str], where: str
+) -> np.ndarray[Any, np.dtype[np.float64]]:
+    every = take_number(table.get("feature_j", 0.0), f"{where}: feature_j")
+    named = table.get("features", {})
+    if not isinstance(named, dict):
+        raise InputError(f"{where}: features is {named!r}, not a table")
+    for name in named:
+        if name not in names:
+            raise InputError(f"{where}: features: the bundle has no feature {name!r}")
+    return np.array(
+        [take_number(named.get(name, every), f"{where}: features.{name}") for name in names],
+        dtype=np.float64,
+    )
+
+
+def _of_stages(
+    value: object, n_stages: int, where: str
+) -> np.ndarray[Any, np.dtype[np.float64]] | float:
+    if not isinstance(value, list):
+        return take_number(value, f"{where}: stage_j")
+    if len(value) != n_stages:
+        raise InputError(
+            f"{where}: stage_j has {len(value)} figures, {n_stages} stages run on the device"
+        )
+    figures = [take_number(j, f"{where}: stage_j[{i}]") for i, j in enumerate(value)]
+    return np.array(figures, dtype=np.float64)

@@ -1,0 +1,181 @@
+"""Between devices and workers in virtual time: what is up, and the broker that deals out requests.
+
+In an outage of the **link** TCP sends again and again what does not come through
+(:class:`~gatewise_sim.network.direction.Direction`). The device finds out after
+:data:`DETECT_SECONDS`; if the link is back by then, all is delivered late, else the connection is
+gone with what was in it, and the device connects again :data:`RECONNECT_SECONDS` after the end.
+When the **broker** goes down every connection breaks at once. In an outage of the **cloud** all
+workers are down, in one of **workers** some; a broker drops requests that nobody has subscribed to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from gatewise_sim.clock import Clock
+from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
+from gatewise_sim.network.outages import Outages
+
+__all__ = ["DETECT_SECONDS", "RECONNECT_SECONDS", "Broker", "Weather"]
+
+DETECT_SECONDS: Final = 3.5
+"""Silence of the link that a device notices after so long (TCP_USER_TIMEOUT of 3 s)."""
+RECONNECT_SECONDS: Final = 1.0
+"""From the end of an outage to a device's new connection."""
+
+
+class Weather:
+    """What is up now, by the schedule of outages.
+
+    Parameters
+    ----------
+    clock : Clock
+    outages : Outages
+    workers : sequence of VirtualWorker
+    seconds : float
+        Up to when outages begin.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        outages: Outages,
+        workers: Sequence[VirtualWorker],
+        *,
+        seconds: float,
+    ) -> None:
+        self._clock = clock
+        self._outages = outages
+        self._workers = workers
+        self._link_since = self._link_until = 0.0
+        self._broker_until = 0.0
+        self._connected_at = 0.0
+        if outages:
+            self._change()
+            for when in sorted({when for when, _ in outages.changes(seconds)}):
+                clock.at(when, self._change)
+
+    def _change(self) -> None:
+        now = self._clock.now
+        until = self._outages.down("link", now)
+        if until is not None and until > self._link_until:
+            if now >= self._link_until:
+                self._link_since = now
+            self._link_until = until
+            if until - self._link_since > DETECT_SECONDS:
+                self._connected_at = max(self._connected_at, until + RECONNECT_SECONDS)
+        until = self._outages.down("broker", now)
+        if until is not None:
+            self._broker_until = until
+            self._connected_at = max(self._connected_at, until + RECONNECT_SECONDS)
+        everyone = max(self._outages.down(what, now) or 0.0 for what in ("cloud", "broker")) > now
+        some = self._outages.workers_down(now)
+        for i, worker in enumerate(self._workers):
+            if everyone or i < some:
+                worker.fail()
+            else:
+                worker.recover()
+
+    @property
+    def broker_up(self) -> bool:
+        """Whether there is a broker."""
+        return self._clock.now >= self._broker_until
+
+    @property
+    def ready(self) -> bool:
+        """Whether a device believes that it is connected."""
+        now = self._clock.now
+        if now >= self._connected_at:
+            return True
+        # The link has been down too short a time for anyone to know.
+        return self.broker_up and self._link_since <= now < self._link_since + DETECT_SECONDS
+
+    @property
+    def carries(self) -> bool:
+        """Whether bytes that enter a link now will come out, however late."""
+        if not self.broker_up:
+            return False
+        down = self._link_since <= self._clock.now < self._link_until
+        return not down or self._link_until - self._link_since <= DETECT_SECONDS
+
+
+class Broker:
+    """Deals requests out to the workers in turn, one message after another.
+
+    Parameters
+    ----------
+    clock : Clock
+    weather : Weather
+    workers : sequence of VirtualWorker
+    message : float
+        Seconds of the broker's time that a message takes.
+    hop : float
+        Seconds from the broker to a worker, or back.
+
+    Attributes
+    ----------
+    unsubscribed : int
+        Requests dropped since no worker was there.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        weather: Weather,
+        workers: Sequence[VirtualWorker],
+        *,
+        message: float,
+        hop: float,
+    ) -> None:
+        self.unsubscribed = 0
+        self._clock = clock
+        self._weather = weather
+        self._workers = workers
+        self._message = message
+        self._hop = hop
+        self._free = 0.0
+        self._turn = 0
+
+    def pass_on(self, do: Any, *args: Any) -> None:
+        """Handle a message as soon as those before it are done; then do what follows."""
+        now = self._clock.now
+        if self._message == 0.0:
+            do(*args)
+            return
+        self._free = max(now, self._free) + self._message
+        self._clock.at(self._free, do, *args)
+
+    def deal(self, ticket_of: Any) -> None:
+        """Give a request to the worker whose turn it is.
+
+        Parameters
+        ----------
+        ticket_of : callable
+            Makes the ticket, given the time at which the worker gets it.
+        """
+        if not self._weather.broker_up:
+            return
+        workers, turn = self._workers, self._turn
+        for i in range(len(workers)):
+            worker = workers[(turn + i) % len(workers)]
+            if worker.up:
+                self._turn = (turn + i + 1) % len(workers)
+                if self._hop:
+                    self._clock.at(self._clock.now + self._hop, self._hand, worker, ticket_of)
+                else:
+                    self._hand(worker, ticket_of)
+                return
+        self.unsubscribed += 1
+
+    def _hand(self, worker: VirtualWorker, ticket_of: Any) -> None:
+        if worker.up:
+            ticket: VirtualTicket = ticket_of(self._clock.now)
+            worker.receive(ticket)
+
+    def back(self, do: Any, *args: Any) -> None:
+        """Take a worker's response; then do what follows."""
+        if self._hop:
+            self._clock.at(self._clock.now + self._hop, self.pass_on, do, *args)
+        else:
+            self.pass_on(do, *args)

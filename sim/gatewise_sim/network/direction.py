@@ -1,0 +1,160 @@
+"""When bytes that enter a link come out of it: the arithmetic of the proxy and of virtual time."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Final, Protocol
+
+from gatewise_sim.energy.radio import packets
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import LinkProfile
+
+__all__ = ["CHUNK", "Direction", "Draws", "VirtualLink", "both_ways", "connected"]
+
+CHUNK: Final = 16 * 1024  # bytes that the proxy hands on at a time
+MAX_RTO_S: Final = 120.0  # Linux doubles its wait for an acknowledgement up to this
+SYN_RTO_S: Final = 1.0  # Linux waits so long for a peer that it does not know yet
+
+
+class Draws(Protocol):
+    """What is asked of :class:`random.Random` or :class:`numpy.random.Generator`."""
+
+    def random(self) -> float:
+        """One in [0, 1)."""
+        ...
+
+    def uniform(self, a: float, b: float, /) -> float:
+        """One between `a` and `b`."""
+        ...
+
+
+class Direction:
+    """When bytes that enter one direction of a link come out of it.
+
+    Parameters
+    ----------
+    link : LinkProfile
+        The link.
+    kbps : float
+        Bandwidth of this direction in kbit/s.
+    rng : random.Random or numpy.random.Generator
+        Draws jitter and loss.
+    outages : Outages, optional
+        When ``link`` is down. What leaves the device then is sent again by TCP after one timeout,
+        then after twice as long, and so on, until a copy leaves with the link up.
+
+    Examples
+    --------
+    10 kB over 100 kbit/s take 0.8 s, and 0.1 s more to travel:
+
+    >>> there = Direction(LinkProfile("slow", rtt_ms=200), 100.0, random.Random(0))
+    >>> round(there.due(0.0, 10_000), 6)
+    0.9
+    """
+
+    def __init__(
+        self, link: LinkProfile, kbps: float, rng: Draws, outages: Outages | None = None
+    ) -> None:
+        self._link = link
+        self._kbps = kbps
+        self._rng = rng
+        self._outages = outages
+        self._free = 0.0  # when the radio has sent what it holds
+        self._last = 0.0  # when the last byte came out: TCP never overtakes itself
+
+    def due(self, now: float, size: int) -> float:
+        """Time (s) at which `size` bytes that enter at `now` (s) are all delivered."""
+        link, rng = self._link, self._rng
+        self._free = max(now, self._free) + size * 8e-3 / self._kbps
+        self._free = _sent(self._free, link.rto_ms / 1e3, self._outages)
+        travel = (link.rtt_ms + rng.uniform(-1, 1) * link.jitter_ms) / 2
+        for _ in range(packets(size)):
+            while rng.random() < link.loss:
+                travel += link.rto_ms
+        self._last = max(self._last, self._free + max(0.0, travel) / 1e3)
+        return self._last
+
+
+def _sent(now: float, wait: float, outages: Outages | None) -> float:
+    """When a packet leaves for good that leaves at `now` (s) first and is repeated after `wait`."""
+    while outages and math.isfinite(now) and (until := outages.down("link", now)) is not None:
+        now = until if math.isinf(until) else now + wait
+        wait = min(2 * wait, MAX_RTO_S)
+    return now
+
+
+def connected(now: float, link: LinkProfile, outages: Outages | None = None) -> float:
+    """Time (s) at which a TCP connection begun at `now` (s) can carry its first byte.
+
+    The handshake takes a round trip; its first packet is sent again while the link is down.
+    """
+    return _sent(now, SYN_RTO_S, outages) + link.rtt_ms / 1e3
+
+
+def both_ways(
+    link: LinkProfile, rng: Draws, outages: Outages | None = None
+) -> tuple[Direction, Direction]:
+    """Both directions of one connection, each with randomness of its own: up, down."""
+    return (
+        Direction(link, link.up_kbps, rng, outages),
+        Direction(link, link.down_kbps, random.Random(rng.random()), outages),
+    )
+
+
+class VirtualLink:
+    """One connection over a link in virtual time: what :class:`DelayProxy` does, without sockets.
+
+    Parameters
+    ----------
+    profile : LinkProfile
+    rng : random.Random or numpy.random.Generator
+        Draws jitter and loss; of this connection alone.
+    outages : Outages, optional
+        When ``link`` is down.
+
+    Attributes
+    ----------
+    profile : LinkProfile
+    up_bytes, down_bytes : int
+        TCP payload sent so far.
+
+    Examples
+    --------
+    >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
+    >>> link.connect(0.0), link.send(1.0, 300, up=True), link.send(1.05, 60, up=False)
+    (0.1, 1.05, 1.1)
+    """
+
+    def __init__(self, profile: LinkProfile, rng: Draws, outages: Outages | None = None) -> None:
+        self.profile = profile
+        self._outages = outages
+        self._up, self._down = both_ways(profile, rng, outages)
+        self.up_bytes = 0
+        self.down_bytes = 0
+
+    def connect(self, now: float) -> float:
+        """Time (s) at which a connection begun at `now` (s) can carry its first byte."""
+        return connected(now, self.profile, self._outages)
+
+    def send(self, now: float, n_bytes: int, up: bool) -> float:
+        """Time (s) at which the last of `n_bytes` sent at `now` (s) arrives.
+
+        Parameters
+        ----------
+        now : float
+            Not before the last call's of the same direction.
+        n_bytes : int
+            TCP payload, at least 1; it travels in pieces of :data:`CHUNK`, as through the proxy.
+        up : bool
+            From the device, or to it.
+        """
+        direction = self._up if up else self._down
+        if up:
+            self.up_bytes += n_bytes
+        else:
+            self.down_bytes += n_bytes
+        due = now
+        for begin in range(0, n_bytes, CHUNK):
+            due = direction.due(now, min(CHUNK, n_bytes - begin))
+        return due

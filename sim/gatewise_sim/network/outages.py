@@ -1,0 +1,229 @@
+"""Outages on a schedule: what is down, and until when.
+
+A window is written ``WHAT:FROM-TO`` and several are joined by commas. A time of day is that of
+every simulated day; ``+30s`` counts from the start of the run and happens once::
+
+    cloud:12:00-12:10            the cloud, ten minutes at every noon (or link, broker, gateway)
+    link:+30s-+35s               the link, once, for five seconds
+    workers:2:+1min-+90s         two of the workers
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from gatewise_sim.workload.spans import DAY, read_clock, read_span
+from gatewise_training.errors import InputError
+
+__all__ = ["PARTS", "Outage", "Outages"]
+
+PARTS: Final = ("cloud", "link", "broker", "gateway", "workers")
+
+
+@dataclass(frozen=True)
+class Outage:
+    """One window in which something is down: ``[begin, end)``.
+
+    Parameters
+    ----------
+    what : str
+        One of :data:`PARTS`.
+    begin, end : float
+        Seconds since the start of the run, or since midnight if `daily`; a daily window whose
+        end does not lie behind its begin runs over midnight.
+    daily : bool, default False
+        Whether it comes back every day.
+    count : int, default 1
+        Of workers: how many are down.
+
+    Raises
+    ------
+    InputError
+        If nothing of that name can be down, or the window is empty.
+    """
+
+    what: str
+    begin: float
+    end: float
+    daily: bool = False
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.what not in PARTS:
+            raise InputError(f"outage {self.what!r}: choose one of {', '.join(PARTS)}")
+        if self.count < 1:
+            raise InputError(f"outage of {self.what}: {self.count} must be at least 1")
+        if self.begin == self.end or (self.end < self.begin and not self.daily):
+            raise InputError(f"outage of {self.what}: its end must lie behind its begin")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read one window, as the module's head shows.
+
+        Raises
+        ------
+        InputError
+            If it has another form.
+        """
+        text = text.strip()
+        what, colon, window = text.partition(":")
+        if not colon or what not in PARTS:
+            raise InputError(
+                f"outage {text!r}: write it as cloud:12:00-12:10 or link:+30s-+35s; "
+                f"{', '.join(PARTS)} can be down"
+            )
+        count = 1
+        if what == "workers":
+            number, _, window = window.partition(":")
+            if not number.isdecimal() or not int(number):
+                raise InputError(f"outage {text!r}: say how many workers, as workers:2:+30s-+35s")
+            count = int(number)
+        begin, dash, end = window.partition("-")
+        if not dash or begin.startswith("+") != end.startswith("+"):
+            raise InputError(
+                f"outage {text!r}: give both ends as times of day (12:00-12:10) or both since the "
+                "start (+30s-+35s)"
+            )
+        where = f"outage {text!r}"
+        if begin.startswith("+"):
+            return cls(what, read_span(begin[1:], where), read_span(end[1:], where), count=count)
+        # 24:00 begins the next day.
+        first = read_clock(begin, where) % DAY
+        return cls(what, first, read_clock(end, where), daily=True, count=count)
+
+    def spans(self, until: float, day_begins: float) -> Iterable[tuple[float, float]]:
+        """Every time it is down, in seconds since the start of the run, before `until` (s)."""
+        if not self.daily:
+            if self.begin < until:
+                yield self.begin, self.end
+            return
+        length = self.end - self.begin if self.end > self.begin else self.end + DAY - self.begin
+        begin = self.begin - day_begins
+        while begin > 0:
+            begin -= DAY
+        while begin < until:
+            if begin + length > 0:
+                yield max(begin, 0.0), begin + length
+            begin += DAY
+
+
+class Outages:
+    """What is down when.
+
+    Parameters
+    ----------
+    windows : iterable of Outage
+    day_begins : float, default 0
+        Time of day (s since midnight) at which the run starts.
+
+    Examples
+    --------
+    >>> outages = Outages.parse("cloud:12:00-12:10,workers:2:+30s-+40s")
+    >>> outages.down("cloud", 12 * 3600.0), outages.down("cloud", 0.0)
+    (43800.0, None)
+    >>> outages.workers_down(35.0)
+    2
+    """
+
+    def __init__(self, windows: Iterable[Outage] = (), *, day_begins: float = 0.0) -> None:
+        self.windows = tuple(windows)
+        self.day_begins = day_begins
+        self._horizon = 0.0
+        self._merged: dict[str, tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+
+    @classmethod
+    def parse(cls, text: str, *, day_begins: float = 0.0) -> Self:
+        """Read windows joined by commas; none if `text` is empty.
+
+        Raises
+        ------
+        InputError
+            If one cannot be read.
+        """
+        parts = [part for part in text.split(",") if part.strip()]
+        return cls([Outage.parse(part) for part in parts], day_begins=day_begins)
+
+    def __bool__(self) -> bool:
+        return bool(self.windows)
+
+    def down(self, what: str, now: float) -> float | None:
+        """Until when (s) it is down at `now` (s); None if it is up, infinity if for good.
+
+        Windows that touch or overlap are one. Of ``workers``: until all are back.
+        """
+        self._cover(now + 2 * DAY)
+        begins, ends = self._merged.get(what, _NOTHING)
+        at = int(np.searchsorted(begins, now, side="right")) - 1
+        if at < 0 or not now < ends[at]:
+            return None
+        return float(ends[at])
+
+    def is_down(self, what: str, times: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+        """Whether it is down at each of `times` (s), shape (n,)."""
+        if not len(times):
+            return np.zeros(0, dtype=bool)
+        self._cover(float(times.max()) + 2 * DAY)
+        begins, ends = self._merged.get(what, _NOTHING)
+        at = np.searchsorted(begins, times, side="right") - 1
+        down: npt.NDArray[np.bool_] = (at >= 0) & (times < np.append(ends, -np.inf)[at])
+        return down
+
+    def workers_down(self, now: float) -> int:
+        """How many workers are down at `now` (s): windows that overlap add up."""
+        just_after = math.nextafter(now, math.inf)
+        return sum(
+            window.count
+            for window in self.windows
+            if window.what == "workers"
+            and any(b <= now < e for b, e in window.spans(just_after, self.day_begins))
+        )
+
+    def changes(self, seconds: float) -> list[tuple[float, str]]:
+        """Every time (s) before `seconds` at which something goes down or comes back.
+
+        Returns
+        -------
+        list of (time, what), sorted
+        """
+        found = {
+            (at, window.what)
+            for window in self.windows
+            for span in window.spans(seconds, self.day_begins)
+            for at in span
+            if at < seconds
+        }
+        return sorted(found)
+
+    def _cover(self, until: float) -> None:
+        """Lay out the windows up to `until` (s), merged for each part."""
+        if until <= self._horizon:
+            return
+        last = max((w.end for w in self.windows if not w.daily), default=0.0)
+        self._horizon = max(2 * until, last + 2 * DAY)
+        self._merged = {}
+        for what in {window.what for window in self.windows}:
+            spans = sorted(
+                span
+                for window in self.windows
+                if window.what == what
+                for span in window.spans(self._horizon, self.day_begins)
+            )
+            merged: list[list[float]] = []
+            for begin, end in spans:
+                if merged and begin <= merged[-1][1]:
+                    merged[-1][1] = max(end, merged[-1][1])
+                else:
+                    merged.append([begin, end])
+            table = np.array(merged, dtype=np.float64).reshape(-1, 2)
+            # All that was asked about lies two days before: only what never ends gets there.
+            table[table[:, 1] >= self._horizon, 1] = math.inf
+            self._merged[what] = (table[:, 0], table[:, 1])
+
+
+_NOTHING: Final = (np.empty(0), np.empty(0))

@@ -1,0 +1,202 @@
+"""Links with delay: profiles of real networks, and a TCP proxy that makes loopback like one.
+
+The proxy stands between a device and the broker and hands on every byte late, as the link
+would: half the round trip (and half its jitter) each way, no faster than the bandwidth, in
+order, and with a stall of one retransmission timeout where TCP would have to send a lost
+segment again. When a byte is due is computed by :class:`Direction`, which takes the time and
+the randomness as arguments; :class:`DelayProxy` owns the sockets, :class:`VirtualLink` has none
+and serves virtual time.
+
+A user-space proxy is good to a few milliseconds: enough from Wi-Fi upward, not for
+studying a wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import threading
+import time
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+from gatewise_sim.network.direction import CHUNK, Direction, VirtualLink, both_ways, connected
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import PROFILES, LinkProfile, profile, read_profile
+from gatewise_training.errors import InputError
+
+__all__ = [
+    "PROFILES",
+    "DelayProxy",
+    "Direction",
+    "LinkProfile",
+    "Outages",
+    "VirtualLink",
+    "profile",
+    "read_profile",
+]
+
+_IN_FLIGHT = 64  # chunks on the way in one direction before the sender is held back
+
+
+class DelayProxy:
+    """A TCP proxy on a free loopback port that delays what passes; a context manager.
+
+    Parameters
+    ----------
+    target : str
+        Where to connect, ``mqtt://host:port`` (port 1883 when left out).
+    link : LinkProfile
+        What the link does. Each connection gets a link of its own.
+    seed : int, default 0
+        Of jitter and loss: connection ``i`` draws from ``seed`` and ``i``.
+    outages : Outages, optional
+        When ``link`` is down: connections stay, their bytes wait and are sent again as TCP would.
+
+    Attributes
+    ----------
+    url : str
+        Where devices connect, ``mqtt://127.0.0.1:port``.
+    up_bytes, down_bytes : int
+        TCP payload handed on so far, from and towards the devices.
+    began : float
+        What the outages' times count from, on :func:`time.monotonic`; when it was entered, unless
+        set anew.
+
+    Raises
+    ------
+    InputError
+        If the target is not an ``mqtt://`` URL. TLS cannot pass: its certificate would not
+        name the proxy.
+    """
+
+    def __init__(
+        self, target: str, link: LinkProfile, *, seed: int = 0, outages: Outages | None = None
+    ) -> None:
+        parts = urlsplit(target)
+        if parts.scheme != "mqtt" or not parts.hostname:
+            raise InputError(f"a link is simulated in front of mqtt://host:port, not {target!r}")
+        self._target = (parts.hostname, parts.port or 1883)
+        self._link = link
+        self._seed = seed
+        self._outages = outages
+        self._connections = 0
+        self.url = ""
+        self.up_bytes = 0
+        self.down_bytes = 0
+        self.began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        # Bound here, so that a port is known and an error raised before the thread starts.
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.began = time.monotonic()
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="delay-proxy", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        """Accept until told to stop; then drop every connection at once."""
+        # An accept loop of our own, since asyncio's server can still be handing over a
+        # connection when it has been closed.
+        self._listener.setblocking(False)
+        stopped = asyncio.create_task(self._stop.wait())
+        sockets: list[socket.socket] = []
+        handlers: list[asyncio.Task[None]] = []
+        while not stopped.done():
+            accepting = asyncio.create_task(self._loop.sock_accept(self._listener))
+            await asyncio.wait((accepting, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if accepting.done():
+                sockets.append(accepting.result()[0])
+                handlers.append(asyncio.create_task(self._connection(sockets[-1])))
+            else:
+                accepting.cancel()
+        for task in handlers:
+            task.cancel()
+        await asyncio.gather(*handlers, return_exceptions=True)
+        for near in (*sockets, self._listener):
+            near.close()
+
+    async def _connection(self, near: socket.socket) -> None:
+        link = self._link
+        self._connections += 1
+        rng = random.Random(f"{self._seed}/{self._connections}")
+        up, down = both_ways(link, rng, self._outages)
+        # asyncio does so itself only for sockets that it made.
+        near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        reader, writer = await asyncio.open_connection(sock=near, limit=CHUNK)
+        ends = [writer]
+        try:
+            # The handshake takes one round trip before the first byte can go.
+            now = self._now()
+            await asyncio.sleep(connected(now, link, self._outages) - now)
+            far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
+            ends.append(far_writer)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._hand_on(reader, far_writer, up, upward=True))
+                group.create_task(self._hand_on(far_reader, writer, down, upward=False))
+        except* OSError:
+            pass  # either end hung up: so do we
+        except* asyncio.CancelledError:
+            for end in ends:
+                end.transport.abort()  # the peer may not be reading: wait for nothing
+        finally:
+            for end in ends:
+                end.close()
+
+    def _now(self) -> float:
+        return time.monotonic() - self.began
+
+    async def _hand_on(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        direction: Direction,
+        *,
+        upward: bool,
+    ) -> None:
+        """Carry one direction until its sender closes: read, wait until due, write."""
+        queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_IN_FLIGHT)
+
+        async def write() -> None:
+            while True:
+                due, chunk = await queue.get()
+                wait = due - self._now()
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                if not chunk:
+                    with contextlib.suppress(OSError):
+                        writer.write_eof()
+                    return
+                # Counted first: who has received a byte must find it counted.
+                if upward:
+                    self.up_bytes += len(chunk)
+                else:
+                    self.down_bytes += len(chunk)
+                writer.write(chunk)
+                await writer.drain()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(write())
+            chunk = b"more"
+            while chunk:
+                chunk = await reader.read(CHUNK)
+                await queue.put((direction.due(self._now(), len(chunk)), chunk))

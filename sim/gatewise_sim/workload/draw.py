@@ -1,0 +1,240 @@
+"""When instances come, at which device, and which rows they are.
+
+A workload is written as ``KIND:RATE:option=value``::
+
+    poisson:1/min
+    periodic:10s:jitter=1s                    (or a rate, 6/min; aligned=yes: all in step)
+    bursty:1/min:ratio=20:burst=30s:every=10min
+    diurnal:1/min:peak=14:00:ratio=5
+    replay:trace.csv:every=1day               (CSV of time[,device][,row])
+
+Rates are of one device. :func:`arrivals` draws them for a fleet.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gatewise_sim.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay, Workload
+from gatewise_sim.workload.row_mix import RowMix
+from gatewise_sim.workload.spans import read_clock, read_number, read_rate, read_span
+from gatewise_sim.workload.streams import Streams
+from gatewise_sim.workload.times import MARKS
+from gatewise_sim.workload.trace import read_trace
+from gatewise_training.errors import InputError
+
+__all__ = [
+    "Arrivals",
+    "Bursty",
+    "Diurnal",
+    "Periodic",
+    "Poisson",
+    "Replay",
+    "RowMix",
+    "Workload",
+    "arrivals",
+    "parse",
+]
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+_CHUNK: Final = 1_000_000  # arrivals in a chunk, about
+
+
+class Arrivals(NamedTuple):
+    """A chunk of arrivals, sorted by time, then device.
+
+    Attributes
+    ----------
+    times : ndarray of float64, shape (n,)
+        Seconds since the start.
+    device, row : ndarray of int64, shape (n,)
+        Number of the device, and row of the table.
+    """
+
+    times: _Floats
+    device: _Ints
+    row: _Ints
+
+
+def parse(text: str, *, day_begins: float = 0.0) -> Workload:
+    """Read a workload as the module's head shows.
+
+    Parameters
+    ----------
+    text : str
+    day_begins : float, default 0
+        Time of day at which the run starts, in s since midnight.
+
+    Raises
+    ------
+    InputError
+        In one line, that names what cannot be read.
+
+    Examples
+    --------
+    >>> parse("poisson:30/min")
+    Poisson(rate=0.5)
+    >>> parse("bursty:1/s:ratio=9:burst=10s:every=100s").mean_rate
+    1.0
+    """
+    kind, _, rest = text.strip().partition(":")
+    if kind not in _KINDS:
+        raise InputError(f"workload {text!r}: choose one of {', '.join(_KINDS)}, as poisson:1/min")
+    # Colons stand in times of day as well: an option begins with its name.
+    main, *given = re.split(r":(?=[a-z]+=)", rest)
+    options: dict[str, str] = {}
+    for option in given:
+        name, _, value = option.partition("=")
+        if name not in _KINDS[kind]:
+            known = ", ".join(_KINDS[kind]) or "none"
+            raise InputError(f"workload {kind}: unknown option {name!r}; there are {known}")
+        if name in options:
+            raise InputError(f"workload {kind}: {name} is given twice")
+        options[name] = value
+    if not main:
+        raise InputError(f"workload {text!r}: a {_MAIN[kind]} must follow {kind}:")
+    return _build(kind, main, options, day_begins)
+
+
+_KINDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "poisson": (),
+    "periodic": ("jitter", "aligned"),
+    "bursty": ("ratio", "burst", "every"),
+    "diurnal": ("peak", "ratio"),
+    "replay": ("every",),
+}
+_MAIN: Final = {
+    "poisson": "rate (1/min)",
+    "periodic": "period (10s)",
+    "bursty": "rate (1/min)",
+    "diurnal": "rate (1/min)",
+    "replay": "file (trace.csv)",
+}
+
+
+def _build(kind: str, main: str, options: Mapping[str, str], day_begins: float) -> Workload:
+    where = f"workload {kind}"
+    spans = {
+        name: read_span(options[name], f"{where}: {name}")
+        for name in ("jitter", "burst", "every")
+        if name in options
+    }
+    if "ratio" in options:
+        spans["ratio"] = read_number(options["ratio"], f"{where}: ratio")
+    if kind == "replay":
+        return Replay(read_trace(main), **spans)
+    if kind == "periodic":
+        aligned = options.get("aligned", "no")
+        if aligned not in ("yes", "no"):
+            raise InputError(f"{where}: aligned is {aligned!r}; say yes or no")
+        period = 1 / read_rate(main, where) if "/" in main else read_span(main, where)
+        return Periodic(period, aligned=aligned == "yes", **spans)
+    rate = read_rate(main, where)
+    if kind == "poisson":
+        return Poisson(rate)
+    if kind == "bursty":
+        return Bursty(rate, **spans)
+    if "peak" in options:
+        spans["peak"] = read_clock(options["peak"], f"{where}: peak")
+    return Diurnal(rate, day_begins=day_begins, **spans)
+
+
+def arrivals(
+    spec: Workload | str,
+    devices: int | npt.ArrayLike,
+    seconds: float,
+    rng: np.random.Generator,
+    *,
+    rows: int | RowMix = 1,
+    chunk_s: float | None = None,
+) -> Iterator[Arrivals]:
+    """Draw the arrivals of a fleet in ``[0, seconds)``, chunk by chunk of time.
+
+    Parameters
+    ----------
+    spec : Workload or str
+        A string is read by :func:`parse`.
+    devices : int or array_like of int
+        How many devices (numbers from 0), or the numbers of those to draw: a sample of a fleet has
+        exactly the arrivals that its devices have in the whole fleet.
+    seconds : float
+        How long.
+    rng : numpy.random.Generator
+        One number is drawn from it, at once. Each device has a stream of its own.
+    rows : int or RowMix, default 1
+        Rows of the table, all equally likely, or which row when. A trace's own rows win.
+    chunk_s : float, optional
+        Length of a chunk (s); by default of about a million arrivals. It changes nothing else.
+
+    Returns
+    -------
+    iterator of Arrivals
+        In the order of time; chunks without arrivals are left out.
+
+    Raises
+    ------
+    InputError
+        If the workload cannot be read, there are no devices or rows, or a trace asks for a row
+        that is not there.
+
+    Examples
+    --------
+    >>> for times, device, row in arrivals("periodic:10s:aligned=yes", 2, 15.0,
+    ...                                     np.random.default_rng(0)):
+    ...     print(times, device, row)
+    [ 0. 0. 10. 10.] [0 1 0 1] [0 0 0 0]
+    """
+    workload = parse(spec) if isinstance(spec, str) else spec
+    ids = np.arange(devices) if isinstance(devices, int) else np.asarray(devices, dtype=np.int64)
+    if not len(ids) or ids.min() < 0:
+        raise InputError("workload: give at least one device, numbered from 0")
+    if not seconds > 0:
+        raise InputError(f"workload: {seconds} s must be above 0")
+    if isinstance(rows, int) and rows < 1:
+        raise InputError("workload: the table has no rows")
+    if chunk_s is None:
+        chunk_s = min(seconds, _CHUNK / (workload.mean_rate * len(ids)))
+    return _chunks(workload, ids.astype(np.int64), seconds, Streams(rng), rows, chunk_s)
+
+
+def _chunks(
+    workload: Workload,
+    ids: _Ints,
+    seconds: float,
+    streams: Streams,
+    rows: int | RowMix,
+    chunk_s: float,
+) -> Iterator[Arrivals]:
+    source = workload.source(streams, ids)
+    end, number = 0.0, 0
+    while end < seconds:
+        begin, number = end, number + 1
+        end = min(number * chunk_s, seconds)
+        times, slot, ordinal, row = source.chunk(begin, end)
+        order = np.lexsort((ids[slot], times))
+        times, device, ordinal = times[order], ids[slot[order]], ordinal[order]
+        marks = streams.uniforms(device, ordinal, purpose=MARKS)
+        if row is not None:
+            row = row[order]
+            _check_rows(row, rows)
+        elif isinstance(rows, RowMix):
+            row = rows.rows(times, marks[:, 1], marks[:, 2])
+        else:
+            row = (marks[:, 2] * rows).astype(np.int64)
+        kept = workload.keep(times, marks[:, 0])
+        if kept is not None:
+            times, device, row = times[kept], device[kept], row[kept]
+        if len(times):
+            yield Arrivals(times, device, row)
+
+
+def _check_rows(row: _Ints, rows: int | RowMix) -> None:
+    there = rows if isinstance(rows, int) else rows.n_rows
+    if len(row) and row.max() >= there:
+        raise InputError(f"trace: row {row.max()} is asked for, the table has {there}")

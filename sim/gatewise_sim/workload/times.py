@@ -1,0 +1,179 @@
+"""How arrivals are drawn: for all devices at once, chunk of time by chunk of time.
+
+Every source hands out the arrivals in ``[a, b)`` when it is asked for the next chunk, as arrays
+(time, slot of the device, ordinal). What it gives does not depend on where the chunks are cut.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from gatewise_sim.workload.streams import Streams
+
+__all__ = ["GAPS", "MARKS", "STATES", "Drawn", "PeriodicSource", "PoissonSource", "Source"]
+
+_Floats = npt.NDArray[np.float64]
+_Ints = npt.NDArray[np.int64]
+
+#: What a device's random numbers are for: gaps between arrivals, marks of an arrival (thinning,
+#: class, row, jitter, in this order), the states of a bursty one.
+GAPS, MARKS, STATES = 0, 1, 2
+_AT_ONCE: Final = 1 << 20  # numbers drawn at a time
+
+
+class Drawn(NamedTuple):
+    """Arrivals of a chunk, in no order."""
+
+    times: _Floats
+    slot: _Ints
+    ordinal: _Ints
+    row: _Ints | None = None
+
+
+class Source(Protocol):
+    """Arrivals of some devices."""
+
+    def chunk(self, begin: float, end: float) -> Drawn:
+        """Those in ``[begin, end)`` (s); `begin` is where the chunk before ended."""
+        ...
+
+
+def join(parts: list[Drawn]) -> Drawn:
+    """Put the parts of a chunk together."""
+    if not parts:
+        return Drawn(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
+    times, slots, ordinals = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    return Drawn(times, slots, ordinals)
+
+
+class PoissonSource:
+    """Poisson arrivals whose rate is one of two, changing at random times (Markov-modulated).
+
+    Parameters
+    ----------
+    streams : Streams
+    ids : ndarray of int, shape (n,)
+        The devices.
+    rates : tuple of float
+        Arrivals per second in the quiet state and in a burst.
+    stays : tuple of float, optional
+        Mean stay in either state, in s; without it the first state never ends.
+    """
+
+    def __init__(
+        self,
+        streams: Streams,
+        ids: _Ints,
+        rates: tuple[float, float],
+        stays: tuple[float, float] | None = None,
+    ) -> None:
+        n = len(ids)
+        self._streams, self._ids = streams, ids
+        self._rates, self._stays = np.array(rates), None if stays is None else np.array(stays)
+        self._last = np.zeros(n)  # the last arrival, or where the state began
+        self._drawn = np.zeros(n, np.int64)  # gaps used in this state
+        self._ordinal = np.zeros(n, np.int64)
+        self._stay = np.zeros(n, np.int64)  # how many states there were before
+        self._burst = np.zeros(n, np.int64)
+        self._switch = np.full(n, np.inf)
+        if self._stays is not None:
+            share = self._stays[1] / self._stays.sum()
+            start = streams.uniforms(ids, 0, purpose=STATES)
+            self._burst[:] = start[:, 1] < share
+            self._switch = -np.log1p(-start[:, 0]) * self._stays[self._burst]
+
+    def chunk(self, begin: float, end: float) -> Drawn:
+        parts: list[Drawn] = []
+        slots = np.arange(len(self._ids))
+        while len(slots):
+            for first in range(0, len(slots), _AT_ONCE // 4):
+                some = slots[first : first + _AT_ONCE // 4]
+                parts += self._until(some, np.minimum(end, self._switch[some]))
+            slots = slots[self._switch[slots] < end]
+            self._change_state(slots)
+        return join(parts)
+
+    def _change_state(self, slots: _Ints) -> None:
+        if self._stays is None or not len(slots):
+            return
+        self._last[slots] = self._switch[slots]
+        self._drawn[slots] = 0
+        self._stay[slots] += 1
+        self._burst[slots] = 1 - self._burst[slots]
+        u = self._streams.uniforms(self._ids[slots], self._stay[slots], purpose=STATES)[:, 0]
+        self._switch[slots] += -np.log1p(-u) * self._stays[self._burst[slots]]
+
+    def _until(self, slots: _Ints, bound: _Floats) -> list[Drawn]:
+        """Arrivals of `slots` before `bound`, shape (len(slots),), in the state they are in."""
+        parts = []
+        while len(slots):
+            rate, last, used = (
+                self._rates[self._burst[slots]],
+                self._last[slots],
+                self._drawn[slots],
+            )
+            most = float((rate * (bound - last)).max())
+            n_blocks = int(most + 4 * np.sqrt(most) + 4) // 4 + 1
+            n_blocks = min(n_blocks, max(1, _AT_ONCE // (4 * len(slots))))
+            block = used[:, None] // 4 + np.arange(n_blocks)
+            u = self._streams.uniforms(
+                self._ids[slots, None], block, purpose=GAPS, sub=self._stay[slots, None]
+            ).reshape(len(slots), -1)
+            place = 4 * block[:, :1] + np.arange(4 * n_blocks)
+            fresh = place >= used[:, None]
+            steps = np.where(fresh, -np.log1p(-u) / rate[:, None], 0.0)
+            # Added one after the other, so the sums do not depend on where a chunk begins.
+            times = np.cumsum(np.concatenate((last[:, None], steps), axis=1), axis=1)[:, 1:]
+            taken = fresh & (times < bound[:, None])
+            n_taken = taken.sum(axis=1)
+            at, column = np.nonzero(taken)
+            ordinal = (self._ordinal[slots] - used)[at] + place[at, column]
+            parts.append(Drawn(times[at, column], slots[at], ordinal))
+            self._drawn[slots] += n_taken
+            self._ordinal[slots] += n_taken
+            self._last[slots] = np.where(taken, times, last[:, None]).max(axis=1)
+            more = times[:, -1] < bound
+            slots, bound = slots[more], bound[more]
+        return parts
+
+
+class PeriodicSource:
+    """One arrival in every period, each later by a part of `jitter`.
+
+    Parameters
+    ----------
+    streams : Streams
+    ids : ndarray of int, shape (n,)
+        The devices.
+    period, jitter : float
+        In s; `jitter` is not above `period`, so arrivals keep their order.
+    aligned : bool
+        Whether all devices begin at 0, instead of each somewhere in the first period.
+    """
+
+    def __init__(
+        self, streams: Streams, ids: _Ints, period: float, jitter: float, aligned: bool
+    ) -> None:
+        self._streams, self._ids = streams, ids
+        self._period, self._jitter = period, jitter
+        phase = period * streams.uniforms(ids, 0, purpose=STATES)[:, 0]
+        self._phase = np.zeros(len(ids)) if aligned else phase
+
+    def chunk(self, begin: float, end: float) -> Drawn:
+        # Ordinal 0 belongs to the period before the start: its jitter may carry it over.
+        first = np.floor((begin - self._jitter - self._phase) / self._period)
+        first = np.maximum(first.astype(np.int64), -1)
+        last = np.ceil((end - self._phase) / self._period).astype(np.int64)
+        n_each = np.maximum(last - first + 1, 0)
+        slot = np.repeat(np.arange(len(self._ids)), n_each)
+        ends = np.cumsum(n_each)
+        k = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - n_each, n_each) + first[slot]
+        times = self._phase[slot] + k * self._period
+        if self._jitter:
+            marks = self._streams.uniforms(self._ids[slot], k + 1, purpose=MARKS)
+            times += self._jitter * marks[:, 3]
+        inside = (times >= begin) & (times < end)
+        return Drawn(times[inside], slot[inside], k[inside] + 1)
