@@ -90,6 +90,7 @@ SLOW_FILES = {
     "security/test_security_broker.py",
     "sim/test_sim_doctor.py",
     "sim/test_sim_fleet.py",
+    "sim/test_sim_fleet_estimate.py",
     "sim/test_sim_fleet_scale.py",
     "sim/test_sim_live.py",
     "sim/test_sim_workload.py",

@@ -191,17 +191,21 @@ class Device:
     def _install(self, bundle: Bundle, *, check: bool) -> Installed:
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
             raise InputError("policy cloud-only: the bundle has no cloud model")
-        made = Installed.of(
+        made = self._load(bundle, check=check)
+        if self.policy != "system" or not made.plan.has_cloud:
+            return made
+        gate = Gate.of(bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._ledger.drifted)
+        return replace(made, gate=gate)
+
+    def _load(self, bundle: Bundle, *, check: bool) -> Installed:
+        """Make what depends on the bundle alone: devices of one process may share it."""
+        return Installed.of(
             bundle,
             sensors=self._sensors,
             asks_cloud=self._asks_cloud,
             check=check,
             runner=self._runner,
         )
-        if self.policy != "system" or not made.plan.has_cloud:
-            return made
-        gate = Gate.of(bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._ledger.drifted)
-        return replace(made, gate=gate)
 
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""

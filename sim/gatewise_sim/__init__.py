@@ -18,21 +18,27 @@ if TYPE_CHECKING:
     )
     from gatewise_sim.money import Prices
     from gatewise_sim.network import PROFILES, DelayProxy, LinkProfile, Outages, VirtualLink
+    from gatewise_sim.simulation import Job, Scenario, simulate
+    from gatewise_sim.sweep import run_sweep
 
 __all__ = [
     "PROFILES",
     "DelayProxy",
     "FleetSettings",
+    "Job",
     "LinkProfile",
     "Options",
     "Outages",
     "Prices",
     "Routes",
     "RunError",
+    "Scenario",
     "ServiceTime",
     "VirtualLink",
     "estimate_fleet",
     "run_demo",
+    "run_sweep",
+    "simulate",
     "simulate_fleet",
 ]
 
@@ -42,16 +48,20 @@ __getattr__, __dir__ = lazy_names(
         "PROFILES": "network",
         "DelayProxy": "network",
         "FleetSettings": "fleet",
+        "Job": "simulation",
         "LinkProfile": "network",
         "Options": "demo",
         "Outages": "network",
         "Prices": "money",
         "Routes": "fleet",
         "RunError": "errors",
+        "Scenario": "simulation",
         "ServiceTime": "fleet",
         "VirtualLink": "network",
         "estimate_fleet": "fleet",
         "run_demo": "demo",
+        "run_sweep": "sweep",
+        "simulate": "simulation",
         "simulate_fleet": "fleet",
     },
 )

@@ -32,6 +32,7 @@ Examples:
 
 \b
   gatewise demo                   train, deploy, measure: demo-out/report.html
+  gatewise simulate demo-out/bundle --data demo-out/instances.csv
   gatewise train data.csv --target label --out bundle
   gatewise edge bundle --broker mqtt://localhost --device pi-1 --data rows.csv
 """
@@ -58,6 +59,9 @@ class Entry:
 
 TABLE: dict[str, Entry] = {
     "demo": Entry("gatewise_sim.demo.cli", "Train, pack, deploy over MQTT and measure.", "sim"),
+    "simulate": Entry(
+        "gatewise_sim.simulation.cli", "What would a fleet do and cost? Before it is bought.", "sim"
+    ),
     "train": Entry("gatewise_export.cli", "Learn a system from a table; pack a bundle.", "export"),
     "frontier": Entry("gatewise_export.cli", "Show a system's accuracy-cost curve.", "export"),
     "inspect": Entry("gatewise_export.cli", "Show what is in a bundle.", "edge"),
@@ -69,6 +73,7 @@ TABLE: dict[str, Entry] = {
     "edge": Entry("gatewise_edge.cli", "Run a device: rows in, answers out.", "edge"),
     "cloud": Entry("gatewise_cloud.cli", "Run a cloud worker.", "cloud"),
     "broker": Entry("gatewise_cloud.broker_cli", "Run a broker, or prepare one.", "cloud"),
+    "report": Entry("gatewise_sim.compare.cli", "Show a run's figures, or compare runs.", "sim"),
     "doctor": Entry("gatewise_sim.doctor.cli", "Find out what is wrong, and what to do.", "edge"),
 }
 

@@ -48,14 +48,18 @@ class Clock:
     def at(self, when: float, do: Callable[..., object], *args: Any) -> None:
         """Have something done at a time; at once, after what is due already, if it has passed."""
         self._entered += 1
-        heappush(self._heap, (max(when, self.now), self._entered, do, args))
+        now = self.now
+        heappush(self._heap, (when if when > now else now, self._entered, do, args))
 
     def run(self, until: float = math.inf) -> None:
         """Let everything happen that is due before `until`, in seconds."""
-        heap = self._heap
-        while heap and heap[0][0] < until:
-            self.now, _, do, args = heappop(heap)
-            self.events += 1
-            do(*args)
+        heap, events = self._heap, 0
+        try:
+            while heap and heap[0][0] < until:
+                self.now, _, do, args = heappop(heap)
+                events += 1
+                do(*args)
+        finally:
+            self.events += events
         if until < math.inf:
             self.now = max(self.now, until)

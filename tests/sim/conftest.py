@@ -1,6 +1,10 @@
 """A made-up run for the tests of report and page: two stages and a cloud, 200 rows."""
 
-from collections.abc import Callable
+import copy
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -208,6 +212,7 @@ def made_up() -> Callable[..., Any]:
             local_set=np.zeros(n, np.int64),
             asked_set=np.ones(n, np.int64),
             threshold=float(np.float32((hard - 0.5) / max(n - 1, 1))),
+            confidence=np.linspace(0.5, 1, n, dtype=np.float32),
         )
 
     return make
@@ -228,3 +233,86 @@ def poisson() -> Callable[..., Any]:
         return arrivals
 
     return of
+
+
+class Processes:
+    """What runs below this process."""
+
+    #: A busy machine may take long to start a process.
+    seconds = 120.0
+
+    @staticmethod
+    def below(pid: int | None = None) -> set[int]:
+        """Processes below one (this one by default) that have not ended."""
+        pid = os.getpid() if pid is None else pid
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                try:
+                    state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                if state != "Z":
+                    parents[int(entry.name)] = int(parent)
+        found: set[int] = set()
+        while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
+            found |= more
+        return found
+
+    @staticmethod
+    def command(pid: int) -> str:
+        """Its command line; empty of one that has ended."""
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+
+    def named(self, part: str, pid: int | None = None) -> list[int]:
+        """Those below one whose command line has this part, the oldest first."""
+        return sorted(p for p in self.below(pid) if part in self.command(p))
+
+    def eventually(self, true: Callable[[], bool]) -> bool:
+        """Wait until something is true; whether it became so."""
+        deadline = time.monotonic() + self.seconds
+        while time.monotonic() < deadline:
+            if true():
+                return True
+            time.sleep(0.05)
+        return False
+
+
+@pytest.fixture(scope="session")
+def processes() -> Processes:
+    return Processes()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A real browser without a screen; each page that a test opens it also closes."""
+    from tests.sim.chromium import Chromium, find_chromium
+
+    program = find_chromium()
+    if program is None:
+        pytest.skip("needs a chromium or chrome on the path: apt install chromium")
+    browser = Chromium(program)
+    yield browser
+    browser.close()
+
+
+@pytest.fixture(scope="session")
+def simulated(small) -> Callable[..., dict]:
+    """A function that gives the report of a real, small simulation, with settings changed."""
+    from gatewise_sim.simulation.job import simulate
+
+    known: dict[str, dict] = {}
+
+    def report(*, labels: bool = True, **changes: Any) -> dict:
+        asked = {"devices": 20, "seconds": 600.0, "workload": "poisson:6/min", "workers": 1}
+        asked |= changes
+        key = repr((labels, sorted(asked.items())))
+        if key not in known:
+            truth = small.truth if labels else None
+            known[key] = simulate(small.bundle, small.rows, truth, jobs=1, **asked).report
+        return copy.deepcopy(known[key])
+
+    return report

@@ -10,10 +10,11 @@ import pytest
 
 from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
 from gatewise_edge.device import Device
+from gatewise_edge.table import read_csv
 from gatewise_export.bundle import Bundle
 from gatewise_sim import cli
 from gatewise_sim.demo.run import Options
-from gatewise_sim.report.output import FILES
+from gatewise_sim.report.output import DEMO
 
 KEYS = {
     "dataset": None,
@@ -68,11 +69,21 @@ def check_report(report: dict) -> None:
 
 
 @pytest.mark.slow
+def test_a_method_that_knows_no_missing_values(tmp_path):
+    done = demo(tmp_path, "--dataset", "breast_cancer", "--method", "adapt-lin", "--link", "none")
+    assert done.returncode == 0, done.stderr
+    check_report(json.loads((tmp_path / "demo-out" / "report.json").read_text()))
+    refused = demo(tmp_path, *QUICK[:2], "--method", "adapt-lin", "--allow-missing")
+    assert refused.returncode == 2
+    assert "allow_missing" in refused.stderr
+
+
+@pytest.mark.slow
 def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
     done = demo(tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / "demo-out"
-    assert {p.name for p in out.iterdir()} == set(FILES)
+    assert {p.name for p in out.iterdir()} == set(DEMO.files)
     report = json.loads((out / "report.json").read_text())
     check_report(report)
     assert report["transport"] == {"kind": "mqtt", "broker": "embedded", "link": "wifi"}
@@ -86,9 +97,10 @@ def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
     # what was written can be used: the bundle on the instances gives the same answers
     bundle = Bundle.open(out / "bundle")
     assert bundle.manifest.feature_names[:2] == ("pixel_0_0", "pixel_0_1")
-    rows = np.loadtxt(out / "instances.csv", delimiter=",", skiprows=1, dtype=np.float32)
+    rows, others = read_csv(out / "instances.csv", bundle.manifest.feature_names)
+    assert others == ("label",)
     with Device(bundle, policy="edge-only") as device:
-        answers = [device.answer(row) for row in rows]
+        answers = [device.answer(row) for row in rows.astype(np.float32)]
     assert sum(a.cost for a in answers) / len(rows) == report["feature_cost"]["edge_only"]
 
 
@@ -104,7 +116,7 @@ def test_json_goes_to_stdout_and_a_second_run_replaces_the_first(tmp_path):
     repeated = json.loads(again.stdout)
     for key in ("accuracy", "feature_cost", "offload_rate", "frontier", "stages", "answers"):
         assert repeated[key] == report[key]
-    assert {p.name for p in (tmp_path / "demo-out").iterdir()} == set(FILES)
+    assert {p.name for p in (tmp_path / "demo-out").iterdir()} == set(DEMO.files)
 
 
 @pytest.mark.slow

@@ -1,3 +1,6 @@
+from dataclasses import asdict, replace
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -6,7 +9,7 @@ from gatewise_sim.fleet.sampling import LEAST_WORKERS, plan, window_settings
 from gatewise_sim.fleet.scale import estimate_fleet
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import LinkProfile
+from gatewise_sim.network.profiles import PROFILES, LinkProfile
 from gatewise_sim.workload.row_mix import RowMix
 from gatewise_training.errors import InputError
 
@@ -92,6 +95,59 @@ def test_around_an_outage_nothing_is_left_out(routes):
     assert lost.value == pytest.approx(HARD / 100 * 600 / DAY, rel=0.25)
     lacking = 1 - found.means["accuracy"].value
     assert lacking == pytest.approx(lost.value, rel=1e-9)
+
+
+def test_an_outage_in_a_sampled_run_is_that_of_the_whole_run(routes):
+    """Same times, same figures, from the bins around it."""
+    down = Outages.parse("cloud:12:00-12:10")
+    own = settings(devices=400, outages=down, workload="poisson:6/min", seconds=DAY)
+    few = plan(routes, own, requests=12_000)
+    assert not few.whole
+    found = estimate_fleet(routes, own, sampling=few)
+    noon, ten_past = DAY / 2, DAY / 2 + 600
+    hour = replace(own, seconds=3600.0, outages=Outages.parse("cloud:+30min-+40min"))
+    whole = estimate_fleet(routes, hour)
+    inside = [t for t in found.timeline if noon <= t["begin"] < ten_past]
+    theirs = [t for t in whole.timeline if 1800 <= t["begin"] < 2400]
+    assert len(inside) >= 8
+    assert sum(t["end"] - t["begin"] for t in inside) == pytest.approx(600.0)
+    for name in ("instances", "edge", "fallback"):  # two draws of a Poisson number
+        mine, other = (sum(t[name] for t in every) for every in (inside, theirs))
+        assert mine == pytest.approx(other, abs=5 * np.sqrt(2 * other)), name
+    assert sum(t["cloud"] for t in inside) == sum(t["cloud"] for t in theirs) == 0
+    for t in inside:
+        assert t["accuracy"] == pytest.approx(t["edge_accuracy"])
+    assert all(t["accuracy"] == 1.0 for t in found.timeline if t["begin"] > ten_past + 60)
+    assert sum(t["instances"] for t in found.timeline) == pytest.approx(found.instances)
+    assert found.timeline[0]["begin"] == 0.0
+    assert found.timeline[-1]["end"] == DAY
+    for before, after in pairwise(found.timeline):
+        assert before["end"] == pytest.approx(after["begin"])
+    mine, other = (e.devices["timeouts"] for e in (found, whole))
+    assert mine == pytest.approx(other, abs=5 * np.sqrt(2 * other))
+
+
+def test_joules_of_windows_are_those_of_the_whole_run(routes):
+    """With a tail of 12 s and a request every 15 s, half of the requests meet one: a window
+    that did not look back far enough would take each first request for a lone one."""
+    own = settings(workload="poisson:80/min", link=PROFILES["4g"], devices=40, seconds=20_000.0)
+    few = plan(routes, own, requests=6_000)
+    assert all(w.warm >= min(11.576, w.begin) for w in few.windows)
+    whole, some = (
+        estimate_fleet(routes, own, sampling=chosen).means["radio_j"]
+        for chosen in (plan(routes, own, requests=10**9, instances=10**12), few)
+    )
+    assert some.value == pytest.approx(whole.value, rel=0.03)
+    alone = HARD / 100 * (12.27 + 0.3)  # J, had every request a wake-up and a tail of its own
+    assert whole.value < 0.8 * alone
+
+
+@pytest.mark.slow
+def test_it_does_not_matter_how_many_processes_step(routes):
+    own = settings(outages=Outages.parse("cloud:12:00-12:02"))
+    few = plan(routes, own, requests=3_000)
+    alone, together = (estimate_fleet(routes, own, sampling=few, jobs=jobs) for jobs in (1, 2))
+    assert asdict(alone) == asdict(together)
 
 
 def test_a_part_of_the_fleet_carries_its_full_load(routes):

@@ -3,8 +3,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +18,6 @@ from gatewise_sim.network.proxy import PROFILES
 from gatewise_sim.report.legs import Expected, compare, measure
 from gatewise_training.errors import InputError
 
-SECONDS = 30.0
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
 
 
@@ -73,43 +70,10 @@ def packed(tmp_path_factory) -> Packed:
     return Packed(tmp_path_factory.mktemp("live"))
 
 
-def descendants(pid: int) -> set[int]:
-    """Processes below `pid` that have not ended."""
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if state != "Z":
-                parents[int(entry.name)] = int(parent)
-    found: set[int] = set()
-    while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
-        found |= more
-    return found
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def eventually(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if true():
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def test_real_devices_answer_exactly_as_the_estimator(packed):
-    before = descendants(os.getpid())
+def test_real_devices_answer_exactly_as_the_estimator(packed, processes):
+    before = processes.below()
     run = live.run(packed.bundle.path, packed.rows, settings(link=PROFILES["wifi"]), quiet)
-    assert descendants(os.getpid()) == before
+    assert processes.below() == before
     expected = packed.expected(len(packed.rows))
     assert 0 < expected.offload.sum() < len(packed.rows)
     got = measure(run.legs, packed.truth, packed.bundle.manifest)
@@ -148,7 +112,7 @@ def test_a_run_leaves_nothing_on_somebodys_broker(packed):
         open_client(client, endpoint)
         client.loop_start()
         try:
-            assert done.wait(SECONDS)
+            assert done.wait(30.0)
         finally:
             client.disconnect()
             client.loop_stop()
@@ -184,11 +148,11 @@ def test_two_workers_share_the_load_of_a_real_broker(packed):
     assert min(counts["answered"] for counts in run.workers) > 20
 
 
-def test_a_killed_worker_costs_accuracy_but_no_answer(packed):
+def test_a_killed_worker_costs_accuracy_but_no_answer(packed, processes):
     def kill(done: float, total: float, what: str = "") -> None:
         if what == "cloud-only":
-            for pid in descendants(os.getpid()):
-                if "gatewise_sim.live.tether" in command_of(pid):
+            for pid in processes.below():
+                if "gatewise_sim.live.tether" in processes.command(pid):
                     os.kill(pid, signal.SIGKILL)
 
     chosen = settings(deadline_ms=400.0, link=PROFILES["4g"])
@@ -199,13 +163,13 @@ def test_a_killed_worker_costs_accuracy_but_no_answer(packed):
     assert run.troubles == ["cloud worker 1: ended with status -9"]
 
 
-def test_a_killed_device_process_loses_its_own_rows_only(packed):
+def test_a_killed_device_process_loses_its_own_rows_only(packed, processes):
     killed: list[int] = []
 
     def kill(done: float, total: float, what: str = "") -> None:
         if what == "cloud-only" and not killed:
-            children = descendants(os.getpid())
-            killed.extend(p for p in children if "device_process" in command_of(p))
+            children = processes.below()
+            killed.extend(p for p in children if "device_process" in processes.command(p))
             os.kill(killed[0], signal.SIGKILL)
 
     chosen = settings(link=PROFILES["4g"])
@@ -216,11 +180,11 @@ def test_a_killed_device_process_loses_its_own_rows_only(packed):
     assert "device process" in run.troubles[0]
 
 
-def test_a_worker_that_cannot_start_says_why_and_leaves_nothing(tmp_path, packed):
-    before = descendants(os.getpid())
+def test_a_worker_that_cannot_start_says_why_and_leaves_nothing(tmp_path, packed, processes):
+    before = processes.below()
     with pytest.raises(RunError, match=r"cloud worker 1: .*nowhere"):
         live.run(tmp_path / "nowhere", packed.rows, settings(), quiet)
-    assert descendants(os.getpid()) == before
+    assert processes.below() == before
 
 
 @pytest.mark.parametrize(
@@ -246,7 +210,7 @@ def test_what_cannot_work_is_said_before_anything_starts(changes, error, message
 @pytest.mark.parametrize(
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
-def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status):
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status, processes):
     arguments = ["--dataset", "iris", "--method", "adapt-gbrt", "--link", "satellite"]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
@@ -261,19 +225,19 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status):
     children: set[int] = set()
 
     def routing() -> bool:
-        children.update(descendants(demo.pid))
-        return demo.poll() is not None or any("device_process" in command_of(p) for p in children)
+        children.update(processes.below(demo.pid))
+        return demo.poll() is not None or bool(processes.named("device_process", demo.pid))
 
     try:
-        assert eventually(routing)
+        assert processes.eventually(routing)
         demo.send_signal(number)
-        out, err = demo.communicate(timeout=SECONDS)
+        out, err = demo.communicate(timeout=processes.seconds)
     finally:
         demo.kill()
-        demo.wait()
+        demo.communicate()
     assert demo.returncode == status, err
     assert out == ""
     assert len(children) >= 3  # broker, worker, device processes
-    assert eventually(lambda: not any(command_of(p) for p in children))
+    assert processes.eventually(lambda: not any(processes.command(p) for p in children))
     assert not (tmp_path / "out").exists()
     assert list(scratch.iterdir()) == []

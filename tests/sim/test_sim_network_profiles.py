@@ -132,6 +132,24 @@ def test_the_proxy_holds_bytes_during_an_outage_and_loses_none():
         assert time.monotonic() - proxy.began >= 5.5
 
 
+def test_a_run_that_begins_later_holds_up_no_bytes():
+    link = LinkProfile("x", rtt_ms=2)
+    with (
+        echo() as target,
+        DelayProxy(target, link, outages=Outages.parse("link:+100s-+200s")) as proxy,
+        socket.create_connection(("127.0.0.1", int(proxy.url.rsplit(":", 1)[1]))) as client,
+    ):
+        client.settimeout(60)
+        client.sendall(b"a")
+        assert client.recv(1) == b"a"
+        # As a live run does once all devices are connected. What was sent before has not come out
+        # in the future.
+        proxy.began = began = time.monotonic() + 80.0
+        client.sendall(b"b")
+        assert client.recv(1) == b"b"
+        assert time.monotonic() < began
+
+
 def test_every_profile_has_a_radio_and_round_trips():
     assert {name for name, link in PROFILES.items() if link.radio.name == "none"} == {"none"}
     assert not PROFILES["none"].delays

@@ -17,11 +17,11 @@ from gatewise_edge.breaker import Breaker
 from gatewise_edge.device import Device
 from gatewise_sim.clock import Clock
 from gatewise_sim.fleet.answers import REASONS
+from gatewise_sim.fleet.draws import DeviceDraws
 from gatewise_sim.fleet.routing import ROUTES, Routes
 from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
 from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
-from gatewise_sim.fleet.world import device_rng
-from gatewise_sim.live.outcome import publish_bytes
+from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
 from gatewise_sim.network.direction import VirtualLink
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.network.profiles import LinkProfile
@@ -75,6 +75,7 @@ class ClockLink:
         return True
 
     def at_worker(self, payload: bytes) -> None:
+        self.way.send(self.clock.now, PUBACK_BYTES, False)
         request = wire.decode_request(payload)
         now = self.clock.now
         ticket = VirtualTicket(
@@ -91,6 +92,7 @@ class ClockLink:
             self.worker.receive(ticket)
 
     def arrive(self, payload: bytes) -> None:
+        self.way.send(self.clock.now, PUBACK_BYTES, True)
         self.receive(payload)
         self.came()
 
@@ -98,8 +100,8 @@ class ClockLink:
 def real(small, times, rows, link, *, queue, deadline_ms, down):
     """What the real device says, in the order of the instances; and its counters."""
     clock = Clock()
-    rng = device_rng(0, 0)
-    way = VirtualLink(link, rng)
+    rng = DeviceDraws(0, 0)
+    way = VirtualLink(link, rng, back=rng)
     worker = VirtualWorker(
         clock,
         SERVICE,

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
 from gatewise_sim.network.proxy import PROFILES
+from gatewise_sim.unwound import unwound_when_terminated
 from gatewise_training.console import emit, table
 
 __all__ = ["commands", "demo"]
@@ -70,7 +69,7 @@ def demo(
     """
     from gatewise_sim.demo.run import Options, run_demo
 
-    with _unwound_when_terminated():
+    with unwound_when_terminated():
         report = run_demo(
             Options(
                 dataset=dataset,
@@ -100,25 +99,9 @@ def demo(
         raise typer.Exit(1)
 
 
-@contextmanager
-def _unwound_when_terminated() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal unwind the stack, so that every process is ended."""
-
-    def leave(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, leave) for number in signals]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
-
-
 def _show(report: Mapping[str, Any], out: Path) -> None:
     from gatewise_sim.report import words
-    from gatewise_sim.report.charts import NAMES
+    from gatewise_sim.report.drawings.marks import NAMES
 
     def row(name: str, values: Mapping[str, Any], form: Any) -> list[str]:
         return [name, *(form(values[key]) for key in NAMES)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv as table
+import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,7 +101,19 @@ def frame(data: Dataset, rows: NDArray[np.intp]) -> DataFrame:
 
 
 def csv(data: Dataset, rows: NDArray[np.intp]) -> str:
-    """Write rows as ``gatewise edge --data`` reads them."""
-    lines = [",".join(data.feature_names)]
-    lines += [",".join(f"{v:.9g}" for v in row) for row in data.X[rows].tolist()]
-    return "\n".join(lines) + "\n"
+    """Write rows as ``gatewise edge --data`` reads them, and their labels for the simulator.
+
+    Examples
+    --------
+    >>> print(csv(datasets.load("iris"), np.array([0])), end="")
+    sepal_length_(cm),sepal_width_(cm),petal_length_(cm),petal_width_(cm),label
+    5.0999999,3.5,1.39999998,0.200000003,setosa
+    """
+    names = {name.lower() for name in data.feature_names}
+    usual = [name for name in ("label", "target", "class", "y") if name not in names]
+    out = io.StringIO()
+    writer = table.writer(out, lineterminator="\n")
+    writer.writerow([*data.feature_names, *usual[:1]])
+    for values, label in zip(data.X[rows].tolist(), data.y[rows].tolist(), strict=True):
+        writer.writerow([*(f"{v:.9g}" for v in values), *[label][: len(usual)]])
+    return out.getvalue()

@@ -148,7 +148,7 @@ def run_demo(options: Options, *, quiet: bool = False) -> dict[str, Any]:
         For bad input or a part that does not start; nothing is written then.
     """
     settings = options.settings()
-    output.check_folder(options.out)
+    output.DEMO.check(options.out)
     live.check(settings)
     clock = _Clock()
     with clock.phase("load"):
@@ -167,7 +167,7 @@ def run_demo(options: Options, *, quiet: bool = False) -> dict[str, Any]:
         for trouble in run.troubles:
             note(f"  {trouble}")
         report = {
-            "kind": output.REPORT_KIND,
+            "kind": output.DEMO.kind,
             "dataset": data.name,
             "method": options.method,
             **measure(run.legs, expected.truth, bundle.manifest),
@@ -196,10 +196,10 @@ def run_demo(options: Options, *, quiet: bool = False) -> dict[str, Any]:
             "command": options.command(),
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        output.write_folder(
+        output.DEMO.write(
             options.out,
-            bundle.path,
             {
+                "bundle": bundle.path,
                 "instances.csv": prepare.csv(data, parts.test),
                 "frontier.svg": _frontier_plot(system, options.method),
                 "report.html": page.render(report),
@@ -239,14 +239,16 @@ def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cas
         raise InputError(f"give one of --{' and --'.join(picked)}, not both".replace("_", "-"))
     # small devices: with room for everything they would hardly ever need the cloud
     room = {"max_stage_bytes": 1024 * options.stage_kb} if options.method == "staged" else {}
+    # Not every method takes missing values; the others need not be told that there are none.
+    missing = {"allow_missing": True} if options.allow_missing else {}
     system = methods.cascade(
         options.method,
         feature_costs=costs,
-        allow_missing=options.allow_missing,
         random_state=options.seed,
         verbose=0 if quiet else 1,
         **picked,
         **room,
+        **missing,
     )
     judges = None
     if len(parts.validation):

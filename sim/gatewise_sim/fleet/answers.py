@@ -23,6 +23,13 @@ REASONS: Final = (
     "deadline",
     "timeout",
     "cloud:busy",
+    # These come from real devices only.
+    "cloud:no-model",
+    "cloud:bad-request",
+    "cloud:expired",
+    "cloud:failed",
+    "unsent",
+    "no-link",
 )
 """As in :class:`gatewise_edge.answer.Answer`; ``value``: one is missing or infinite."""
 REASON: Final = {reason: i for i, reason in enumerate(REASONS)}
@@ -37,6 +44,8 @@ _TYPES: Final[dict[str, type[Any]]] = {
     "cost": np.float64,
     "feature_cost": np.float64,
     "latency_ms": np.float64,
+    "device_ms": np.float32,
+    "cloud_ms": np.float32,
     "up": np.int32,
     "down": np.int32,
     "payload_up": np.int32,
@@ -65,6 +74,11 @@ class Answers:
         As :class:`gatewise_edge.answer.Answer`.
     latency_ms : ndarray of float64
         NaN while there is no answer.
+    device_ms : ndarray of float32
+        Of it, the time of the device's own stages; all of it if nothing was sent.
+    cloud_ms : ndarray of float32
+        Of it, the worker's own time with its queue, as its response says; 0 unless the cloud's
+        answer was used. The rest of that is the network's; of a fallback, waiting in vain.
     up, down : ndarray of int32
         Bytes, by :data:`gatewise_sim.live.outcome.BYTES_FORMULA`; late responses are counted, too.
     payload_up, payload_down : ndarray of int32
@@ -84,6 +98,8 @@ class Answers:
     cost: NDArray[np.float64]
     feature_cost: NDArray[np.float64]
     latency_ms: NDArray[np.float64]
+    device_ms: NDArray[np.float32]
+    cloud_ms: NDArray[np.float32]
     up: NDArray[np.int32]
     down: NDArray[np.int32]
     payload_up: NDArray[np.int32]

@@ -112,6 +112,10 @@ class Routes:
         Which of them each row's stages bought, and all that was bought once it was asked about.
     threshold : float or None
         The gate's, as packed.
+    confidence : ndarray of float32, shape (n,)
+        The largest probability in the device's own answer; NaN where it cannot say anything.
+    chance : float, default 0
+        Share that is sent of the instances whose row is not: drawn anew from those that come.
     """
 
     plan: Plan
@@ -131,6 +135,8 @@ class Routes:
     local_set: NDArray[np.int64]
     asked_set: NDArray[np.int64]
     threshold: float | None
+    confidence: NDArray[np.float32]
+    chance: float = 0.0
 
     def __len__(self) -> int:
         return len(self.exit)
@@ -170,7 +176,7 @@ class Routes:
         if known.shape != (len(rows),):
             raise InputError(f"{len(rows)} rows and labels of shape {known.shape}")
 
-        exits, labels, in_trouble, goes_on, local = _on_device(bundle, rows)
+        exits, labels, in_trouble, goes_on, local, confidence = _on_device(bundle, rows)
         carried = np.zeros(len(plan.names), bool)
         said = np.full((2, len(rows)), NO_LABEL, np.int64)
         names_stage = False
@@ -207,6 +213,7 @@ class Routes:
             local_set=which[0],
             asked_set=which[1],
             threshold=threshold,
+            confidence=confidence,
         )
 
     @property
@@ -236,19 +243,39 @@ class Routes:
         chosen = np.asarray(offload, bool)
         if chosen.shape != self.offload.shape:
             raise InputError(f"offload of shape {chosen.shape} for {len(self)} rows")
-        return replace(self, offload=chosen & (self.cloud_label != NO_LABEL))
+        return replace(self, offload=chosen & (self.cloud_label != NO_LABEL), chance=0.0)
+
+    def by_chance(self, chance: float) -> Self:
+        """Give the same rows, a share of whose instances is sent, whichever they are.
+
+        Rows that cannot be asked about stay on the device.
+        """
+        if not 0 <= chance <= 1:
+            raise InputError(f"chance is {chance}; it must lie between 0 and 1")
+        return replace(self, offload=np.zeros(len(self), bool), chance=float(chance))
+
+    @property
+    def share(self) -> float:
+        """Share of the instances that are sent, if all rows come equally often."""
+        askable = (self.cloud_label != NO_LABEL) & ~self.offload
+        return float(self.offload.mean() + self.chance * askable.mean())
 
 
 def _on_device(
     bundle: Bundle, rows: NDArray[np.float32]
 ) -> tuple[
-    NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.bool_],
+    NDArray[np.bool_],
+    NDArray[np.bool_],
+    NDArray[np.float32],
 ]:
-    """Last stage, label, whether a value is in the way, whether it goes on, features bought."""
+    """Last stage, label, value in the way, goes on, features bought, largest probability."""
     n = len(rows)
     exits, labels = np.full(n, -1, np.int64), np.full(n, NO_LABEL, np.int64)
     in_trouble, goes_on = np.zeros(n, bool), np.zeros(n, bool)
-    bought = np.zeros(rows.shape, bool)
+    bought, confidence = np.zeros(rows.shape, bool), np.full(n, np.nan, np.float32)
     has_cloud = bundle.manifest.cloud is not None
     # Its policy only spares it the gate's drift alarm: the same stages run and buy.
     with Device(bundle, policy="edge-only", check=False) as device:
@@ -262,10 +289,11 @@ def _on_device(
             assert isinstance(answer, Answer)
             exits[i], labels[i] = answer.stage, answer.class_index
             bought[i, list(answer.acquired)] = True
+            confidence[i] = answer.probabilities.max()
             fell_back = answer.route == "fallback"
             in_trouble[i] = fell_back and (not has_cloud or answer.reason.startswith("infinite"))
             goes_on[i] = answer.reason == "edge-only" or (fell_back and not in_trouble[i])
-    return exits, labels, in_trouble, goes_on, bought
+    return exits, labels, in_trouble, goes_on, bought, confidence
 
 
 class _Refusing:
@@ -333,4 +361,6 @@ def _gate_scores(
 
 def _more_bytes(number: int) -> int:
     """Bytes that an unsigned number takes in CBOR beyond the one of a 0 (RFC 8949, section 3)."""
-    return sum(number >= least for least in (24, 256)) + 2 * (number >= 1 << 16)
+    if number < 256:
+        return int(number >= 24)
+    return 2 if number < 1 << 16 else 4

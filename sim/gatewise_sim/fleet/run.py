@@ -23,7 +23,7 @@ from gatewise_sim.fleet.routing import Routes
 from gatewise_sim.fleet.settings import Arrivals, FleetSettings
 from gatewise_sim.fleet.world import World
 
-__all__ = ["Arrivals", "FleetRun", "FleetSettings", "simulate_fleet"]
+__all__ = ["Arrivals", "FleetRun", "FleetSettings", "exchange_joules", "simulate_fleet"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
     ends = answers.time + answers.latency_ms / 1000.0
     return FleetRun(
         answers=answers,
-        joules=_joules(answers, world, settings.link.radio),
+        joules=exchange_joules(answers, world, settings.link.radio),
         devices=world.device_counts,
         workers=[asdict(worker.counts) for worker in world.workers],
         unsubscribed=world.broker.unsubscribed,
@@ -88,7 +88,17 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
     )
 
 
-def _joules(answers: Answers, world: World, radio: Radio) -> NDArray[np.float64]:
+def exchange_joules(answers: Answers, world: World, radio: Radio) -> NDArray[np.float64]:
+    """What each instance's messages cost its device's radio, in J, shape (n,).
+
+    Parameters
+    ----------
+    answers : Answers
+        At least all that were sent.
+    world : World
+        In which they were.
+    radio : Radio
+    """
     asked = np.flatnonzero(answers.payload_up > 0)
     before = 0.0 if world.cloud_only else world.edge_seconds[answers.row[asked]]
     begin = answers.time[asked] + before

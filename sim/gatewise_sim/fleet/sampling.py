@@ -1,7 +1,8 @@
 """Which part of a large fleet's day is stepped: windows of time, and a share of the fleet.
 
 Queues must carry their full load, so what is sampled first is **time**: the day is cut into equal
-strata, and in each a window is stepped after a warm-up. Around an outage nothing is left out.
+strata, and in each a window is stepped after a warm-up, which is at least as long as the radio's
+tail: what an exchange costs depends on the one before. Around an outage nothing is left out.
 Only if even that is too much is the **fleet** sampled, devices and workers in the same proportion:
 since the broker deals in turn, a part of the pool carries its full load. (It sees requests of
 fewer devices, spaced a little less evenly: waits come out slightly too long, never too short. At
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +27,13 @@ from gatewise_sim.workload.row_mix import RowMix
 from gatewise_sim.workload.spans import DAY
 from gatewise_training.errors import InputError
 
-__all__ = ["LEAST_WORKERS", "Plan", "Window", "plan", "window_settings"]
+__all__ = ["AFTER", "LEAST_WORKERS", "Plan", "Window", "plan", "window_settings"]
 
 LEAST_WORKERS: Final = 8
 _WINDOWS: Final = 24
+_FEWEST: Final = 16  # if even a part of the fleet is too much for more
 _SHORTEST: Final = 5.0  # seconds of a window
-_AFTER: Final = 60.0  # seconds after an outage that count as a part of it
+AFTER: Final = 60.0  # seconds after an outage that count as a part of it
 _REQUESTS: Final = 120_000  # stepped at most, about
 _INSTANCES: Final = 10_000_000
 
@@ -46,8 +48,8 @@ class Window:
         Seconds since the beginning; what comes in between is measured.
     warm : float
         Seconds before `begin` from which it is stepped.
-    stands_for : float
-        Seconds that it stands for.
+    first, last : float
+        The time that it stands for.
     segment : int
         Windows of one segment follow each other without a change of what is up.
     """
@@ -55,8 +57,14 @@ class Window:
     begin: float
     end: float
     warm: float
-    stands_for: float
+    first: float
+    last: float
     segment: int
+
+    @property
+    def stands_for(self) -> float:
+        """Seconds that it stands for."""
+        return self.last - self.first
 
     @property
     def weight(self) -> float:
@@ -86,6 +94,13 @@ class Plan:
     of_workers: int
     windows: tuple[Window, ...]
     seconds: float
+
+    @classmethod
+    def everything(cls, settings: FleetSettings, seconds: float) -> Self:
+        """Leave nothing out of a run of so many seconds."""
+        devices, workers = settings.devices, settings.workers
+        window = Window(0.0, seconds, 0.0, 0.0, seconds, 0)
+        return cls(devices, workers, devices, workers, (window,), seconds)
 
     @property
     def whole(self) -> bool:
@@ -131,34 +146,29 @@ def plan(
     requests, instances : int
         How many may be stepped, about.
     windows : int
-        At least, if not all is stepped.
+        If not all is stepped; fewer, but not below 16, if even a part of the fleet is too much.
     """
-    everything = Window(0.0, settings.seconds, 0.0, settings.seconds, 0)
-    whole = Plan(
-        settings.devices,
-        settings.workers,
-        settings.devices,
-        settings.workers,
-        (everything,),
-        settings.seconds,
-    )
+    whole = Plan.everything(settings, settings.seconds)
     work = _workload(settings)
     if work is None or isinstance(work, Replay):
         return whole
     if windows < 4:
         raise InputError(f"windows is {windows}; confidence intervals need at least 4")
-    asked = {"system": routes.offload.mean(), "edge-only": 0.0, "cloud-only": 1.0}
+    asked = {"system": routes.share, "edge-only": 0.0, "cloud-only": 1.0}
     share = 1.0 if settings.pace is not None else float(asked[settings.policy])
     rate = work.mean_rate * settings.devices
     affordable = min(requests / max(rate * share, 1e-12), instances / rate)
     if settings.seconds <= affordable:
         return whole
-    warm = max(5.0, settings.deadline_ms / 100.0)
+    warm = _warm_up(settings)
     special = _around_outages(settings, warm)
     in_special = sum(end - begin + warm for begin, end in special)
     least = windows * (_SHORTEST + warm) + in_special
     workers, devices = _part_of_fleet(settings, affordable / least)
     affordable *= settings.devices / devices
+    if least > affordable:
+        possible = int((affordable - in_special) / (_SHORTEST + warm))
+        windows = min(windows, max(_FEWEST, possible))
     length = max(_SHORTEST, (affordable - in_special) / windows - warm)
     return replace(
         whole,
@@ -201,6 +211,17 @@ def window_settings(settings: FleetSettings, plan: Plan, number: int) -> FleetSe
     )
 
 
+def _warm_up(settings: FleetSettings) -> float:
+    """Seconds after which neither queues nor radios know where a window began.
+
+    What an exchange costs its radio depends on the one before if that ended within the tail.
+    """
+    radio = settings.link.radio
+    used = radio.tail_j > 0 and settings.policy != "edge-only"
+    tail = radio.tail_s + settings.deadline_ms / 1000.0 if used else 0.0
+    return max(5.0, settings.deadline_ms / 100.0, tail)
+
+
 def _workload(settings: FleetSettings) -> Workload | None:
     work = settings.workload
     return parse(work) if isinstance(work, str) else work
@@ -215,7 +236,7 @@ def _around_outages(settings: FleetSettings, warm: float) -> list[tuple[float, f
         for span in window.spans(settings.seconds, settings.outages.day_begins)
     )
     for begin, end in found:
-        begin, end = max(0.0, begin - 1.0), min(settings.seconds, end + _AFTER)
+        begin, end = max(0.0, begin - 1.0), min(settings.seconds, end + AFTER)
         if spans and begin <= spans[-1][1] + warm:
             spans[-1][1] = max(spans[-1][1], end)
         else:
@@ -258,17 +279,19 @@ def _windows(
             stratum = (end - begin) / count
             for i in range(count):
                 size = min(length, stratum)
-                at = begin + i * stratum + float(rng.uniform(0.0, stratum - size))
+                from_ = begin + i * stratum
+                at = from_ + float(rng.uniform(0.0, stratum - size))
                 before = min(warm, at)
                 if step:
                     # Devices in step begin a period together, and so must time.
                     before += (at - before) % step
                     before = min(before, at)
-                found.append(Window(at, at + size, before, stratum, 2 * segment))
+                to = begin + (i + 1) * stratum
+                found.append(Window(at, at + size, before, from_, to, 2 * segment))
         if segment < len(special):
             first, last = special[segment]
             # One after the other they are the whole of it; several, to see how they differ.
-            found.append(Window(first, last, min(warm, first), last - first, 2 * segment + 1))
+            found.append(Window(first, last, min(warm, first), first, last, 2 * segment + 1))
     return sorted(found, key=lambda w: w.begin)
 
 

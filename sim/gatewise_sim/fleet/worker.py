@@ -227,12 +227,15 @@ class VirtualWorker:
             batch, expired = batcher.take(now)
             self.counts.expired += len(expired)
             if batch is not None:
-                requests = len(batch.tickets)
-                instances = sum(len(t.rows) for t in batch.tickets)
+                tickets = batch.tickets
+                requests = instances = len(tickets)
+                if requests == 1:
+                    self.counts.queued_seconds += now - tickets[0].arrived
+                else:
+                    self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
                 seconds = self._service.draw(instances, requests, self._rng)
                 self.counts.batches += 1
                 self.counts.busy_seconds += seconds
-                self.counts.queued_seconds += sum(now - t.arrived for t in batch.tickets)
                 self._running.add(batch)
                 self._clock.at(now + seconds, self._finish, batch)
 

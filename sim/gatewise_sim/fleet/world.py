@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_cloud.batcher import Plan
-from gatewise_edge.breaker import Breaker, BreakerCounts
+from gatewise_edge.breaker import BreakerCounts
 from gatewise_edge.messages import Request, Response
 from gatewise_edge.offload import OffloadCounts, RoundTrip
 from gatewise_edge.pacer import Pace, Pacer
@@ -20,20 +20,25 @@ from gatewise_edge.wire import request_topic, response_topic
 from gatewise_sim.clock import Clock
 from gatewise_sim.fleet.answers import REASON, Answers
 from gatewise_sim.fleet.device import VirtualDevice
+from gatewise_sim.fleet.draws import DeviceDraws
+from gatewise_sim.fleet.filling import answer_here, fill_in
+from gatewise_sim.fleet.lazy_breaker import LazyBreaker
 from gatewise_sim.fleet.net import Broker, Weather
 from gatewise_sim.fleet.routing import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import VirtualWorker
-from gatewise_sim.live.outcome import publish_bytes
+from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
 from gatewise_sim.network.direction import VirtualLink
 from gatewise_training.errors import InputError
 
-__all__ = ["World", "device_rng"]
+__all__ = ["Look", "Stayed", "World"]
 
 _GUARD: Final = 0.005  # as the device keeps before its deadline
 _NAME: Final = "0" * 8
 _TRIPS: Final = 32
-Message = TypeVar("Message", Request, Response)
+_LOOK_EVERY: Final = 500  # instances
+Look = Callable[[list[Answers]], object]
+Stayed = Callable[[NDArray[np.float64], NDArray[Any]], object]
 
 
 class World:
@@ -57,6 +62,17 @@ class World:
             "edge-only": np.zeros(len(routes), bool),
             "cloud-only": self.askable,
         }[settings.policy]
+        self.chance = routes.chance if settings.policy == "system" else 0.0
+        if self.chance and settings.pace is not None:
+            raise InputError("a pacer decides by the gate's score, not by chance")
+        self._coin = np.random.default_rng([settings.seed, 4])
+        self._owed = float(self._coin.random())
+        # Who is sent by chance has been drawn by the time that a device looks at it.
+        self.sends_row: list[bool] = (
+            self.sends | self.askable if self.chance else self.sends
+        ).tolist()
+        self.mute: list[bool] = (routes.local_label < 0).tolist()
+        self.answered_reason = REASON["cloud-only" if self.cloud_only else "offloaded"]
         self.cloud_price = routes.cloud_price
         self.edge_seconds = _edge_seconds(routes, settings.edge_ms)
         self.limit = settings.deadline_ms / 1000.0
@@ -84,6 +100,8 @@ class World:
             hop=settings.hop_ms / 1000.0,
         )
         plan = routes.plan
+        self.model = (plan.model, plan.version)
+        self.calm = not settings.outages
         columns = max(len(plan.request_inputs), 1)
         self._request = Request(
             id=bytes(16),
@@ -99,70 +117,71 @@ class World:
             labels=np.zeros(1, np.int64),
             probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
         )
-        self._heads: dict[tuple[bool, int], int] = {}
+        self._requests: dict[int, int] = {}
+        self._responses: dict[int, int] = {}
+        down = settings.outages.windows
+        self._breaks = settings.outages if any(w.what == "link" for w in down) else None
         self._usual = self._usual_trip() if settings.primed else RoundTrip()
         # One for all devices: their sums are what is asked for.
-        self.offload_counts, self._breaker_counts = OffloadCounts(), BreakerCounts()
+        self.offload_counts, self.breaker_counts = OffloadCounts(), BreakerCounts()
         self._ids = 0
         self._devices: dict[int, VirtualDevice] = {}
 
     # -- what devices ask for ----------------------------------------------------------------
 
-    def new_id(self) -> bytes:
-        """Give the next request's id: numbers, so that every run has the same."""
-        self._ids += 1
-        return self._ids.to_bytes(16, "big")
-
     def new_request(self) -> Request:
-        """Make a request; what it carries is in the routes."""
-        return _renamed(self._request, self.new_id())
+        """Make the next request: one object for all, since nobody keeps it.
+
+        Ids are numbers, so that every run has the same.
+        """
+        self._ids += 1
+        _rename(self._request, self._ids.to_bytes(16, "big"))
+        return self._request
 
     def response(self, id: bytes, error: str | None) -> Response:  # noqa: A002
-        """Make what a worker says to a request."""
+        """Make what a worker says to a request: one object for all answers."""
         if error is None:
-            return _renamed(self._answer, id)
+            _rename(self._answer, id)
+            return self._answer
         plan = self.routes.plan
         return Response(id=id, model=plan.model, version=plan.version, error=error)
 
-    def request_head(self, payload: int) -> int:
-        """Bytes of a request's packet beside its payload."""
-        return self._head(True, payload)
+    def request_packet(self, payload: int) -> int:
+        """Bytes of a request as the link carries it."""
+        size = self._requests.get(payload)
+        if size is None:
+            size = self._requests[payload] = publish_bytes(request_topic(_NAME), payload)
+        return size
 
-    def response_head(self, payload: int) -> int:
-        """Bytes of a response's packet beside its payload."""
-        return self._head(False, payload)
+    def response_packet(self, payload: int) -> int:
+        """Bytes of a response as the link carries it."""
+        size = self._responses.get(payload)
+        if size is None:
+            size = self._responses[payload] = publish_bytes(response_topic(_NAME), payload)
+        return size
 
-    def _head(self, up: bool, payload: int) -> int:
-        if (up, payload) not in self._heads:
-            topic = request_topic(_NAME) if up else response_topic(_NAME)
-            self._heads[up, payload] = publish_bytes(topic, payload) - payload
-        return self._heads[up, payload]
-
-    def answer_here(self, answers: Answers, which: Any) -> None:
-        """Fill in answers that the devices' own stages give."""
-        routes, rows = self.routes, answers.row[which]
-        answers.route[which] = route = routes.local_route[rows]
-        answers.stage[which] = routes.exit[rows]
-        answers.label[which] = routes.local_label[rows]
-        answers.cost[which] = answers.feature_cost[which] = routes.local_cost[rows]
-        answers.latency_ms[which] = 1000.0 * self.edge_seconds[rows]
-        here = np.where(routes.offload[rows], REASON["edge-only"], REASON["stopped"])
-        answers.reason[which] = np.where(route > 0, REASON["value"], here)
+    def answers_here(self) -> Answers:
+        """What a device says to each row that it answers by itself, shape (n_rows,)."""
+        n = len(self.routes)
+        answers = Answers.empty(np.zeros(n), np.zeros(n), np.arange(n))
+        answer_here(self, answers, np.arange(n))
+        return answers
 
     def device(self, index: int) -> VirtualDevice:
         """Get a device; it is made when it is first needed."""
         device = self._devices.get(index)
         if device is None:
             settings = self.settings
-            rng = device_rng(settings.seed, index)
+            draws = DeviceDraws(settings.seed, index)
             device = self._devices[index] = VirtualDevice(
                 self,
                 index,
-                VirtualLink(settings.link, rng, settings.outages or None),
-                Breaker(draw=rng.random, counts=self._breaker_counts) if settings.breaker else None,
+                VirtualLink(settings.link, draws, self._breaks, draws),
+                LazyBreaker(draws.random, self.breaker_counts) if settings.breaker else None,
                 None if settings.pace is None else self._pace(settings.pace),
             )
-            device.offloads.round_trip = replace(self._usual)
+            usual = self._usual
+            device.offloads.round_trip = RoundTrip(usual.smoothed, usual.deviation)
         return device
 
     def _usual_trip(self) -> RoundTrip:
@@ -175,8 +194,10 @@ class World:
         trip = RoundTrip()
         for k in range(_TRIPS):
             begin = 1000.0 * (k + 1)
-            there = way.send(begin, up + self.request_head(up), True) + between
-            trip.update(way.send(there, down + self.response_head(down), False) - begin)
+            there = way.send(begin, self.request_packet(up), True)
+            way.send(there, PUBACK_BYTES, False)  # which the response cannot overtake
+            back = way.send(there + between, self.response_packet(down), False)
+            trip.update(back - begin)
         return trip
 
     def _pace(self, budget: str) -> Pace:
@@ -195,32 +216,95 @@ class World:
     @property
     def device_counts(self) -> dict[str, int]:
         """What the devices counted, all together."""
-        return asdict(self.offload_counts) | asdict(self._breaker_counts)
+        return asdict(self.offload_counts) | asdict(self.breaker_counts)
+
+    def close(self) -> None:
+        """Let go of the devices: they and their world hold each other."""
+        for device in self._devices.values():
+            device.offloads.on_outcome = None
+        self._devices.clear()
 
     # -- two ways in which instances come ---------------------------------------------------
 
-    def run_open(self) -> list[Answers]:
-        """Instances come when they come."""
+    def run_open(self, stayed: Stayed | None = None, look: Look | None = None) -> list[Answers]:
+        """Instances come when they come.
+
+        Parameters
+        ----------
+        stayed : callable, optional
+            Is given the times and rows of instances that never leave their devices, chunk by
+            chunk; then they are not among the answers.
+        look : callable, optional
+            Is called now and then with the answers so far, chunk by chunk.
+        """
         settings, clock = self.settings, self.clock
         parts = []
         for times, device, row in settings.chunks(len(self.routes)):
-            answers = Answers.empty(times, device, row)
-            parts.append(answers)
-            if settings.pace is None:
-                stepped = np.flatnonzero(self.sends[answers.row])
-                self.answer_here(answers, np.flatnonzero(~self.sends[answers.row]))
-            else:
+            sent = self._sent(row)
+            if stayed is not None:
+                stayed(times[~sent], row[~sent])
+                answers = Answers.empty(times[sent], device[sent], row[sent])
                 stepped = np.arange(len(answers))
+            else:
+                answers = Answers.empty(times, device, row)
+                stepped = np.flatnonzero(sent)
+                answer_here(self, answers, np.flatnonzero(~sent))
+            parts.append(answers)
             before = 0.0 if self.cloud_only else self.edge_seconds[answers.row[stepped]]
             due = answers.time[stepped] + before
-            for i, index, when in zip(
-                stepped.tolist(), answers.device[stepped].tolist(), due.tolist(), strict=True
-            ):
-                clock.at(when, self.device(index).take, answers, i)
-            if len(times):
-                clock.run(float(times[-1]))
+            until = float(times[-1]) if len(times) else clock.now
+            seen = None if look is None else partial(look, parts)
+            self._feed(answers, stepped, due, until, seen)
         clock.run()
+        for part in parts:
+            fill_in(self, part)
         return parts
+
+    def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which instances a device is to look at, since they may be sent."""
+        if self.settings.pace is not None:
+            return np.ones(len(row), bool)
+        sent = self.sends[row]
+        if self.chance:
+            # As many as there should be of those that come together, so that the share is kept
+            # even in a short run; which ones is a matter of chance.
+            possible = np.flatnonzero(self.askable[row] & ~sent)
+            self._owed += self.chance * len(possible)
+            count = min(int(self._owed), len(possible))
+            self._owed -= count
+            sent[self._coin.permutation(possible)[:count]] = True
+        return sent
+
+    def _feed(
+        self,
+        answers: Answers,
+        which: NDArray[np.intp],
+        due: NDArray[np.float64],
+        until: float,
+        look: Callable[[], object] | None,
+    ) -> None:
+        """Have instances decided about when they are `due`, and step on to `until`."""
+        clock, run = self.clock, self.clock.run
+        order = np.argsort(due, kind="stable")
+        due, which = due[order], which[order]
+        soon = int(np.searchsorted(due, until))
+        device, row = answers.device[which].tolist(), answers.row[which].tolist()
+        # Not through the clock's heap, which stays small and quick.
+        for first in range(0, soon, _LOOK_EVERY):
+            part = slice(first, min(soon, first + _LOOK_EVERY))
+            for i, index, its_row, when in zip(
+                which[part].tolist(), device[part], row[part], due[part].tolist(), strict=True
+            ):
+                run(when)
+                self.device(index).take(answers, i, its_row)
+            clock.events += part.stop - part.start
+            if look is not None:
+                look()
+        for i, index, its_row, when in zip(
+            which[soon:].tolist(), device[soon:], row[soon:], due[soon:].tolist(), strict=True
+        ):
+            clock.at(when, self.device(index).take, answers, i, its_row)
+        run(until)
 
     def run_in_turn(self) -> list[Answers]:
         """Each device begins with a row when it has answered the one before."""
@@ -231,6 +315,8 @@ class World:
             parts.append(Answers.empty(np.zeros(len(which)), np.full(len(which), index), which))
             self._go_on(self.device(index), parts[-1], 0)
         self.clock.run()
+        for part in parts:
+            fill_in(self, part)
         return parts
 
     def _go_on(self, device: VirtualDevice, answers: Answers, i: int) -> None:
@@ -241,28 +327,19 @@ class World:
             row = int(answers.row[i])
             answers.time[i] = now
             takes = float(self.edge_seconds[row])
-            if self.sends[row] or self.settings.pace is not None:
+            if self._sent(answers.row[i : i + 1])[0]:
                 before = 0.0 if self.cloud_only else takes
                 then = partial(self._go_on, device, answers, i + 1)
-                self.clock.at(now + before, device.take, answers, i, then)
+                self.clock.at(now + before, device.take, answers, i, row, then)
                 return
-            self.answer_here(answers, i)
+            answer_here(self, answers, i)
             now += takes + pause
             i += 1
 
 
-def device_rng(seed: int, index: int) -> random.Random:
-    """Give a device's own randomness: for its link and its breaker."""
-    return random.Random((seed << 32) + index)
-
-
-def _renamed(message: Message, id: bytes) -> Message:  # noqa: A002
-    """Copy a message with another id: its fields need no second check, which takes longer."""
-    twin: Message = object.__new__(type(message))
-    for field_ in type(message).__slots__:
-        object.__setattr__(twin, field_, getattr(message, field_))
-    object.__setattr__(twin, "id", id)
-    return twin
+def _rename(message: Request | Response, id: bytes) -> None:  # noqa: A002
+    """Give a message another id; its other fields were checked when it was made."""
+    object.__setattr__(message, "id", id)
 
 
 def _edge_seconds(routes: Routes, edge_ms: float | Sequence[float]) -> NDArray[np.float64]:

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from gatewise_sim.errors import RunError
 
-__all__ = ["Child"]
+__all__ = ["Child", "close_all"]
 
 _CLOSE_SECONDS = 10.0
 
@@ -82,14 +82,22 @@ class Child:
         last = lines[-1].removeprefix("gatewise: ") if lines else f"ended with status {status}"
         return RunError(self.name, last)
 
+    def kill(self) -> None:
+        """Kill it, without a warning."""
+        self._process.kill()
+
+    def release(self) -> None:
+        """Close its input, so that it ends; return at once."""
+        assert self._process.stdin is not None
+        # What is still in the buffer cannot be written to a child that is gone.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
     def close(self) -> None:
         """End it: close its input, and kill it if it has not ended by itself in 10 s."""
         process = self._process
-        assert process.stdin is not None
         try:
-            # What is still in the buffer cannot be written to a child that is gone.
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
+            self.release()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_CLOSE_SECONDS)
         finally:
@@ -120,3 +128,12 @@ class Child:
                 if isinstance(document, dict):
                     self._hear(self, document)
         self._hear(self, None)
+
+
+def close_all(children: Iterable[Child]) -> None:
+    """Close several, all at the same time."""
+    several = list(children)
+    for child in several:
+        child.release()
+    for child in several:
+        child.close()

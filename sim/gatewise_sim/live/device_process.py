@@ -1,172 +1,206 @@
-"""``python -m gatewise_sim.live.device_process``: several devices in a process of their own.
+"""``python -m gatewise_sim.live.device_process``: many devices in a process of their own.
 
 Speaks JSON, one document a line. The first line on standard input is the job::
 
-    {"bundle": path, "rows": path of a .npy, "broker": url, "deadline_ms": 500,
-     "devices": {name: [row, ...], ...}}
+    {"bundle": path, "rows": path of a .npy, "broker": url, "devices": [name, ...],
+     "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true}, "pace": null}
 
-then, for each pass, ``{"policy": "system"}``; it answers ``{"event": "ready"}``, waits for
-``{"go": true}``, prints ``{"event": "answer", "answer": [...]}`` for each instance (the fields
-of :class:`~gatewise_sim.live.outcome.Outcome`) or
-``{"event": "failed", "row": n, "message": text}``, and at last
-``{"event": "done", "late": n, "retries": n}``.
+then, for each pass, ``{"policy": "system", "schedule": path of a .npz, "pause_ms": 0}`` (see
+:class:`~gatewise_sim.live.scheduler.Schedule`); it answers ``{"event": "ready"}``, waits for
+``{"go": t}``, begins at `t` on the machine's monotonic clock, and prints several times a second
+``{"event": "answers", "answers": [[...], ...], "late": [[number, weights], ...], "out": n,
+"up": n}``: outcomes (the fields of :class:`~gatewise_sim.live.outcome.Outcome`), bytes of
+instances told before, instances out, links that are ready. At last
+``{"event": "done", "counters": {...}, "figures": {...}}``.
 When standard input closes it ends, whatever it is doing. Imports what a device has, nothing
 more.
 """
 
 from __future__ import annotations
 
+import gc
 import json
+import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.device import Device
-from gatewise_edge.link import Link, Receive
+from gatewise_edge.errors import LinkError
+from gatewise_edge.installed import Installed
 from gatewise_edge.mqtt import MqttLink
-from gatewise_edge.wire import request_topic, response_topic
+from gatewise_edge.pacer import Pacer
 from gatewise_export.bundle import Bundle
-from gatewise_sim.live.outcome import PUBACK_BYTES, Outcome, publish_bytes
-from gatewise_training.costs import FeatureCosts
+from gatewise_sim.live.metered import Desk, MeteredLink
+from gatewise_sim.live.scheduler import Bell, LogicalDevice, Schedule, Scheduler, Seat
 from gatewise_training.errors import GatewiseError
 
-__all__ = ["MeteredLink", "main"]
+__all__ = ["main"]
 
-_CONNECT_SECONDS = 15.0
-
-
-class MeteredLink:
-    """A link that weighs the messages of another one.
-
-    Parameters
-    ----------
-    inner : Link
-    device : str
-        Its id, for the topics' lengths.
-    """
-
-    def __init__(self, inner: Link, device: str) -> None:
-        self._inner = inner
-        self._request = request_topic(device)
-        self._response = response_topic(device)
-        self._lock = threading.Lock()
-        self._bytes = np.zeros(4, np.int64)
-
-    @property
-    def ready(self) -> bool:
-        return self._inner.ready
-
-    def open(self, receive: Receive) -> None:
-        def weigh(payload: bytes) -> None:
-            size = publish_bytes(self._response, len(payload))
-            with self._lock:
-                self._bytes += PUBACK_BYTES, size, 0, len(payload)
-            receive(payload)
-
-        self._inner.open(weigh)
-
-    def send(self, payload: bytes) -> bool:
-        sent = self._inner.send(payload)
-        if sent:
-            size = publish_bytes(self._request, len(payload))
-            with self._lock:
-                self._bytes += size, PUBACK_BYTES, len(payload), 0
-        return sent
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def take(self) -> list[int]:
-        """Bytes up and down, payload up and down, since the last call."""
-        with self._lock:
-            taken: list[int] = self._bytes.tolist()
-            self._bytes[:] = 0
-        return taken
+_CONNECT_SECONDS: Final = 30.0
+#: Connections in the making at a time: fewer than a listening broker has room for.
+_CONNECTING: Final = 32
+_CLOSING: Final = 32
+_TELL_SECONDS: Final = 0.2
+#: Responses that are out when all is answered are waited for so long, to be weighed.
+_LINGER_SECONDS: Final = 2.0
+_READ_UP_TO: Final = 5  # every so many tellings the links are looked at
 
 
 class _Job:
     """The devices of this process, and what they answer."""
 
     def __init__(self, document: dict[str, Any]) -> None:
-        self.bundle = Bundle.open(document["bundle"])
+        bundle = Bundle.open(document["bundle"])
+        self.installed = Installed.of(bundle, sensors=None, asks_cloud=True)
         self.rows: NDArray[np.float32] = np.load(document["rows"], allow_pickle=False)
         self.broker: str = document["broker"]
-        self.deadline_ms: float = document["deadline_ms"]
-        self.devices: dict[str, list[int]] = document["devices"]
-        self.costs = self.bundle.manifest.feature_costs()
-        self.out = threading.Lock()
+        self.devices: list[str] = document["devices"]
+        self.options: dict[str, Any] = document["options"]
+        self.pace: str | None = document["pace"]
+        self._out = threading.Lock()
 
     def say(self, **document: Any) -> None:
-        with self.out:
+        with self._out:
             print(json.dumps(document), flush=True)
 
-    def run_pass(self, policy: Any, orders: Iterator[dict[str, Any]]) -> None:
-        """Make the devices, wait for the word, let each answer its rows, one after another."""
+    def run_pass(self, order: dict[str, Any], orders: Iterator[dict[str, Any]]) -> None:
+        """Make the devices, wait for the word, work them through the schedule."""
+        schedule = _read(order)
+        desk, bell = Desk(), Bell()
         with ExitStack() as stack:
-            devices: list[tuple[str, Device, MeteredLink | None]] = []
-            for name in self.devices:
-                link = None
-                if policy != "edge-only":  # it could not use one
-                    inner = MqttLink(self.broker, device=name)
-                    link = MeteredLink(inner, name)
-                device = Device(self.bundle, link=link, deadline_ms=self.deadline_ms, policy=policy)
-                stack.enter_context(device)
-                if link is not None:
-                    inner.connect(_CONNECT_SECONDS)
-                devices.append((name, device, link))
+            seats = self._seats(stack, order["policy"], desk, bell)
             self.say(event="ready")
-            next(orders)
-            threads = [threading.Thread(target=self._answer, args=entry) for entry in devices]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            counters = [device.counters for _, device, _ in devices]
-        self.say(
-            event="done",
-            late=sum(c["late"] for c in counters),
-            retries=sum(c["retries"] for c in counters),
+            began = float(next(orders)["go"])
+            scheduler = Scheduler(seats, self.rows, desk, bell)
+            used = time.process_time()
+            over = threading.Event()
+            teller = threading.Thread(target=self._tell, args=(scheduler, over), name="teller")
+            teller.start()
+            try:
+                scheduler.run(schedule, began)
+                self._linger(seats)
+            finally:
+                over.set()
+                teller.join()
+            used = time.process_time() - used
+            counters = Counter[str]()
+            for seat in seats:
+                counters.update(seat.device.counters)
+            self.say(
+                event="done", counters=dict(counters), figures=_figures(scheduler.behind, used)
+            )
+
+    def _seats(self, stack: ExitStack, policy: str, desk: Desk, bell: Bell) -> list[Seat]:
+        """Make the devices and connect them, a few at a time."""
+        seats: list[Seat] = []
+        connecting: deque[MqttLink] = deque()
+        stack.callback(_close, seats)
+        for index, name in enumerate(self.devices):
+            options = dict(self.options)
+            link = None
+            if policy != "edge-only":  # it could not use one
+                inner = MqttLink(self.broker, device=name)
+                link = MeteredLink(inner, name, desk, partial(bell.put, index))
+                connecting.append(inner)
+            if self.pace is not None and policy == "system":
+                options["pacer"] = Pacer.parse(self.pace)
+            device = LogicalDevice(self.installed, link=link, policy=policy, **options)
+            seats.append(Seat(name, device, link))
+            if len(connecting) >= _CONNECTING:
+                _wait_ready(connecting.popleft())
+        for inner in connecting:
+            _wait_ready(inner)
+        # Many threads must get their turns, and what was made by now is garbage for nobody.
+        sys.setswitchinterval(0.0005)
+        gc.collect()
+        gc.freeze()
+        return seats
+
+    def _tell(self, scheduler: Scheduler, over: threading.Event) -> None:
+        links = [seat.link for seat in scheduler.seats if seat.link is not None]
+        up, told = len(links), 0
+        while True:
+            last = over.wait(_TELL_SECONDS)
+            answers, late = scheduler.desk.take()
+            told += 1
+            if told % _READ_UP_TO == 0:
+                up = sum(link.ready for link in links)
+            self.say(event="answers", answers=answers, late=late, out=scheduler.out, up=up)
+            if last:
+                return
+
+    def _linger(self, seats: Sequence[Seat]) -> None:
+        """Wait for responses that come late: they are paid for, too."""
+        until = time.monotonic() + min(_LINGER_SECONDS, self.options["deadline_ms"] / 1000.0)
+        links = [seat.link for seat in seats if seat.link is not None]
+        while time.monotonic() < until and any(link.awaited > 0 for link in links):
+            time.sleep(0.01)
+
+
+def _read(order: dict[str, Any]) -> Schedule:
+    with np.load(order["schedule"], allow_pickle=False) as arrays:
+        return Schedule(
+            number=arrays["number"],
+            device=arrays["device"],
+            row=arrays["row"],
+            time=arrays.get("time"),
+            pause=order["pause_ms"] / 1000.0,
         )
 
-    def _answer(self, name: str, device: Device, link: MeteredLink | None) -> None:
-        prices: dict[tuple[int, ...], float] = {}
-        for row in self.devices[name]:
-            try:
-                answer = device.answer(self.rows[row])
-            except GatewiseError as error:
-                self.say(event="failed", row=row, message=str(error))
-                continue
-            up, down, payload_up, payload_down = link.take() if link else [0] * 4
-            outcome = Outcome(
-                row=row,
-                route=answer.route,
-                stage=answer.stage,
-                label=answer.class_index,
-                cost=answer.cost,
-                feature_cost=_price(self.costs, answer.acquired, prices),
-                latency_ms=answer.latency_ms,
-                up=up,
-                down=down,
-                payload_up=payload_up,
-                payload_down=payload_down,
-                device=name,
-                reason=answer.reason,
-            )
-            self.say(event="answer", answer=outcome)
+
+def _wait_ready(link: MqttLink) -> None:
+    """Wait for a link; one that was refused tries again in the background.
+
+    Raises
+    ------
+    LinkError
+        If it does not get ready.
+    """
+    until = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            link.connect(max(0.0, until - time.monotonic()))
+            return
+        except LinkError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.05)
 
 
-def _price(
-    costs: FeatureCosts, acquired: tuple[int, ...], known: dict[tuple[int, ...], float]
-) -> float:
-    if acquired not in known:
-        known[acquired] = costs.of(np.array(acquired, np.intp))
-    return known[acquired]
+def _close(seats: Sequence[Seat]) -> None:
+    """Close the devices side by side: each says goodbye, and waits until it was heard."""
+    with ThreadPoolExecutor(_CLOSING) as pool:
+        list(pool.map(lambda seat: seat.device.close(), seats))
+
+
+def _figures(behind: Sequence[float], used: float) -> dict[str, Any]:
+    """What the process itself took: how late instances began, CPU seconds, peak memory in MB."""
+    late = 1000.0 * np.asarray(behind or [0.0])
+    return {
+        "behind_ms": [float(q) for q in np.percentile(late, (50, 99, 100))],
+        "cpu_s": used,
+        "peak_mb": _peak_mb(),
+    }
+
+
+def _peak_mb() -> float:
+    try:
+        # Of this program alone: getrusage also knows what the process was before it became one.
+        status = Path("/proc/self/status").read_text("ascii", "replace")
+        return int(status.split("VmHWM:")[1].split()[0]) / 1024
+    except (OSError, IndexError):  # not Linux
+        return float("nan")
 
 
 def _orders() -> Iterator[dict[str, Any]]:
@@ -194,11 +228,13 @@ def _orders() -> Iterator[dict[str, Any]]:
 
 def main() -> int:
     """Take a job and run its passes; 2 on an error of Gatewise's, with one line about it."""
+    # Of hundreds of devices each would say the same.
+    logging.getLogger("gatewise_edge").setLevel(logging.ERROR)
     orders = _orders()
     try:
         job = _Job(next(orders))
         for order in orders:
-            job.run_pass(order["policy"], orders)
+            job.run_pass(order, orders)
     except GatewiseError as error:
         print(error, file=sys.stderr, flush=True)
         return 2

@@ -20,24 +20,35 @@ class Outcome(NamedTuple):
     Attributes
     ----------
     row : int
-        Index of the instance.
+        Index of the row that the instance is.
     route : str
-        "edge", "cloud" or "fallback".
+        "edge", "cloud" or "fallback"; "error" if a sensor's trouble took the place of an answer.
     stage : int
-        The stage whose answer it is, from 0; the number of stages for the cloud's.
+        The stage whose answer it is, from 0; the number of stages for the cloud's; -1 of an error.
     label : int
-        Class index.
+        Class index; -1 of an error.
     cost : float
         Full cost that the device metered, in the unit of the feature costs.
     feature_cost : float
         The features' part of it.
     latency_ms : float
     up, down : int
-        Bytes sent and received since the device's last answer (:data:`BYTES_FORMULA`).
+        Bytes sent and received about it (:data:`BYTES_FORMULA`); late responses count, too.
     payload_up, payload_down : int
         The payloads' share of them.
     device : str
     reason : str
+        An error's message.
+    number : int
+        Which instance of the pass it is.
+    time : float
+        When it came, in seconds since the pass began.
+    device_ms : float
+        Until its request went out; the whole latency where there was none.
+    cloud_ms : float
+        What the worker took, by the response that was used; else 0.
+    paced : bool
+        Whether a pacer decided.
     """
 
     row: int
@@ -53,6 +64,11 @@ class Outcome(NamedTuple):
     payload_down: int
     device: str
     reason: str
+    number: int = -1
+    time: float = 0.0
+    device_ms: float = 0.0
+    cloud_ms: float = 0.0
+    paced: bool = False
 
 
 def publish_bytes(topic: str, payload: int, *, qos: int = 1) -> int:

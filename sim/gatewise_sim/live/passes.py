@@ -7,31 +7,33 @@ with the block that started it, on success, on an error and on Ctrl-C.
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import tempfile
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_cloud.broker import EmbeddedBroker
-from gatewise_cloud.client import open_client, shared_subscriptions_work
-from gatewise_edge.mqtt import Endpoint, make_client
-from gatewise_edge.wire import status_topic
-from gatewise_sim.live.processes import Fleet, deal, start_workers
+from gatewise_cloud.client import shared_subscriptions_work
+from gatewise_edge.mqtt import Endpoint
+from gatewise_sim.live.brokers import RunBroker
+from gatewise_sim.live.outcome import Outcome
+from gatewise_sim.live.processes import Fleet, Pass
+from gatewise_sim.live.scheduler import Schedule
+from gatewise_sim.live.site import Site
 from gatewise_sim.network.proxy import DelayProxy, LinkProfile
 from gatewise_sim.report.legs import POLICIES, Leg
 from gatewise_training.console import Progress
-from gatewise_training.errors import GatewiseError, InputError
+from gatewise_training.errors import InputError
 
 __all__ = ["Run", "Settings", "check", "run"]
 
-_FORGET_SECONDS = 2.0
+_MOST_PROCESSES: Final = 4
+#: Beyond all deadlines, for a busy machine.
+_GRACE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,49 +141,63 @@ def run(bundle: Path, rows: NDArray[np.float32], settings: Settings, report: Pro
     BrokerError
         If the embedded broker does not start.
     """
-    run_id = secrets.token_hex(4)
-    names = [f"demo-{run_id}-{i + 1}" for i in range(settings.devices)]
+    names = [f"demo-{secrets.token_hex(4)}-{i + 1}" for i in range(settings.devices)]
+    teams = [names[p::_MOST_PROCESSES] for p in range(min(len(names), _MOST_PROCESSES))]
+    turns = [_turns(p, team, settings.devices, len(rows)) for p, team in enumerate(teams)]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))
-        table = folder / "rows.npy"
-        np.save(table, rows)
+        np.save(folder / "rows.npy", rows)
         report(0, 1, "cloud")
-        if settings.broker is None:
-            url = stack.enter_context(EmbeddedBroker()).url
-            subscription = ["--plain-subscription"]
-        else:
-            url = settings.broker
-            # A pool of this run's own: another's workers would take a share of its requests.
-            subscription = ["--pool", f"gw-{run_id}"]
-            stack.callback(_forget, url, names)
-        arguments = ["cloud", str(bundle), "--broker", url, "--json", *subscription]
-        workers = start_workers(stack, settings.workers, arguments)
-        if settings.link.delays:
-            url = stack.enter_context(DelayProxy(url, settings.link, seed=settings.seed)).url
+        site = Site(
+            stack,
+            bundle,
+            stack.enter_context(RunBroker(settings.broker, embedded=True)),
+            names,
+            workers=settings.workers,
+            link=settings.link,
+            seed=settings.seed,
+        )
         report(0, 1, "devices")
         job = {
             "bundle": str(bundle),
-            "rows": str(table),
-            "broker": url,
-            "deadline_ms": settings.deadline_ms,
+            "rows": str(folder / "rows.npy"),
+            "broker": site.url,
+            "options": {"deadline_ms": settings.deadline_ms},
+            "pace": None,
         }
-        jobs = [job | {"devices": some} for some in deal(names, len(rows))]
-        fleet = Fleet(stack, jobs, len(rows), report)
-        legs = {key: fleet.run_pass(policy) for key, policy in POLICIES.items()}
-        counters = [worker.stop(fleet.troubles) for worker in workers]
-    return Run(legs, counters, len(jobs), fleet.troubles)
+        fleet = Fleet(stack, folder, job, teams)
+        longest = max(len(turn.number) / len(team) for turn, team in zip(turns, teams, strict=True))
+        limit = (longest + 1.0) * settings.deadline_ms / 1000.0 + _GRACE_SECONDS
+        legs, troubles = {}, site.troubles
+        for before, (key, policy) in enumerate(POLICIES.items()):
+
+            def hear(
+                made: Pass, new: list[Outcome], *, before: int = before, policy: str = policy
+            ) -> None:
+                done = before * len(rows) + len(made.outcomes)
+                report(done, len(POLICIES) * len(rows), policy)
+
+            made = fleet.run_pass(policy, turns, limit=limit, hear=hear)
+            legs[key] = _leg(made, len(rows), troubles)
+        counters = site.stop()
+    return Run(legs, counters, len(teams), [*fleet.troubles, *troubles])
 
 
-def _forget(url: str, devices: Sequence[str]) -> None:
-    """Clear the devices' retained status, which somebody's broker would keep for ever."""
-    endpoint = Endpoint(url)
-    client = make_client(endpoint, f"gw-{secrets.token_hex(6)}", max_inflight=len(devices))
-    # A broker that is gone has nothing to forget, and the run's own error matters more.
-    with contextlib.suppress(GatewiseError, RuntimeError, ValueError):
-        open_client(client, endpoint)
-        client.loop_start()
-        sent = [client.publish(status_topic(d), b"", qos=1, retain=True) for d in devices]
-        for message in sent:
-            message.wait_for_publish(_FORGET_SECONDS)
-        client.disconnect()
-    client.loop_stop()
+def _turns(process: int, team: list[str], devices: int, rows: int) -> Schedule:
+    """Deal the rows out to the devices in turn; those of a process's devices."""
+    dealt = [np.arange(process + i * _MOST_PROCESSES, rows, devices) for i in range(len(team))]
+    which = np.concatenate(dealt)
+    seat = np.repeat(np.arange(len(team)), [len(some) for some in dealt])
+    return Schedule(number=which, device=seat, row=which, time=None)
+
+
+def _leg(made: Pass, rows: int, troubles: list[str]) -> Leg:
+    """A row that could not be answered is missing, and told."""
+    outcomes = []
+    for outcome in made.outcomes.values():
+        if outcome.route == "error":
+            troubles.append(f"row {outcome.row}: {outcome.reason}")
+        else:
+            outcomes.append(outcome)
+    counters = made.counters
+    return Leg(outcomes, rows, counters["late"], counters["retries"], made.seconds)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from gatewise_sim.errors import RunError
-from gatewise_sim.live.children import Child
+from gatewise_sim.live.children import Child, close_all
 from gatewise_sim.live.outcome import Outcome
-from gatewise_sim.report.legs import POLICIES, Leg
-from gatewise_training.console import Progress
+from gatewise_sim.live.scheduler import Schedule
 
-__all__ = ["Fleet", "Worker", "deal", "start_workers"]
+__all__ = ["Fleet", "Pass", "Worker", "start_workers"]
 
-_READY_SECONDS = 60.0
-_SILENCE_SECONDS = 30.0
-_MOST_PROCESSES = 4
+_READY_SECONDS: Final = 60.0
+#: A device process speaks several times a second while it works; silence for so long is its end.
+_SILENCE_SECONDS: Final = 30.0
+#: From the word to the beginning, so that all begin together.
+_LEAD_SECONDS: Final = 0.1
+_TICK_SECONDS: Final = 0.25
 
 _Word = TypeVar("_Word")
 
@@ -36,16 +42,38 @@ class _Event:
 
 
 class Worker:
-    """A cloud worker: ``gatewise cloud`` in a process of its own."""
+    """A cloud worker: ``gatewise cloud`` in a process of its own.
 
-    def __init__(self, name: str, arguments: Sequence[str]) -> None:
+    Parameters
+    ----------
+    name : str
+    arguments : sequence of str, optional
+        Of ``gatewise``; without them it gets everything ready and waits for :meth:`serve`.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str] | None = None) -> None:
         self._said: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self.child = Child(name, "gatewise_sim.live.tether", self._hear)
+        if arguments is not None:
+            self.serve(arguments)
+
+    def serve(self, arguments: Sequence[str]) -> None:
+        """Let it begin."""
         # Not on the command line, where everyone on the machine could read a password.
         self.child.tell({"arguments": list(arguments)})
 
     def _hear(self, child: Child, document: Mapping[str, Any] | None) -> None:
         self._said.put(document)
+
+    def news(self) -> bool | None:
+        """Whether it has become ready; False if it ended, None if it has not said anything."""
+        try:
+            word = self._said.get_nowait()
+        except queue.Empty:
+            return None
+        if word is None:
+            self._said.put(None)  # for :meth:`stop`
+        return word is not None
 
     def wait_ready(self, deadline: float) -> None:
         """Wait for its first word.
@@ -55,7 +83,7 @@ class Worker:
         RunError
             If it ends instead, or says nothing until `deadline` (monotonic seconds).
         """
-        if _heard(self._said, deadline, self.child) is None:
+        if _heard(self._said, deadline, [self.child]) is None:
             raise self.child.failure()
 
     def stop(self, troubles: list[str]) -> dict[str, Any]:
@@ -87,17 +115,70 @@ def start_workers(stack: ExitStack, count: int, arguments: Sequence[str]) -> lis
     return workers
 
 
-def deal(devices: Sequence[str], rows: int) -> list[dict[str, list[int]]]:
-    """Deal rows out to the devices in turn, and the devices to a few processes.
+# -- the devices ---------------------------------------------------------------------------
 
-    Examples
-    --------
-    >>> deal(["a", "b"], 5)
-    [{'a': [0, 2, 4]}, {'b': [1, 3]}]
+
+@dataclass(eq=False)
+class Pass:
+    """What the devices have said in one pass, so far.
+
+    Attributes
+    ----------
+    outcomes : dict of int to Outcome
+        By the instance's number.
+    counters : Counter
+        Sums over the devices of :attr:`gatewise_edge.device.Device.counters`.
+    out, up : int
+        Instances begun and not answered, and links that stand, by the processes' last words.
+    figures : list of dict
+        Of each process that ended the pass: ``behind_ms`` (median, 99 % and longest delay of an
+        instance's beginning), ``cpu_s``, ``peak_mb``.
+    seconds : float
+        Wall time of the pass.
     """
-    dealt = {name: list(range(i, rows, len(devices))) for i, name in enumerate(devices)}
-    processes = min(len(devices), _MOST_PROCESSES)
-    return [{name: dealt[name] for name in devices[p::processes]} for p in range(processes)]
+
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    figures: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    _states: dict[Child, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def out(self) -> int:
+        """See above."""
+        return sum(out for out, _ in self._states.values())
+
+    @property
+    def up(self) -> int:
+        """See above."""
+        return sum(up for _, up in self._states.values())
+
+    def take(self, child: Child, document: Mapping[str, Any]) -> list[Outcome]:
+        """Take in some answers; those that are new."""
+        self._states[child] = document["out"], document["up"]
+        taken = [Outcome(*fields) for fields in document["answers"]]
+        for outcome in taken:
+            if outcome.number in self.outcomes:
+                raise RunError(child.name, f"instance {outcome.number} was answered twice")
+            self.outcomes[outcome.number] = outcome
+        for number, (up, down, payload_up, payload_down) in document["late"]:
+            before = self.outcomes[number]
+            self.outcomes[number] = before._replace(
+                up=before.up + up,
+                down=before.down + down,
+                payload_up=before.payload_up + payload_up,
+                payload_down=before.payload_down + payload_down,
+            )
+        return taken
+
+    def gone(self, child: Child) -> None:
+        """Forget what a process that ended was about to do."""
+        self._states.pop(child, None)
+
+
+Hear = Callable[[Pass, list[Outcome]], None]
+Tick = Callable[[float], float]
+"""Called with the seconds since the pass began; gives those at which to be called again."""
 
 
 class Fleet:
@@ -106,78 +187,145 @@ class Fleet:
     Parameters
     ----------
     stack : ExitStack
-    jobs : sequence of mapping
-        One a process, see :mod:`gatewise_sim.live.device_process`.
-    rows : int
-        Rows in all of them together.
-    report : Progress
+    folder : Path
+        Where schedules are handed over.
+    job : mapping
+        What all processes have in common, see :mod:`gatewise_sim.live.device_process`.
+    teams : sequence of sequence of str
+        The names of each process's devices.
+
+    Attributes
+    ----------
+    troubles : list of str
+        Processes that ended on the way.
     """
 
     def __init__(
-        self, stack: ExitStack, jobs: Sequence[Mapping[str, Any]], rows: int, report: Progress
+        self, stack: ExitStack, folder: Path, job: Mapping[str, Any], teams: Sequence[Sequence[str]]
     ) -> None:
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._silence = _SILENCE_SECONDS + max(job["deadline_ms"] for job in jobs) / 1e3
-        self._rows = rows
-        self._report = report
-        self._answers = 0
+        self._folder = folder
+        self._devices = sum(len(team) for team in teams)
         self.troubles: list[str] = []
-        self._alive: list[Child] = []
-        for i, job in enumerate(jobs):
+        self._alive: dict[Child, int] = {}
+        stack.callback(close_all, self._alive)
+        for i, team in enumerate(teams):
             child = Child(f"device process {i + 1}", "gatewise_sim.live.device_process", self._hear)
-            self._alive.append(stack.enter_context(child))
-            child.tell(job)
+            self._alive[child] = i
+            child.tell({**job, "devices": list(team)})
 
-    def run_pass(self, policy: str) -> Leg:
-        """Let every device answer its rows once.
+    def run_pass(
+        self,
+        policy: str,
+        schedules: Sequence[Schedule],
+        *,
+        limit: float,
+        hear: Hear | None = None,
+        go: Callable[[float], None] | None = None,
+        tick: Tick | None = None,
+    ) -> Pass:
+        """Let the devices answer the instances of a schedule each.
+
+        Parameters
+        ----------
+        policy : str
+        schedules : sequence of Schedule
+            One a process.
+        limit : float
+            Seconds after which whoever has not ended is ended.
+        hear : callable, optional
+            Gets the pass and the answers that are new.
+        go : callable, optional
+            Gets the time (monotonic) at which all begin, shortly before.
+        tick : callable, optional
+            See :data:`Tick`.
 
         Raises
         ------
         RunError
-            If a process does not get ready, or none says anything for longer than an answer
-            may take. One that ends on the way only loses its rows.
+            If a process does not get ready. One that ends on the way only loses its instances.
         """
+        self._prepare(policy, schedules)
+        began = time.monotonic() + _LEAD_SECONDS
+        if go is not None:
+            go(began)
         for child in self._alive:
-            child.tell({"policy": policy})
+            child.tell({"go": began})
+        made = Pass()
+        heard = dict.fromkeys(self._alive, began)
+        again = began
+        while heard:
+            now = time.monotonic()
+            if tick is not None and now >= again:
+                again = began + tick(now - began)
+            for child in [c for c, when in heard.items() if now > when + _SILENCE_SECONDS]:
+                self._lose(child, "says nothing any more", made, schedules)
+                del heard[child]
+            if now > began + limit:
+                for child in heard:
+                    self._lose(child, "did not come to an end in time", made, schedules)
+                break
+            try:
+                wait = min(again, now + _TICK_SECONDS) if tick is not None else now + _TICK_SECONDS
+                event = self._events.get(timeout=max(0.0, wait - now))
+            except queue.Empty:
+                continue
+            if event.child not in heard:
+                continue  # one that was given up
+            heard[event.child] = time.monotonic()
+            document = event.document
+            if document is None:
+                del heard[event.child]
+                self._lose(event.child, "", made, schedules)
+            elif document["event"] == "answers":
+                new = made.take(event.child, document)
+                if hear is not None:
+                    hear(made, new)
+            else:
+                del heard[event.child]
+                made.counters.update(document["counters"])
+                made.figures.append(document["figures"])
+        made.seconds = time.monotonic() - began
+        return made
+
+    def _prepare(self, policy: str, schedules: Sequence[Schedule]) -> None:
+        for child, i in self._alive.items():
+            path = self._folder / f"schedule-{i}.npz"
+            part = schedules[i]
+            arrays: dict[str, Any] = {n: getattr(part, n) for n in ("number", "device", "row")}
+            if part.time is not None:
+                arrays["time"] = part.time
+            np.savez(path, **arrays)
+            child.tell({"policy": policy, "schedule": str(path), "pause_ms": 1000.0 * part.pause})
         waiting = set(self._alive)
-        deadline = time.monotonic() + _READY_SECONDS
+        # Each device that connects takes its time, on a slow link above all.
+        deadline = time.monotonic() + _READY_SECONDS + 0.2 * self._devices
         while waiting:
-            event = _heard(self._events, deadline, *waiting)
+            event = _heard(self._events, deadline, waiting)
+            if event.child not in self._alive:
+                continue  # one that was given up in the pass before
             if event.document is None:
                 raise event.child.failure()
             waiting.discard(event.child)
-        started = time.monotonic()
-        for child in self._alive:
-            child.tell({"go": True})
-        outcomes: list[Outcome] = []
-        counts = {"late": 0, "retries": 0}
-        running = set(self._alive)
-        while running:
-            event = _heard(self._events, time.monotonic() + self._silence, *running)
-            document = event.document
-            if document is None:
-                # Its rows are lost; the others go on.
-                self._alive.remove(event.child)
-                running.discard(event.child)
-                self.troubles.append(str(event.child.failure()))
-            elif document["event"] == "answer":
-                outcomes.append(Outcome(*document["answer"]))
-                self._answers += 1
-                self._report(self._answers, len(POLICIES) * self._rows, policy)
-            elif document["event"] == "failed":
-                self.troubles.append(f"row {document['row']}: {document['message']}")
-            else:
-                running.discard(event.child)
-                for name in counts:
-                    counts[name] += document[name]
-        seconds = time.monotonic() - started
-        return Leg(outcomes, self._rows, counts["late"], counts["retries"], seconds)
+
+    def _lose(self, child: Child, why: str, made: Pass, schedules: Sequence[Schedule]) -> None:
+        """Give up a process: what it has not answered is lost, the others go on."""
+        if why:
+            child.kill()
+            error = RunError(child.name, why)
+        else:
+            error = child.failure()
+        numbers = schedules[self._alive.pop(child)].number
+        lost = sum(number not in made.outcomes for number in numbers.tolist())
+        self.troubles.append(f"{error}; {lost} of its {len(numbers)} instances are lost")
+        made.gone(child)
+        child.close()
 
     def _hear(self, child: Child, document: Mapping[str, Any] | None) -> None:
         self._events.put(_Event(child, document))
 
 
-def _heard(said: queue.SimpleQueue[_Word], deadline: float, *silent: Child) -> _Word:
+def _heard(said: queue.SimpleQueue[_Word], deadline: float, silent: Iterable[Child]) -> _Word:
     """Wait for the next word until `deadline`; name those it should have come from."""
     try:
         return said.get(timeout=max(0.0, deadline - time.monotonic()))

@@ -2,11 +2,15 @@
 
 The first line on standard input is ``{"arguments": ["cloud", ...]}``. Runs ``gatewise`` with
 them and, when standard input closes, asks it to finish as SIGTERM does. The owner holds the
-other end of that pipe, so that even one that was killed leaves nothing running behind.
+other end of that pipe, so that even one that was killed leaves nothing running behind. What a
+cloud worker needs is loaded before that line is read: an owner may hold it back, and then has a
+worker that begins almost at once.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import json
 import os
 import signal
@@ -37,6 +41,8 @@ def _follow_owner() -> None:
 
 
 if __name__ == "__main__":
+    with contextlib.suppress(ImportError):  # the command says what is missing, and what to do
+        importlib.import_module("gatewise_cloud._child")
     arguments = _arguments()
     threading.Thread(target=_follow_owner, name="tether", daemon=True).start()
     sys.exit(main(arguments))

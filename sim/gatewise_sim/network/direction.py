@@ -24,10 +24,6 @@ class Draws(Protocol):
         """One in [0, 1)."""
         ...
 
-    def uniform(self, a: float, b: float, /) -> float:
-        """One between `a` and `b`."""
-        ...
-
 
 class Direction:
     """When bytes that enter one direction of a link come out of it.
@@ -53,6 +49,8 @@ class Direction:
     0.9
     """
 
+    __slots__ = ("_free", "_kbps", "_last", "_link", "_outages", "_rng")
+
     def __init__(
         self, link: LinkProfile, kbps: float, rng: Draws, outages: Outages | None = None
     ) -> None:
@@ -66,13 +64,20 @@ class Direction:
     def due(self, now: float, size: int) -> float:
         """Time (s) at which `size` bytes that enter at `now` (s) are all delivered."""
         link, rng = self._link, self._rng
-        self._free = max(now, self._free) + size * 8e-3 / self._kbps
-        self._free = _sent(self._free, link.rto_ms / 1e3, self._outages)
-        travel = (link.rtt_ms + rng.uniform(-1, 1) * link.jitter_ms) / 2
-        for _ in range(packets(size)):
-            while rng.random() < link.loss:
-                travel += link.rto_ms
-        self._last = max(self._last, self._free + max(0.0, travel) / 1e3)
+        free = (now if now > self._free else self._free) + size * 8e-3 / self._kbps
+        if self._outages is not None:
+            free = _sent(free, link.rto_ms / 1e3, self._outages)
+        self._free = free
+        travel = link.rtt_ms / 2
+        if link.jitter_ms:
+            travel += (rng.random() - 0.5) * link.jitter_ms
+        if link.loss:
+            for _ in range(packets(size)):
+                while rng.random() < link.loss:
+                    travel += link.rto_ms
+        due = free + (travel / 1e3 if travel > 0.0 else 0.0)
+        if due > self._last:
+            self._last = due
         return self._last
 
 
@@ -112,6 +117,8 @@ class VirtualLink:
         Draws jitter and loss; of this connection alone.
     outages : Outages, optional
         When ``link`` is down.
+    back : random.Random or numpy.random.Generator, optional
+        Draws for the way to the device; it may be `rng` itself. By default a stream seeded by it.
 
     Attributes
     ----------
@@ -126,10 +133,22 @@ class VirtualLink:
     (0.1, 1.05, 1.1)
     """
 
-    def __init__(self, profile: LinkProfile, rng: Draws, outages: Outages | None = None) -> None:
+    __slots__ = ("_down", "_outages", "_up", "down_bytes", "profile", "up_bytes")
+
+    def __init__(
+        self,
+        profile: LinkProfile,
+        rng: Draws,
+        outages: Outages | None = None,
+        back: Draws | None = None,
+    ) -> None:
         self.profile = profile
         self._outages = outages
-        self._up, self._down = both_ways(profile, rng, outages)
+        if back is None:
+            self._up, self._down = both_ways(profile, rng, outages)
+        else:
+            self._up = Direction(profile, profile.up_kbps, rng, outages)
+            self._down = Direction(profile, profile.down_kbps, back, outages)
         self.up_bytes = 0
         self.down_bytes = 0
 
@@ -154,6 +173,8 @@ class VirtualLink:
             self.up_bytes += n_bytes
         else:
             self.down_bytes += n_bytes
+        if n_bytes <= CHUNK:
+            return direction.due(now, n_bytes)
         due = now
         for begin in range(0, n_bytes, CHUNK):
             due = direction.due(now, min(CHUNK, n_bytes - begin))

@@ -16,6 +16,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import select
+import selectors
 import socket
 import threading
 import time
@@ -39,6 +41,7 @@ __all__ = [
     "read_profile",
 ]
 
+_SELECTABLE = 1024  # descriptors from there on are too large for select(2)
 _IN_FLIGHT = 64  # chunks on the way in one direction before the sender is held back
 
 
@@ -82,7 +85,7 @@ class DelayProxy:
         self._target = (parts.hostname, parts.port or 1883)
         self._link = link
         self._seed = seed
-        self._outages = outages
+        self._outages = None if outages is None else _SinceItBegan(self, outages)
         self._connections = 0
         self.url = ""
         self.up_bytes = 0
@@ -94,7 +97,7 @@ class DelayProxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"mqtt://127.0.0.1:{self._listener.getsockname()[1]}"
         self.began = time.monotonic()
-        self._loop = asyncio.new_event_loop()
+        self._loop = _event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="delay-proxy", daemon=True)
         self._thread.start()
@@ -146,7 +149,7 @@ class DelayProxy:
         ends = [writer]
         try:
             # The handshake takes one round trip before the first byte can go.
-            now = self._now()
+            now = time.monotonic()
             await asyncio.sleep(connected(now, link, self._outages) - now)
             far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
             ends.append(far_writer)
@@ -162,9 +165,6 @@ class DelayProxy:
             for end in ends:
                 end.close()
 
-    def _now(self) -> float:
-        return time.monotonic() - self.began
-
     async def _hand_on(
         self,
         reader: asyncio.StreamReader,
@@ -179,7 +179,7 @@ class DelayProxy:
         async def write() -> None:
             while True:
                 due, chunk = await queue.get()
-                wait = due - self._now()
+                wait = due - time.monotonic()
                 if wait > 0:
                     await asyncio.sleep(wait)
                 if not chunk:
@@ -199,4 +199,41 @@ class DelayProxy:
             chunk = b"more"
             while chunk:
                 chunk = await reader.read(CHUNK)
-                await queue.put((direction.due(self._now(), len(chunk)), chunk))
+                await queue.put((direction.due(time.monotonic(), len(chunk)), chunk))
+
+
+class _SinceItBegan(Outages):
+    """A proxy's outages by :func:`time.monotonic`.
+
+    The links themselves know only that clock: one that was set anew while bytes are on their way
+    would hold up those that follow.
+    """
+
+    def __init__(self, proxy: DelayProxy, outages: Outages) -> None:
+        super().__init__(outages.windows, day_begins=outages.day_begins)
+        self._proxy = proxy
+
+    def down(self, what: str, now: float) -> float | None:
+        began = self._proxy.began
+        until = super().down(what, now - began)
+        return None if until is None else began + until
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
+    """Make an event loop that wakes to the microsecond.
+
+    epoll counts in milliseconds, and what is between is rounded up, at times twice: every delay
+    would be a millisecond too long.
+    """
+    if not hasattr(selectors, "EpollSelector"):
+        return asyncio.new_event_loop()
+
+    class Selector(selectors.EpollSelector):
+        def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+            # Of the epoll's own descriptor, which is ready when one that it looks after is.
+            if timeout is not None and timeout > 0 and self.fileno() < _SELECTABLE:
+                select.select([self.fileno()], (), (), timeout)
+                timeout = 0
+            return super().select(timeout)
+
+    return asyncio.SelectorEventLoop(Selector())

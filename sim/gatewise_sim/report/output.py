@@ -7,67 +7,132 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from gatewise_training.errors import InputError
 
-__all__ = ["FILES", "REPORT_KIND", "check_folder", "write_folder", "write_text"]
+__all__ = ["DEMO", "SIMULATION", "Output", "write_text"]
 
-REPORT_KIND: Final = "gatewise-demo"
-"""The value of ``kind`` in a report: by it a folder is known as one of ours."""
-
-BUNDLE: Final = "bundle"
-FILES: Final = (BUNDLE, "instances.csv", "frontier.svg", "report.html", "report.json")
-"""What is written, in this order: a folder with a report is complete."""
+_REPORT: Final = "report.json"
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than an earlier run's output.
-
-    Raises
-    ------
-    InputError
-        If it is a file, cannot be written, or is neither empty nor one of ours.
-    """
-    if folder.is_dir():
-        present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-        if present - set(FILES) and not _is_ours(folder):
-            raise InputError(f"{folder} holds other files: give another --out, or an empty folder")
-        if "report.json" in present and not _is_ours(folder):
-            raise InputError(f"{folder}/report.json is not a demo's: give another --out")
-        place = folder
-    else:
-        place = folder
-        while not place.exists() and place != place.parent:
-            place = place.parent
-        if not place.is_dir():
-            raise InputError(f"{place} is a file, not a folder: give another --out")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise InputError(f"{place} cannot be written to: give another --out")
-
-
-def write_folder(folder: Path, bundle: Path, texts: Mapping[str, str]) -> None:
-    """Put a bundle and text files into the folder, each whole or not at all.
+@dataclass(frozen=True)
+class Output:
+    """What one kind of run leaves behind.
 
     Parameters
     ----------
-    folder : Path
-        Made if need be; see :func:`check_folder`.
-    bundle : Path
-        Directory to copy.
-    texts : mapping of str to str
-        The other names of :data:`FILES` to their contents.
+    kind : str
+        The value of ``kind`` in its report, as ``gatewise-demo``: by it a folder is known as one
+        of ours.
+    files : tuple of str
+        All that it may write, in this order. ``report.json`` is the last: a folder that has one
+        is complete.
+
+    Raises
+    ------
+    ValueError
+        If the last file is not ``report.json``.
+
+    Examples
+    --------
+    >>> DEMO.files[-1], SIMULATION.kind
+    ('report.json', 'gatewise-simulation')
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".bundle.") as beside:
-        new, old = Path(beside, "new"), Path(beside, "old")
-        shutil.copytree(bundle, new)
-        if (folder / BUNDLE).exists():
-            (folder / BUNDLE).rename(old)
-        new.rename(folder / BUNDLE)
-    for name in FILES[1:]:
-        write_text(folder / name, texts[name])
+
+    kind: str
+    files: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.files or self.files[-1] != _REPORT:
+            raise ValueError(f"the last file of {self.kind} must be {_REPORT}")
+
+    def check(self, folder: Path) -> None:
+        """Refuse a folder that holds something else than an earlier run's output.
+
+        Raises
+        ------
+        InputError
+            If it is a file, cannot be written, or is neither empty nor one of ours.
+        """
+        if folder.is_dir():
+            present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+            if _REPORT in present and not self._made(folder):
+                what = self.kind.removeprefix("gatewise-")
+                raise InputError(f"{folder}/{_REPORT} is not a {what}'s: give another --out")
+            if present - set(self.files) and _REPORT not in present:
+                raise InputError(
+                    f"{folder} holds other files: give another --out, or an empty folder"
+                )
+            place = folder
+        else:
+            place = folder
+            while not place.exists() and place != place.parent:
+                place = place.parent
+            if not place.is_dir():
+                raise InputError(f"{place} is a file, not a folder: give another --out")
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise InputError(f"{place} cannot be written to: give another --out")
+
+    def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
+        """Put everything into the folder, or nothing.
+
+        All is written beside its place first; what then can still go wrong is a rename. What an
+        earlier run left and this one has not goes away; files of others stay.
+
+        Parameters
+        ----------
+        folder : Path
+            Made if need be; see :meth:`check`.
+        contents : mapping of str to str or Path
+            Names of :attr:`files`, ``report.json`` among them, to a text, or to a directory that
+            is copied.
+
+        Raises
+        ------
+        ValueError
+            If a name is not one of the files, or the report is missing.
+        """
+        if not {_REPORT} <= set(contents) <= set(self.files):
+            raise ValueError(f"give {_REPORT}, and only files among {', '.join(self.files)}")
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as beside:
+            new, old = Path(beside, "new"), Path(beside, "old")
+            new.mkdir()
+            old.mkdir()
+            for name, content in contents.items():
+                if isinstance(content, Path):
+                    shutil.copytree(content, new / name)
+                else:
+                    write_text(new / name, content)
+            for name in self.files:
+                place = folder / name
+                # A file's rename replaces it at once; a directory must be out of the way.
+                if place.is_dir() or (name not in contents and place.exists()):
+                    place.rename(old / name)
+                if name in contents:
+                    (new / name).replace(place)
+
+    def _made(self, folder: Path) -> bool:
+        try:
+            report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(report, dict) and report.get("kind") == self.kind
+
+
+DEMO: Final = Output(
+    "gatewise-demo", ("bundle", "instances.csv", "frontier.svg", "report.html", "report.json")
+)
+"""``gatewise demo``."""
+
+SIMULATION: Final = Output(
+    "gatewise-simulation",
+    ("calibration.json", "legs.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
+)
+"""``gatewise simulate``."""
 
 
 def write_text(path: Path, text: str) -> None:
@@ -84,11 +149,3 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
-
-
-def _is_ours(folder: Path) -> bool:
-    try:
-        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(report, dict) and report.get("kind") == REPORT_KIND

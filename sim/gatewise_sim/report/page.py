@@ -1,18 +1,23 @@
-"""The report as one self-contained page: no script, no request to anywhere."""
+"""The demo's report as one self-contained page: no script, no request to anywhere."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
-from gatewise_sim.report import charts, words
+from gatewise_sim.report import words
+from gatewise_sim.report.drawings.bars import draw_bars
+from gatewise_sim.report.drawings.frontier import Mark, draw_frontier
+from gatewise_sim.report.drawings.latency import Curve, draw_latency
+from gatewise_sim.report.drawings.marks import NAMES
+from gatewise_sim.report.drawings.picture import Picture, pictured
+from gatewise_sim.report.html import one_line_each, write_page
 
 __all__ = ["render"]
 
 _LISTED = 14
-_LINE = 80
+_QUANTILES = {"p50": "half within", "p95": "95 %", "p99": "99 %"}
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -28,49 +33,58 @@ def render(report: Mapping[str, Any]) -> str:
     str
         HTML.
     """
-    environment = Environment(
-        loader=PackageLoader("gatewise_sim.report", "."), autoescape=True, undefined=StrictUndefined
-    )
-    traffic = report["traffic"]
-    return environment.get_template("page.html.j2").render(
+    latency, histogram = report["latency_ms"], report["latency_histogram"]
+    curves = [
+        Curve(key, NAMES[key], histogram["edges_ms"], counts, latency[key]["p50"],
+              latency[key]["p95"])
+        for key, counts in histogram["counts"].items()
+        if sum(counts)
+    ]  # fmt: skip
+    per_instance = {key: report["traffic"][key]["per_instance"] for key in NAMES}
+    wrong = {k: None if a is None else 1000 * (1 - a) for k, a in report["accuracy"].items()}
+    return write_page(
+        "page.html.j2",
         report=report,
         headline=words.headline(report),
         caveats=words.caveats(report),
         facts=_facts(report),
-        frontier=charts.frontier(report),
-        latency=charts.latency(report),
-        cost_bars=charts.bars(
-            report["feature_cost"],
-            title="Feature cost per instance",
-            unit="per instance",
-            name="cost",
+        frontier=pictured(
+            partial(draw_frontier, report["frontier"], _marks(report)), "frontier"
         ),
-        bytes_bars=charts.bars(
-            {key: traffic[key]["per_instance"] for key in charts.NAMES},
-            title="Bytes per instance",
-            unit="bytes per instance",
-            name="bytes",
-        ),
-        error_bars=charts.bars(
-            {k: None if a is None else 1000 * (1 - a) for k, a in report["accuracy"].items()},
-            title="Wrong answers per 1,000 instances",
-            unit="per 1,000",
-            name="errors",
-        ),
-        names=charts.NAMES,
+        latency=pictured(partial(draw_latency, curves), "latency") if curves else None,
+        latency_columns=["", *_QUANTILES.values()],
+        latency_rows=[
+            [c.name, *(words.millis(latency[c.key][q]) for q in _QUANTILES)] for c in curves
+        ],
+        cost_bars=_bars(report["feature_cost"], "Feature cost", "per instance", "cost"),
+        bytes_bars=_bars(per_instance, "Bytes", "bytes per instance", "bytes"),
+        error_bars=_bars(wrong, "Wrong answers", "per 1,000", "errors"),
+        answered=[
+            [name, *(f"{report['passes'][key][route]:,}"
+                     for route in ("edge", "cloud", "fallback", "late", "lost"))]
+            for key, name in NAMES.items()
+        ],
         workers=_workers(report["workers"]),
         checked=_checked(report["expected"]),
-        command=_broken(report["command"]),
+        command=one_line_each(report["command"]),
         details=_details(report),
-        percent=words.percent,
-        number=words.number,
         listed=_listed,
-    )
+    )  # fmt: skip
 
 
-def _broken(command: str) -> str:
-    """Break a long command into lines that a shell still takes."""
-    return command if len(command) <= _LINE else command.replace(" --", " \\\n    --")
+def _marks(report: Mapping[str, Any]) -> list[Mark]:
+    """What the three legs were measured at: no sampling, no interval."""
+    cost, accuracy = report["cost"]["full"], report["accuracy"]
+    return [
+        Mark(key, name, (cost[key],) * 3, (accuracy[key],) * 3)
+        for key, name in NAMES.items()
+        if cost[key] is not None and accuracy[key] is not None
+    ]
+
+
+def _bars(values: Mapping[str, float | None], title: str, unit: str, name: str) -> Picture:
+    rows = [(key, label, {"": v}) for key, label in NAMES.items() if (v := values[key]) is not None]
+    return pictured(partial(draw_bars, rows, title=f"{title} of each leg", unit=unit), name)
 
 
 def _facts(report: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -81,27 +95,32 @@ def _facts(report: Mapping[str, Any]) -> list[dict[str, str]]:
         {
             "name": "accuracy",
             "value": words.percent(accuracy["system"]),
+            "interval": "",
             "note": f"all cloud {words.percent(accuracy['cloud_only'])}, "
             f"all edge {words.percent(accuracy['edge_only'])}",
         },
         {
             "name": "feature cost per instance",
             "value": words.number(cost["system"]),
+            "interval": "",
             "note": f"all cloud {words.number(cost['cloud_only'])}",
         },
         {
             "name": "offloaded",
             "value": words.percent(report["offload_rate"]),
+            "interval": "",
             "note": f"{asked:,} of {report['instances']:,} instances",
         },
         {
             "name": "median answer time",
             "value": words.millis(latency["system"]["p50"]),
+            "interval": "",
             "note": f"all cloud {words.millis(latency['cloud_only']['p50'])}",
         },
         {
             "name": "lost",
             "value": str(report["answers"]["lost"]),
+            "interval": "",
             "note": f"{report['answers']['fallback']} answered by fallback",
         },
     ]
@@ -161,4 +180,4 @@ def _details(report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _three(values: Mapping[str, float | None]) -> str:
-    return ", ".join(f"{name} {words.number(values[key])}" for key, name in charts.NAMES.items())
+    return ", ".join(f"{name} {words.number(values[key])}" for key, name in NAMES.items())

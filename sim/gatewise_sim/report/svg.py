@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-__all__ = ["Linear", "Log", "document", "tag", "ticks"]
+__all__ = ["Linear", "Log", "document", "path", "tag", "text_width", "ticks"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +39,19 @@ class Log:
         return inner(math.log10(max(value, 1e-12)))
 
     def decades(self) -> list[float]:
-        """Powers of ten within the range."""
-        first = math.ceil(math.log10(self.lo) - 1e-9)
-        last = math.floor(math.log10(self.hi) + 1e-9)
-        return [10.0**k for k in range(first, last + 1)]
+        """Powers of ten within the range; also twice and five times them if it is short.
+
+        Examples
+        --------
+        >>> Log(0.5, 200, 0, 1).decades(), Log(20, 110, 0, 1).decades()
+        ([1.0, 10.0, 100.0], [20.0, 50.0, 100.0])
+        """
+        lo, hi = math.log10(self.lo) - 1e-9, math.log10(self.hi) + 1e-9
+        powers = [10.0**k for k in range(math.ceil(lo), math.floor(hi) + 1)]
+        if len(powers) > 2:
+            return powers
+        every = [m * 10.0**k for k in range(math.floor(lo), math.ceil(hi) + 1) for m in (1, 2, 5)]
+        return [round(v, 12) for v in every if lo <= math.log10(v) <= hi]
 
 
 def ticks(lo: float, hi: float, about: int = 5) -> list[float]:
@@ -83,6 +93,22 @@ def tag(name: str, *children: str | Markup, **attributes: object) -> Markup:
     inner = "".join(str(escape(child)) for child in children)
     closing = f">{inner}</{name}>" if inner else "/>"
     return Markup(f"<{name}{''.join(parts)}{closing}")
+
+
+def path(points: Iterable[tuple[float, float]]) -> str:
+    """Write points as a polyline or polygon takes them.
+
+    Examples
+    --------
+    >>> path([(0, 1.5), (2, 3)])
+    '0.00,1.50 2.00,3.00'
+    """
+    return " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
+
+
+def text_width(text: str, size: float = 12.0, *, bold: bool = False) -> float:
+    """How wide a text may be, whatever sans serif the reader's system has: rather too much."""
+    return len(text) * size * (0.66 if bold else 0.6)
 
 
 def document(

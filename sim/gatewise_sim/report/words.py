@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["caveats", "headline", "millis", "number", "percent"]
+__all__ = [
+    "caveats",
+    "compared",
+    "count",
+    "duration",
+    "ends",
+    "headline",
+    "interval",
+    "joules",
+    "listed",
+    "millis",
+    "number",
+    "outage",
+    "percent",
+    "plural",
+]
 
 
 def number(value: float | None) -> str:
@@ -41,14 +56,126 @@ def millis(value: float | None) -> str:
 
     Examples
     --------
-    >>> millis(0.0731), millis(12.34), millis(1234.5)
-    ('0.073 ms', '12.3 ms', '1,234 ms')
+    >>> millis(0.0731), millis(12.34), millis(1234.5), millis(3e-5)
+    ('0.073 ms', '12.3 ms', '1,234 ms', '0 ms')
     """
     if value is None:
         return "n/a"
-    if value < 1:
+    if 5e-4 < value < 1:
         return f"{value:.2g} ms"
+    if value < 1:
+        return "0 ms"
     return f"{number(value)} ms"
+
+
+def count(value: float) -> str:
+    """A number of things, short where it is long.
+
+    Examples
+    --------
+    >>> count(1234.4), count(1.44e9), count(2.6e6)
+    ('1,234', '1.44 billion', '2.6 million')
+    """
+    if value >= 1e9:
+        return f"{value / 1e9:.3g} billion"
+    return f"{value / 1e6:.3g} million" if value >= 1e6 else f"{value:,.0f}"
+
+
+def joules(value: float | None) -> str:
+    """An energy in J, mJ or uJ.
+
+    Examples
+    --------
+    >>> joules(12.34), joules(0.0123), joules(4.5e-6), joules(0.0), joules(4_031.0)
+    ('12.3 J', '12.3 mJ', '4.5 uJ', '0 J', '4.03 kJ')
+    """
+    if value is None:
+        return "n/a"
+    for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
+        if value >= 0.9995 * size:
+            return f"{number(value / size)} {unit}"
+    return f"{number(value / 1e-6)} uJ" if value else "0 J"
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the unit that suits it.
+
+    Examples
+    --------
+    >>> duration(45), duration(600), duration(5400), duration(86_400), duration(604_800)
+    ('45 s', '10 min', '1.5 h', '1 day', '7 days')
+    """
+    for unit, size in (("day", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            n = f"{seconds / size:.3g}"
+            return f"{n} {unit}{'s' if unit == 'day' and n != '1' else ''}"
+    return f"{seconds:.3g} s"
+
+
+def ends(estimate: Mapping[str, float], form: Callable[[float | None], str]) -> str:
+    """The ends of an interval, the unit said once; nothing if they are the same when rounded.
+
+    Examples
+    --------
+    >>> ends({"value": 0.5, "low": 0.4, "high": 0.6}, percent)
+    '40.0 to 60.0 %'
+    """
+    low, high = form(estimate["low"]), form(estimate["high"])
+    if low == high:
+        return ""
+    figure, _, unit = low.partition(" ")
+    return f"{figure if high.endswith(f' {unit}') else low} to {high}"
+
+
+def interval(
+    estimate: Mapping[str, float] | None, form: Callable[[float | None], str], *, level: float
+) -> str:
+    """The confidence interval of an estimate, if it has one.
+
+    Examples
+    --------
+    >>> interval({"value": 0.5, "low": 0.4, "high": 0.6}, percent, level=0.95)
+    '95 % interval 40.0 to 60.0 %'
+    """
+    text = "" if estimate is None else ends(estimate, form)
+    return f"{percent(level, 0)} interval {text}" if text else ""
+
+
+def outage(fault: Mapping[str, Any]) -> str:
+    """What was down.
+
+    Examples
+    --------
+    >>> outage({"what": "cloud", "count": 1}), outage({"what": "workers", "count": 2})
+    ('cloud down', '2 workers down')
+    """
+    if fault["what"] != "workers":
+        return f"{fault['what']} down"
+    return f"{plural(fault['count'], 'worker')} down"
+
+
+def plural(n: float, thing: str) -> str:
+    """So many things.
+
+    Examples
+    --------
+    >>> plural(1, "device"), plural(1_000, "device")
+    ('1 device', '1,000 devices')
+    """
+    return f"{n:,.0f} {thing}{'s' if n != 1 else ''}"
+
+
+def listed(things: Sequence[str]) -> str:
+    """Join with commas, and the last with "and".
+
+    Examples
+    --------
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    if len(things) < 2:
+        return "".join(things)
+    return f"{', '.join(things[:-1])} and {things[-1]}"
 
 
 def headline(report: Mapping[str, Any]) -> str:
@@ -68,10 +195,10 @@ accuracy against 98.9 %.'
     total = report["bytes"]["cloud_only"]
     parts = []
     if saved is not None:
-        parts.append(_compared(saved, "less feature cost", "more feature cost"))
+        parts.append(compared(saved, "less feature cost", "more feature cost"))
     if total:
         share = 1 - report["bytes"]["system"] / total
-        parts.append(_compared(share, "fewer bytes", "more bytes"))
+        parts.append(compared(share, "fewer bytes", "more bytes"))
     saving = f"{' and '.join(parts)} than always asking the cloud" if parts else "Nothing to save"
     ours, theirs = (percent(report["accuracy"][k]) for k in ("system", "cloud_only"))
     if ours == theirs:
@@ -107,5 +234,12 @@ def caveats(report: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _compared(saved: float, less: str, more: str) -> str:
+def compared(saved: float, less: str, more: str) -> str:
+    """A saving as a share; a loss is called a loss.
+
+    Examples
+    --------
+    >>> compared(0.5, "fewer bytes", "more bytes"), compared(-0.1, "fewer bytes", "more bytes")
+    ('50 % fewer bytes', '10 % more bytes')
+    """
     return f"{percent(abs(saved), 0)} {less if saved >= 0 else more}"

@@ -1,0 +1,272 @@
+"""What virtual time must be told about real machines, and a file to keep it in.
+
+Written as JSON; read as JSON, or as TOML if the name ends in ``.toml``::
+
+    kind = "gatewise-calibration"
+    model = "digits/1"          # of the bundle
+    edge_ms = [0.05, 0.09]      # until each stage has answered, one for each on the device
+    broker_us = 30              # of the broker's time for a message
+    hop_ms = 0.16               # between broker and worker, one way
+    proxy_ms = 0.7              # of an emulated link beside its delay, one way; 0 if left out
+
+    [service]                   # a worker's time for a run of n instances, m requests:
+    base_us = 115               # base + each * n + message * m
+    each_us = 29
+    message_us = 265
+    spread = "fixed"            # or "exponential"
+
+    [about]                     # optional: what it was measured on
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.report.output import write_text
+from gatewise_sim.tables import refuse_unknown, take_number, take_text, toml_table
+from gatewise_training.errors import InputError
+
+__all__ = ["ASSUMED_SERVICE", "KIND", "Calibration"]
+
+KIND: Final = "gatewise-calibration"
+_WHAT: Final = "calibration file"
+_FIGURES: Final = ("broker_us", "hop_ms", "proxy_ms")
+_KEYS: Final = ("kind", "model", "edge_ms", "service", *_FIGURES, "about")
+_SERVICE: Final = ("base_us", "each_us", "message_us", "spread")
+
+ASSUMED_SERVICE: Final = ServiceTime(115e-6, 29e-6, 265e-6)
+"""A worker with an RBF support vector machine of digits on one x86-64 core."""
+_ASSUMED_EDGE_MS: Final = (0.015, 0.03)  # once, and for every stage visited
+_ASSUMED_BROKER_US: Final = 30.0
+_ASSUMED_HOP_MS: Final = 0.16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """How long devices, broker and workers take for what they do.
+
+    Parameters
+    ----------
+    model : str
+        Name and version of the bundle, as ``digits/1``.
+    edge_ms : tuple of float
+        Until the stage that stops has answered, by stage, in ms.
+    service : ServiceTime
+        Of a worker.
+    broker_us : float
+        Of the broker's time for a message, in us.
+    hop_ms : float
+        One way between broker and worker, in ms; what a request takes beside all other figures
+        (threads that wake, encoding, sockets on the device) is halved and added.
+    proxy_ms : float, default 0
+        What the proxy of an emulated link takes beside the link's delay, one way, in ms.
+    source : str, default "assumed"
+        ``assumed``, ``measured``, or the name of the file it was read from.
+    about : mapping, optional
+        What it was measured on, fit for JSON.
+
+    Raises
+    ------
+    InputError
+        If a time is negative or not finite.
+
+    Notes
+    -----
+    The assumed figures are those of a 2-core x86-64 machine, by ``make bench-edge`` and
+    ``make bench-cloud`` (``benchmarks/results/edge.json``, ``cloud.json``): a device of one stage
+    answers in 45 us, a cascade of 8 stages in 245 us (so 15 us, and 30 us a stage); a support
+    vector machine's run takes 144 us alone and 1041 us for 32 (115 us, and 29 us each); one worker
+    carries 2441 requests a second (410 us each, 265 us of them beside the run); mosquitto routes
+    a message in 20 to 40 us; one request at a time takes 783 us, which leaves 160 us a hop. A
+    Raspberry Pi is several times slower: measure there, or write a file.
+    """
+
+    model: str
+    edge_ms: tuple[float, ...]
+    service: ServiceTime
+    broker_us: float
+    hop_ms: float
+    proxy_ms: float = 0.0
+    source: str = "assumed"
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.edge_ms:
+            raise InputError("calibration: edge_ms has no figure; give one for each stage")
+        for i, ms in enumerate(self.edge_ms):
+            take_number(ms, f"calibration: edge_ms[{i}]")
+        for name in _FIGURES:
+            take_number(getattr(self, name), f"calibration: {name}")
+
+    @classmethod
+    def assumed(cls, routes: Routes) -> Self:
+        """Give figures of a common machine for a bundle; the notes say where they come from.
+
+        Parameters
+        ----------
+        routes : Routes
+            Of the bundle: how many stages it has on the device.
+        """
+        once, each = _ASSUMED_EDGE_MS
+        return cls(
+            model=model_of(routes),
+            edge_ms=tuple(round(once + each * (i + 1), 6) for i in range(routes.plan.n_here)),
+            service=ASSUMED_SERVICE,
+            broker_us=_ASSUMED_BROKER_US,
+            hop_ms=_ASSUMED_HOP_MS,
+        )
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, n_stages: int | None = None) -> Self:
+        """Read a file as the module's head shows.
+
+        Parameters
+        ----------
+        path : str or Path
+        n_stages : int, optional
+            Stages that run on the device: there must be a figure for each.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, a key is missing or not known, or a figure cannot be; the message
+            names the file and the key.
+        """
+        path = Path(path)
+        where = f"{_WHAT} {path}"
+        table = toml_table(path, _WHAT) if path.suffix == ".toml" else _json_table(path)
+        refuse_unknown(table, _KEYS, where)
+        for key in ("kind", "model", "edge_ms", "service", "broker_us", "hop_ms"):
+            if key not in table:
+                raise InputError(f"{where}: {key} is missing")
+        if table["kind"] != KIND:
+            raise InputError(f"{where}: kind is {table['kind']!r}, not {KIND!r}")
+        figures = {
+            name: take_number(table[name], f"{where}: {name}") for name in _FIGURES if name in table
+        }
+        return cls(
+            model=take_text(table["model"], f"{where}: model"),
+            edge_ms=_edge_of(table["edge_ms"], n_stages, f"{where}: edge_ms"),
+            service=_service_of(table["service"], f"{where}: service"),
+            source=path.name,
+            about=_about_of(table.get("about", {}), f"{where}: about"),
+            **figures,
+        )
+
+    def apply(self, settings: FleetSettings, *, live: bool = False) -> FleetSettings:
+        """Give settings with these figures in place of their own.
+
+        Parameters
+        ----------
+        settings : FleetSettings
+        live : bool, default False
+            Whether to foresee a live run here, whose links are emulated by a proxy
+            (:class:`gatewise_sim.network.proxy.DelayProxy`), and not links that are real.
+        """
+        link = settings.link
+        if live and link.delays and self.proxy_ms:
+            link = replace(link, rtt_ms=link.rtt_ms + 2 * self.proxy_ms)
+        return replace(
+            settings,
+            edge_ms=self.edge_ms,
+            service=self.service,
+            broker_us=self.broker_us,
+            hop_ms=self.hop_ms,
+            link=link,
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the figures in plain numbers, without `about`; `kind` is the source."""
+        service = self.service
+        return {
+            "kind": self.source,
+            "model": self.model,
+            "edge_ms": list(self.edge_ms),
+            "service": {
+                # Rounded, so that what was read from a file is written as it was.
+                "base_us": round(1e6 * service.base, 6),
+                "each_us": round(1e6 * service.each, 6),
+                "message_us": round(1e6 * service.message, 6),
+                "spread": service.spread,
+            },
+            **{name: getattr(self, name) for name in _FIGURES},
+        }
+
+    def to_json(self) -> str:
+        """Give the text of a file that :meth:`from_file` reads."""
+        document = self.as_dict() | {"kind": KIND, "about": dict(self.about)}
+        return json.dumps(document, indent=1, allow_nan=False) + "\n"
+
+    def write(self, path: str | Path) -> None:
+        """Write it to a file, whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If that cannot be done.
+        """
+        path = Path(path)
+        try:
+            write_text(path, self.to_json())
+        except OSError as error:
+            raise InputError(f"{_WHAT} {path}: {error.strerror or error}") from error
+
+
+def model_of(routes: Routes) -> str:
+    """Name and version of a bundle, as a calibration tells it."""
+    return f"{routes.plan.model}/{routes.plan.version}"
+
+
+def _json_table(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{_WHAT} {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{_WHAT} {path}: {error}") from error
+    if not isinstance(table, dict):
+        raise InputError(f"{_WHAT} {path}: holds no table")
+    return table
+
+
+def _edge_of(value: object, n_stages: int | None, where: str) -> tuple[float, ...]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{where} is {value!r}, not a list of ms, one for each stage")
+    if n_stages is not None and len(value) != n_stages:
+        raise InputError(f"{where} has {len(value)} figures, {n_stages} stages run on the device")
+    return tuple(take_number(ms, f"{where}[{i}]") for i, ms in enumerate(value))
+
+
+def _about_of(value: object, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{where} is {value!r}, not a table")
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:  # TOML has dates, and numbers that are none
+        raise InputError(f"{where}: {error}") from error
+    return value
+
+
+def _service_of(value: object, where: str) -> ServiceTime:
+    if not isinstance(value, dict):
+        raise InputError(f"{where} is {value!r}, not a table")
+    refuse_unknown(value, _SERVICE, where)
+    times = []
+    for key in _SERVICE[:-1]:
+        if key not in value:
+            raise InputError(f"{where}.{key} is missing")
+        times.append(take_number(value[key], f"{where}.{key}") / 1e6)
+    spread: Literal["fixed", "exponential"] = value.get("spread", "fixed")
+    if spread not in ("fixed", "exponential"):
+        raise InputError(f"{where}.spread is {spread!r}; choose fixed or exponential")
+    try:
+        return ServiceTime(times[0], times[1], times[2], spread)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None

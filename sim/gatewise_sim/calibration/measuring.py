@@ -1,0 +1,285 @@
+"""Calibrate virtual time by a short live run on this machine: some 15 seconds.
+
+First one device asks one worker about rows, one after another, while the processor time of worker
+and broker is read: what a message costs each. Then the live engine's own processes do the same,
+without a link and through the proxy of an emulated one: what an answer of each stage takes, what
+the whole way to the cloud takes, and what the proxy adds. What of the way is neither the model's
+time nor anybody's processor time is halved and put between broker and worker
+(:attr:`gatewise_sim.fleet.settings.FleetSettings.hop_ms`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise_cloud.batching import Timing, measure
+from gatewise_cloud.broker import MosquittoBroker
+from gatewise_cloud.client import shared_subscriptions_work
+from gatewise_cloud.model import CloudModel
+from gatewise_edge.device import Device
+from gatewise_edge.errors import SensorError
+from gatewise_export.bundle import Bundle
+from gatewise_sim.calibration.figures import Calibration, model_of
+from gatewise_sim.calibration.pieces import DEADLINE_MS, exchange, start_broker
+from gatewise_sim.errors import RunError
+from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.routing import NO_LABEL, Routes
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.live.fleet import run_live
+from gatewise_sim.network.profiles import LinkProfile
+from gatewise_sim.view.watch import Silent, Snapshot, Watch
+from gatewise_training.errors import InputError
+
+__all__ = ["calibrate"]
+
+PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
+#: A link that the proxy emulates while it is measured; it loses nothing.
+PROBE: Final = LinkProfile("probe", rtt_ms=8.0, jitter_ms=3.0)
+PAUSE_MS: Final = 8.0
+_SECONDS: Final = 15.0
+_ROWS: Final = 2000  # of those given, at most
+_LEAST: Final = 10
+_USUAL: Final = 0.95
+_CLOUD: Final = 1
+
+
+def calibrate(
+    bundle_path: str | Path,
+    rows: ArrayLike,
+    *,
+    broker: str | None = None,
+    exchanges: int = 300,
+    watch: Watch | None = None,
+) -> Calibration:
+    """Measure on this machine what virtual time must be told, on a bundle and rows.
+
+    Parameters
+    ----------
+    bundle_path : str or Path
+    rows : array-like of shape (n, n_features)
+        Instances as they come, in the manifest's order; the first 2000 are used.
+    broker : str, optional
+        URL of one that runs already; its processor time is then assumed. By default mosquitto is
+        started, or the embedded broker where it is not installed.
+    exchanges : int, default 300
+        Requests to the cloud in each part, at least 20.
+    watch : Watch, optional
+
+    Returns
+    -------
+    Calibration
+        Of a bundle without a cloud model, all but the stages' times are the assumed ones.
+
+    Raises
+    ------
+    InputError
+        If the rows do not fit the bundle, none of them can be answered, or `exchanges` is too
+        small.
+    BundleError, ModelError, SelfTestError
+        If the bundle cannot be run.
+    BrokerError, LinkError
+        If the broker does not start, or cannot be reached.
+    RunError
+        If a process does not get ready, or the cloud hardly answers.
+    """
+    if exchanges < 2 * _LEAST:
+        raise InputError(f"exchanges is {exchanges}; give at least {2 * _LEAST}")
+    path, watch = Path(bundle_path), watch or Silent()
+    began = time.monotonic()
+    watch.begin("calibration", _SECONDS, None)
+
+    def done(share: float) -> None:
+        assert watch is not None
+        watch.update(Snapshot(at=time.monotonic() - began, done=share))
+
+    bundle = Bundle.open(path)
+    table = np.ascontiguousarray(rows, np.float32)[:_ROWS]
+    routes = Routes.of(bundle, table)
+    assumed = Calibration.assumed(routes)
+    if not routes.plan.has_cloud or not (routes.cloud_label != NO_LABEL).any():
+        edge_ms = _stages(_edge_alone(bundle, table), routes)
+        watch.end("calibrated: no cloud to ask")
+        return replace(assumed, edge_ms=edge_ms, source="measured", about=_about(routes))
+    done(0.1)
+    timing = _timed(bundle, table[routes.cloud_label != NO_LABEL], routes)
+    done(0.2)
+    askable = np.flatnonzero(routes.cloud_label != NO_LABEL)
+    settings = _in_turn(routes, LinkProfile("none"), exchanges)
+    with ExitStack() as stack:
+        if broker is None:
+            started = start_broker(stack)
+            url, pid = started.url, started.pid
+            shared, kind = isinstance(started, MosquittoBroker), started.kind
+        else:
+            url, pid = broker, None
+            shared, kind = shared_subscriptions_work(broker) is not False, "given"
+        found = exchange(
+            path,
+            table[np.resize(askable, exchanges)],
+            url=url,
+            shared=shared,
+            broker_pid=pid,
+            max_batch=settings.max_batch,
+        )
+        done(0.5)
+        plain = _live(path, table, settings, url)
+        done(0.8)
+        probe = _in_turn(routes, PROBE, exchanges // 2)
+        proxied = _beyond_device(_live(path, table, probe, url))
+    edge_ms = _stages(_by_stage(plain, routes) or _edge_alone(bundle, table), routes)
+    run = ServiceTime.of(timing)
+    broker_us = assumed.broker_us if found.broker_us is None else found.broker_us / 2
+    way = _beyond_device(plain)
+    service, hop = _divide(way, run, found.worker_us, broker_us, assumed.service.message)
+    calibration = Calibration(
+        model=model_of(routes),
+        edge_ms=edge_ms,
+        service=service,
+        broker_us=round(broker_us, 3),
+        hop_ms=round(hop, 6),
+        source="measured",
+    )
+    # What an ideal link of the same kind would have taken is virtual time's to say.
+    ideal = _beyond_device(simulate_fleet(routes, calibration.apply(probe)).answers)
+    watch.end("calibrated")
+    return replace(
+        calibration,
+        proxy_ms=round(max(0.0, proxied - ideal) / 2, 6),
+        about=_about(routes)
+        | {
+            "broker": kind,
+            "exchanges": found.count,
+            "round_trip_ms": round(found.round_trip_ms, 4),
+            "way_ms": round(way, 4),
+            "way_proxied_ms": round(proxied, 4),
+            "way_ideal_ms": round(ideal, 4),
+            "worker_us": found.worker_us and round(found.worker_us, 1),
+            "run_us": {str(n): round(1e6 * s, 1) for n, s in timing.seconds.items()},
+        },
+    )
+
+
+def _divide(
+    way_ms: float, run: ServiceTime, worker_us: float | None, broker_us: float, message: float
+) -> tuple[ServiceTime, float]:
+    """Divide the way's time between worker, broker and hops: service time, hop in ms."""
+    if worker_us is not None:
+        message = max(0.0, worker_us / 1e6 - run.mean(1, 0))
+    left = way_ms / 1e3 - 2 * broker_us / 1e6 - run.mean(1, 0)
+    # Part of a worker's time comes after its answer has left.
+    message = min(message, max(0.0, left))
+    base, each, message = (round(1e6 * s, 3) / 1e6 for s in (run.base, run.each, message))
+    return ServiceTime(base, each, message), max(0.0, 1e3 * (left - message) / 2)
+
+
+def _in_turn(routes: Routes, link: LinkProfile, exchanges: int) -> FleetSettings:
+    """One device that answers rows in turn: so many offloaded ones, and some of each stage."""
+    hard = np.flatnonzero(routes.offload)
+    if len(hard):
+        easy = [
+            np.flatnonzero(~routes.offload & (routes.exit == stage))[: exchanges // 4]
+            for stage in range(routes.plan.n_here)
+        ]
+        # Dealt among the others, as they come in life.
+        chosen = np.concatenate([np.resize(hard, exchanges), *easy])
+        chosen = np.random.default_rng(0).permutation(chosen)
+    else:
+        chosen = np.resize(np.flatnonzero(routes.cloud_label != NO_LABEL), exchanges)
+    return FleetSettings(
+        devices=1,
+        seconds=60.0,
+        in_turn=[chosen.tolist()],
+        # As in life a request finds everybody asleep, which takes longer than in a hurry.
+        pause_ms=PAUSE_MS,
+        link=link,
+        service=ServiceTime(1e-3, 0.0),  # of no account: real workers answer
+        deadline_ms=DEADLINE_MS,
+        policy="system" if len(hard) else "cloud-only",
+    )
+
+
+def _live(path: Path, table: NDArray[np.float32], settings: FleetSettings, url: str) -> Answers:
+    run = run_live(path, table, settings, broker=url)
+    if int(np.sum(run.answers.route == _CLOUD)) < _LEAST:
+        raise RunError("calibration", "; ".join(run.troubles) or "the cloud hardly answered")
+    return run.answers
+
+
+def _beyond_device(answers: Answers) -> float:
+    """Milliseconds of an answer of the cloud's that the device's stages did not take.
+
+    The mean of all but the slowest twentieth, not the median: on a link whose own delay varies,
+    what comes on top moves the median by its mean.
+    """
+    asked = answers.route == _CLOUD
+    beyond = np.sort(answers.latency_ms[asked] - answers.device_ms[asked])
+    return float(np.mean(beyond[: math.ceil(_USUAL * len(beyond))]))
+
+
+def _by_stage(answers: Answers, routes: Routes) -> dict[int, list[float]]:
+    """Milliseconds by the stage that ended the device's part; nothing if none ran first."""
+    if not routes.offload.any():
+        return {}
+    found: dict[int, list[float]] = {}
+    for stage in np.unique(routes.exit[answers.row]).tolist():
+        here = routes.exit[answers.row] == stage
+        if stage >= 0:
+            found[stage] = answers.device_ms[here].tolist()
+    return found
+
+
+def _edge_alone(bundle: Bundle, table: NDArray[np.float32]) -> dict[int, list[float]]:
+    """Milliseconds of a device's answers in this process, by the stage that gave them."""
+    found: dict[int, list[float]] = {}
+    with Device(bundle, policy="edge-only", check=False) as device:
+        for row in table:
+            try:
+                answer = device.answer(row)
+            except SensorError:
+                continue
+            found.setdefault(answer.stage, []).append(answer.latency_ms)
+    return found
+
+
+def _stages(found: dict[int, list[float]], routes: Routes) -> tuple[float, ...]:
+    """Median of each stage; a stage at which no row stopped lies between its neighbours."""
+    if not found:
+        raise InputError("none of the rows can be answered on the device: nothing to calibrate")
+    known = sorted(found)
+    medians = [float(np.median(found[stage])) for stage in known]
+    filled = np.interp(np.arange(routes.plan.n_here), known, medians)
+    return tuple(round(ms, 6) for ms in filled.tolist())
+
+
+def _timed(bundle: Bundle, table: NDArray[np.float32], routes: Routes) -> Timing:
+    model = CloudModel.from_bundle(bundle)
+    try:
+        return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
+    finally:
+        model.close()
+
+
+def _about(routes: Routes) -> dict[str, Any]:
+    machine: dict[str, Any] = {"processor": platform.machine(), "cpus": os.cpu_count()}
+    if hasattr(os, "getloadavg"):
+        # Above the calibration's own, about 0.5, others were at work, too.
+        machine["load"] = round(os.getloadavg()[0], 2)
+    return {
+        "rows": len(routes),
+        "machine": machine,
+        "versions": {name: version(name) for name in PACKAGES}
+        | {"python": platform.python_version()},
+    }

@@ -1,0 +1,303 @@
+"""What a fleet does, with confidence intervals: put together from what its windows brought."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_sim.energy.device import DeviceEnergy
+from gatewise_sim.fleet.answers import REASONS, Answers
+from gatewise_sim.fleet.intervals import Estimate, mean, quantile
+from gatewise_sim.fleet.parts import CLASS_COUNTS, SUMS, Part, RowFacts, Tally, WindowCounts
+from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.sampling import Plan
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.sketch import BINS_A_DECADE as _FINE
+from gatewise_sim.fleet.sketch import Sketch
+from gatewise_sim.fleet.timeline import bins_of, fault_spans
+from gatewise_training.errors import InputError
+
+__all__ = ["BINS_A_DECADE", "MEANS", "FleetEstimate", "combine"]
+
+BINS_A_DECADE: Final = 10
+MEANS: Final = {
+    "accuracy": ("right", "judged"),
+    "edge_accuracy": ("edge_right", "judged"),
+    "offload_rate": ("asked", "n"),
+    **{
+        name: (name, "n")
+        for name in SUMS
+        if name not in ("n", "judged", "right", "edge_right", "asked") and not name.endswith("_ms")
+    },
+}
+"""Each mean as a ratio of two sums."""
+_BREAKDOWN: Final = ("device", "network", "cloud", "waiting")
+_QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
+_AT: Final = {name: k for k, name in enumerate(SUMS)}
+
+
+@dataclass(frozen=True, eq=False)
+class FleetEstimate:
+    """What a fleet does. Every field but `plan` is plain numbers, fit for JSON.
+
+    Attributes
+    ----------
+    plan : Plan
+        What was stepped.
+    stepped : str
+        The same in words.
+    instances : float
+        Of the whole fleet in all the time, estimated.
+    means : dict of str to Estimate
+        Per instance: ``accuracy`` and ``edge_accuracy`` (what the device alone would have got
+        right), both left out where no truth is known; ``offload_rate`` (asked, whether or not
+        answered); the shares ``edge``, ``cloud``, ``fallback`` and ``error``; ``cost``,
+        ``feature_cost``; ``bytes_up``, ``bytes_down``, ``payload_up``, ``payload_down``; in
+        joules ``radio_j``, ``feature_j``, ``stage_j``.
+    latency_ms : dict of str to Estimate
+        ``p50``, ``p95`` and ``p99`` of all instances, and of those that were to be offloaded as
+        ``offloaded_p50`` and so on (left out if there are none). From a histogram with 1,000 bins
+        a decade, each of which stands for the mean of its values.
+    histogram : dict
+        ``edges_ms`` (n + 1), ten bins a decade; ``all`` and ``offloaded`` (n): estimated numbers
+        of instances.
+    breakdown_ms : dict of str to float
+        Mean ms per instance on ``device``, ``network`` and ``cloud``, and ``waiting`` in vain; they
+        sum to the mean latency.
+    timeline : list of dict
+        Bins of time in order: ``begin``, ``end`` (s), estimated numbers ``instances``, ``edge``,
+        ``cloud``, ``fallback``, ``error``; ``accuracy`` and ``edge_accuracy`` (None without a
+        truth); ``p50_ms``, ``p95_ms`` of those that were to be offloaded (None if none). In a
+        sampled run a bin is the time that one window stands for.
+    classes : list of dict
+        By true class: ``class_index``, ``instances``, ``offload_rate``, ``accuracy``,
+        ``edge_accuracy`` (the three None without instances).
+    reasons : dict of str to float
+        Estimated numbers of answers, see :data:`gatewise_sim.fleet.answers.REASONS`.
+    faults : list of dict
+        ``what``, ``begin``, ``end`` (s), ``count`` (of workers), by the schedule.
+    devices : dict of str to float
+        Sums of the devices' counters, estimated: ``retries``, ``late``, ``breaker_opened`` ...
+    workers : dict of str to float
+        ``utilisation``, ``wait_ms`` of an answered request in the queue, ``batch`` (its mean size
+        in requests) and sums of the workers' counters, estimated; ``busy`` is refusals.
+    utilisation : float
+        Share of the workers' time spent in runs.
+    instances_stepped, events : int
+        Warm-ups included.
+    """
+
+    plan: Plan
+    instances: float
+    means: dict[str, Estimate]
+    latency_ms: dict[str, Estimate]
+    utilisation: float
+    events: int
+    stepped: str = ""
+    histogram: dict[str, list[float]] = field(default_factory=dict)
+    breakdown_ms: dict[str, float] = field(default_factory=dict)
+    timeline: list[dict[str, Any]] = field(default_factory=list)
+    classes: list[dict[str, Any]] = field(default_factory=list)
+    reasons: dict[str, float] = field(default_factory=dict)
+    faults: list[dict[str, Any]] = field(default_factory=list)
+    devices: dict[str, float] = field(default_factory=dict)
+    workers: dict[str, float] = field(default_factory=dict)
+    instances_stepped: int = 0
+
+    @classmethod
+    def of_run(
+        cls,
+        routes: Routes,
+        settings: FleetSettings,
+        answers: Answers,
+        joules: NDArray[np.float64],
+        *,
+        device_energy: DeviceEnergy | None = None,
+        devices: Mapping[str, int] | None = None,
+        workers: Sequence[Mapping[str, float]] = (),
+        seconds: float | None = None,
+        events: int = 0,
+    ) -> FleetEstimate:
+        """Make the same of a whole run, live or simulated.
+
+        Parameters
+        ----------
+        routes : Routes
+        settings : FleetSettings
+        answers : Answers
+            In any order.
+        joules : ndarray of float64, shape (n,)
+            What each cost its device's radio.
+        device_energy : DeviceEnergy, optional
+            Without it features and stages cost no joules.
+        devices : mapping, optional
+            Sums of the devices' counters.
+        workers : sequence of mapping
+            Each worker's counters; ``busy_seconds`` among them makes the utilisation.
+        seconds : float, optional
+            How long the run was; by default as set, or until the last answer of rows in turn.
+        events : int
+
+        Raises
+        ------
+        InputError
+            If there are no answers.
+        """
+        if seconds is None:
+            seconds = settings.seconds
+            if settings.in_turn is not None and len(answers):
+                seconds = float(np.nanmax(answers.time + answers.latency_ms / 1000.0))
+        seconds = max(seconds, 1e-9)
+        plan = Plan.everything(settings, seconds)
+        facts = RowFacts.of(routes, device_energy, cloud_only=settings.policy == "cloud-only")
+        tally = Tally(bins_of(plan, plan.windows[0], settings.outages), facts)
+        tally.add(answers, joules)
+        counts = tally.result(answers.take(np.arange(0)))
+        summed = {
+            name: float(sum(worker.get(name, 0) for worker in workers))
+            for name in dict.fromkeys(name for worker in workers for name in worker)
+            if all(isinstance(worker.get(name, 0), int | float) for worker in workers)
+        }
+        counts.devices.update({name: float(count) for name, count in (devices or {}).items()})
+        counts.workers.update(summed)
+        counts = replace(
+            counts,
+            devices={name: float(count) for name, count in (devices or {}).items()},
+            workers=summed,
+            worker_seconds=seconds * settings.workers * settings.parallel,
+            events=events,
+        )
+        return combine(plan, settings, [counts])
+
+
+def combine(plan: Plan, settings: FleetSettings, windows: Sequence[WindowCounts]) -> FleetEstimate:
+    """Put the windows of a plan together.
+
+    Raises
+    ------
+    InputError
+        If no instance came.
+    """
+    parts = [part for window in windows for part in window.parts]
+    sums = np.array([part.weight * part.sums for part in parts])
+    total = sums.sum(axis=0)
+    if not total[_AT["n"]]:
+        raise InputError("no instance came: simulate more devices or a longer time")
+    keys = [part.bin.segment for part in parts]
+    segments = np.unique(np.array(keys), axis=0, return_inverse=True)[1].reshape(-1)
+    scale = plan.of_devices / plan.devices
+    weights = [scale * window.weight for window in plan.windows]
+    devices = _weighted([w.devices for w in windows], weights)
+    workers = _weighted([w.workers for w in windows], weights)
+    available = sum(f * w.worker_seconds for f, w in zip(weights, windows, strict=True))
+    utilisation = workers.get("busy_seconds", 0.0) / available if available else 0.0
+    reasons = sum(f * w.reasons for f, w in zip(weights, windows, strict=True))
+    classes = sum(f * w.classes for f, w in zip(weights, windows, strict=True))
+    return FleetEstimate(
+        plan=plan,
+        stepped=str(plan),
+        instances=float(scale * total[_AT["n"]]),
+        means={
+            name: mean(sums[:, _AT[above]], sums[:, _AT[below]], segments)
+            for name, (above, below) in MEANS.items()
+            if total[_AT[below]]
+        },
+        latency_ms=_latencies(parts, segments),
+        utilisation=utilisation,
+        histogram=_histogram(parts, scale),
+        breakdown_ms={
+            name: float(total[_AT[f"{name}_ms"]] / total[_AT["n"]]) for name in _BREAKDOWN
+        },
+        timeline=[_moment(part, scale) for part in parts],
+        classes=[_class(index, counts) for index, counts in enumerate(np.asarray(classes))],
+        reasons={
+            name: float(count)
+            for name, count in zip(REASONS, np.asarray(reasons), strict=True)
+            if count
+        },
+        faults=[
+            {"what": what, "begin": begin, "end": end, "count": count}
+            for what, begin, end, count in fault_spans(settings.outages, plan.seconds)
+        ],
+        devices=devices,
+        workers={"utilisation": utilisation, **_per_request(workers), **workers},
+        instances_stepped=sum(window.instances for window in windows),
+        events=sum(window.events for window in windows),
+    )
+
+
+def _weighted(counts: Sequence[Mapping[str, float]], weights: Sequence[float]) -> dict[str, float]:
+    names = dict.fromkeys(name for each in counts for name in each)
+    return {
+        name: float(sum(f * each.get(name, 0.0) for f, each in zip(weights, counts, strict=True)))
+        for name in names
+    }
+
+
+def _per_request(workers: Mapping[str, float]) -> dict[str, float]:
+    found = {}
+    answered, batches = workers.get("answered", 0.0), workers.get("batches", 0.0)
+    if answered and "queued_seconds" in workers:
+        found["wait_ms"] = 1000.0 * workers["queued_seconds"] / answered
+    if batches:
+        found["batch"] = answered / batches
+    return found
+
+
+def _latencies(parts: Sequence[Part], segments: NDArray[np.int64]) -> dict[str, Estimate]:
+    weights = [part.weight for part in parts]
+    found = {}
+    for prefix, sketches in (
+        ("", [part.latencies for part in parts]),
+        ("offloaded_", [part.offloaded for part in parts]),
+    ):
+        if any(sketch.total for sketch in sketches):
+            for label, share in _QUANTILES.items():
+                found[prefix + label] = quantile(share, sketches, weights, segments)
+    return found
+
+
+def _histogram(parts: Sequence[Part], scale: float) -> dict[str, list[float]]:
+    weights = [scale * part.weight for part in parts]
+    every = Sketch.merge([part.latencies for part in parts], weights)
+    offloaded = Sketch.merge([part.offloaded for part in parts], weights)
+    if not len(every.bins):
+        return {"edges_ms": [], "all": [], "offloaded": []}
+    first, last = (int(b) // (_FINE // BINS_A_DECADE) for b in every.bins[[0, -1]])
+    n = last - first + 1
+    return {
+        "edges_ms": [10.0 ** (b / BINS_A_DECADE) for b in range(first, last + 2)],
+        "all": every.coarse(BINS_A_DECADE, first, n),
+        "offloaded": offloaded.coarse(BINS_A_DECADE, first, n),
+    }
+
+
+def _moment(part: Part, scale: float) -> dict[str, Any]:
+    sums = dict(zip(SUMS, (scale * part.weight * part.sums).tolist(), strict=True))
+    offloaded, judged = part.offloaded, sums["judged"]
+    return {
+        "begin": part.bin.begin,
+        "end": part.bin.end,
+        "instances": sums["n"],
+        **{route: sums[route] for route in ROUTES},
+        "accuracy": sums["right"] / judged if judged else None,
+        "edge_accuracy": sums["edge_right"] / judged if judged else None,
+        "p50_ms": offloaded.quantile(0.5) if offloaded.total else None,
+        "p95_ms": offloaded.quantile(0.95) if offloaded.total else None,
+    }
+
+
+def _class(index: int, counts: NDArray[np.float64]) -> dict[str, Any]:
+    own = dict(zip(CLASS_COUNTS, counts.tolist(), strict=True))
+    n = own["n"]
+    return {
+        "class_index": index,
+        "instances": n,
+        "offload_rate": own["asked"] / n if n else None,
+        "accuracy": own["right"] / n if n else None,
+        "edge_accuracy": own["edge_right"] / n if n else None,
+    }

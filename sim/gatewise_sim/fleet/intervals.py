@@ -1,0 +1,100 @@
+"""How sure a figure is: means and quantiles over parts of a run, with 95 % intervals.
+
+Means are ratio estimates over parts that follow each other through the run; their variance is
+that of successive differences, which a slow change over the day does not inflate (Wolter,
+"Introduction to Variance Estimation", 2007, section 8.2). Nothing is compared across a change of
+what is up. Quantiles have Woodruff's intervals: those of the share below, read off the
+distribution (Woodruff 1952).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_sim.fleet.sketch import Sketch
+
+__all__ = ["LEVEL", "Estimate", "half_width", "mean", "quantile"]
+
+LEVEL: Final = 0.95
+_Floats = NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """A figure and its 95 % confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def mean(sums: _Floats, sizes: _Floats, segments: NDArray[np.int64]) -> Estimate:
+    """Ratio of two totals over the parts.
+
+    Parameters
+    ----------
+    sums, sizes : ndarray of float64, shape (n_parts,)
+        Above and below the line; `sizes` are not all 0.
+    segments : ndarray of int64, shape (n_parts,)
+        Parts of one segment follow each other without a change of what is up.
+    """
+    value = float(sums.sum() / sizes.sum())
+    half = half_width(sums - value * sizes, segments) / float(sizes.sum())
+    return Estimate(value, value - half, value + half)
+
+
+def quantile(
+    share: float, parts: Sequence[Sketch], weights: Sequence[float], segments: NDArray[np.int64]
+) -> Estimate:
+    """Latency (ms) that a share of the values of all parts lies at or below.
+
+    Parameters
+    ----------
+    share : float
+    parts : sequence of Sketch
+        With at least one value.
+    weights : sequence of float
+        How often each part counts.
+    segments : ndarray of int64, shape (n_parts,)
+    """
+    whole = Sketch.merge(parts, weights)
+    place = whole.place(share)
+    sizes = np.array([w * p.total for w, p in zip(weights, parts, strict=True)])
+    bin_ = int(whole.bins[place])
+    under = np.array([w * p.up_to(bin_) for w, p in zip(weights, parts, strict=True)])
+    # Ties at the quantile, as among instances that never left the device, shift the share.
+    centred = under - under.sum() / sizes.sum() * sizes
+    half = half_width(centred, segments) / float(sizes.sum())
+    return Estimate(whole.value(place), whole.quantile(share - half), whole.quantile(share + half))
+
+
+def half_width(residuals: _Floats, segments: NDArray[np.int64]) -> float:
+    """Half a confidence interval of the residuals' sum.
+
+    The degrees of freedom are Satterthwaite's: a segment whose parts hardly differ adds none.
+    Among n parts, n - 1 successive differences are worth ``2 (n - 1)^2 / (3 n - 4)`` of them
+    (von Neumann 1941).
+    """
+    variances, worth = [], []
+    for segment in np.unique(segments):
+        own = residuals[segments == segment]
+        n = len(own)
+        if n > 1:
+            variances.append(n * float((np.diff(own) ** 2).sum()) / (2 * (n - 1)))
+            worth.append(2 * (n - 1) ** 2 / (3 * n - 4))
+    total = sum(variances)
+    if not total:
+        return 0.0
+    freedom = total**2 / sum(v**2 / w for v, w in zip(variances, worth, strict=True))
+    return _t(freedom) * float(np.sqrt(total))
+
+
+@lru_cache(maxsize=1024)
+def _t(freedom: float) -> float:
+    from scipy.special import stdtrit  # scipy.stats takes a second to load
+
+    return float(stdtrit(freedom, 0.5 + LEVEL / 2))

@@ -1,0 +1,293 @@
+"""What one stepped window brought: sums, sketches and counts, in place of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_sim.energy.device import DeviceEnergy
+from gatewise_sim.energy.meter import Acquisition
+from gatewise_sim.fleet.answers import REASONS, Answers
+from gatewise_sim.fleet.filling import BOUGHT
+from gatewise_sim.fleet.routing import NO_LABEL, ROUTES, Routes
+from gatewise_sim.fleet.sketch import Sketch
+from gatewise_sim.fleet.timeline import Bin
+
+__all__ = ["CLASS_COUNTS", "SUMS", "Part", "RowFacts", "Tally", "WindowCounts"]
+
+SUMS: Final = (
+    "n",
+    "judged",
+    "right",
+    "edge_right",
+    "asked",
+    *ROUTES,
+    "cost",
+    "feature_cost",
+    "bytes_up",
+    "bytes_down",
+    "payload_up",
+    "payload_down",
+    "radio_j",
+    "feature_j",
+    "stage_j",
+    "device_ms",
+    "network_ms",
+    "cloud_ms",
+    "waiting_ms",
+)
+"""``judged``: with a known truth; ``asked``: a request was made, whether or not answered."""
+CLASS_COUNTS: Final = ("n", "asked", "right", "edge_right")
+_EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
+_Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowFacts:
+    """What is the same whenever a row is answered; arrays of shape (n_rows,).
+
+    Attributes
+    ----------
+    truth, local_label : ndarray of int64
+    n_classes : int
+    local_j, asked_j, alone_j : ndarray of float64
+        Joules of the features bought: by its stages alone; once a request was made; by a request
+        alone.
+    stage_j : ndarray of float64
+        Joules of running its stages.
+    cloud_only : bool
+        Whether stages run only where the cloud did not answer.
+    """
+
+    truth: NDArray[np.int64]
+    local_label: NDArray[np.int64]
+    n_classes: int
+    local_j: _Floats
+    asked_j: _Floats
+    alone_j: float
+    stage_j: _Floats
+    cloud_only: bool
+
+    @classmethod
+    def of(cls, routes: Routes, energy: DeviceEnergy | None, *, cloud_only: bool) -> RowFacts:
+        """Take them from routes; without an energy there are no joules."""
+        acquisition = Acquisition() if energy is None else energy.acquisition
+        features = Acquisition(acquisition.feature_j)
+        carried = np.zeros((1, routes.sets.shape[1]), bool)
+        carried[0, routes.plan.request_inputs] = routes.plan.has_cloud
+        sets = np.concatenate([routes.sets, carried])
+        joules = features.joules(sets, np.zeros(len(sets), np.int64))
+        n_stages = np.maximum(routes.exit + 1, 0)
+        none = np.zeros((len(routes), 0), bool)
+        return cls(
+            truth=routes.truth,
+            local_label=routes.local_label,
+            n_classes=len(routes.plan.classes),
+            local_j=joules[routes.local_set],
+            asked_j=joules[routes.asked_set],
+            alone_j=float(joules[-1]),
+            stage_j=Acquisition(0.0, acquisition.stage_j).joules(none, n_stages),
+            cloud_only=cloud_only,
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One bin's instances, as far as they are measured.
+
+    Attributes
+    ----------
+    bin : Bin
+    sums : ndarray of float64, shape (len(SUMS),)
+    latencies, offloaded : Sketch
+        Of all instances, and of those that were to be offloaded.
+    """
+
+    bin: Bin
+    sums: _Floats
+    latencies: Sketch
+    offloaded: Sketch
+
+    @property
+    def weight(self) -> float:
+        """How often its instances count."""
+        begin, end = self.bin.measured
+        return (self.bin.end - self.bin.begin) / (end - begin)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WindowCounts:
+    """One window.
+
+    Attributes
+    ----------
+    parts : list of Part
+    classes : ndarray of float64, shape (n_classes, len(CLASS_COUNTS))
+    reasons : ndarray of float64, shape (len(REASONS),)
+        Answers by reason.
+    devices, workers : dict of str to float
+        What devices and workers counted in the time measured.
+    worker_seconds : float
+        Time that workers had for runs.
+    instances, events : int
+        Stepped, warm-up included.
+    """
+
+    parts: list[Part]
+    classes: _Floats
+    reasons: _Floats
+    devices: dict[str, float] = field(default_factory=dict)
+    workers: dict[str, float] = field(default_factory=dict)
+    worker_seconds: float = 0.0
+    instances: int = 0
+    events: int = 0
+
+
+class Tally:
+    """Adds answers up, bin by bin.
+
+    Parameters
+    ----------
+    bins : sequence of Bin
+        Of one window, one after the other.
+    facts : RowFacts
+    start : float, default 0
+        Time on the bins' clock at which the answers' clock begins.
+
+    Notes
+    -----
+    What comes before the first bin is a warm-up, and not counted; what comes after the last one
+    is counted there.
+    """
+
+    def __init__(self, bins: Sequence[Bin], facts: RowFacts, *, start: float = 0.0) -> None:
+        self._bins, self._facts = bins, facts
+        self._edges = np.array([b.measured[0] - start for b in bins])
+        n_bins, n_rows = len(bins), len(facts.truth)
+        self._sums = np.zeros((n_bins, len(SUMS)))
+        self._all: list[list[Sketch]] = [[] for _ in bins]
+        self._offloaded: list[list[Sketch]] = [[] for _ in bins]
+        self._stayed = np.zeros((n_bins, n_rows), np.int64)
+        self._classes = np.zeros((facts.n_classes, len(CLASS_COUNTS)))
+        self._reasons = np.zeros(len(REASONS))
+        self.instances = 0
+
+    def stayed(self, times: _Floats, rows: NDArray[np.int32]) -> None:
+        """Count instances that their devices answer by themselves, sorted by time, shape (n,)."""
+        self.instances += len(times)
+        cuts = [*np.searchsorted(times, self._edges).tolist(), len(times)]
+        for number, (first, last) in enumerate(pairwise(cuts)):
+            if last > first:
+                self._stayed[number] += np.bincount(
+                    rows[first:last], minlength=self._stayed.shape[1]
+                )
+
+    def add(self, answers: Answers, radio_j: _Floats) -> None:
+        """Count answers and what each cost its radio, in J, shape (n,)."""
+        self.instances += len(answers)
+        self._add(answers, np.ones(len(answers)), radio_j)
+
+    def result(self, here: Answers) -> WindowCounts:
+        """Sum up.
+
+        Parameters
+        ----------
+        here : Answers
+            What a device says to each row that it answers by itself; shape (n_rows,).
+        """
+        for number, counts in enumerate(self._stayed):
+            seen = np.flatnonzero(counts)
+            if len(seen):
+                some = here.take(seen)
+                some.time[:] = self._edges[number]
+                self._add(some, counts[seen].astype(np.float64), np.zeros(len(seen)))
+        self._stayed[:] = 0
+        return WindowCounts(
+            parts=[
+                Part(bin_, sums, Sketch.merge(every), Sketch.merge(offloaded))
+                for bin_, sums, every, offloaded in zip(
+                    self._bins, self._sums, self._all, self._offloaded, strict=True
+                )
+            ],
+            classes=self._classes,
+            reasons=self._reasons,
+            instances=self.instances,
+        )
+
+    def _add(self, a: Answers, times: _Floats, radio_j: _Floats) -> None:
+        """Count answers, each `times` times."""
+        where = np.searchsorted(self._edges, a.time, side="right") - 1
+        measured = np.flatnonzero(where >= 0)
+        if len(measured) < len(a):
+            a, times, radio_j = a.take(measured), times[measured], radio_j[measured]
+            where = where[measured]
+        if not len(a):
+            return
+        columns = self._columns(a, radio_j)
+        for k, name in enumerate(SUMS):
+            self._sums[:, k] += np.bincount(
+                where, weights=times * columns[name], minlength=len(self._bins)
+            )
+        self._count_classes(a, times, columns)
+        answered = a.route >= 0
+        self._reasons += np.bincount(
+            a.reason[answered], weights=times[answered], minlength=len(REASONS)
+        )
+        wanted = (columns["asked"] > 0) | (a.route == _FALLBACK)
+        for number in np.unique(where).tolist():
+            own = (where == number) & answered
+            self._all[number].append(Sketch.of(a.latency_ms[own], times[own]))
+            own &= wanted
+            if own.any():
+                self._offloaded[number].append(Sketch.of(a.latency_ms[own], times[own]))
+
+    def _columns(self, a: Answers, radio_j: _Floats) -> dict[str, NDArray[np.float64]]:
+        """What each answer adds to the sums."""
+        facts = self._facts
+        truth, local = facts.truth[a.row], facts.local_label[a.row]
+        judged = truth != NO_LABEL
+        cloud, waits = a.route == _CLOUD, (a.route == _FALLBACK) | (a.route == _ERROR)
+        bought = BOUGHT[a.reason]
+        features = np.where(bought, facts.asked_j[a.row], facts.local_j[a.row])
+        stages = facts.stage_j[a.row]
+        if facts.cloud_only:
+            features = np.where(cloud, facts.alone_j, features)
+            stages = np.where(cloud, 0.0, stages)
+        device, in_cloud = a.device_ms.astype(np.float64), a.cloud_ms.astype(np.float64)
+        rest = np.where(a.route >= 0, a.latency_ms - device - in_cloud, 0.0)
+        return {
+            "n": np.ones(len(a)),
+            "judged": judged.astype(np.float64),
+            "right": (judged & (a.label == truth)).astype(np.float64),
+            "edge_right": (judged & (local == truth)).astype(np.float64),
+            "asked": (a.payload_up > 0).astype(np.float64),
+            **{route: (a.route == i).astype(np.float64) for i, route in enumerate(ROUTES)},
+            "cost": a.cost,
+            "feature_cost": a.feature_cost,
+            "bytes_up": a.up.astype(np.float64),
+            "bytes_down": a.down.astype(np.float64),
+            "payload_up": a.payload_up.astype(np.float64),
+            "payload_down": a.payload_down.astype(np.float64),
+            "radio_j": radio_j,
+            "feature_j": features,
+            "stage_j": stages,
+            "device_ms": device + np.where(cloud | waits, 0.0, rest),
+            "network_ms": np.where(cloud, rest, 0.0),
+            "cloud_ms": in_cloud,
+            "waiting_ms": np.where(waits, rest, 0.0),
+        }
+
+    def _count_classes(self, a: Answers, times: _Floats, columns: dict[str, _Floats]) -> None:
+        truth = self._facts.truth[a.row]
+        known = truth >= 0  # not so: unknown, or a class that the bundle does not know
+        for k, name in enumerate(CLASS_COUNTS):
+            self._classes[:, k] += np.bincount(
+                truth[known],
+                weights=(times * columns[name])[known],
+                minlength=self._facts.n_classes,
+            )

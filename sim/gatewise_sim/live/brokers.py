@@ -1,0 +1,146 @@
+"""The broker of a run: somebody's by its URL, or one of the run's own that can be killed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_cloud.client import close_client, open_client
+from gatewise_edge.mqtt import Endpoint, make_client
+from gatewise_edge.wire import status_topic
+from gatewise_training.errors import GatewiseError
+
+__all__ = ["RunBroker", "forget"]
+
+_FORGET_SECONDS: Final = 2.0
+#: Runs a program and kills it when asked to end, or when standard input does: mosquitto by itself
+#: outlives an owner that was killed. Stays until all of them have been reaped.
+_TETHER: Final = """
+exec 3<&0
+"$@" </dev/null 3<&- & child=$!
+{ read _ <&3; kill -KILL $child; } 2>/dev/null & guard=$!
+trap 'kill -KILL $child' TERM
+wait $child; status=$?
+kill -KILL $guard
+wait
+exit $status
+"""
+
+
+class _Mosquitto(MosquittoBroker):
+    """A mosquitto that ends with its owner, by SIGKILL, and whose last words are kept."""
+
+    def _command(self, folder: Path) -> list[str]:
+        return ["/bin/sh", "-c", _TETHER, "sh", *super()._command(folder)]
+
+    def _start(self, port: int, folder: Path) -> None:
+        self._kept = tempfile.TemporaryDirectory(prefix="gatewise-broker-")
+        super()._start(port, Path(self._kept.name))
+
+    @property
+    def last_words(self) -> str:
+        """The end of its log; empty if it said nothing."""
+        log = Path(self._kept.name, "broker.log")
+        lines = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
+        return "; ".join(lines[-2:])
+
+    def close(self) -> None:
+        super().close()
+        self._kept.cleanup()
+
+
+class RunBroker:
+    """A broker for a run; a context manager.
+
+    Parameters
+    ----------
+    url : str, optional
+        Of one that runs already. Without it one of the run's own is started: mosquitto where it is
+        installed, else the embedded one.
+    embedded : bool, default False
+        The embedded one in any case.
+
+    Attributes
+    ----------
+    url : str
+    kind : str
+        ``"mosquitto"``, ``"embedded"`` or, of somebody's, the URL without user and password.
+
+    Raises
+    ------
+    BrokerError
+        If it does not start.
+    InputError
+        If the URL is none.
+    """
+
+    def __init__(self, url: str | None = None, *, embedded: bool = False) -> None:
+        self._make = EmbeddedBroker if embedded or find_mosquitto() is None else _Mosquitto
+        self._own: _Mosquitto | EmbeddedBroker | None = None
+        if url is None:
+            self._own = self._make()
+            self.url, self.kind = self._own.url, self._make.kind
+        else:
+            self.url, self.kind = url, Endpoint(url).url
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is the run's to kill."""
+        return self._own is not None
+
+    @property
+    def trouble(self) -> str | None:
+        """What is to be said about one of the run's own that ended by itself."""
+        if self._own is None or self._own.alive:
+            return None
+        words = self._own.last_words if isinstance(self._own, _Mosquitto) else ""
+        return f"the {self.kind} broker ended: {words or 'it left no message'}"
+
+    def fail(self) -> None:
+        """Kill it."""
+        if isinstance(self._own, EmbeddedBroker) and self._own.alive:
+            os.kill(self._own.pid, signal.SIGKILL)
+        if self._own is not None:
+            self._own.close()
+
+    def recover(self) -> None:
+        """Start it again on the same port."""
+        assert self._own is not None
+        self._own = self._make(self._own.port, host=self._own.host)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._own is not None:
+            self._own.close()
+
+
+def forget(url: str, devices: Sequence[str]) -> None:
+    """Clear devices' retained status, which somebody's broker would keep for ever.
+
+    A broker that is gone has nothing to forget.
+    """
+    endpoint = Endpoint(url)
+    client = make_client(endpoint, f"gw-{secrets.token_hex(6)}", max_inflight=len(devices))
+    # A run's own error matters more than this one's.
+    with contextlib.suppress(GatewiseError, RuntimeError, ValueError):
+        open_client(client, endpoint)
+        client.loop_start()
+        sent = [client.publish(status_topic(d), b"", qos=1, retain=True) for d in devices]
+        for message in sent:
+            message.wait_for_publish(_FORGET_SECONDS)
+    close_client(client)

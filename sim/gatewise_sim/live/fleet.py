@@ -1,0 +1,329 @@
+"""A fleet for real: the settings of virtual time, run by real processes over real MQTT.
+
+Broker, workers and devices are processes; a device process holds many logical devices, each with a
+connection of its own. Instances come when the settings say so, in real time, whatever else is
+under way. What the settings say of virtual time alone is left aside: ``service``, ``edge_ms``,
+``broker_us``, ``hop_ms`` and ``primed``.
+"""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_cloud.broker import find_mosquitto
+from gatewise_cloud.client import shared_subscriptions_work
+from gatewise_edge.mqtt import Endpoint
+from gatewise_export.bundle import Bundle
+from gatewise_sim.energy.meter import radio_joules
+from gatewise_sim.energy.radio import Radio
+from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.progress import announce_faults
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.live.brokers import RunBroker
+from gatewise_sim.live.instances import Instances
+from gatewise_sim.live.processes import Fleet
+from gatewise_sim.live.site import Site
+from gatewise_sim.live.watching import UPDATE_SECONDS, Watching
+from gatewise_sim.network.proxy import DelayProxy
+from gatewise_sim.unwound import unwound_when_terminated
+from gatewise_sim.view.watch import Silent
+from gatewise_training.errors import InputError
+
+if TYPE_CHECKING:
+    from gatewise_sim.view.watch import Watch
+
+__all__ = ["LiveRun", "check_live", "run_live"]
+
+#: Devices of a process: paho waits with select(), which knows file descriptors below 1024 only, and
+#: a device has three.
+_MOST_DEVICES: Final = 250
+_USUAL_PROCESSES: Final = 2
+#: File descriptors that the broker and the links need for a device, and for all else.
+_FILES: Final = 4, 256
+_MOST_NAMED: Final = 16**4
+#: From the last deadline until a run that has not ended is ended.
+_GRACE_SECONDS: Final = 20.0
+
+
+@dataclass(frozen=True, eq=False)
+class LiveRun:
+    """What a live fleet did.
+
+    Attributes
+    ----------
+    answers : Answers
+        One entry an instance that was answered, in the order of
+        :class:`gatewise_sim.fleet.run.FleetRun`. A time is when the instance was to come; how much
+        later it began is in `behind_ms` and no part of a latency.
+    joules : ndarray of float64, shape (n,)
+        What each instance's messages cost its device's radio, as virtual time has it.
+    devices : dict of str to int
+        Sums over the devices of :attr:`gatewise_edge.device.Device.counters`; without those of a
+        process that died.
+    workers : list of dict
+        Each worker's counters since it was started last, among them those of virtual time
+        (:class:`gatewise_sim.fleet.worker.WorkerCounts`), and its ``restarts``; empty of one that
+        died.
+    troubles : list of str
+        What went wrong and was not on the schedule.
+    lost : int
+        Instances without an answer.
+    seconds : float
+        When the last answer was given, since the first instance could come.
+    broker : str
+        ``"mosquitto"``, ``"embedded"``, or the URL that was given, without user and password.
+    processes : int
+        That the devices ran in.
+    faults : list of dict
+        ``what``, ``up``, ``at`` (s): outages as they really came.
+    behind_ms : dict of str to float
+        How late instances began, as this machine is no fleet: ``p50``, ``p99``, ``max`` (the
+        worst of the processes).
+    cpu_seconds : float
+        Of the device processes, while instances came.
+    peak_mb : float
+        Memory of the largest of them.
+    """
+
+    answers: Answers
+    joules: NDArray[np.float64]
+    devices: dict[str, int]
+    workers: list[dict[str, float]]
+    troubles: list[str]
+    lost: int
+    seconds: float
+    broker: str
+    processes: int
+    faults: list[dict[str, Any]]
+    behind_ms: dict[str, float]
+    cpu_seconds: float
+    peak_mb: float
+
+
+def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
+    """Find out what would not work before anything is started.
+
+    Parameters
+    ----------
+    settings : FleetSettings
+    broker : str, optional
+        As of :func:`run_live`.
+
+    Raises
+    ------
+    InputError
+        If the broker cannot do what the settings ask for, or there are too many devices.
+    LinkError
+        If a broker that was given, and has to serve several workers, cannot be reached.
+    """
+    if settings.devices > _MOST_NAMED:
+        raise InputError(f"devices is {settings.devices}; a live run has at most {_MOST_NAMED}")
+    what = {window.what for window in settings.outages.windows}
+    if broker is not None:
+        Endpoint(broker)
+        if settings.link.delays or "link" in what:
+            DelayProxy(broker, settings.link)
+        if "broker" in what:
+            raise InputError(
+                "outage of the broker: one that was given is not stopped; leave out its URL"
+            )
+        if settings.workers > 1 and shared_subscriptions_work(broker) is False:
+            raise InputError(
+                f"broker {Endpoint(broker).url} does not serve shared subscriptions: run one worker"
+            )
+    elif settings.workers > 1 and find_mosquitto() is None:
+        raise InputError(
+            "the embedded broker serves one worker only: install mosquitto, or run one worker"
+        )
+
+
+def run_live(
+    bundle_path: Path,
+    rows: NDArray[np.float32],
+    settings: FleetSettings,
+    *,
+    truth: NDArray[np.int64] | None = None,
+    broker: str | None = None,
+    processes: int | None = None,
+    watch: Watch | None = None,
+) -> LiveRun:
+    """Let a fleet of real processes answer its instances in real time.
+
+    Nothing is left running behind it, whether it returns, raises, or is ended by Ctrl-C, SIGTERM or
+    a closed terminal (the last two where nobody else handles them).
+
+    Parameters
+    ----------
+    bundle_path : Path
+    rows : ndarray of float32, shape (n, n_features)
+        What instances are.
+    settings : FleetSettings
+        The same seed gives the same instances as in virtual time.
+    truth : ndarray of int, shape (n,), optional
+        Class indices, for `watch`; negative where they are not known.
+    broker : str, optional
+        URL of one that runs already; by default mosquitto is started, or without it the embedded
+        one.
+    processes : int, optional
+        For the devices; more are taken where so many cannot hold them.
+    watch : Watch, optional
+        Its ``update`` and ``fault`` are called, some four times a second.
+
+    Raises
+    ------
+    InputError
+        If the settings do not fit the bundle, or cannot be run live.
+    RunError
+        If a worker or a device process does not get ready; the message is its own last line.
+    LinkError
+        As :func:`check_live`.
+    BrokerError
+        If a broker does not start.
+    """
+    check_live(settings, broker=broker)
+    manifest = Bundle.open(bundle_path).manifest
+    table = np.ascontiguousarray(rows, np.float32)
+    if table.ndim != 2 or not len(table) or table.shape[1] != len(manifest.features):
+        raise InputError(f"rows of shape {table.shape}; the bundle has {len(manifest.features)}")
+    made = Instances.of(settings, len(table))
+    names = _names(settings.devices)
+    count = max(processes or _USUAL_PROCESSES, -(-settings.devices // _MOST_DEVICES))
+    count = min(count, settings.devices)
+    _make_room(settings.devices)
+    watching = Watching(watch or Silent(), len(made.row), truth)
+    announce_faults(watching.watch, settings)
+    with unwound_when_terminated(), ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))
+        np.save(folder / "rows.npy", table)
+        has_cloud = manifest.cloud is not None and settings.policy != "edge-only"
+        site = Site(
+            stack,
+            bundle_path,
+            stack.enter_context(RunBroker(broker)),
+            names,
+            workers=settings.workers if has_cloud else 0,
+            options=_worker_options(settings),
+            link=settings.link,
+            seed=settings.seed,
+            outages=settings.outages,
+            on_fault=watching.watch.fault,
+        )
+        job = {
+            "bundle": str(bundle_path),
+            "rows": str(folder / "rows.npy"),
+            "broker": site.url,
+            "options": {
+                "deadline_ms": settings.deadline_ms,
+                "outstanding": settings.outstanding,
+                "breaker": settings.breaker,
+            },
+            "pace": settings.pace,
+        }
+        fleet = Fleet(stack, folder, job, [names[p::count] for p in range(count)])
+
+        def tick(at: float) -> float:
+            watching.update(at, site)
+            return min(site.tick(at), at + UPDATE_SECONDS)
+
+        passed = fleet.run_pass(
+            settings.policy,
+            [made.of_process(p, count, settings) for p in range(count)],
+            limit=made.longest(settings) + settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
+            hear=watching.hear,
+            go=lambda began: site.go(began, settings.seconds),
+            tick=tick,
+        )
+        watching.update(passed.seconds, site, last=True)
+        workers = site.stop()
+    answers = made.answers(passed)
+    figures = passed.figures
+    behind = np.array([figure["behind_ms"] for figure in figures]).reshape(-1, 3).max(0, initial=0)
+    return LiveRun(
+        answers=answers,
+        joules=_joules(answers, settings.link.radio),
+        devices=dict(passed.counters),
+        workers=[_worker_counts(counted) for counted in workers],
+        troubles=[*fleet.troubles, *site.troubles],
+        lost=len(made.row) - len(answers),
+        seconds=float((answers.time + answers.latency_ms / 1000.0).max(initial=0.0)),
+        broker=site.broker.kind,
+        processes=count,
+        faults=site.faults,
+        behind_ms=dict(zip(("p50", "p99", "max"), behind.tolist(), strict=True)),
+        cpu_seconds=sum(figure["cpu_s"] for figure in figures),
+        peak_mb=max((figure["peak_mb"] for figure in figures), default=0.0),
+    )
+
+
+def _worker_options(settings: FleetSettings) -> list[str]:
+    asked = {
+        "--queue": settings.queue,
+        "--max-batch": settings.max_batch,
+        "--wait-ms": settings.wait_ms,
+        "--parallel": settings.parallel,
+    }
+    return [word for option, value in asked.items() for word in (option, str(value))]
+
+
+def _worker_counts(counted: Mapping[str, Any]) -> dict[str, float]:
+    """What a worker counted, as numbers under the names that virtual time has for them."""
+    numbers = {
+        name: value
+        for name, value in counted.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    if not counted or "model_us" not in counted:
+        return numbers
+    return {
+        **numbers,
+        "busy": counted["errors"].get("busy", 0),
+        "busy_seconds": counted["model_us"] / 1e6,
+        "queued_seconds": counted["queue_us"] / 1e6,
+    }
+
+
+def _names(devices: int) -> list[str]:
+    """Ids of eight characters, as virtual time counts on; not those of another run."""
+    run = secrets.token_hex(2)
+    return [f"{run}{index:04x}" for index in range(devices)]
+
+
+def _make_room(devices: int) -> None:
+    """Let this process, and those it starts, open as many files as connections need."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows has no such limit
+        return
+    needed = _FILES[0] * devices + _FILES[1]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if resource.RLIM_INFINITY not in (soft, hard) and needed > hard:
+        raise InputError(
+            f"{devices} devices need {needed} open files and this machine allows {hard}: "
+            "raise the limit (ulimit -Hn), or run fewer devices"
+        )
+    if soft != resource.RLIM_INFINITY and needed > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def _joules(answers: Answers, radio: Radio) -> NDArray[np.float64]:
+    """As :func:`gatewise_sim.fleet.run.exchange_joules`, by the times that devices measured."""
+    asked = np.flatnonzero(answers.payload_up > 0)
+    begin = answers.time[asked] + answers.device_ms[asked] / 1000.0
+    order = np.lexsort((begin, answers.device[asked]))
+    asked, begin = asked[order], begin[order]
+    end = np.maximum(begin, answers.time[asked] + answers.latency_ms[asked] / 1000.0)
+    device, up, down = (
+        getattr(answers, name)[asked].astype(np.int64) for name in ("device", "up", "down")
+    )
+    joules = np.zeros(len(answers))
+    joules[asked] = radio_joules(radio, device, begin, end, up, down)[0]
+    return joules

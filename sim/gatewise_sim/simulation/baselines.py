@@ -1,0 +1,151 @@
+"""What the system is held against: other choices of the rows that are sent, on the same instances.
+
+All of them are of the same bundle: its stages decide nothing here but what the device itself
+would answer, and what that costs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_sim.fleet.routing import NO_LABEL, Routes
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.workload.kinds import Diurnal, Replay
+
+__all__ = ["NAMES", "Baseline", "baselines", "fill", "oracle", "row_weights"]
+
+NAMES: Final = {
+    "system": "Gatewise",
+    "edge_only": "All edge",
+    "cloud_only": "All cloud",
+    "confidence": "Confidence",
+    "random": "Random",
+    "oracle": "Oracle",
+}
+"""Keys of the legs and their names for people, in the order of a report."""
+
+_STEPS: Final = 1000  # in which a mix is averaged
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """One leg beside the system's."""
+
+    key: str
+    routes: Routes
+    settings: FleetSettings
+
+
+def baselines(
+    routes: Routes,
+    settings: FleetSettings,
+    *,
+    rate: float | None = None,
+    weights: NDArray[np.float64] | None = None,
+    judged: bool = True,
+) -> list[Baseline]:
+    """Make the baselines of a run.
+
+    Parameters
+    ----------
+    routes : Routes
+        Of the system.
+    settings : FleetSettings
+        The system's: the same seed, and so the same instances.
+    rate : float, optional
+        Share of the instances that the confidence threshold and the coin send; by default that
+        which the bundle's own gates send.
+    weights : ndarray of float64, shape (n,), optional
+        How often each row comes; all alike by default.
+    judged : bool, default True
+        Whether the truth is known, which the oracle needs.
+
+    Returns
+    -------
+    list of Baseline
+        In the order of :data:`NAMES`. Without a cloud model only ``edge_only``.
+    """
+    unpaced = replace(settings, pace=None)
+    found = [Baseline("edge_only", routes, replace(unpaced, policy="edge-only"))]
+    if not routes.plan.has_cloud:
+        return found
+    weight = np.ones(len(routes)) if weights is None else weights
+    if rate is None:
+        rate = float(weight[routes.offload].sum() / weight.sum())
+    found.append(Baseline("cloud_only", routes, replace(unpaced, policy="cloud-only")))
+    askable = routes.cloud_label != NO_LABEL
+    # Where the device has nothing to say, it is least sure.
+    sure = np.where(np.isnan(routes.confidence), -1.0, routes.confidence)
+    order = np.argsort(sure, kind="stable")
+    chosen = routes.choose(fill(order[askable[order]], weight, rate))
+    found.append(Baseline("confidence", chosen, unpaced))
+    # Drawn among instances: a lucky draw among rows would last for the whole run.
+    possible = float(weight[askable].sum() / weight.sum())
+    chance = min(1.0, rate / possible) if possible else 0.0
+    found.append(Baseline("random", routes.by_chance(chance), unpaced))
+    if judged:
+        found.append(Baseline("oracle", routes.choose(oracle(routes)), unpaced))
+    return found
+
+
+def fill(order: NDArray[np.intp], weight: NDArray[np.float64], rate: float) -> NDArray[np.bool_]:
+    """Take rows in the `order` given until their share of all is nearest to `rate`.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+        With equal weights, exactly ``round(rate * n)`` of them, or all of `order`.
+
+    Examples
+    --------
+    >>> fill(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
+    [True, False, True, False]
+    """
+    share = np.concatenate([[0.0], np.cumsum(weight[order])]) / weight.sum()
+    count = int(np.argmin(np.abs(share - rate)))
+    chosen = np.zeros(len(weight), np.bool_)
+    chosen[order[:count]] = True
+    return chosen
+
+
+def oracle(routes: Routes) -> NDArray[np.bool_]:
+    """Rows that the device gets wrong and the cloud right, shape (n,)."""
+    cloud = routes.cloud_label == routes.truth
+    device = routes.local_label == routes.truth
+    return np.asarray(cloud & ~device & (routes.cloud_label != NO_LABEL), np.bool_)
+
+
+def row_weights(
+    routes: Routes, settings: FleetSettings, *, whole: bool
+) -> NDArray[np.float64] | None:
+    """How often each row comes, shape (n,), up to a factor; None: all alike.
+
+    Parameters
+    ----------
+    routes : Routes
+    settings : FleetSettings
+    whole : bool
+        Whether the run is stepped whole: then the instances are counted, so that baselines meet
+        the system's rate on these very instances. Else it is what is expected: a trace may say
+        which rows come, a class mix how often each class does.
+    """
+    work, mix = settings.workload, settings.mix
+    if whole:
+        counts = np.zeros(len(routes), np.int64)
+        for _, _, rows in settings.chunks(len(routes)):
+            counts += np.bincount(rows, minlength=len(routes))
+        return counts.astype(np.float64) if counts.any() else None
+    if isinstance(work, Replay) and work.trace.rows is not None:
+        counts = np.bincount(np.concatenate(work.trace.rows), minlength=len(routes))
+        return counts[: len(routes)].astype(np.float64)
+    if mix is None:
+        return None
+    times = np.arange(0.5, _STEPS, dtype=np.float64) * (settings.seconds / _STEPS)
+    rate = work.rate_at(times) if isinstance(work, Diurnal) else np.ones(_STEPS)
+    shares = (rate[:, None] * mix.shares(times)).sum(axis=0)
+    counts = np.bincount(routes.truth, minlength=len(shares))
+    return np.asarray((shares / np.maximum(counts, 1))[routes.truth], np.float64)

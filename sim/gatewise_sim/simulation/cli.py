@@ -1,0 +1,198 @@
+"""``gatewise simulate``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from gatewise_sim.unwound import unwound_when_terminated
+from gatewise_training.errors import InputError
+
+__all__ = ["commands", "simulate"]
+
+_LIVE_SECONDS: Final = 60.0
+_OUT: Final = Path("sim-out")
+
+
+def simulate(
+    bundle: Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Rows that instances are: .csv, .parquet, .npz, or digits, wine, ...; "
+            "best such as training has not seen."
+        ),
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(help="Their label's column; target, label, class or y by itself."),
+    ] = None,
+    devices: Annotated[int, typer.Option(help="Devices.", min=1)] = 100,
+    workers: Annotated[int, typer.Option(help="Cloud workers.", min=1)] = 1,
+    time: Annotated[
+        str | None, typer.Option(help="How long: 10min, 1h, 1day. 1h by default; live 60s.")
+    ] = None,
+    workload: Annotated[
+        str,
+        typer.Option(
+            help="How instances come to a device: poisson:1/min, periodic:10s, "
+            "bursty:1/min, diurnal:1/min:peak=14:00, replay:trace.csv."
+        ),
+    ] = "poisson:1/min",
+    mix: Annotated[
+        str | None,
+        typer.Option(help="Shares of the classes over time: linear,0s=1/1,1h=9/1 or steps,..."),
+    ] = None,
+    day_start: Annotated[str, typer.Option(help="Time of day at the begin.")] = "00:00",
+    link: Annotated[
+        str,
+        typer.Option(
+            help="Of each device: wifi, 4g, 3g, edge, nb-iot, satellite, none; or a "
+            "file, link.toml."
+        ),
+    ] = "4g",
+    outage: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="What is down when: cloud:12:00-12:10, link:+30s-+35s, "
+            "workers:2:+1min-+2min, broker:...; may be repeated."
+        ),
+    ] = None,
+    deadline_ms: Annotated[float, typer.Option(help="For each answer, in ms.")] = 500.0,
+    budget: Annotated[float | None, typer.Option(help="Mean cost per instance at most.")] = None,
+    max_loss: Annotated[float | None, typer.Option(help="Accuracy to give up at most.")] = None,
+    offload_rate: Annotated[
+        float | None, typer.Option(help="Share of instances to offload at most.")
+    ] = None,
+    pace: Annotated[
+        str | None, typer.Option(help="Each device keeps a budget, as offload_rate=0.1.")
+    ] = None,
+    prices: Annotated[
+        Path | None, typer.Option(help="TOML: per_mb, per_worker_hour, per_kwh, ...: a bill.")
+    ] = None,
+    device_energy: Annotated[
+        Path | None, typer.Option(help="TOML: idle_w, battery_wh, stage_j, feature_j, ...")
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="virtual (a simulated clock) or live (real processes, real MQTT).")
+    ] = "virtual",
+    broker: Annotated[
+        str | None,
+        typer.Option(help="Live: URL of a broker that runs; mosquitto, or else the embedded one."),
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="Live: processes that hold the devices.", min=1)
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="First measure service times here (15 s).")
+    ] = False,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Service times measured before: calibration.json.")
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Try several: devices=10,100,1000 (outages, mix: joined by |); repeated: "
+            "every combination."
+        ),
+    ] = None,
+    no_baselines: Annotated[bool, typer.Option("--no-baselines", help="The system alone.")] = False,
+    no_breaker: Annotated[
+        bool, typer.Option("--no-breaker", help="Devices ask a silent cloud again and again.")
+    ] = False,
+    outstanding: Annotated[int, typer.Option(help="Requests out, per device.", min=1)] = 32,
+    queue: Annotated[int, typer.Option(help="Requests that a worker queues.", min=1)] = 1024,
+    max_batch: Annotated[int, typer.Option(help="Instances in a worker's run.", min=1)] = 16,
+    wait_ms: Annotated[float, typer.Option(help="A worker's wait for company.")] = 0.0,
+    parallel: Annotated[int, typer.Option(help="A worker's runs at a time.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Of all randomness.", min=0)] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(help="Processes to compute with; one a core.", min=1)
+    ] = None,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show it in a browser while it runs.")
+    ] = False,
+    port: Annotated[int, typer.Option(help="Of --serve; 0: a free one.", min=0, max=65535)] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = _OUT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Find out what a fleet would do and cost, before it is bought.
+
+    Lets devices with your bundle answer your rows, over links that delay and fail, and holds the
+    system against all-edge, all-cloud, a confidence threshold, chance and an oracle on the same
+    instances. Writes report.html, report.json and CSV files to --out.
+
+    The virtual engine steps the runtime's own logic on a simulated clock; the day of a million
+    devices is sampled, with confidence intervals. The same seed gives the same report.json. The
+    live engine runs real processes over real MQTT in real time.
+
+        gatewise simulate demo-out/bundle --data demo-out/instances.csv
+        gatewise simulate bundle --data rows.csv --devices 1000 --workers 4 --time 1day
+            --outage cloud:12:00-12:10 --prices prices.toml
+        gatewise simulate bundle --data rows.csv --sweep devices=10,100,1000 --sweep link=wifi,4g
+        gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
+        gatewise report sim-out/report.json other-out/report.json
+    """
+    from gatewise_sim.simulation.front import Front
+    from gatewise_sim.simulation.job import Job
+    from gatewise_sim.simulation.scenario import Scenario
+    from gatewise_sim.workload.spans import read_span
+
+    if calibrate and calibration is not None:
+        raise InputError("give --calibrate or --calibration, not both")
+    if time is None:
+        seconds = _LIVE_SECONDS if engine == "live" else 3600.0
+    else:
+        seconds = read_span(time, "--time")
+    scenario = Scenario(
+        devices=devices,
+        workers=workers,
+        seconds=seconds,
+        workload=workload,
+        mix=mix,
+        day_start=day_start,
+        link=link,
+        outages=",".join(outage or []),
+        deadline_ms=deadline_ms,
+        pace=pace,
+        breaker=not no_breaker,
+        outstanding=outstanding,
+        queue=queue,
+        max_batch=max_batch,
+        wait_ms=wait_ms,
+        parallel=parallel,
+        budget=budget,
+        max_loss=max_loss,
+        offload_rate=offload_rate,
+        engine=engine,  # type: ignore[arg-type]  # it is checked there
+        broker=broker,
+        processes=processes,
+        calibration=_text(calibration),
+        prices=_text(prices),
+        device_energy=_text(device_energy),
+        baselines=not no_baselines,
+        seed=seed,
+    )
+    front = Front(
+        out=out,
+        sweeps=tuple(sweep or ()),
+        calibrate=calibrate,
+        serve=serve,
+        port=port,
+        jobs=jobs,
+        as_json=as_json,
+    )
+    with unwound_when_terminated():
+        status = front.run(Job(str(bundle), data, target, scenario))
+    if status:
+        raise typer.Exit(status)
+
+
+commands: dict[str, Callable[..., None]] = {"simulate": simulate}
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

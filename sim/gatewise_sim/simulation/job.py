@@ -1,0 +1,193 @@
+"""A simulation as one call, and as a job that another process can run."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import ArrayLike
+
+from gatewise_export.bundle import Bundle
+from gatewise_sim.report.legs import to_json
+from gatewise_sim.report.output import SIMULATION
+from gatewise_sim.simulation.point import at_goal, open_whole
+from gatewise_sim.simulation.rows import Rows
+from gatewise_sim.simulation.run import Prepared, prepare, run
+from gatewise_sim.simulation.scenario import Scenario
+from gatewise_sim.simulation.words import summary
+
+if TYPE_CHECKING:
+    from gatewise_sim.calibration import Calibration
+    from gatewise_sim.view.watch import Watch
+
+__all__ = ["Job", "Simulation", "simulate"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is simulated, by names alone: a process that gets it can run it.
+
+    Attributes
+    ----------
+    bundle : str
+        Path of a bundle.
+    data : str
+        File of the rows, see :func:`gatewise_sim.simulation.rows.load`.
+    target : str or None
+        Their label's column.
+    scenario : Scenario
+    calibration : Calibration or None
+        That was just measured, in place of the scenario's.
+    """
+
+    bundle: str
+    data: str
+    target: str | None = None
+    scenario: Scenario = field(default_factory=Scenario)
+    calibration: Calibration | None = None
+
+    def open(self) -> tuple[Bundle, Rows]:
+        """Read the bundle, at the operating point asked for, and the rows.
+
+        Raises
+        ------
+        InputError, BundleError
+            If something is not there, or does not fit.
+        """
+        bundle = at_goal(open_whole(self.bundle), self.scenario.goal)
+        return bundle, Rows.load(self.data, bundle.manifest, target=self.target)
+
+    def prepare(self) -> Prepared:
+        """Read and check all that it names.
+
+        Raises
+        ------
+        InputError, BundleError
+            If something is not there, or does not fit.
+        """
+        bundle, rows = self.open()
+        return prepare(bundle, rows, self.scenario, calibration=self.calibration)
+
+    def command(self, calibration: str | Path | None = None) -> str:
+        """Write the command line that repeats it.
+
+        Parameters
+        ----------
+        calibration : str or Path, optional
+            Where the one that was measured is kept.
+        """
+        words = ["gatewise simulate", shlex.quote(self.bundle), "--data", shlex.quote(self.data)]
+        if self.target is not None:
+            words += ["--target", shlex.quote(self.target)]
+        words += self.scenario.words()
+        if self.calibration is not None and calibration is not None:
+            words += ["--calibration", shlex.quote(str(calibration))]
+        return " ".join(words)
+
+    def run(self, watch: Watch | None = None, jobs: int = 1) -> dict[str, Any]:
+        """Run it and give the report.
+
+        Parameters
+        ----------
+        watch : Watch, optional
+        jobs : int, default 1
+            Processes; the figures do not depend on it.
+
+        Raises
+        ------
+        GatewiseError
+            For bad input, or a part of a live run that does not start.
+        """
+        return run(self.prepare(), self.command(), watch=watch, jobs=jobs)
+
+
+@dataclass(frozen=True, eq=False)
+class Simulation:
+    """What a simulation brought.
+
+    Attributes
+    ----------
+    report : dict
+        As ``report.json``.
+    calibration : Calibration
+        The service times that it used.
+    """
+
+    report: dict[str, Any]
+    calibration: Calibration
+
+    @property
+    def summary(self) -> str:
+        """What came of it, in one sentence."""
+        return summary(self.report)
+
+    def write(self, folder: str | Path) -> None:
+        """Write page, report, tables and service times into a folder, all or nothing.
+
+        Raises
+        ------
+        InputError
+            If the folder holds somebody else's files, or cannot be written to.
+        """
+        from gatewise_sim.report.simulation_page import render
+        from gatewise_sim.report.tables import csv_files
+
+        folder = Path(folder)
+        SIMULATION.check(folder)
+        SIMULATION.write(
+            folder,
+            {
+                **csv_files(self.report),
+                "calibration.json": self.calibration.to_json(),
+                "report.html": render(self.report),
+                "report.json": to_json(self.report),
+            },
+        )
+
+
+def simulate(
+    bundle: Bundle | str | Path,
+    X: ArrayLike,
+    y: ArrayLike | None = None,
+    *,
+    scenario: Scenario | None = None,
+    watch: Watch | None = None,
+    jobs: int = 2,
+    **changes: Any,
+) -> Simulation:
+    """Simulate a fleet that answers the rows of a table with a bundle.
+
+    Parameters
+    ----------
+    bundle : Bundle or path
+    X : array-like of shape (n, n_features)
+        Columns in the manifest's order.
+    y : array-like of shape (n,), optional
+        Labels as the user writes them.
+    scenario : Scenario, optional
+    watch : Watch, optional
+    jobs : int, default 2
+        Processes; the figures do not depend on it.
+    **changes
+        Fields of :class:`Scenario`, in place of the scenario's.
+
+    Raises
+    ------
+    GatewiseError
+        For bad input, or a part of a live run that does not start.
+    """
+    opened = bundle if isinstance(bundle, Bundle) else open_whole(bundle)
+    asked = (Scenario() if scenario is None else scenario).changed(**changes)
+    rows = Rows.of(opened.manifest.name, X, y, opened.manifest)
+    prepared = prepare(opened, rows, asked)
+    report = run(prepared, _call(asked), watch=watch, jobs=jobs)
+    return Simulation(report, prepared.calibration)
+
+
+def _call(scenario: Scenario) -> str:
+    default = Scenario()
+    given = {k: v for k, v in vars(scenario).items() if v != getattr(default, k)}
+    words = [f"{name}={value!r}" for name, value in given.items()]
+    return f"simulate({', '.join(['bundle', 'X', 'y', *words])})"

@@ -1,0 +1,104 @@
+"""Which of a bundle's operating points is simulated."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gatewise_export.bundle import Bundle, set_operating_point
+from gatewise_export.tables import frontier_of
+from gatewise_training.budgeted import SLACK
+from gatewise_training.errors import InputError
+
+__all__ = ["at_goal", "frontier", "on_disk", "open_whole"]
+
+
+def open_whole(path: str | Path) -> Bundle:
+    """Open a bundle that has its cloud model, too.
+
+    Raises
+    ------
+    InputError
+        If it is one for devices.
+    BundleError
+        As :meth:`gatewise_export.bundle.Bundle.open`.
+    """
+    bundle = Bundle.open(path, for_device=True)
+    if bundle.absent():
+        raise InputError(
+            f"{path} is for devices, without {bundle.absent()[0]}: simulate the bundle that it "
+            "was made of"
+        )
+    return bundle
+
+
+def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
+    """Put a bundle at the operating point that `gatewise frontier` would choose, in memory.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    goal : mapping
+        One of ``budget``, ``max_loss`` and ``offload_rate``; or empty: the point in force.
+
+    Raises
+    ------
+    InputError
+        If no point is within the budget or the rate, or the loss cannot be told.
+    """
+    if not goal:
+        return bundle
+    if "max_loss" in goal and bundle.manifest.reference_accuracy is None:
+        raise InputError(f"{bundle.path} does not say its high-cost model's accuracy; use --budget")
+    curve = frontier_of(bundle.manifest)
+    point = curve.points.index(curve.at(**goal, slack=SLACK))
+    return bundle if point == bundle.manifest.active else bundle.with_active(point)
+
+
+@contextmanager
+def on_disk(bundle: Bundle) -> Iterator[Path]:
+    """Give a path at which processes find the bundle at its operating point.
+
+    That is its own path if this point is in force there, else that of a copy, which is deleted
+    at the end.
+
+    Raises
+    ------
+    InputError
+        If the bundle is signed, and would have to be signed anew.
+    """
+    if Bundle.open(bundle.path, for_device=True).manifest.active == bundle.manifest.active:
+        yield bundle.path
+        return
+    if bundle.claimed_keys():
+        raise InputError(
+            f"bundle {bundle.path} is signed for another operating point: for a live run put it "
+            "there with gatewise frontier --sign, or use --engine virtual"
+        )
+    with TemporaryDirectory(prefix="gatewise-simulate-") as folder:
+        copy = Path(folder, bundle.path.name or "bundle")
+        if bundle.path.is_dir():
+            shutil.copytree(bundle.path, copy)
+        else:
+            shutil.copyfile(bundle.path, copy)
+        set_operating_point(copy, bundle.manifest.active)
+        yield copy
+
+
+def frontier(bundle: Bundle) -> dict[str, Any]:
+    """Lay out the operating points for a report, as the demo's does."""
+    curve = frontier_of(bundle.manifest)
+
+    def point(p: Any) -> dict[str, float]:
+        return {"cost": p.cost, "accuracy": p.accuracy, "offload_rate": p.offload_rate}
+
+    return {
+        "points": [point(p) for p in curve.points],
+        "hull": [point(p) for p in curve.hull().points],
+        "active": point(curve.points[bundle.manifest.active]),
+        "reference_accuracy": curve.reference_accuracy,
+    }

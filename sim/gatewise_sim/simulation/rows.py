@@ -1,0 +1,248 @@
+"""The rows that instances are: a table's columns by the bundle's names, and its labels, if any."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise_edge.table import read_csv
+from gatewise_export.manifest import Manifest
+from gatewise_training import datasets
+from gatewise_training.errors import InputError
+
+__all__ = ["UNKNOWN_CLASS", "Rows", "class_indices"]
+
+UNKNOWN_CLASS: Final = -2
+"""A label that the bundle has no class for: no answer to it is ever right."""
+_USUAL_TARGETS: Final = ("target", "label", "class", "y")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A table that fits a bundle.
+
+    Attributes
+    ----------
+    name : str
+    X : ndarray of float32, shape (n, n_features)
+        In the manifest's order.
+    truth : ndarray of int64, shape (n,), or None
+        Class indices, or :data:`UNKNOWN_CLASS`; None if the labels are not known.
+    notes : tuple of str
+        What a reader of the figures must know about them.
+    """
+
+    name: str
+    X: NDArray[np.float32]
+    truth: NDArray[np.int64] | None
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
+        """Take arrays: `X` of shape (n, n_features), labels `y` of shape (n,) as users write them.
+
+        Raises
+        ------
+        InputError
+            If the shapes do not fit the bundle or each other.
+        """
+        values = np.asarray(X)
+        n_features = len(manifest.features)
+        if values.ndim != 2 or not len(values) or values.shape[1] != n_features:
+            raise InputError(
+                f"rows of shape {values.shape}; the bundle has {n_features} columns, and at least "
+                "one row is needed"
+            )
+        if values.dtype.kind not in "biuf":
+            raise InputError(f"rows of type {values.dtype}, not numbers")
+        with np.errstate(over="ignore"):
+            small = np.ascontiguousarray(values, np.float32)
+        if y is None:
+            return cls(name, small, None)
+        labels = np.asarray(y)
+        if labels.shape != (len(values),):
+            raise InputError(f"{len(values)} rows and labels of shape {labels.shape}")
+        truth = class_indices(labels.tolist(), manifest.classes)
+        unknown = np.flatnonzero(truth == UNKNOWN_CLASS)
+        notes: tuple[str, ...] = ()
+        if len(unknown):
+            first = labels[unknown[0]]
+            if len(unknown) == len(truth):
+                raise InputError(
+                    f"no label of {name} is a class of the bundle: {first!s} is none of "
+                    f"{', '.join(map(str, manifest.classes[:8]))}"
+                )
+            notes = (
+                f"{len(unknown):,} of {len(truth):,} rows have a label that the bundle does not "
+                f"know, as {first!s}: no answer to them is right.",
+            )
+        return cls(name, small, truth, notes)
+
+    @classmethod
+    def load(cls, source: str, manifest: Manifest, *, target: str | None = None) -> Rows:
+        """Read a table.
+
+        Parameters
+        ----------
+        source : str
+            A CSV, parquet or npz file, or the name of a set that scikit-learn carries. Of an npz
+            file with parts, the test part is taken.
+        manifest : Manifest
+            Its feature names say which columns, and in which order.
+        target : str, optional
+            The label's column; one named target, label, class or y is found by itself. Without one
+            there are no labels.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, lacks a column, or a cell is no number; the message says
+            where.
+        """
+        if source in datasets.names():
+            data = datasets.load(source)
+            return cls.of(
+                source, _columns(source, data.X, data.feature_names, manifest), data.y, manifest
+            )
+        path = Path(source)
+        kind = path.suffix.lower()
+        if kind == ".npz":
+            return _npz(path, manifest)
+        if kind == ".parquet":
+            return _parquet(path, manifest, target)
+        if kind == ".csv":
+            values, others = read_csv(path, manifest.feature_names)
+            column = _target(path, others, target)
+            labels = None if column is None else _column(path, column)
+            return cls.of(path.stem, values, labels, manifest)
+        raise InputError(
+            f"{source}: give a .csv, .parquet or .npz file, or one of {', '.join(datasets.names())}"
+        )
+
+
+def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.int64]:
+    """Find each label among the bundle's classes; :data:`UNKNOWN_CLASS` where it is none.
+
+    A label is a class if it is equal to it, reads the same, or is the same number.
+
+    Examples
+    --------
+    >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
+    [1, 0, -2, 0]
+    """
+    by_text = {text: i for i, c in enumerate(classes) for text in _texts(c)}
+    by_number = {
+        n: i
+        for i, c in enumerate(classes)
+        if not isinstance(c, str) and (n := _number(c)) is not None
+    }
+
+    def find(label: Any) -> int:
+        place = by_text.get(str(label).strip())
+        if place is None:
+            number = _number(label)
+            place = None if number is None else by_number.get(number)
+        return UNKNOWN_CLASS if place is None else place
+
+    return np.array([find(label) for label in labels], np.int64)
+
+
+def _texts(label: Any) -> set[str]:
+    """How a class may be written."""
+    text = str(label).strip()
+    return {text, text.lower()} if isinstance(label, bool) else {text}
+
+
+def _number(label: Any) -> float | None:
+    try:
+        return float(label)
+    except (TypeError, ValueError):
+        return None
+
+
+def _columns(
+    source: object, X: NDArray[Any], names: Sequence[str], manifest: Manifest
+) -> NDArray[Any]:
+    place = {name: k for k, name in enumerate(names)}
+    for name in manifest.feature_names:
+        if name not in place:
+            raise InputError(f"{source} has no column {name!r}, which the bundle needs")
+    return X[:, [place[name] for name in manifest.feature_names]]
+
+
+def _target(path: Path, others: Sequence[str], target: str | None) -> str | None:
+    if target is not None:
+        if target not in others:
+            has = ", ".join(others) or "none"
+            raise InputError(
+                f"{path} has no column {target!r} beside the bundle's features; it has {has}"
+            )
+        return target
+    found = [name for name in others if name.lower() in _USUAL_TARGETS]
+    return found[0] if len(found) == 1 else None
+
+
+def _column(path: Path, name: str) -> NDArray[Any]:
+    # The same reading as of the features, so that lines correspond.
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file, skipinitialspace=True, strict=True)
+        header = [cell.strip() for cell in next(reader)]
+        if header.count(name) > 1:
+            raise InputError(f"{path} has the column {name!r} twice")
+        at = header.index(name)
+        cells = []
+        for row in reader:
+            if row:
+                cells.append(row[at].strip())
+                if not cells[-1]:
+                    raise InputError(
+                        f"{path}, line {reader.line_num}: the label {name!r} is missing; fill it, "
+                        "or leave the whole column out"
+                    )
+    return np.array(cells)
+
+
+def _parquet(path: Path, manifest: Manifest, target: str | None) -> Rows:
+    import pandas as pd
+
+    try:
+        frame = pd.read_parquet(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    frame.columns = [str(name).strip() for name in frame.columns]
+    others = [name for name in frame.columns if name not in manifest.feature_names]
+    column = _target(path, others, target)
+    labels = None
+    if column is not None:
+        if frame[column].isna().any():
+            raise InputError(f"{path}: the label {column!r} is missing in some rows; fill it")
+        labels = frame[column].to_numpy()
+    for name in manifest.feature_names:
+        if name in frame.columns and frame[name].dtype.kind not in "biuf":
+            raise InputError(f"{path}: column {name!r} is not numbers")
+    kept = [name for name in manifest.feature_names if name in frame.columns]
+    X = _columns(path, frame[kept].to_numpy(np.float64), kept, manifest)
+    return Rows.of(path.stem, X, labels, manifest)
+
+
+def _npz(path: Path, manifest: Manifest) -> Rows:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist")
+    data = datasets.load(path)
+    X, y = _columns(path, data.X, data.feature_names, manifest), data.y
+    test = data.parts.get("test")
+    if test is not None:
+        X, y = X[test], y[test]
+    rows = Rows.of(path.stem, X, y, manifest)
+    if test is None:
+        return rows
+    note = f"The rows are {path.stem}'s own test part."
+    return Rows(rows.name, rows.X, rows.truth, (note, *rows.notes))

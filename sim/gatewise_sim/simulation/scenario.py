@@ -1,0 +1,232 @@
+"""What is asked: so many devices, this link, that workload, and what fails when. Plain values."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_edge.mqtt import Endpoint
+from gatewise_edge.pacer import Pacer
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import profile
+from gatewise_sim.workload.draw import parse
+from gatewise_sim.workload.row_mix import RowMix
+from gatewise_sim.workload.spans import DAY, read_clock
+from gatewise_training.errors import InputError
+
+__all__ = ["GOALS", "Engine", "Scenario"]
+
+Engine = Literal["virtual", "live"]
+GOALS: Final = ("budget", "max_loss", "offload_rate")
+"""How an operating point may be asked for."""
+
+_WHOLE: Final = (
+    "devices",
+    "workers",
+    "outstanding",
+    "queue",
+    "max_batch",
+    "parallel",
+    "seed",
+    "processes",
+)
+_FLAGS: Final = ("breaker", "baselines")
+_UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
+#: Options of the command line that have another name than their field.
+_OPTIONS: Final = {"seconds": "time", "outages": "outage"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A deployment, its use, and how it is simulated.
+
+    Attributes
+    ----------
+    devices, workers : int
+    seconds : float
+        How long instances come.
+    workload : str
+        How they come to each device, see :func:`gatewise_sim.workload.draw.parse`.
+    mix : str or None
+        Shares of the classes over time, see :meth:`gatewise_sim.workload.row_mix.RowMix.parse`;
+        None: every row is equally likely.
+    day_start : str
+        Time of day at which the run begins, ``HH:MM``.
+    link : str
+        A profile of :data:`gatewise_sim.network.profiles.PROFILES`, or a TOML file.
+    outages : str
+        See :meth:`gatewise_sim.network.outages.Outages.parse`.
+    deadline_ms : float
+    pace : str or None
+        Budget of every device's pacer, as ``offload_rate=0.1``.
+    breaker : bool
+    outstanding : int
+        Requests that a device has out at most.
+    queue, max_batch, parallel : int
+    wait_ms : float
+        As of :class:`gatewise_cloud.worker.Worker`.
+    budget, max_loss, offload_rate : float or None
+        At most one: which of the bundle's operating points; the one in force by default.
+    engine : {"virtual", "live"}
+    broker : str or None
+        URL of a running broker, for the live engine.
+    processes : int or None
+        That hold the devices, for the live engine.
+    calibration : str or None
+        File of service times; documented assumptions by default.
+    prices, device_energy : str or None
+        TOML files, see :mod:`gatewise_sim.money` and :mod:`gatewise_sim.energy.device`.
+    baselines : bool
+        Whether to run the baselines, too.
+    seed : int
+
+    Raises
+    ------
+    InputError
+        If a value cannot be; the message names it.
+    """
+
+    devices: int = 100
+    workers: int = 1
+    seconds: float = 3600.0
+    workload: str = "poisson:1/min"
+    mix: str | None = None
+    day_start: str = "00:00"
+    link: str = "4g"
+    outages: str = ""
+    deadline_ms: float = 500.0
+    pace: str | None = None
+    breaker: bool = True
+    outstanding: int = 32
+    queue: int = 1024
+    max_batch: int = 16
+    wait_ms: float = 0.0
+    parallel: int = 1
+    budget: float | None = None
+    max_loss: float | None = None
+    offload_rate: float | None = None
+    engine: Engine = "virtual"
+    broker: str | None = None
+    processes: int | None = None
+    calibration: str | None = None
+    prices: str | None = None
+    device_energy: str | None = None
+    baselines: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _WHOLE:
+            value = getattr(self, name)
+            if name == "processes" and value is None:
+                continue
+            least = 0 if name == "seed" else 1
+            if isinstance(value, bool) or not isinstance(value, int) or value < least:
+                raise InputError(f"{name} is {value!r}; give a whole number, at least {least}")
+        for name in ("seconds", "deadline_ms", "wait_ms", *GOALS):
+            value = getattr(self, name)
+            if name in GOALS and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise InputError(f"{name} is {value!r}, not a number")
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"{name} is {value}; it must be at least 0")
+        if self.engine not in get_args(Engine):
+            raise InputError(f"engine {self.engine!r}; choose one of {', '.join(get_args(Engine))}")
+        if sum(getattr(self, name) is not None for name in GOALS) > 1:
+            raise InputError("give one of budget, max_loss and offload_rate, not several")
+        if self.engine != "live":
+            for name in ("broker", "processes"):
+                if getattr(self, name) is not None:
+                    raise InputError(f"{name} goes with the live engine (--engine live)")
+        if self.pace is not None:
+            Pacer.parse(self.pace)
+        # Whatever else a text may hold is found out here, not after the first leg.
+        self.settings()
+
+    def settings(self, labels: Sequence[int] | NDArray[np.int64] | None = None) -> FleetSettings:
+        """Describe the deployment as both engines take it; service times are yet to be applied.
+
+        Parameters
+        ----------
+        labels : array-like of int, shape (n,), optional
+            Class of each row, which a class mix needs; without it the mix is left out.
+        """
+        day_begins = read_clock(self.day_start, "day_start") % DAY
+        mix = None
+        if self.mix is not None and labels is not None:
+            mix = RowMix.parse(self.mix, labels)
+        return FleetSettings(
+            devices=self.devices,
+            seconds=float(self.seconds),
+            workload=parse(self.workload, day_begins=day_begins),
+            mix=mix,
+            link=profile(self.link),
+            workers=self.workers,
+            service=_UNTIL_KNOWN,
+            deadline_ms=float(self.deadline_ms),
+            outstanding=self.outstanding,
+            breaker=self.breaker,
+            pace=self.pace,
+            queue=self.queue,
+            max_batch=self.max_batch,
+            wait_ms=float(self.wait_ms),
+            parallel=self.parallel,
+            outages=Outages.parse(self.outages, day_begins=day_begins),
+            seed=self.seed,
+        )
+
+    @property
+    def goal(self) -> dict[str, float]:
+        """What the operating point is chosen by; empty: the one in force."""
+        return {g: getattr(self, g) for g in GOALS if getattr(self, g) is not None}
+
+    def changed(self, **changes: Any) -> Self:
+        """Give the same scenario with other values.
+
+        Raises
+        ------
+        InputError
+            If a name or a value is not known.
+        """
+        known = {field.name for field in fields(self)}
+        for name in changes:
+            if name not in known:
+                raise InputError(f"no setting {name!r}; there are {', '.join(sorted(known))}")
+        if any(changes.get(name) is not None for name in GOALS):
+            changes = dict.fromkeys(GOALS) | changes  # the new one takes the old one's place
+        return replace(self, **changes)
+
+    def words(self) -> list[str]:
+        """Options of the command line that ask for this scenario, beyond the defaults."""
+        found = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value == field.default and field.name != "seed":
+                continue
+            option = "--" + _OPTIONS.get(field.name, field.name).replace("_", "-")
+            if field.name in _FLAGS:
+                found.append(f"--no-{option[2:]}")
+                continue
+            if field.name == "seconds":
+                text = f"{value:.12g}s"
+            elif field.name == "broker":
+                text = Endpoint(value).url  # without user and password
+            else:
+                text = f"{value:.12g}" if isinstance(value, float) else str(value)
+            found += [option, shlex.quote(text)]
+        return found
+
+    def as_dict(self) -> dict[str, Any]:
+        """What was asked, for a report: no password, and nothing that was left alone as None."""
+        given = {k: v for k, v in asdict(self).items() if v is not None and v != ""}
+        if self.broker is not None:
+            given["broker"] = Endpoint(self.broker).url
+        return given

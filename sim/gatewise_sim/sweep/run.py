@@ -1,0 +1,210 @@
+"""Run a sweep: every point once, several at a time, each kept as soon as it is finished."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gatewise_sim.sweep.settings import Sweep, Value, combinations, merged, setting
+from gatewise_sim.sweep.store import Fingerprints, Store
+from gatewise_sim.sweep.workers import Outcome, run_jobs
+from gatewise_training.console import Progress, note
+from gatewise_training.errors import InputError
+
+if TYPE_CHECKING:
+    from gatewise_sim.simulation import Job
+
+__all__ = ["PointResult", "SweepResult", "run_sweep"]
+
+
+@dataclass(frozen=True, eq=False)
+class PointResult:
+    """One combination of the settings, and what came of it.
+
+    Attributes
+    ----------
+    settings : dict
+        Those that are swept, to their values.
+    digest : str
+        Of all that was simulated: the name of the point's file.
+    report : dict or None
+        As the point alone would give; None if it failed.
+    error : str
+        Why it failed; empty if it did not.
+    kept : bool
+        Whether an earlier run had finished it.
+    """
+
+    settings: dict[str, Value]
+    digest: str
+    report: dict[str, Any] | None
+    error: str = ""
+    kept: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """A sweep that has been run.
+
+    Attributes
+    ----------
+    folder : Path
+    sweeps : tuple of Sweep
+    points : tuple of PointResult
+        In the order of :func:`gatewise_sim.sweep.settings.combinations`.
+    document : dict
+        As written to ``sweep.json``.
+    """
+
+    folder: Path
+    sweeps: tuple[Sweep, ...]
+    points: tuple[PointResult, ...]
+    document: dict[str, Any]
+
+    @property
+    def failed(self) -> int:
+        """How many points failed."""
+        return sum(point.report is None for point in self.points)
+
+    @property
+    def status(self) -> int:
+        """The command's exit status: 1 if a point failed."""
+        return 1 if self.failed else 0
+
+    def show(self) -> None:
+        """Print the points as a table, and what follows from them."""
+        from gatewise_sim.sweep.show import show
+
+        show(self.document, self.folder)
+
+
+def run_sweep(
+    job: Job,
+    sweeps: Iterable[Sweep | str],
+    *,
+    folder: str | Path,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+) -> SweepResult:
+    """Simulate every combination of some settings, and compare what comes of them.
+
+    Writes ``points/<digest>.json`` for each point as soon as it is finished, and at the end
+    ``sweep.json``, ``sweep.csv`` and ``sweep.html``. Points that are there already are not run
+    again, so a sweep that was broken off goes on where it stopped. The files are the same, byte
+    for byte, however many processes there were and however often it was broken off.
+
+    Parameters
+    ----------
+    job : gatewise_sim.simulation.Job
+        What is simulated where no sweep says otherwise.
+    sweeps : iterable of Sweep or str
+        As ``devices=10,100,1000``; see :meth:`Sweep.parse`.
+    folder : str or Path
+    jobs : int, optional
+        Processes at most; one a core by default. Points of the live engine run one by one.
+    progress : callable, optional
+        Called as ``progress(done, total, what)``.
+    command : str
+        The command that repeats it, for the report.
+
+    Returns
+    -------
+    SweepResult
+        Points that failed have an error; the others went on.
+
+    Raises
+    ------
+    InputError
+        If a sweep or a combination cannot be, or the folder is somebody else's.
+    KeyboardInterrupt
+        On Ctrl-C, after every process has ended; what is finished is kept.
+
+    Notes
+    -----
+    Processes are started afresh (spawned): a script that calls this needs the usual
+    ``if __name__ == "__main__":`` around it.
+
+    Examples
+    --------
+    ::
+
+        run_sweep(job, ["devices=10,100,1000", "link=wifi,4g"], folder="sweep-out")
+    """
+    from gatewise_sim.report.legs import to_json
+    from gatewise_sim.sweep.page import render
+    from gatewise_sim.sweep.summary import csv_text, summarise
+
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs is {jobs}; it must be at least 1")
+    chosen = merged(sweeps)
+    settings = combinations(chosen)
+    tasks = [_at(job, values) for values in settings]
+    store = Store(Path(folder))
+    prints = Fingerprints()
+    points = [
+        PointResult(values, digest, found, kept=found is not None)
+        for values, task in zip(settings, tasks, strict=True)
+        for digest in [prints.digest(task)]
+        for found in [store.find(digest)]
+    ]
+    todo = _first_of_each(points)
+    finished = len(points) - len(todo)
+    if progress is not None and finished:
+        progress(finished, len(points), f"{finished} points were finished before")
+
+    def done(number: int, outcome: Outcome) -> None:
+        nonlocal finished
+        at = todo[number]
+        if outcome.report is not None:
+            store.keep(points[at].digest, prints.of(tasks[at]), outcome.report)
+        else:
+            note(f"{setting(settings[at])}: {outcome.error}")
+        points[at] = replace(points[at], report=outcome.report, error=outcome.error)
+        finished += 1
+        if progress is not None:
+            progress(finished, len(points), setting(settings[at]))
+
+    try:
+        run_jobs([tasks[at] for at in todo], _processes(job, jobs), done)
+    except BaseException:
+        note(
+            f"stopped: {finished} of {len(points)} points are kept in {store.points}; "
+            "the same command goes on from there"
+        )
+        raise
+    same = {point.digest: point for point in points if point.report or point.error}
+    points = [replace(p, report=same[p.digest].report, error=same[p.digest].error) for p in points]
+    document = summarise(chosen, points, prints.of(job), command)
+    store.write("sweep.csv", csv_text(document))
+    store.write("sweep.html", render(document))
+    store.write("sweep.json", to_json(document))
+    return SweepResult(store.folder, chosen, tuple(points), document)
+
+
+def _at(job: Job, values: dict[str, Value]) -> Job:
+    """Give the job of one point; the whole scenario is checked."""
+    try:
+        return replace(job, scenario=job.scenario.changed(**values))
+    except InputError as error:
+        raise InputError(f"sweep at {setting(values)}: {error}") from None
+
+
+def _first_of_each(points: list[PointResult]) -> list[int]:
+    """Places of the points to run: none twice."""
+    seen: set[str] = set()
+    todo = []
+    for at, point in enumerate(points):
+        if point.report is None and point.digest not in seen:
+            seen.add(point.digest)
+            todo.append(at)
+    return todo
+
+
+def _processes(job: Job, jobs: int | None) -> int:
+    if job.scenario.engine == "live":  # whoever measures time wants the machine alone
+        return 1
+    return jobs or len(os.sched_getaffinity(0))

@@ -1,0 +1,200 @@
+"""Which settings a sweep tries: ``devices=10,100,1000``, ``link=wifi|4g``.
+
+Values are joined by commas, or by ``|`` where there is one. An outage or a class mix may hold
+commas itself, so theirs are joined by ``|`` only:
+``outages=none|cloud:12:00-12:10,link:+30s-+35s``. A name that is given again gets more values.
+``none`` stands for what can be left out.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Final, Self
+
+from gatewise_sim.simulation.scenario import GOALS, Scenario
+from gatewise_sim.workload.spans import read_number, read_span
+from gatewise_training.errors import InputError
+
+__all__ = ["NAMES", "POINTS", "Sweep", "Value", "combinations", "merged", "setting"]
+
+Value = bool | int | float | str | None
+"""Of a setting, as a :class:`gatewise_sim.simulation.scenario.Scenario` holds it."""
+
+POINTS: Final = 1000
+"""How many combinations a sweep may have at most."""
+
+_DEFAULT: Final = Scenario()
+#: A live run of its own is what each of these is about: points side by side would disturb it.
+_LEFT_OUT: Final = ("engine", "broker", "processes")
+NAMES: Final = tuple(f.name for f in fields(Scenario) if f.name not in _LEFT_OUT)
+"""The settings that can be swept: fields of a scenario."""
+
+#: As the command line's options call them.
+_ALSO: Final = {"time": "seconds", "outage": "outages"}
+_WITH_COMMAS: Final = ("outages", "mix")
+_NONE: Final = "none"
+_DIGITS: Final = 16
+#: What ``none`` stands for; a link's profile has that name.
+_LEAVE_OUT: Final[dict[str, Value]] = {
+    "outages": "",
+    **{f.name: None for f in fields(Scenario) if f.default is None},
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The values that one setting takes in turn.
+
+    Attributes
+    ----------
+    name : str
+        One of :data:`NAMES`.
+    values : tuple
+        At least one, none of them twice.
+
+    Raises
+    ------
+    InputError
+        If the name is not known, there are no values, or one of them comes twice.
+
+    Examples
+    --------
+    >>> Sweep.parse("devices=10,100,1000")
+    Sweep(name='devices', values=(10, 100, 1000))
+    >>> Sweep.parse("outages=none|cloud:12:00-12:10,link:+30s-+35s").values
+    ('', 'cloud:12:00-12:10,link:+30s-+35s')
+    """
+
+    name: str
+    values: tuple[Value, ...]
+
+    def __post_init__(self) -> None:
+        if self.name not in NAMES:
+            close = get_close_matches(self.name, NAMES, n=1)
+            hint = f", did you mean {close[0]!r}?" if close else f"; there are {', '.join(NAMES)}"
+            raise InputError(f"sweep: no setting {self.name!r}{hint}")
+        if not self.values:
+            raise InputError(f"sweep {self.name}: give at least one value")
+        for i, value in enumerate(self.values):
+            if value in self.values[:i]:
+                raise InputError(f"sweep {self.name}: {_text(value, self.name)} is given twice")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a sweep, as the module's head shows.
+
+        Raises
+        ------
+        InputError
+            If it has another form or a value cannot be; the message names it.
+        """
+        name, equals, rest = text.partition("=")
+        name = name.strip().replace("-", "_")
+        name = _ALSO.get(name, name)
+        if not equals or not name:
+            raise InputError(f"sweep {text!r}: write it as devices=10,100,1000")
+        cls(name, (0,))  # is there such a setting?
+        between = "|" if "|" in rest or name in _WITH_COMMAS else ","
+        parts = [part.strip() for part in rest.split(between)]
+        if not all(parts):
+            none = f"; write {_NONE} to leave it out" if name in _LEAVE_OUT else ""
+            raise InputError(f"sweep {text!r}: a value is empty{none}")
+        return cls(name, tuple(_read(name, part) for part in parts))
+
+    def __str__(self) -> str:
+        """As :meth:`parse` reads it."""
+        texts = [_text(value, self.name) for value in self.values]
+        bar = self.name in _WITH_COMMAS or any("," in text for text in texts)
+        return f"{self.name}={('|' if bar else ',').join(texts)}"
+
+
+def merged(sweeps: Iterable[Sweep | str]) -> tuple[Sweep, ...]:
+    """Read sweeps; those of one name become one.
+
+    Raises
+    ------
+    InputError
+        As :meth:`Sweep.parse`; if there are none; if two of them choose the operating point; if
+        they make more than :data:`POINTS` points.
+    """
+    values: dict[str, tuple[Value, ...]] = {}
+    for given in sweeps:
+        sweep = Sweep.parse(given) if isinstance(given, str) else given
+        values[sweep.name] = values.get(sweep.name, ()) + sweep.values
+    if not values:
+        raise InputError("sweep: give at least one setting, as devices=10,100,1000")
+    several = [name for name in GOALS if name in values]
+    if len(several) > 1:
+        raise InputError(
+            f"sweep: {' and '.join(several)} each choose the operating point; sweep one of them"
+        )
+    points = math.prod(map(len, values.values()))
+    if points > POINTS:
+        raise InputError(f"sweep: {points:,} points; at most {POINTS:,} can be run")
+    return tuple(Sweep(name, some) for name, some in values.items())
+
+
+def combinations(sweeps: Sequence[Sweep]) -> list[dict[str, Value]]:
+    """Every combination of the values, the last sweep's changing fastest.
+
+    Examples
+    --------
+    >>> combinations([Sweep("workers", (1, 2)), Sweep("link", ("wifi", "4g"))])[1]
+    {'workers': 1, 'link': '4g'}
+    """
+    names = [sweep.name for sweep in sweeps]
+    return [
+        dict(zip(names, values, strict=True))
+        for values in itertools.product(*(sweep.values for sweep in sweeps))
+    ]
+
+
+def setting(settings: Mapping[str, Value]) -> str:
+    """Settings as people read them.
+
+    Examples
+    --------
+    >>> setting({"devices": 10, "budget": None, "outages": ""})
+    'devices=10, budget=none, outages=none'
+    """
+    return ", ".join(f"{name}={_text(value, name)}" for name, value in settings.items())
+
+
+def _read(name: str, text: str) -> Value:
+    if text == _NONE and name in _LEAVE_OUT:
+        return _LEAVE_OUT[name]
+    default = getattr(_DEFAULT, name)
+    where = f"sweep {name}"
+    value: Value = text
+    if isinstance(default, bool):
+        if text not in ("yes", "no"):
+            raise InputError(f"{where}: {text!r}; say yes or no")
+        value = text == "yes"
+    elif isinstance(default, int):
+        # int() would take underscores and other scripts' digits.
+        if not (text.isascii() and text.isdecimal() and len(text) < _DIGITS):
+            raise InputError(f"{where}: {text!r} is not a whole number")
+        value = int(text)
+    elif name == "seconds":
+        value = read_span(text, where)
+    elif name in GOALS or isinstance(default, float):
+        value = read_number(text, where) if "_" not in text else math.nan
+    try:
+        _DEFAULT.changed(**{name: value})
+    except InputError as error:
+        hint = "; several values are joined by |" if name in _WITH_COMMAS and "," in text else ""
+        raise InputError(f"{where}: {error}{hint}") from None
+    return value
+
+
+def _text(value: Value, name: str = "") -> str:
+    if value is None or value == "":
+        return _NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = f"{value:.12g}" if isinstance(value, float) else str(value)
+    return f"{text}s" if name == "seconds" else text

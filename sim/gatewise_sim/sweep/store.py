@@ -1,0 +1,186 @@
+"""Finished points on disk: one file each, named by what was simulated.
+
+A point's name is a hash of the whole scenario, the bundle, the rows and every other file that the
+scenario names, so a sweep that was broken off goes on where it stopped, another sweep takes what
+it shares with an earlier one, and nothing is taken for what it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from gatewise_sim.report.legs import to_json
+from gatewise_sim.report.output import write_text
+from gatewise_training import __version__
+from gatewise_training.console import plain
+from gatewise_training.errors import InputError
+
+__all__ = ["CALIBRATION", "POINT_KIND", "SWEEP_KIND", "Fingerprints", "Store"]
+
+SWEEP_KIND: Final = "gatewise-sweep"
+POINT_KIND: Final = "gatewise-sweep-point"
+"""The values of ``kind`` in the files."""
+
+CALIBRATION: Final = "sweep-calibration.json"
+"""Service times that were measured when the sweep began."""
+
+_FILES: Final = ("points", CALIBRATION, "sweep.json", "sweep.csv", "sweep.html")
+_REPLAY: Final = "replay:"
+
+
+class Fingerprints:
+    """Hashes of jobs; each file is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, str] = {}
+
+    def of(self, job: object) -> dict[str, Any]:
+        """Say what a job simulates: its fields, and the contents of all files that they name.
+
+        Parameters
+        ----------
+        job : object
+            A dataclass of plain values, dataclasses of such, and paths.
+        """
+        texts = sorted({text for text in _texts(job) if _is_file(text)})
+        return {
+            "gatewise": __version__,
+            "job": _plain(job),
+            "files": {text: self._hash(Path(text)) for text in texts},
+        }
+
+    def digest(self, job: object) -> str:
+        """Name a job: 32 hexadecimal digits."""
+        text = json.dumps(self.of(job), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _hash(self, path: Path) -> str:
+        if path not in self._known:
+            self._known[path] = _tree_hash(path)
+        return self._known[path]
+
+
+class Store:
+    """The folder of a sweep.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if need be.
+
+    Raises
+    ------
+    InputError
+        If it is a file, or holds somebody else's files.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.points = folder / "points"
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"{folder} is a file, not a folder: give another --out")
+        if folder.is_dir():
+            there = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+            if there - set(_FILES) and not self._is_ours():
+                raise InputError(
+                    f"{folder} holds other files: give another --out, or an empty folder"
+                )
+        try:
+            self.points.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise InputError(f"{self.points} is a file, not a folder: give another --out") from None
+        if not os.access(self.points, os.W_OK | os.X_OK):
+            raise InputError(f"{self.points} cannot be written to: give another --out")
+
+    def path(self, digest: str) -> Path:
+        """Where a point is kept."""
+        return self.points / f"{digest}.json"
+
+    def find(self, digest: str) -> dict[str, Any] | None:
+        """Read the report of a finished point; None if there is none, or the file is damaged."""
+        try:
+            document = json.loads(self.path(digest).read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError, RecursionError):
+            return None
+        if not isinstance(document, dict) or document.get("kind") != POINT_KIND:
+            return None
+        report = document.get("report")
+        return report if document.get("digest") == digest and isinstance(report, dict) else None
+
+    def keep(self, digest: str, what: Mapping[str, Any], report: Mapping[str, Any]) -> None:
+        """Write a finished point, whole or not at all.
+
+        Parameters
+        ----------
+        digest : str
+        what : mapping
+            Of :meth:`Fingerprints.of`.
+        report : mapping
+        """
+        document = {"kind": POINT_KIND, "digest": digest, "of": what, "report": report}
+        write_text(self.path(digest), to_json(document))
+
+    def write(self, name: str, text: str) -> None:
+        """Write another file of the folder, whole or not at all."""
+        write_text(self.folder / name, text)
+
+    def _is_ours(self) -> bool:
+        """Whether a sweep, or a simulation, was written here before."""
+        for name in ("sweep.json", "report.json"):
+            try:
+                document = json.loads((self.folder / name).read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                continue
+            if isinstance(document, dict) and document.get("kind") in _OURS:
+                return True
+        return False
+
+
+_OURS: Final = (SWEEP_KIND, "gatewise-simulation")
+
+
+def _plain(value: object) -> Any:
+    if callable(as_dict := getattr(value, "as_dict", None)):  # a scenario's, without passwords
+        return plain(as_dict())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return plain(value)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """Every text in a job that may name a file."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from _texts(getattr(value, field.name))
+    elif isinstance(value, str | Path):
+        text = str(value)
+        # A trace is named within a workload: replay:trace.csv:every=1day.
+        yield text.removeprefix(_REPLAY).partition(":")[0] if text.startswith(_REPLAY) else text
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _texts(part)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        path = Path(text)
+        return path.is_file() or (path / "manifest.json").is_file()
+    except (OSError, ValueError):  # too long for a name, or a zero byte
+        return False
+
+
+def _tree_hash(path: Path) -> str:
+    """SHA-256 of a file, or of the names and contents of a bundle's files."""
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    whole = hashlib.sha256()
+    for part in sorted(p for p in path.rglob("*") if p.is_file()):
+        whole.update(f"{part.relative_to(path).as_posix()}\0{_tree_hash(part)}\n".encode())
+    return whole.hexdigest()

@@ -1,0 +1,55 @@
+"""Commands that have started processes: whatever ends them must unwind the stack."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+__all__ = ["unwound_when_terminated"]
+
+
+@contextmanager
+def unwound_when_terminated() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal unwind the stack, so that every process is ended.
+
+    Only in the main thread, where signals arrive, and where nobody else listens to them: as an
+    inner block of another such block it does nothing.
+
+    Raises
+    ------
+    SystemExit
+        With 128 and the signal's number, from wherever the block is. It and Ctrl-C win over errors
+        that come up while they unwind.
+    """
+
+    def leave(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                before[number] = signal.signal(number, leave)
+    try:
+        yield
+    except Exception as error:
+        ended = _ended_by(error)
+        if ended is None:
+            raise
+        # What a library stumbles over on the way out is not why it ends.
+        raise ended from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _ended_by(error: BaseException) -> BaseException | None:
+    """The Ctrl-C or signal during whose handling an error came up, if one did."""
+    while error.__context__ is not None and not error.__suppress_context__:
+        error = error.__context__
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            return error
+    return None

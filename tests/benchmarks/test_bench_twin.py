@@ -1,0 +1,134 @@
+"""The benchmark of the twin: figures side by side, judged each its way, and a page of them."""
+
+import json
+
+import numpy as np
+import pytest
+from benchmarks.bench_twin import MEASURES, compare, figures, main, markdown
+
+from gatewise_sim.fleet.answers import Answers
+
+TRUTH = np.array([0, 1, 0, 1])
+
+
+def run(offset_ms: float = 0.0, *, flip: int | None = None) -> Answers:
+    """Hundred instances, every fourth one offloaded and right."""
+    n = 100
+    answers = Answers.empty(np.arange(n) / 10, np.arange(n) % 5, np.arange(n) % 4)
+    asked = answers.row == 3
+    answers.latency_ms[:] = np.where(asked, 20.0 + np.arange(n) / 10, 0.5) + offset_ms
+    answers.payload_up[asked] = 100
+    answers.up[asked], answers.down[asked] = 120, 80
+    answers.label[:] = np.where(asked, 1, 0)
+    if flip is not None:
+        answers.label[flip] += 1
+    return answers
+
+
+def held(rows: list[dict]) -> dict[str, bool]:
+    return {row["key"]: row["held"] for row in rows}
+
+
+def test_figures_are_those_of_the_answers():
+    found = figures(run(), TRUTH)
+    assert found["p50_ms"] == 0.5
+    assert found["offloaded_p50_ms"] == pytest.approx(20.0 + 5.1)
+    assert (found["offload_rate"], found["accuracy"], found["bytes"]) == (0.25, 0.75, 50.0)
+
+
+def test_the_same_is_held():
+    assert set(held(compare(run(), run(), TRUTH)).values()) == {True}
+
+
+def test_three_milliseconds_are_near_enough_and_more_is_not():
+    assert all(held(compare(run(), run(2.9), TRUTH)).values())
+    found = compare(run(), run(3.1), TRUTH)
+    assert {key for key, near in held(found).items() if not near} == {
+        "p50_ms", "p95_ms", "offloaded_p50_ms", "offloaded_p95_ms",
+    }  # fmt: skip
+    assert found[0]["difference"] == pytest.approx(3.1)
+
+
+def test_of_long_latencies_a_tenth_is_near_enough():
+    found = compare(run(100.0), run(109.0), TRUTH)
+    assert all(held(found).values())
+    assert next(row for row in found if row["key"] == "p95_ms")["tolerance"] > 12
+
+
+def test_one_other_answer_is_not_the_same():
+    assert [k for k, near in held(compare(run(), run(flip=0), TRUTH)).items() if not near] == [
+        "accuracy"
+    ]
+
+
+def test_no_figure_is_not_held():
+    alone = run()
+    alone.payload_up[:] = 0
+    found = held(compare(alone, alone, TRUTH))
+    assert not found["offloaded_p50_ms"]
+    assert found["offload_rate"]
+
+
+def test_the_page_shows_every_measure():
+    cell = {
+        "bundle": "digits",
+        "devices": 20,
+        "link": "wifi",
+        "instances": 100,
+        "rows": compare(run(), run(flip=0), TRUTH),
+        "same_decisions": {"route": True, "label": False},
+        "live": {"behind_ms": {"p50": 0.1, "p99": 0.9}, "load_before": 0.25},
+        "virtual": {"seconds": 0.2},
+    }
+    service = {"base_us": 100.0, "each_us": 20.0, "message_us": 300.0, "spread": "fixed"}
+    document = {
+        "settings": {"instances_per_second": 80.0, "seconds": 30.0},
+        "skipped": {"letters": "letters: no file"},
+        "cells": [cell],
+        "held": False,
+        "machine": {"cpus": 2},
+        "calibration": {
+            "digits": {
+                "edge_ms": [0.1, 0.2],
+                "service": service,
+                "broker_us": 30.0,
+                "hop_ms": 0.2,
+                "proxy_ms": 0.5,
+            }
+        },
+    }
+    page = markdown(json.loads(json.dumps(document)))
+    for _, name, _, _ in MEASURES:
+        assert f"| {name}" in page
+    assert page.count("| held |") == len(MEASURES) - 1
+    assert page.count("| **not held** |") == 1
+    assert "All held: **no**" in page
+    assert "Skipped: letters: no file." in page
+    assert "| other label |" in page
+
+
+def test_an_unknown_cell_is_refused(tmp_path):
+    assert main(["--only", "nothing", "--out", str(tmp_path)]) == 2
+
+
+@pytest.mark.slow
+def test_letters_without_its_file_are_skipped(tmp_path, monkeypatch):
+    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
+    assert main(["--only", "letters/20/wifi", "--out", str(tmp_path)]) == 0
+    document = json.loads((tmp_path / "twin.json").read_text())
+    assert "letter.npz is not there" in document["skipped"]["letters"]
+    assert document["cells"] == []
+    assert document["held"] is False
+
+
+@pytest.mark.slow
+def test_a_quick_look_decides_as_the_live_run(tmp_path):
+    assert main(["--quick", "--seconds", "4", "--out", str(tmp_path)]) == 0
+    document = json.loads((tmp_path / "twin.json").read_text())
+    (cell,) = document["cells"]
+    assert set(cell["same_decisions"].values()) == {True}
+    assert cell["live"]["lost"] == 0
+    near = held(cell["rows"])
+    assert near["offload_rate"]
+    assert near["accuracy"]
+    assert (tmp_path / "twin.md").read_text().startswith("# The twin")

@@ -1,0 +1,182 @@
+"""Calibrations: what is assumed, files that are read strictly, settings that get the figures."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from gatewise_sim.calibration import Calibration
+from gatewise_sim.calibration.figures import ASSUMED_SERVICE, KIND
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.network.profiles import PROFILES, LinkProfile
+from gatewise_training.errors import InputError
+
+MEASURED = Calibration(
+    model="digits/7",
+    edge_ms=(0.05, 0.0917),
+    service=ServiceTime(12.345 / 1e6, 6.7 / 1e6, 301.002 / 1e6),
+    broker_us=31.7,
+    hop_ms=0.2034,
+    proxy_ms=0.45,
+    source="measured",
+    about={"rows": 300, "machine": {"cpus": 2}},
+)
+
+TOML = """
+kind = "gatewise-calibration"
+model = "digits/7"
+edge_ms = [0.05, 0.0917]
+broker_us = 31.7
+hop_ms = 0.2034
+[service]
+base_us = 100
+each_us = 20
+message_us = 0
+spread = "exponential"
+"""
+
+
+@pytest.fixture
+def settings() -> FleetSettings:
+    return FleetSettings(
+        devices=2,
+        seconds=5.0,
+        in_turn=[[0, 1, 2], [9]],
+        service=ServiceTime(1.0, 1.0),
+        link=PROFILES["4g"],
+    )
+
+
+def test_a_written_calibration_is_read_as_it_was(tmp_path):
+    path = tmp_path / "mine.json"
+    MEASURED.write(path)
+    assert Calibration.from_file(path, n_stages=2) == replace(MEASURED, source="mine.json")
+    again = tmp_path / "again.json"
+    Calibration.from_file(path).write(again)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_figures_are_plain_and_say_nothing_of_the_machine():
+    told = MEASURED.as_dict()
+    assert told["kind"] == "measured"
+    assert told["service"]["base_us"] == 12.345
+    assert "about" not in told
+    assert json.loads(json.dumps(told)) == told
+
+
+def test_toml_is_read_too(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML)
+    found = Calibration.from_file(path)
+    assert found.service == ServiceTime(100e-6, 20e-6, 0.0, "exponential")
+    assert (found.edge_ms, found.proxy_ms, found.source) == ((0.05, 0.0917), 0.0, "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("broker_us = 31.7", "broker_us = -1", "broker_us is -1, must be at least 0"),
+        ("broker_us = 31.7", "broker_us = inf", "broker_us is inf, must be finite"),
+        ("hop_ms = 0.2034", "hop_ms = nan", "hop_ms is nan, not a number"),
+        ("hop_ms = 0.2034", "", "hop_ms is missing"),
+        ("hop_ms = 0.2034", "hop_ms = 1\nhops = 2", "unknown key 'hops'; there are kind, model"),
+        ("[0.05, 0.0917]", "[0.05]", "edge_ms has 1 figures, 2 stages run on the device"),
+        ("[0.05, 0.0917]", "[]", r"edge_ms is \[\], not a list of ms"),
+        ("[0.05, 0.0917]", "0.05", "edge_ms is 0.05, not a list of ms"),
+        ("[0.05, 0.0917]", "[0.05, true]", r"edge_ms\[1\] is True, not a number"),
+        ("[0.05, 0.0917]", "[-0.05, 1]", r"edge_ms\[0\] is -0.05, must be at least 0"),
+        ("each_us = 20", "each_us = -3", "service.each_us is -3, must be at least 0"),
+        ("each_us = 20", "", "service.each_us is missing"),
+        ("each_us = 20", "each_us = 20\nper_us = 1", "service: unknown key 'per_us'"),
+        ("base_us = 100\neach_us = 20", "base_us = 0\neach_us = 0", "not all of them 0"),
+        ('"exponential"', '"wide"', "service.spread is 'wide'; choose fixed or exponential"),
+        ('"exponential"', "[1]", r"service.spread is \[1\]"),
+        ("gatewise-calibration", "gatewise-demo", "kind is 'gatewise-demo', not"),
+        ('"digits/7"', '" "', "model is ' ', not a text"),
+        ("[service]", "about = 5\n[service]", "about is 5, not a table"),
+        ("[service]", "about = {day = 2020-01-01}\n[service]", "about: .*not JSON serializable"),
+    ],
+)
+def test_a_file_with_a_fault_is_refused_in_one_line(tmp_path, old, new, says):
+    assert TOML.count(old) == 1
+    path = tmp_path / "mine.toml"
+    path.write_text(TOML.replace(old, new))
+    with pytest.raises(InputError, match=says) as caught:
+        Calibration.from_file(path, n_stages=2)
+    assert str(caught.value).startswith(f"calibration file {path}: ")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"), [("{", "Expecting"), ("[1]", "holds no table"), ("\xff", "")]
+)
+def test_json_that_is_none_is_refused(tmp_path, text, says):
+    path = tmp_path / "mine.json"
+    path.write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=f"calibration file .*mine.json: .*{says}"):
+        Calibration.from_file(path)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    for name in ("none.json", "none.toml"):
+        with pytest.raises(InputError, match=f"{name}: No such file"):
+            Calibration.from_file(tmp_path / name)
+    with pytest.raises(InputError, match="No such file"):
+        MEASURED.write(tmp_path / "no" / "such.json")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"edge_ms": ()},
+        {"edge_ms": (float("inf"),)},
+        {"broker_us": -1.0},
+        {"hop_ms": float("nan")},
+        {"proxy_ms": -0.1},
+    ],
+)
+def test_times_that_cannot_be_are_refused(wrong):
+    with pytest.raises(InputError, match=f"calibration: {next(iter(wrong))}"):
+        replace(MEASURED, **wrong)
+
+
+def test_settings_get_the_figures(settings):
+    told = MEASURED.apply(settings)
+    assert (told.edge_ms, told.service) == (MEASURED.edge_ms, MEASURED.service)
+    assert (told.broker_us, told.hop_ms) == (31.7, 0.2034)
+    assert told.link == settings.link
+    same = ("devices", "in_turn", "deadline_ms", "seed", "max_batch")
+    assert [getattr(told, n) for n in same] == [getattr(settings, n) for n in same]
+
+
+def test_an_emulated_link_takes_what_its_proxy_takes(settings):
+    assert MEASURED.apply(settings, live=True).link.rtt_ms == 45 + 2 * 0.45
+    no_link = replace(settings, link=LinkProfile("none"))
+    assert MEASURED.apply(no_link, live=True).link == no_link.link
+
+
+def test_what_is_assumed_is_the_same_each_time_and_fits_the_bundle(made_up, tmp_path):
+    routes = made_up()
+    assumed = Calibration.assumed(routes)
+    assert assumed == Calibration.assumed(made_up())
+    assert (assumed.model, assumed.source, assumed.edge_ms) == ("m/1", "assumed", (0.045,))
+    assert assumed.service == ASSUMED_SERVICE
+    many = replace(routes, plan=replace(routes.plan, n_here=8))
+    # As measured of eight stages: 245 us.
+    assert Calibration.assumed(many).edge_ms[-1] == pytest.approx(0.245, rel=0.1)
+    assumed.write(tmp_path / "assumed.json")
+    document = json.loads((tmp_path / "assumed.json").read_text())
+    assert (document["kind"], document["about"]) == (KIND, {})
+    assert Calibration.from_file(tmp_path / "assumed.json").service == ASSUMED_SERVICE
+
+
+def test_a_request_alone_takes_what_the_figures_sum_to(made_up):
+    calibration = replace(MEASURED, edge_ms=(0.05,))
+    settings = FleetSettings(
+        devices=1, seconds=1.0, in_turn=[[0]], service=ServiceTime(1.0, 1.0), seed=3
+    )
+    answers = simulate_fleet(made_up(), calibration.apply(settings)).answers
+    way = 2 * 0.0317 + 2 * 0.2034 + 0.012345 + 0.0067 + 0.301002
+    assert answers.latency_ms[0] == pytest.approx(0.05 + way)

@@ -1,0 +1,239 @@
+"""Every figure of an estimate, against a count by hand over the answers of the very same run."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, fields
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from gatewise_sim.energy.device import DeviceEnergy
+from gatewise_sim.energy.meter import Acquisition, RadioMeter
+from gatewise_sim.fleet.answers import REASONS
+from gatewise_sim.fleet.estimate import MEANS, FleetEstimate
+from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.scale import estimate_fleet
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import PROFILES
+from gatewise_training.errors import InputError
+
+EDGE, CLOUD, FALLBACK, ERROR = range(len(ROUTES))
+BEGIN, END = 200.0, 260.0
+
+
+def settings(**changes) -> FleetSettings:
+    common = {
+        "devices": 40,
+        "seconds": 600.0,
+        "workload": "poisson:6/min",
+        "link": PROFILES["4g"],
+        "service": ServiceTime(0.010, 0.002),
+        "edge_ms": [0.5, 1.5],
+        "outages": Outages.parse(f"cloud:+{BEGIN:g}s-+{END:g}s"),
+        "seed": 5,
+    }
+    return FleetSettings(**(common | changes))
+
+
+@pytest.fixture(scope="module")
+def routes(small) -> Routes:
+    return Routes.of(small.bundle, small.rows, small.truth)
+
+
+@pytest.fixture(scope="module")
+def energy(routes) -> DeviceEnergy:
+    features = np.linspace(0.0, 0.5, routes.sets.shape[1])
+    return DeviceEnergy(acquisition=Acquisition(features, np.array([0.25, 0.75])))
+
+
+@pytest.fixture(scope="module", params=["system", "cloud-only", "edge-only"])
+def both(request, routes, energy):
+    own = settings(policy=request.param)
+    run = simulate_fleet(routes, own)
+    return own, run, estimate_fleet(routes, own, device_energy=energy)
+
+
+def test_means_are_those_of_the_answers(both, routes, energy):
+    own, run, found = both
+    a, n = run.answers, len(run.answers)
+    assert found.instances == n == found.instances_stepped
+    expected = Counter()
+    for i in range(n):
+        row, route, reason = int(a.row[i]), int(a.route[i]), REASONS[a.reason[i]]
+        expected["accuracy"] += a.label[i] == routes.truth[row]
+        expected["edge_accuracy"] += routes.local_label[row] == routes.truth[row]
+        expected["offload_rate"] += a.payload_up[i] > 0
+        expected[ROUTES[route]] += 1
+        for name in ("cost", "feature_cost", "payload_up", "payload_down"):
+            expected[name] += getattr(a, name)[i]
+        expected["bytes_up"] += a.up[i]
+        expected["bytes_down"] += a.down[i]
+        expected["radio_j"] += run.joules[i]
+        # What was bought and run: by the sets of features, not by the estimate's own rule.
+        asked = route == CLOUD or reason in ("timeout", "deadline", "cloud:busy")
+        bought = routes.sets[(routes.asked_set if asked else routes.local_set)[row]]
+        stages = int(routes.exit[row]) + 1
+        if own.policy == "cloud-only" and route == CLOUD:
+            bought = np.isin(np.arange(len(bought)), routes.plan.request_inputs)
+            stages = 0
+        expected["feature_j"] += energy.acquisition.feature_j[bought].sum()
+        expected["stage_j"] += energy.acquisition.stage_j[:stages].sum()
+    assert set(found.means) == set(MEANS) == set(expected) | {"error", "fallback", "cloud", "edge"}
+    for name, estimate in found.means.items():
+        assert estimate.value == pytest.approx(expected[name] / n, rel=1e-12, abs=1e-15), name
+        assert estimate.low <= estimate.value <= estimate.high
+
+
+def test_classes_reasons_and_histogram_count_the_answers(both, routes):
+    _, run, found = both
+    a = run.answers
+    truth = routes.truth[a.row]
+    for entry in found.classes:
+        own = truth == entry["class_index"]
+        assert entry["instances"] == own.sum()
+        assert entry["offload_rate"] == (a.payload_up[own] > 0).mean()
+        assert entry["accuracy"] == (a.label[own] == truth[own]).mean()
+        assert entry["edge_accuracy"] == (routes.local_label[a.row[own]] == truth[own]).mean()
+    assert sum(entry["instances"] for entry in found.classes) == len(a)
+    assert found.reasons == {
+        name: count for i, name in enumerate(REASONS) if (count := (a.reason == i).sum())
+    }
+    wanted = (a.payload_up > 0) | (a.route == FALLBACK)
+    edges = found.histogram["edges_ms"]
+    for name, which in (("all", a.latency_ms), ("offloaded", a.latency_ms[wanted])):
+        counts = found.histogram[name]
+        assert sum(counts) == len(which)
+        for k, count in enumerate(counts):
+            near = 1e-9 * edges[k]
+            surely = ((which >= edges[k] + near) & (which < edges[k + 1] - near)).sum()
+            perhaps = ((which >= edges[k] - near) & (which < edges[k + 1] + near)).sum()
+            assert surely <= count <= perhaps
+    for q, name in ((50, "p50"), (95, "p95"), (99, "p99")):
+        exact = np.percentile(a.latency_ms, q, method="inverted_cdf")
+        assert found.latency_ms[name].value == pytest.approx(exact, rel=0.0024)
+        if wanted.any():
+            exact = np.percentile(a.latency_ms[wanted], q, method="inverted_cdf")
+            assert found.latency_ms[f"offloaded_{name}"].value == pytest.approx(exact, rel=0.0024)
+        else:
+            assert f"offloaded_{name}" not in found.latency_ms
+
+
+def test_the_breakdown_is_the_mean_latency(both):
+    own, run, found = both
+    a = run.answers
+    assert sum(found.breakdown_ms.values()) == pytest.approx(a.latency_ms.mean(), rel=1e-9)
+    in_vain = (a.route == FALLBACK) | (a.route == ERROR)
+    waited = (a.latency_ms - a.device_ms)[in_vain].sum() / len(a)
+    assert found.breakdown_ms["waiting"] == pytest.approx(waited, rel=1e-6)
+    assert found.breakdown_ms["cloud"] == pytest.approx(a.cloud_ms.mean(), rel=1e-6)
+    if own.policy != "edge-only":
+        assert found.breakdown_ms["cloud"] * len(a) > 10.0 * (a.route == CLOUD).sum()
+        assert found.breakdown_ms["waiting"] > 0
+
+
+def test_the_timeline_shows_the_outage(both, routes):
+    own, run, found = both
+    a = run.answers
+    assert sum(t["instances"] for t in found.timeline) == len(a)
+    for route in ROUTES:
+        count = (a.route == ROUTES.index(route)).sum()
+        assert sum(t[route] for t in found.timeline) == count
+    for before, after in pairwise(found.timeline):
+        assert before["end"] == after["begin"]
+    for t in found.timeline:
+        inside = (a.time >= t["begin"]) & (a.time < t["end"])
+        assert t["instances"] == inside.sum()
+        if not inside.any():
+            continue
+        right = (a.label == routes.truth[a.row])[inside].mean()
+        assert t["accuracy"] == pytest.approx(right)
+        if BEGIN < t["begin"] < END - 10 and own.policy != "edge-only":
+            assert t["cloud"] == 0
+            assert t["accuracy"] == pytest.approx(t["edge_accuracy"])
+    assert found.faults == [{"what": "cloud", "begin": BEGIN, "end": END, "count": 1}]
+    after = [t for t in found.timeline if t["begin"] > END + 60]
+    assert sum(t["fallback"] for t in after) == 0
+    assert (sum(t["cloud"] for t in after) > 0) == (own.policy != "edge-only")
+
+
+def test_counters_are_the_runs(both):
+    own, run, found = both
+    assert found.devices == run.devices
+    for name in ("received", "answered", "batches", "busy_seconds", "expired", "busy"):
+        assert found.workers[name] == pytest.approx(sum(w[name] for w in run.workers))
+    busy = sum(w["busy_seconds"] for w in run.workers)
+    assert found.utilisation == found.workers["utilisation"] == pytest.approx(busy / own.seconds)
+    assert found.events >= run.events > 0 or own.policy == "edge-only"
+
+
+def test_a_run_that_is_over_gives_the_same_estimate(both, routes, energy):
+    own, run, found = both
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(run.answers))
+    again = FleetEstimate.of_run(
+        routes,
+        own,
+        run.answers.take(order),
+        run.joules[order],
+        device_energy=energy,
+        devices=run.devices,
+        workers=run.workers,
+        events=run.events,
+    )
+    for field in fields(found):
+        if field.name in ("events", "workers"):
+            continue
+        assert _near(getattr(again, field.name)) == _near(getattr(found, field.name)), field.name
+
+
+def _near(value):
+    """The same with floats rounded: sums in another order differ in the last bits."""
+    if isinstance(value, dict):
+        return {k: _near(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_near(v) for v in value]
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+def test_it_is_plain_numbers(both):
+    found = asdict(both[2]) | {"plan": None}
+    assert json.loads(json.dumps(found, allow_nan=False))["means"] == json.loads(
+        json.dumps(found["means"])
+    )
+
+
+def test_joules_are_those_of_a_meter_on_each_device(routes):
+    """Request by request through the meter that follows one radio."""
+    own = settings(outages=Outages(), workload="poisson:3/min")
+    run = simulate_fleet(routes, own)
+    a, total = run.answers, 0.0
+    for device in range(own.devices):
+        meter = RadioMeter(own.link.radio)
+        mine = np.flatnonzero((a.device == device) & (a.payload_up > 0))
+        begins = a.time[mine] + a.device_ms[mine] / 1000.0
+        for i, begin in sorted(zip(mine, begins, strict=True), key=lambda pair: pair[1]):
+            end = a.time[i] + a.latency_ms[i] / 1000.0
+            meter.transfer(begin, end, up=int(a.up[i]), down=int(a.down[i]))
+        total += meter.joules
+    found = estimate_fleet(routes, own)
+    assert total > 0
+    assert found.means["radio_j"].value == pytest.approx(total / len(a), rel=1e-5)
+
+
+def test_without_a_truth_there_is_no_accuracy(small):
+    routes = Routes.of(small.bundle, small.rows[:50])
+    found = estimate_fleet(routes, settings(devices=5))
+    assert "accuracy" not in found.means
+    assert {t["accuracy"] for t in found.timeline} == {None}
+    assert all(entry["instances"] == 0 for entry in found.classes)
+    json.dumps(asdict(found)["means"], allow_nan=False)
+
+
+def test_nothing_to_estimate(routes):
+    with pytest.raises(InputError, match="no instance came"):
+        estimate_fleet(routes, settings(devices=1, seconds=0.001))
+    with pytest.raises(InputError, match="jobs is 0"):
+        estimate_fleet(routes, settings(), jobs=0)

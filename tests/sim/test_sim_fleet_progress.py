@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+
+from gatewise_sim.fleet.parts import RowFacts
+from gatewise_sim.fleet.progress import Running
+from gatewise_sim.fleet.run import FleetSettings
+from gatewise_sim.fleet.sampling import plan
+from gatewise_sim.fleet.scale import estimate_fleet
+from gatewise_sim.fleet.worker import ServiceTime
+from gatewise_sim.fleet.world import World
+from gatewise_sim.network.outages import Outages
+from gatewise_sim.network.profiles import LinkProfile
+from gatewise_sim.view.watch import Silent, Snapshot
+
+
+class Seen(Silent):
+    """A watch that remembers."""
+
+    def __init__(self) -> None:
+        self.snapshots: list[Snapshot] = []
+        self.faults: list[tuple[str, bool, float]] = []
+
+    def update(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+
+    def fault(self, what: str, up: bool, at: float) -> None:
+        self.faults.append((what, up, at))
+
+
+def settings(**changes) -> FleetSettings:
+    common = {
+        "devices": 100,
+        "seconds": 1200.0,
+        "workload": "poisson:6/min",
+        "link": LinkProfile("l", 60, 20),
+        "service": ServiceTime(0.010, 0.002),
+        "workers": 3,
+        "primed": True,
+        "outages": Outages.parse("cloud:+5min-+6min,workers:2:+10min-+11min"),
+    }
+    return FleetSettings(**(common | changes))
+
+
+def assert_it_moves_on(snapshots) -> None:
+    for name in ("at", "answered", "edge", "cloud", "fallback", "error", "judged", "done"):
+        values = [getattr(s, name) for s in snapshots]
+        assert values == sorted(values), name
+    for s in snapshots:
+        assert s.answered == s.edge + s.cloud + s.fallback + s.error
+        assert 0 <= s.right <= s.judged
+        assert s.judged == pytest.approx(s.answered, abs=4)
+        assert 0 <= s.done <= 1
+
+
+def test_a_run_that_is_stepped_whole_is_looked_at_by_the_clock(made_up):
+    """A clock that gains a second at each look: each look is told."""
+    routes, own, seen, told = made_up(100, 20), settings(), Seen(), []
+    world = World(routes, own)
+    facts = RowFacts.of(routes, None, cloud_only=False)
+    tick = iter(range(10**9))
+    running = Running(seen, world, facts, own.seconds, clock=lambda: float(next(tick)))
+
+    def look(parts) -> None:
+        running.look(parts)
+        answered = sum(int((p.route >= 0).sum()) for p in parts)
+        told.append((answered, sum(int((p.route < 0).sum()) for p in parts)))
+
+    stayed: list[int] = []
+
+    def keep(times, rows) -> None:
+        stayed.append(len(rows))
+        running.stayed(times, rows)
+
+    world.run_open(keep, look)
+    assert len(seen.snapshots) == len(told) > 3
+    assert_it_moves_on(seen.snapshots)
+    for snapshot, (answered, _) in zip(seen.snapshots, told, strict=True):
+        assert snapshot.answered == answered + sum(stayed)
+        down = 3 * (300 <= snapshot.at < 360) + 2 * (600 <= snapshot.at < 660)
+        assert snapshot.workers_up == 3 - down
+    assert 60 < np.median([s.p50_ms for s in seen.snapshots]) < 90
+    assert seen.snapshots[-1].right == pytest.approx(
+        seen.snapshots[-1].answered - seen.snapshots[-1].fallback
+    )
+
+
+def test_windows_are_told_as_they_are_done(made_up):
+    routes, own, seen = made_up(100, 20), settings(), Seen()
+    few = plan(routes, own, requests=1500)
+    found = estimate_fleet(routes, own, sampling=few, watch=seen)
+    assert len(seen.snapshots) == len(few.windows)
+    assert_it_moves_on(seen.snapshots)
+    last = seen.snapshots[-1]
+    assert last.done == pytest.approx(1.0)
+    assert last.at == pytest.approx(own.seconds)
+    assert last.answered == pytest.approx(found.instances, rel=1e-3)
+    assert last.cloud == pytest.approx(found.means["cloud"].value * found.instances, rel=0.01)
+    assert seen.faults == [
+        ("cloud", False, 300.0),
+        ("cloud", True, 360.0),
+        ("2 workers", False, 600.0),
+        ("2 workers", True, 660.0),
+    ]
+
+
+def test_a_watch_changes_nothing(made_up):
+    routes, own = made_up(100, 20), settings(seconds=300.0, outages=Outages())
+    first, second = estimate_fleet(routes, own), estimate_fleet(routes, own, watch=Seen())
+    assert first.means == second.means
+    assert first.timeline == second.timeline

@@ -1,0 +1,72 @@
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewise_sim.fleet.sampling import Plan, Window
+from gatewise_sim.fleet.timeline import bins_of, fault_spans
+from gatewise_sim.network.outages import Outage, Outages
+
+outages = st.lists(
+    st.builds(
+        lambda begin, length: Outage("cloud", begin, begin + length),
+        st.integers(0, 5000),
+        st.integers(1, 1000),
+    ),
+    max_size=4,
+)
+
+
+def whole(seconds: float) -> Plan:
+    return Plan(1, 1, 1, 1, (Window(0.0, seconds, 0.0, 0.0, seconds, 0),), seconds)
+
+
+@settings(max_examples=80, deadline=None)
+@given(outages, st.integers(10, 4000))
+def test_bins_follow_each_other_and_change_with_what_is_up(windows, seconds):
+    plan, down = whole(seconds), Outages(windows)
+    bins = bins_of(plan, plan.windows[0], down)
+    assert bins[0].begin == 0.0
+    assert bins[-1].end == pytest.approx(seconds)
+    assert all(a.end == b.begin for a, b in pairwise(bins))
+    assert all(b.measured == (b.begin, b.end) and b.end > b.begin for b in bins)
+    edges = {b.begin for b in bins}
+    for _, begin, end, _ in fault_spans(down, seconds):
+        assert {t for t in (begin, end) if 0 < t < seconds} <= edges
+    for b in bins:
+        states = {
+            tuple(x.begin <= t < x.end for x in windows)
+            for t in (b.begin + 1e-9 * seconds, (b.begin + b.end) / 2)
+        }
+        assert len(states) == 1
+    same = {b.segment for b in bins}
+    assert len(same) <= 1 + 2 * len(windows)
+
+
+def test_around_an_outage_they_are_finer():
+    plan = whole(86_400.0)
+    bins = bins_of(plan, plan.windows[0], Outages.parse("cloud:12:00-12:10"))
+    assert 60 <= len(bins) <= 100
+    noon = 43_200.0
+    inside = [b for b in bins if noon <= b.begin < noon + 600]
+    after = [b for b in bins if noon + 600 <= b.begin < noon + 660]
+    assert (len(inside), len(after)) == (8, 6)
+    assert max(b.end - b.begin for b in after) < 11
+
+
+def test_a_window_that_stands_for_more_is_one_bin():
+    window = Window(100.0, 105.0, 5.0, 0.0, 3600.0, 4)
+    plan = Plan(1, 1, 1, 1, (window, window), 7200.0)
+    (one,) = bins_of(plan, window, Outages())
+    assert (one.begin, one.end, one.measured) == (0.0, 3600.0, (100.0, 105.0))
+
+
+def test_faults_are_listed_day_by_day():
+    found = fault_spans(Outages.parse("workers:2:12:00-13:00,link:+5s-+9s"), 2 * 86_400.0)
+    assert found == [
+        ("link", 5.0, 9.0, 1),
+        ("workers", 43_200.0, 46_800.0, 2),
+        ("workers", 129_600.0, 133_200.0, 2),
+    ]
+    assert fault_spans(Outages.parse("cloud:+5s-+99s"), 50.0) == [("cloud", 5.0, 50.0, 1)]

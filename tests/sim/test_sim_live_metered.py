@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+
+from gatewise_edge.messages import new_id
+from gatewise_edge.wire import (
+    Request,
+    Response,
+    encode_request,
+    encode_response,
+    request_topic,
+    response_topic,
+)
+from gatewise_sim.live.metered import Desk, MeteredLink, Traffic
+from gatewise_sim.live.outcome import PUBACK_BYTES, Outcome, publish_bytes
+
+NAME = "0123abcd"
+OUTCOME = Outcome(0, "cloud", 2, 1, 3.0, 2.0, 5.0, 0, 0, 0, 0, NAME, "offloaded", number=7)
+
+
+class Wire:
+    """A link that keeps what is sent, and delivers what it is told to."""
+
+    def __init__(self, *, takes: bool = True) -> None:
+        self.sent: list[bytes] = []
+        self.takes = takes
+        self.ready = True
+        self.deliver = None
+
+    def open(self, receive) -> None:
+        self.deliver = receive
+
+    def send(self, payload: bytes) -> bool:
+        self.sent.append(payload)
+        return self.takes
+
+    def close(self) -> None:
+        self.ready = False
+
+
+def request(name: bytes) -> bytes:
+    X = np.zeros((1, 5), np.float32)
+    return encode_request(Request(id=name, model="m", version="1", ttl_ms=500, X=X))
+
+
+def response(name: bytes, worker_us: int = 700) -> bytes:
+    return encode_response(
+        Response(
+            id=name,
+            model="m",
+            version="1",
+            labels=np.zeros(1, np.int64),
+            probabilities=np.full((1, 2), 0.5, np.float32),
+            worker_us=worker_us,
+        )
+    )
+
+
+def up(payload: bytes) -> tuple[int, int, int, int]:
+    return publish_bytes(request_topic(NAME), len(payload)), PUBACK_BYTES, len(payload), 0
+
+
+def down(payload: bytes) -> tuple[int, int, int, int]:
+    return PUBACK_BYTES, publish_bytes(response_topic(NAME), len(payload)), 0, len(payload)
+
+
+def plus(*weights) -> tuple[int, ...]:
+    return tuple(np.sum(weights, axis=0).tolist())
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+def metered(wire: Wire, desk: Desk, rung: list[str] | None = None) -> MeteredLink:
+    bell = [] if rung is None else rung
+    return MeteredLink(wire, NAME, desk, lambda: bell.append("rung"))
+
+
+def test_each_response_is_booked_to_the_instance_that_asked(desk):
+    wire, seen, rung = Wire(), [], []
+    link = metered(wire, desk, rung)
+    link.open(seen.append)
+    traffics, payloads, replies = [Traffic(0), Traffic(1)], [], []
+    for traffic in traffics:
+        link.current = traffic
+        payloads.append(request(new_id()))
+        assert link.send(payloads[-1])
+    assert link.awaited == 2
+    for payload, us in zip(reversed(payloads), (20, 70_000), strict=True):
+        replies.append(response(payload[8:24], us))
+        wire.deliver(replies[-1])
+    assert seen == replies
+    assert rung == ["rung", "rung"]
+    assert link.awaited == 0
+    assert traffics[0].weights == plus(up(payloads[0]), down(replies[1]))
+    assert traffics[1].weights == plus(up(payloads[1]), down(replies[0]))
+
+
+def test_a_copy_weighs_as_much_again(desk):
+    wire = Wire()
+    link = metered(wire, desk)
+    link.open(lambda payload: None)
+    link.current = traffic = Traffic(3)
+    payload = request(new_id())
+    link.send(payload)
+    link.send(payload)
+    assert link.awaited == 2
+    assert traffic.weights == plus(up(payload), up(payload))
+
+
+def test_what_the_link_did_not_take_weighs_nothing(desk):
+    link = metered(Wire(takes=False), desk)
+    link.open(lambda payload: None)
+    link.current = traffic = Traffic(3)
+    assert not link.send(request(new_id()))
+    assert traffic.weights == (0, 0, 0, 0)
+    assert link.awaited == 0
+
+
+def test_what_comes_after_the_outcome_is_told_apart(desk):
+    wire = Wire()
+    link = metered(wire, desk)
+    link.open(lambda payload: None)
+    link.current = traffic = Traffic(7)
+    payload = request(new_id())
+    link.send(payload)
+    desk.hand_in(OUTCOME, traffic)
+    late = response(payload[8:24])
+    wire.deliver(late)
+    outcomes, more = desk.take()
+    assert outcomes[0][7:11] == up(payload)
+    assert outcomes[0]._replace(up=0, down=0, payload_up=0, payload_down=0) == OUTCOME
+    assert more == [(7, down(late))]
+    assert desk.take() == ([], [])
+
+
+def test_strange_payloads_reach_the_device_and_weigh_on_nobody(desk):
+    wire, seen = Wire(), []
+    link = metered(wire, desk)
+    link.open(seen.append)
+    link.current = traffic = Traffic(0)
+    link.send(request(new_id()))
+    before = traffic.weights
+    strange = [b"", b"\xa0", b"nonsense", response(new_id())]
+    for payload in strange:
+        wire.deliver(payload)
+    assert seen == strange
+    assert traffic.weights == before
+
+
+def test_the_ids_of_long_ago_are_forgotten(desk):
+    wire = Wire()
+    link = metered(wire, desk)
+    link.open(lambda payload: None)
+    payloads = [request(new_id()) for _ in range(300)]
+    traffics = []
+    for number, payload in enumerate(payloads):
+        traffics.append(Traffic(number))
+        link.current = traffics[-1]
+        link.send(payload)
+    wire.deliver(response(payloads[0][8:24]))
+    wire.deliver(response(payloads[-1][8:24]))
+    assert traffics[0].weights[3] == 0
+    assert traffics[-1].weights[3] > 0

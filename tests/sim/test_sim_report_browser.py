@@ -1,0 +1,244 @@
+"""The pages in a real browser: nothing breaks, everything is drawn, read and reached."""
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from gatewise_sim.report.page import render as render_demo
+from gatewise_sim.report.simulation_page import render
+
+pytestmark = pytest.mark.slow  # a real browser, and the report of a real run
+
+WIDTHS = (360, 700, 800, 1400)
+SEEN = "svg[role=img]"
+
+#: Texts of one drawing that lie over each other, in pairs, and those that stick out.
+OVERLAPS = """
+(() => {
+  const found = [];
+  for (const svg of document.querySelectorAll("svg[role=img]")) {
+    const frame = svg.getBoundingClientRect();
+    if (!frame.width) continue;
+    const texts = [...svg.querySelectorAll("text")].map(t => [t, t.getBoundingClientRect()]);
+    texts.forEach(([t, a], i) => {
+      if (a.left < frame.left - 4 || a.right > frame.right + 14)
+        found.push(`${svg.getAttribute("aria-labelledby")}: ${t.textContent} sticks out`);
+      for (const [u, b] of texts.slice(i + 1)) {
+        const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+        const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+        if (wide > 1 && tall > 4)
+          found.push(`${svg.getAttribute("aria-labelledby")}: ${t.textContent} | ${u.textContent}`);
+      }
+    });
+  }
+  return found;
+})()
+"""
+
+DRAWN = """
+[...document.querySelectorAll("svg[role=img]")]
+  .map(svg => svg.getBoundingClientRect())
+  .filter(box => box.width > 0)
+  .map(box => [box.width, box.height])
+"""
+
+COLOURS = """
+(() => {
+  const style = getComputedStyle(document.documentElement);
+  return Object.fromEntries(
+    ["paper", "panel", "ink", "muted", "system", "edge", "cloud", "network", "feature", "waiting",
+     "idle", "confidence", "random", "oracle"
+    ].map(name => [name, style.getPropertyValue("--" + name).trim()])
+  );
+})()
+"""
+
+
+@pytest.fixture(scope="module")
+def pages(simulated, tmp_path_factory):
+    """Addresses of pages."""
+    folder = tmp_path_factory.mktemp("pages")
+    prices = folder / "prices.toml"
+    prices.write_text("per_mb = 0.01\nper_worker_hour = 0.08\nper_device_month = 0.5\n")
+    device = folder / "device.toml"
+    device.write_text("idle_w = 0.002\nbattery_wh = 10\nstage_j = 0.001\nfeature_j = 0.0005\n")
+    full = simulated(
+        seconds=14_400.0,
+        workload="poisson:1/min",
+        outages="cloud:+2h-+125min,workers:1:+3h-+190min",
+        workers=2,
+        prices=str(prices),
+        device_energy=str(device),
+    )
+    many = simulated()
+    one = many["classes"][0]
+    many["classes"] = [{**one, "class_index": k, "label": chr(65 + k)} for k in range(26)]
+    reports = {
+        "full": full,
+        "plain": simulated(devices=1, baselines=False),
+        "unlabelled": simulated(labels=False),
+        "kept": simulated(offload_rate=0.0),
+        "classes": many,
+    }
+    found = {}
+    for name, report in reports.items():
+        path = folder / f"{name}.html"
+        path.write_text(render(report))
+        found[name] = path.as_uri()
+    return found
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("name", ["full", "plain", "unlabelled", "kept", "classes"])
+def test_the_page_is_whole_at_every_width(browser, pages, name):
+    page = browser.page(pages[name], WIDTHS[0])
+    counts = set()
+    for width in WIDTHS:
+        page.resize(width)
+        drawn = page.run(DRAWN)
+        counts.add(len(drawn))
+        assert all(w > 200 and h > 10 for w, h in drawn), drawn
+        assert page.run("document.documentElement.scrollWidth") == width
+        assert page.run(OVERLAPS) == []
+    assert len(counts) == 1  # each picture is shown once, whatever the width
+    assert counts.pop() >= 5
+    assert page.troubles == []
+    assert page.requests == []
+    page.close()
+
+
+def test_without_script_the_page_is_the_same_but_for_the_button(browser, pages):
+    with_it = browser.page(pages["full"])
+    without = browser.page(pages["full"], script=False)
+    button = "getComputedStyle(document.querySelector('.command button')).display"
+    assert with_it.run(button) != "none"
+    with_it.run("document.querySelector('.command button').click()")
+    assert without.troubles == []
+    tree = [n["name"]["value"] for n in without.accessible
+            if n.get("role", {}).get("value") == "heading"]  # fmt: skip
+    assert "Run it again" in tree
+    assert not any(n.get("role", {}).get("value") == "button" for n in without.accessible)
+    assert with_it.troubles == []
+    for page in (with_it, without):
+        page.close()
+
+
+def test_the_button_copies_the_command_or_marks_it(browser, pages):
+    page = browser.page(pages["full"])
+    page.run("document.querySelector('.command button').focus()")
+    page.press("Enter")
+    done = page.run("""new Promise(found => {
+      const button = document.querySelector('.command button');
+      const look = () => button.textContent === 'Copy' ? setTimeout(look, 20)
+                                                       : found(button.textContent);
+      look();
+    })""")
+    assert done in ("Copied", "Selected")
+    if done == "Selected":
+        assert page.run("getSelection().toString()").strip().startswith("simulate(")
+    assert page.troubles == []
+    page.close()
+
+
+def test_every_picture_and_region_has_a_name_for_screen_readers(browser, pages):
+    page = browser.page(pages["full"])
+    named: dict[str, list[str]] = {}
+    for node in page.accessible:
+        role = node.get("role", {}).get("value")
+        named.setdefault(role, []).append(node.get("name", {}).get("value", ""))
+    images = named.get("image", []) + named.get("img", [])
+    assert len(images) == len(page.run(DRAWN))
+    assert all(len(name) > 40 for name in images)  # title and description
+    for role in ("region", "button", "DisclosureTriangle"):
+        assert all(named.get(role, [""])), role
+    assert len(named["heading"]) >= 9
+    assert {"columnheader", "rowheader", "table"} <= set(named)
+    levels = page.run("[...document.querySelectorAll('h1,h2,h3')].map(h => +h.tagName[1])")
+    assert levels[0] == 1
+    assert levels.count(1) == 1
+    assert all(b <= a + 1 for a, b in pairwise(levels))
+    page.close()
+
+
+def test_the_numbers_behind_each_drawing_are_reached_by_keyboard(browser, pages):
+    page = browser.page(pages["full"])
+    wanted = page.run("document.querySelectorAll('summary').length")
+    assert wanted >= 7
+    opened = set()
+    for _ in range(80):
+        page.press("Tab")
+        kind, text = page.run(
+            "[document.activeElement.tagName, document.activeElement.textContent.trim()]"
+        )
+        if kind == "SUMMARY" and text not in opened:
+            outline = page.run("getComputedStyle(document.activeElement).outlineStyle")
+            assert outline == "solid"
+            page.press("Enter")
+            assert page.run("document.activeElement.parentElement.open")
+            assert page.run(
+                "document.activeElement.parentElement.querySelector('table').offsetHeight"
+            )
+            opened.add(text)
+        if kind == "BODY" and opened:
+            break
+    assert len(opened) == wanted
+    assert page.run("document.documentElement.scrollWidth") == 1200
+    page.close()
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_colours_can_be_told_from_their_ground(browser, pages, dark):
+    page = browser.page(pages["full"], dark=dark)
+    colours = page.run(COLOURS)
+    grounds = [colours.pop("paper"), colours.pop("panel")]
+    assert (luminance(grounds[0]) < 0.1) is dark
+    for name, colour in colours.items():
+        for ground in grounds:
+            assert contrast(colour, ground) >= 4.5, (name, colour, ground)
+    body = page.run("getComputedStyle(document.body).backgroundColor")
+    red, green, blue = map(int, re.findall(r"\d+", body)[:3])
+    assert f"#{red:02x}{green:02x}{blue:02x}" == grounds[0]
+    # ... and no text has another colour than one of these
+    used = page.run("""[...new Set([...document.querySelectorAll('main *:not(svg *)')]
+      .filter(e => e.offsetHeight).map(e => getComputedStyle(e).color))]""")
+    known = {"rgb({}, {}, {})".format(*(int(c[k : k + 2], 16) for k in (1, 3, 5)))
+             for c in colours.values()}  # fmt: skip
+    assert set(used) <= known
+    page.close()
+
+
+def test_on_paper_it_is_light_whatever_the_screen(browser, pages):
+    page = browser.page(pages["full"], dark=True, media="print")
+    assert luminance(page.run(COLOURS)["paper"]) > 0.9
+    filled = """[...document.querySelectorAll("svg[role=img] *")]
+      .filter(e => getComputedStyle(e).fill.startsWith("url")).length"""
+    assert page.run(filled) == 0  # patterns take minutes to print
+    assert page.call("Page.printToPDF", printBackground=True)["data"].startswith("JVBER")  # %PDF
+    assert page.run("getComputedStyle(document.querySelector('.command button')).display") == "none"
+    assert page.run("document.documentElement.scrollWidth") == 1200
+    page.close()
+
+
+def test_the_demos_page(browser, report, tmp_path):
+    path = tmp_path / "demo.html"
+    path.write_text(render_demo(report))
+    page = browser.page(path.as_uri())
+    for width in WIDTHS:
+        page.resize(width)
+        assert len(page.run(DRAWN)) == 5
+        assert page.run("document.documentElement.scrollWidth") == width
+        assert page.run(OVERLAPS) == []
+    assert page.troubles == []
+    assert page.requests == []
+    page.close()

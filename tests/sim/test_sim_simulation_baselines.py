@@ -1,0 +1,161 @@
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from gatewise_sim.fleet.answers import REASON
+from gatewise_sim.fleet.routing import NO_LABEL
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.simulation.baselines import baselines, fill, oracle, row_weights
+from gatewise_sim.simulation.scenario import Scenario
+from gatewise_training.errors import InputError
+
+SETTINGS = Scenario(devices=20, seconds=600.0, link="none", deadline_ms=1e6).settings()
+
+
+@pytest.fixture
+def routes(made_up):
+    """Twelve rows: what device and cloud say, and how sure the device is, differ at random."""
+    rng = np.random.default_rng(3)
+    routes = made_up(12, hard=4)
+    return dataclasses.replace(
+        routes,
+        local_label=rng.integers(0, 2, 12),
+        cloud_label=rng.integers(0, 2, 12),
+        confidence=rng.random(12).astype(np.float32),
+    )
+
+
+def right(routes, mask) -> int:
+    return int((routes.choose(mask).label == routes.truth).sum())
+
+
+def test_the_oracle_is_never_worse_than_any_choice_of_rows(routes):
+    best = right(routes, oracle(routes))
+    size = int(oracle(routes).sum())
+    assert 0 < size < 12
+    for chosen in itertools.product([False, True], repeat=12):
+        assert right(routes, np.array(chosen)) <= best
+    fewer = [m for m in itertools.product([False, True], repeat=12) if sum(m) < size]
+    assert max(right(routes, np.array(m)) for m in fewer) < best
+
+
+def test_all_but_the_oracle_send_at_the_systems_rate(routes):
+    legs = {leg.key: leg for leg in baselines(routes, SETTINGS)}
+    assert list(legs) == ["edge_only", "cloud_only", "confidence", "random", "oracle"]
+    assert legs["confidence"].routes.offload.sum() == routes.offload.sum() == 4
+    assert legs["random"].routes.share == pytest.approx(4 / 12)
+    assert legs["edge_only"].settings.policy == "edge-only"
+    assert legs["cloud_only"].settings.policy == "cloud-only"
+    # the least sure are those that are sent
+    least = np.argsort(routes.confidence)[:4]
+    assert set(np.flatnonzero(legs["confidence"].routes.offload)) == set(least)
+
+
+def test_on_the_very_instances_the_rates_are_as_near_as_rows_allow(routes):
+    weights = row_weights(routes, SETTINGS, whole=True)
+    run = simulate_fleet(routes, SETTINGS)
+    assert weights.tolist() == np.bincount(run.answers.row, minlength=12).tolist()
+    sent = weights[routes.offload].sum()
+    for leg in baselines(routes, SETTINGS, weights=weights):
+        if leg.key in ("confidence", "random"):
+            answers = simulate_fleet(leg.routes, leg.settings).answers
+            asked = int((answers.payload_up > 0).sum())
+            assert abs(asked - sent) <= (weights.max() / 2 if leg.key == "confidence" else 1)
+            assert (answers.time == run.answers.time).all()
+            assert (answers.row == run.answers.row).all()
+
+
+def test_chance_has_the_seed_and_draws_among_instances(routes):
+    def sent(seed):
+        settings = dataclasses.replace(SETTINGS, seed=seed)
+        legs = {leg.key: leg for leg in baselines(routes, settings)}
+        answers = simulate_fleet(legs["random"].routes, settings).answers
+        return answers.row[answers.payload_up > 0].tolist(), answers
+
+    rows, answers = sent(1)
+    assert rows == sent(1)[0]
+    assert rows != sent(2)[0]
+    for row in set(rows):  # the same row now here, now there
+        asked = answers.payload_up[answers.row == row] > 0
+        assert 0 < asked.sum() < len(asked)
+    assert set(answers.reason.tolist()) == {REASON["stopped"], REASON["offloaded"]}
+
+
+def test_what_cannot_be_asked_about_is_not_sent_by_chance(routes):
+    cloud = routes.cloud_label.copy()
+    cloud[:6] = NO_LABEL
+    some = dataclasses.replace(routes, cloud_label=cloud).by_chance(1.0)
+    answers = simulate_fleet(some, SETTINGS).answers
+    assert ((answers.payload_up > 0) == (answers.row >= 6)).all()
+    assert some.share == 0.5
+    with pytest.raises(InputError, match=r"chance is 1\.5"):
+        routes.by_chance(1.5)
+    with pytest.raises(InputError, match="pacer"):
+        simulate_fleet(some, dataclasses.replace(SETTINGS, pace="offload_rate=0.1"))
+
+
+def test_where_the_device_has_nothing_to_say_it_is_least_sure(routes):
+    confidence = routes.confidence.copy()
+    confidence[int(np.argmax(confidence))] = np.nan
+    unsure = dataclasses.replace(routes, confidence=confidence)
+    legs = {leg.key: leg for leg in baselines(unsure, SETTINGS)}
+    assert legs["confidence"].routes.offload[np.isnan(confidence)].all()
+
+
+def test_rows_that_cannot_be_asked_about_are_left_out(routes):
+    cloud = routes.cloud_label.copy()
+    cloud[:6] = NO_LABEL
+    asked = dataclasses.replace(routes, cloud_label=cloud, offload=np.arange(12) >= 8)
+    for leg in baselines(asked, SETTINGS):
+        if leg.settings.policy == "system":
+            assert not leg.routes.offload[:6].any()
+        if leg.key in ("confidence", "random"):
+            assert leg.routes.share == pytest.approx(4 / 12)
+
+
+def test_without_a_cloud_or_a_truth_there_is_less_to_compare(routes):
+    alone = dataclasses.replace(routes, plan=dataclasses.replace(routes.plan, has_cloud=False))
+    assert [leg.key for leg in baselines(alone, SETTINGS)] == ["edge_only"]
+    assert "oracle" not in [leg.key for leg in baselines(routes, SETTINGS, judged=False)]
+
+
+def test_a_paced_system_is_held_against_its_own_rate(routes):
+    paced = dataclasses.replace(SETTINGS, pace="offload_rate=0.5")
+    legs = {leg.key: leg for leg in baselines(routes, paced, rate=0.5)}
+    assert legs["random"].routes.share == pytest.approx(0.5)
+    assert all(leg.settings.pace is None for leg in legs.values())
+
+
+def test_fill_takes_in_order_and_stops_nearest_to_the_rate():
+    weight = np.array([1.0, 5.0, 2.0, 2.0])
+    assert fill(np.array([1, 0, 2, 3]), weight, 0.45).tolist() == [False, True, False, False]
+    assert fill(np.array([0, 2, 3, 1]), weight, 0.45).tolist() == [True, False, True, True]
+    assert not fill(np.array([1]), weight, 0.1).any()
+    assert fill(np.arange(4), weight, 1.0).all()
+
+
+@pytest.mark.parametrize(
+    ("mix", "workload", "shares"),
+    [
+        ("steps,0s=3/1", "poisson:1/s", (0.75, 0.25)),
+        ("linear,0s=1/0,1000s=0/1", "poisson:1/s", (0.5, 0.5)),
+        # all of a day: where the mix is even, the rate's swing does not matter
+        ("steps,0s=1/1", "diurnal:1/s:ratio=3", (0.5, 0.5)),
+    ],
+)
+def test_a_class_mix_weighs_the_rows(made_up, mix, workload, shares):
+    routes = dataclasses.replace(made_up(10), truth=np.array([0] * 8 + [1] * 2))
+    settings = Scenario(mix=mix, workload=workload, seconds=1000.0).settings(routes.truth)
+    weights = row_weights(routes, settings, whole=False)
+    found = np.array([weights[:8].sum(), weights[8:].sum()]) / weights.sum()
+    assert found == pytest.approx(shares, rel=1e-6)
+
+
+def test_a_trace_weighs_the_rows(made_up, tmp_path):
+    (tmp_path / "trace.csv").write_text("time,row\n0,3\n1,3\n2,0\n")
+    settings = Scenario(workload=f"replay:{tmp_path}/trace.csv").settings()
+    weights = row_weights(made_up(5), settings, whole=False)
+    assert weights.tolist() == [1, 0, 0, 2, 0]
+    assert row_weights(made_up(5), Scenario().settings(), whole=False) is None

@@ -1,0 +1,203 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from gatewise_cloud.broker import find_mosquitto
+from gatewise_sim import cli
+
+pytestmark = pytest.mark.slow
+
+FILES = [
+    "calibration.json",
+    "classes.csv",
+    "legs.csv",
+    "report.html",
+    "report.json",
+    "timeline.csv",
+]
+COMMAND = [sys.executable, "-m", "gatewise_sim"]
+
+
+def gatewise(folder, *args, **env):
+    return subprocess.run(
+        [*COMMAND, *args],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={**os.environ, **env},
+    )
+
+
+@pytest.fixture(scope="module")
+def here(small, tmp_path_factory):
+    """A folder with a bundle and rows that training has not seen."""
+    from gatewise_export.repack import repack
+
+    folder = tmp_path_factory.mktemp("user")
+    repack(small.bundle.path, folder / "digits.gwb")
+    names = small.bundle.manifest.feature_names
+    lines = [",".join([*names, "label"])]
+    for row, label in zip(small.rows.tolist(), small.truth.tolist(), strict=True):
+        lines.append(",".join([*(f"{v:g}" for v in row), str(label)]))
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+QUICK = ("simulate", "digits.gwb", "--data", "rows.csv", "--devices", "10", "--time", "10min")
+
+
+def test_from_training_to_the_report_as_a_new_user_goes(tmp_path):
+    trained = gatewise(tmp_path, "train", "wine", "--out", "bundle")
+    assert trained.returncode == 0, trained.stderr
+    done = gatewise(tmp_path, "simulate", "bundle", "--data", "wine", "--time", "10min")
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in (tmp_path / "sim-out").iterdir()) == FILES
+    report = json.loads((tmp_path / "sim-out" / "report.json").read_text())
+    assert report["command"] == "gatewise simulate bundle --data wine --time 600s --seed 0"
+    assert report["settings"]["devices"] == 100
+    assert report["instances"] > 500
+    for name in ("Gatewise", "All edge", "All cloud", "Confidence", "Random", "Oracle"):
+        assert name in done.stdout
+    assert done.stdout.splitlines()[-1] == "sim-out/report.html"
+    assert report["command"] in (tmp_path / "sim-out" / "report.html").read_text()
+
+
+def test_the_same_command_writes_the_same_bytes(here):
+    outputs = []
+    for number, seed in enumerate(("1", "2")):
+        out = f"out-{number}"
+        done = gatewise(here, *QUICK, "--outage", "cloud:+3min-+5min", "--out", out,
+                        "--jobs", seed, PYTHONHASHSEED=seed)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        outputs.append({p.name: p.read_bytes() for p in (here / out).iterdir()})
+    assert sorted(outputs[0]) == FILES
+    assert outputs[0] == outputs[1]
+    # and so does the command that it tells
+    import shlex
+
+    report = json.loads(outputs[0]["report.json"])
+    again = gatewise(here, *shlex.split(report["command"])[1:], "--out", "out-2")
+    assert again.returncode == 0, again.stderr
+    assert (here / "out-2" / "report.json").read_bytes() == outputs[0]["report.json"]
+    other = gatewise(here, *QUICK, "--outage", "cloud:+3min-+5min", "--out", "out-2",
+                     "--seed", "1")  # fmt: skip
+    assert other.returncode == 0, other.stderr
+    assert (here / "out-2" / "report.json").read_bytes() != outputs[0]["report.json"]
+
+
+def test_json_goes_to_stdout_alone(here):
+    done = gatewise(here, *QUICK, "--no-baselines", "--json", "--out", "j")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report == json.loads((here / "j" / "report.json").read_text())
+    assert [leg["key"] for leg in report["legs"]] == ["system"]
+
+
+def test_a_sweep(here):
+    done = gatewise(here, *QUICK, "--no-baselines", "--sweep", "devices=5,10",
+                    "--sweep", "link=wifi,4g", "--out", "sweep")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    document = json.loads((here / "sweep" / "sweep.json").read_text())
+    assert len(document["points"]) == 4
+    assert (here / "sweep" / "sweep.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["nowhere", "--data", "rows.csv"], "nowhere"),
+        (["digits.gwb", "--data", "nothing.csv"], "nothing.csv does not exist"),
+        (["digits.gwb", "--data", "rows.csv", "--target", "x"], "rows.csv has no column 'x'"),
+        (["digits.gwb", "--data", "iris"], "iris has no column 'x0', which the bundle needs"),
+        (["digits.gwb", "--data", "rows.csv", "--time", "5"], "--time: '5' is not a span of time"),
+        (["digits.gwb", "--data", "rows.csv", "--time", "0s"], "seconds is 0.0"),
+        (["digits.gwb", "--data", "rows.csv", "--link", "5g"], "no link '5g'; choose one of"),
+        (["digits.gwb", "--data", "rows.csv", "--outage", "sun:1:00-2:00"], "outage 'sun:1:00"),
+        (["digits.gwb", "--data", "rows.csv", "--workload", "1/min"], "workload '1/min': choose"),
+        (["digits.gwb", "--data", "rows.csv", "--mix", "steps,0s=1/1,1h"], "class mix"),
+        (["digits.gwb", "--data", "rows.csv", "--budget", "0.001"], "no operating point costs"),
+        (["digits.gwb", "--data", "rows.csv", "--budget", "1", "--max-loss", "1"], "give one of"),
+        (["digits.gwb", "--data", "rows.csv", "--prices", "no.toml"], "price file no.toml"),
+        (["digits.gwb", "--data", "rows.csv", "--device-energy", "no.toml"], "device file no"),
+        (["digits.gwb", "--data", "rows.csv", "--calibration", "no.json"], "calibration file no"),
+        (
+            ["digits.gwb", "--data", "rows.csv", "--calibration", "x.json", "--calibrate"],
+            "give --calibrate or --calibration",
+        ),
+        (["digits.gwb", "--data", "rows.csv", "--engine", "fast"], "engine 'fast'; choose one"),
+        (["digits.gwb", "--data", "rows.csv", "--broker", "mqtt://x"], "goes with the live engine"),
+        (
+            ["digits.gwb", "--data", "rows.csv", "--engine", "live", "--broker", "http://x"],
+            "http://x",
+        ),
+        (["digits.gwb", "--data", "rows.csv", "--sweep", "colour=1,2"], "colour"),
+        (["digits.gwb", "--data", "rows.csv", "--out", "."], "holds other files"),
+        (["digits.gwb", "--data", "rows.csv", "--out", "rows.csv"], "is a file, not a folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_2(here, monkeypatch, capsys, args, message):
+    monkeypatch.chdir(here)
+    before = {p.name for p in here.iterdir()}
+    assert cli.main(["simulate", *args]) == 2
+    told = capsys.readouterr()
+    lines = told.err.strip().splitlines()
+    assert message in lines[-1]
+    assert lines[-1].startswith("gatewise: ")
+    assert told.out == ""
+    assert {p.name for p in here.iterdir()} == before
+
+
+LIVE = ("--engine", "live", "--devices", "4", "--time", "10min", "--workload", "poisson:2/s")
+LONG = ("--devices", "40000", "--workers", "20", "--time", "1day", "--jobs", "2")
+
+
+@pytest.mark.parametrize(
+    ("options", "number", "status"),
+    [
+        pytest.param(
+            LIVE,
+            signal.SIGINT,
+            130,
+            marks=pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto"),
+        ),
+        (LONG, signal.SIGINT, 130),
+        (LONG, signal.SIGTERM, 128 + signal.SIGTERM),
+    ],
+    ids=["live", "virtual", "terminated"],
+)
+def test_whoever_breaks_it_off_finds_nothing_left(here, processes, options, number, status):
+    out = here / f"broken-{number}-{options[1]}"
+    run = subprocess.Popen(
+        [*COMMAND, "simulate", "digits.gwb", "--data", "rows.csv", *options, "--out", str(out)],
+        cwd=here,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children: set[int] = set()
+
+    def under_way() -> bool:
+        children.update(processes.below(run.pid))
+        working = "device_process" if options is LIVE else "loky"
+        return run.poll() is not None or bool(processes.named(working, run.pid))
+
+    try:
+        assert processes.eventually(under_way)
+        assert run.poll() is None
+        children.update(processes.below(run.pid))
+        run.send_signal(number)
+        told, err = run.communicate(timeout=processes.seconds)
+    finally:
+        run.kill()
+    assert run.returncode == status, err
+    assert "Traceback" not in err
+    assert told == ""
+    assert children
+    assert processes.eventually(lambda: not any(processes.command(p) for p in children))
+    assert not out.exists() or not list(out.iterdir())

@@ -1,0 +1,96 @@
+import shutil
+
+import pytest
+
+from gatewise_export.bundle import Bundle
+from gatewise_export.repack import repack
+from gatewise_export.signing import keygen
+from gatewise_sim.simulation.point import at_goal, frontier, on_disk, open_whole
+from gatewise_training.errors import InputError
+
+pytestmark = pytest.mark.slow
+
+
+def contents(path):
+    return {p.name: p.read_bytes() for p in path.iterdir()}
+
+
+@pytest.fixture
+def packed(small, tmp_path):
+    shutil.copytree(small.bundle.path, tmp_path / "bundle")
+    return Bundle.open(tmp_path / "bundle")
+
+
+@pytest.fixture
+def other(packed):
+    """Another operating point than the one in force."""
+    found = at_goal(packed, {"offload_rate": 0.1})
+    assert found.manifest.active != packed.manifest.active
+    return found
+
+
+def test_a_goal_picks_the_point_that_the_estimator_picks(small, packed):
+    points = small.system.frontier_.points
+    for goal in ({"budget": points[2].cost}, {"offload_rate": 0.2}, {"max_loss": 0.03}):
+        point = at_goal(packed, goal).manifest.active_point
+        wanted = small.system.at(**goal).operating_point_
+        assert (point.expected_cost, point.accuracy) == (wanted.cost, wanted.accuracy)
+    assert at_goal(packed, {}) is packed
+
+
+def test_what_no_point_can_do_is_said(packed):
+    with pytest.raises(InputError, match=r"no operating point costs at most 0\.001; the"):
+        at_goal(packed, {"budget": 0.001})
+
+
+def test_the_point_in_force_needs_no_copy(packed):
+    before = contents(packed.path)
+    with on_disk(packed) as path:
+        assert path == packed.path
+    assert contents(packed.path) == before
+
+
+@pytest.mark.parametrize("archive", [False, True], ids=["directory", "gwb"])
+def test_another_point_is_a_copy_that_goes_away(packed, other, tmp_path, archive):
+    if archive:
+        repack(packed.path, tmp_path / "bundle.gwb")
+        other = Bundle.open(tmp_path / "bundle.gwb").with_active(other.manifest.active)
+    before = contents(packed.path)
+    with on_disk(other) as path:
+        assert path != other.path
+        opened = Bundle.open(path)
+        assert opened.manifest == other.manifest
+        assert opened.read(opened.manifest.stages[0].file)
+    assert not path.exists()
+    assert contents(packed.path) == before
+    assert Bundle.open(other.path).manifest.active == packed.manifest.active
+
+
+def test_a_signed_bundle_is_not_put_at_another_point_behind_its_signers_back(
+    packed, other, tmp_path
+):
+    key, _ = keygen(tmp_path / "fleet")
+    repack(packed.path, tmp_path / "signed", sign=key)
+    signed = Bundle.open(tmp_path / "signed")
+    with on_disk(signed) as path:
+        assert path == signed.path
+    with (
+        pytest.raises(InputError, match=r"is signed for another operating point.*--engine virtual"),
+        on_disk(signed.with_active(other.manifest.active)),
+    ):
+        pass
+
+
+def test_the_frontier_is_the_estimators(small, packed):
+    laid = frontier(packed)
+    assert [p["cost"] for p in laid["points"]] == [p.cost for p in small.system.frontier_.points]
+    assert laid["active"]["cost"] == small.system.operating_point_.cost
+    assert laid["reference_accuracy"] == small.system.frontier_.reference_accuracy
+    assert {p["cost"] for p in laid["hull"]} <= {p["cost"] for p in laid["points"]}
+
+
+def test_a_bundle_for_devices_is_not_enough(packed):
+    assert open_whole(packed.path).manifest == packed.manifest
+    (packed.path / packed.manifest.cloud.file).unlink()
+    with pytest.raises(InputError, match=r"is for devices, without cloud\.onnx: simulate the"):
+        open_whole(packed.path)

@@ -1,0 +1,155 @@
+import numpy as np
+import pytest
+
+from gatewise_sim.simulation.rows import UNKNOWN_CLASS, Rows, class_indices
+from gatewise_training.errors import InputError
+
+
+def write(path, names, rows, labels=None, target="label"):
+    header = [*names, *([target] if labels is not None else [])]
+    lines = [",".join(header)]
+    for i, row in enumerate(rows):
+        cells = [f"{v:g}" for v in row] + ([str(labels[i])] if labels is not None else [])
+        lines.append(",".join(cells))
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def names(manifest):
+    return manifest.feature_names
+
+
+@pytest.fixture
+def values():
+    return np.random.default_rng(0).integers(0, 16, (5, 64)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "found"),
+    [
+        ([3, 7, 8], (3, 7), [0, 1, -2]),
+        (["3", "7.0", " 3 ", "x"], (3, 7), [0, 1, 0, -2]),
+        ([3.0, 7.5], (3, 7), [0, -2]),
+        (["yes", "no", "Yes"], ("no", "yes"), [1, 0, -2]),
+        (["1.0", "01"], ("1.0", "1"), [0, -2]),
+        ([True, "true", "False", 1, 0.0], (False, True), [1, 1, 0, 1, 0]),
+        ([float("nan")], (3, 7), [-2]),
+    ],
+)
+def test_labels_are_classes_by_text_or_number(labels, classes, found):
+    assert class_indices(labels, classes).tolist() == found
+
+
+def test_columns_are_found_by_name_whatever_their_order(tmp_path, manifest, names, values):
+    order = np.random.default_rng(1).permutation(64)
+    path = write(
+        tmp_path / "rows.csv", [names[k] for k in order], values[:, order], [1, 2, 3, 4, 5]
+    )
+    rows = Rows.load(path, manifest)
+    assert rows.name == "rows"
+    assert (values == rows.X).all()
+    assert rows.X.dtype == np.float32
+    assert rows.truth.tolist() == [1, 2, 3, 4, 5]
+    assert rows.notes == ()
+
+
+def test_a_label_that_no_class_has_is_never_right_and_told(tmp_path, manifest, names, values):
+    path = write(tmp_path / "rows.csv", names, values, [1, 2, 99, 4, 5], target="digit")
+    rows = Rows.load(path, manifest, target="digit")
+    assert rows.truth.tolist() == [1, 2, UNKNOWN_CLASS, 4, 5]
+    assert rows.notes == (
+        "1 of 5 rows have a label that the bundle does not know, as 99: no answer to them is "
+        "right.",
+    )
+
+
+def test_without_labels_there_is_no_truth(tmp_path, manifest, names, values):
+    path = write(tmp_path / "rows.csv", names, values)
+    rows = Rows.load(path, manifest)
+    assert rows.truth is None
+
+
+def test_two_columns_that_may_be_the_label_are_none(tmp_path, manifest, names, values):
+    path = tmp_path / "rows.csv"
+    write(path, [*names, "class"], np.column_stack([values, np.arange(5)]), [0, 0, 0, 0, 0])
+    assert Rows.load(str(path), manifest).truth is None
+    assert Rows.load(str(path), manifest, target="class").truth.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_an_npz_file_gives_its_test_part(tmp_path, manifest, names, values):
+    path = tmp_path / "set.npz"
+    part = np.array([0, 1, 0, 1, 0])
+    np.savez(path, X=values, y=np.arange(5), feature_names=np.array(names), part=part)
+    rows = Rows.load(str(path), manifest)
+    assert (values[[1, 3]] == rows.X).all()
+    assert rows.truth.tolist() == [1, 3]
+    assert rows.notes == ("The rows are set's own test part.",)
+
+
+def test_parquet(tmp_path, manifest, names, values):
+    import pandas as pd
+
+    frame = pd.DataFrame(values, columns=list(names))
+    frame["y"] = [5, 4, 3, 2, 1]
+    frame.to_parquet(tmp_path / "rows.parquet")
+    rows = Rows.load(str(tmp_path / "rows.parquet"), manifest)
+    assert (values == rows.X).all()
+    assert rows.truth.tolist() == [5, 4, 3, 2, 1]
+
+
+def test_a_bundled_set(manifest):
+    rows = Rows.load("digits", manifest)
+    assert rows.X.shape == (1797, 64)
+    assert rows.truth[:3].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"names": lambda n: [*n[:-1], "other"]}, "has no column 'pixel_7_7', which the bundle"),
+        ({"target": "species"}, "has no column 'species' beside the bundle's features; it has"),
+        ({"labels": [1, "", 2, 3, 4]}, "line 3: the label 'label' is missing; fill it"),
+        ({"labels": ["a", "b", "c", "d", "e"]}, "no label of rows is a class of the bundle: a is"),
+    ],
+    ids=["column", "target", "hole", "classes"],
+)
+def test_a_bad_table_is_told_in_one_line(tmp_path, manifest, names, values, change, message):
+    columns = change.get("names", list)(list(names))
+    path = write(tmp_path / "rows.csv", columns, values, change.get("labels", [1, 2, 3, 4, 5]))
+    with pytest.raises(InputError) as caught:
+        Rows.load(path, manifest, target=change.get("target"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("rows.txt", "give a .csv, .parquet or .npz file, or one of breast_cancer"),
+        ("missing.csv", "missing.csv does not exist"),
+        ("missing.npz", "missing.npz does not exist"),
+        ("missing.parquet", "missing.parquet does not exist"),
+        ("iris", "iris has no column 'pixel_0_0'"),
+    ],
+)
+def test_a_source_that_is_none_is_told(tmp_path, manifest, monkeypatch, source, message):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        Rows.load(source, manifest)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        (np.zeros((3, 5)), None, "the bundle has 64 columns"),
+        (np.zeros((0, 64)), None, "at least one row"),
+        (np.full((2, 64), "a"), None, "not numbers"),
+        (np.zeros((2, 64)), [1], "2 rows and labels of shape (1,)"),
+    ],
+)
+def test_arrays_must_fit(manifest, X, y, message):
+    with pytest.raises(InputError) as caught:
+        Rows.of("rows", X, y, manifest)
+    assert message in str(caught.value)

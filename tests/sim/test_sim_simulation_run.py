@@ -1,0 +1,350 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from gatewise_cloud.broker import find_mosquitto
+from gatewise_sim import simulate
+from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.money import MONTH
+from gatewise_sim.report.legs import to_json
+from gatewise_sim.simulation import Scenario
+from gatewise_training.errors import InputError
+
+pytestmark = pytest.mark.slow
+
+LEGS = ["system", "edge_only", "cloud_only", "confidence", "random", "oracle"]
+QUICK = Scenario(devices=20, seconds=600.0, workload="poisson:6/min", link="wifi", seed=3)
+
+
+@pytest.fixture(scope="module")
+def whole(small):
+    return simulate(small.bundle, small.rows, small.truth, scenario=QUICK).report
+
+
+def leg(report, key):
+    return next(entry for entry in report["legs"] if entry["key"] == key)
+
+
+def test_the_report_has_every_key_of_a_report(whole):
+    plain_keys = {
+        "accuracy": {"system", "edge_only", "cloud_only"},
+        "feature_cost": {"system", "edge_only", "cloud_only"},
+        "bytes": {"system", "cloud_only"},
+        "latency_ms": {"system", "edge_only", "cloud_only"},
+        "answers": {"edge", "cloud", "fallback", "error", "late", "retries", "lost"},
+        "transport": {"kind", "broker", "link"},
+    }
+    for key, inner in plain_keys.items():
+        assert set(whole[key]) == inner
+    for key in ("dataset", "method", "instances", "offload_rate", "cost_reduction"):
+        assert key in whole
+    assert [entry["key"] for entry in whole["legs"]] == LEGS
+    assert whole["kind"] == "gatewise-simulation"
+    assert json.loads(to_json(whole)) == whole  # plain already
+
+
+def test_the_systems_figures_are_those_of_its_fleet(small, whole):
+    routes = Routes.of(small.bundle, small.rows, small.truth)
+    assert whole["calibration"]["kind"] == "assumed"
+    from gatewise_sim.calibration import Calibration
+
+    settings = Calibration.assumed(routes).apply(QUICK.settings())
+    run = simulate_fleet(routes, settings)
+    a, system = run.answers, leg(whole, "system")
+    assert system["instances"] == whole["instances"] == len(a)
+    assert whole["accuracy"]["system"] == pytest.approx((a.label == routes.truth[a.row]).mean())
+    assert whole["offload_rate"] == pytest.approx((a.payload_up > 0).mean())
+    assert whole["bytes"]["system"] == pytest.approx(int(a.up.sum() + a.down.sum()), abs=1)
+    assert system["joules"]["radio"] == pytest.approx(run.joules.mean())
+    for i, route in enumerate(ROUTES):
+        assert system["answers"][route] == (a.route == i).sum()
+    p95 = float(np.percentile(a.latency_ms, 95))
+    assert whole["latency_ms"]["system"]["p95"] == pytest.approx(p95, rel=0.02)
+    assert sum(whole["breakdown"]["ms"].values()) == pytest.approx(a.latency_ms.mean())
+    parts = whole["breakdown"]["bytes"]
+    assert sum(parts.values()) * len(a) == pytest.approx(whole["bytes"]["system"], abs=1)
+
+
+def test_the_baselines_met_the_same_instances(whole):
+    for entry in whole["legs"]:
+        assert entry["instances"] == whole["instances"]
+        assert sum(entry["answers"][route] for route in ROUTES) == whole["instances"]
+        assert entry["answers"]["lost"] == 0
+    rate = leg(whole, "system")["offload_rate"]["value"]
+    for key in ("confidence", "random"):  # as near as one row's instances
+        assert leg(whole, key)["offload_rate"]["value"] == pytest.approx(rate, abs=0.01)
+    right = {key: leg(whole, key)["accuracy"]["value"] for key in LEGS}
+    assert right["oracle"] == max(right.values())
+    assert leg(whole, "edge_only")["offload_rate"]["value"] == 0
+    assert leg(whole, "cloud_only")["offload_rate"]["value"] == 1
+
+
+def test_classes_and_reasons_add_up(small, whole):
+    assert [c["label"] for c in whole["classes"]] == [str(c) for c in range(10)]
+    assert sum(c["instances"] for c in whole["classes"]) == whole["instances"]
+    assert sum(leg(whole, "system")["reasons"].values()) == pytest.approx(whole["instances"])
+    assert sum(leg(whole, "system")["histogram"]["all"]) == pytest.approx(whole["instances"])
+
+
+def test_the_same_seed_gives_the_same_bytes_on_any_number_of_processes(small):
+    scenario = QUICK.changed(outages="cloud:+200s-+300s")
+    texts = [
+        to_json(simulate(small.bundle, small.rows, small.truth, scenario=scenario, jobs=n).report)
+        for n in (1, 2)
+    ]
+    assert texts[0] == texts[1]
+    other = simulate(small.bundle, small.rows, small.truth, scenario=scenario, seed=9)
+    assert other.report["answers"] != json.loads(texts[0])["answers"]
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """A bundle that needs its cloud: half of its rows are an exclusive or, to a linear stage."""
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    from gatewise_export.pack import pack
+    from gatewise_training import methods
+
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (2400, 3)).astype(np.float32)
+    y = np.where(np.abs(X[:, 2]) > 0.5, X[:, 2] > 0, X[:, 0] * X[:, 1] > 0).astype(int)
+    trained, judges, test = slice(0, 1000), slice(1000, 1400), slice(1400, 2400)
+    f0 = ExtraTreesClassifier(30, random_state=0).fit(X[trained], y[trained])
+    system = methods.cascade(
+        "staged",
+        high_cost_model=f0,
+        n_stages=1,
+        families=("linear",),
+        max_loss=0.01,
+        random_state=0,
+    ).fit(X[trained], y[trained], validation=(X[judges], y[judges]))
+    folder = tmp_path_factory.mktemp("halves") / "bundle"
+    return pack(system, folder, sample=X[:16]), X[test], y[test]
+
+
+def test_an_outage_in_the_middle(halves):
+    begin, end = 200.0, 400.0
+    scenario = QUICK.changed(deadline_ms=300.0)
+    usual, report = (
+        simulate(*halves, scenario=scenario, outages=outages).report
+        for outages in ("", "cloud:+200s-+400s")
+    )
+    assert usual["faults"] == []
+    assert report["faults"] == [{"what": "cloud", "begin": begin, "end": end, "count": 1}]
+    # every instance has one answer
+    assert report["instances"] == usual["instances"]
+    assert sum(report["answers"][route] for route in ROUTES) == report["instances"]
+    assert sum(b["instances"] for b in report["timeline"]) == report["instances"]
+    for b in report["timeline"]:
+        assert sum(b[route] for route in ROUTES) == b["instances"]
+    # it falls to what the devices alone know, and comes back
+    during = [b for b in report["timeline"] if begin <= b["begin"] and b["end"] <= end]
+    before = [b for b in report["timeline"] if b["end"] <= begin]
+    after = [b for b in report["timeline"] if b["begin"] >= end + 30]  # breakers close again
+
+    def right(bins, name="accuracy"):
+        n = sum(b["instances"] for b in bins)
+        assert n > 150
+        return sum(b[name] * b["instances"] for b in bins) / n
+
+    assert sum(b["cloud"] for b in during) == 0
+    assert all(b["accuracy"] == pytest.approx(b["edge_accuracy"]) for b in during)
+    assert sum(b["fallback"] for b in during) > 50
+    assert right(during) == pytest.approx(right(during, "edge_accuracy"))
+    assert right(before) > right(during) + 0.2
+    assert right(after) > right(during) + 0.2
+    assert sum(b["cloud"] for b in after) > 0
+    # better choices are better
+    right_of = {key: leg(usual, key)["accuracy"]["value"] for key in LEGS}
+    assert right_of["confidence"] > right_of["random"] + 0.05 > right_of["edge_only"] + 0.1
+    assert right_of["oracle"] == max(right_of.values())
+    # the device alone does not notice
+    for key in ("answers", "bytes", "reasons"):
+        assert leg(report, "edge_only")[key] == leg(usual, "edge_only")[key]
+    assert report["accuracy"]["edge_only"] == usual["accuracy"]["edge_only"]
+
+
+def test_another_operating_point(small, whole):
+    report = simulate(
+        small.bundle, small.rows, small.truth, scenario=QUICK, offload_rate=0.1, baselines=False
+    ).report
+    assert report["offload_rate"] < whole["offload_rate"] - 0.1
+    assert report["frontier"]["active"]["offload_rate"] <= 0.1
+    assert report["frontier"]["points"] == whole["frontier"]["points"]
+    assert report["settings"]["offload_rate"] == 0.1
+    assert "offload_rate=0.1" in report["command"]
+
+
+def test_the_bill(small, whole, tmp_path):
+    assert whole["money"] is None
+    assert all(entry["money"] is None for entry in whole["legs"])
+    prices = tmp_path / "prices.toml"
+    prices.write_text(
+        "currency = 'CHF'\nper_mb = 0.5\nper_worker_hour = 0.1\nper_joule = 1e-3\n"
+        "per_feature_unit = 1e-4\nper_million_requests = 7\nper_device_month = 0.25\n"
+    )
+    report = simulate(
+        small.bundle, small.rows, small.truth, scenario=QUICK, prices=str(prices), workers=2
+    ).report
+    months = MONTH / QUICK.seconds
+    for entry in report["legs"]:
+        bill, n = entry["money"], entry["instances"]
+        assert bill["currency"] == "CHF"
+        assert bill["devices"] == 20 * 0.25
+        workers = 0 if entry["key"] == "edge_only" else 2
+        assert bill["workers"] == pytest.approx(workers * 0.1 * MONTH / 3600)
+        assert bill["features"] == pytest.approx(1e-4 * entry["feature_cost"]["value"] * n * months)
+        asked = (
+            sum(entry["answers"][r] for r in ("cloud", "fallback")) + entry["answers"]["retries"]
+        )
+        assert bill["requests"] == pytest.approx(7e-6 * asked * months, rel=0.02)
+        mqtt = n * (entry["bytes"]["up"]["value"] + entry["bytes"]["down"]["value"])
+        # IP beside TCP's payload: 40 bytes a packet, two packets a message each way
+        assert bill["data"] == pytest.approx(0.5e-6 * (mqtt + 160 * asked) * months, rel=0.02)
+        a_day = entry["joules_per_device_day"]
+        assert bill["energy"] == pytest.approx(1e-3 * 20 * a_day * MONTH / 86_400)
+        assert bill["total"] == pytest.approx(
+            sum(v for k, v in bill.items() if k not in ("currency", "total"))
+        )
+    assert report["money"] == report["legs"][0]["money"]
+
+
+def test_energy_of_the_device(small, whole, tmp_path):
+    (tmp_path / "pi.toml").write_text(
+        "idle_w = 0.01\nbattery_wh = 20\nstage_j = 0.001\nfeature_j = 0.002\n"
+    )
+    report = simulate(
+        small.bundle,
+        small.rows,
+        small.truth,
+        scenario=QUICK,
+        device_energy=str(tmp_path / "pi.toml"),
+    ).report
+    for entry, plain in zip(report["legs"], whole["legs"], strict=True):
+        joules = entry["joules"]
+        assert joules["radio"] == plain["joules"]["radio"]
+        assert plain["joules"]["features"] == plain["joules"]["stages"] == 0
+        assert plain["battery_days"] is None
+        active = sum(joules.values()) * entry["instances"] / 20 * 86_400 / 600
+        idle = 0.01 * 86_400
+        assert entry["joules_per_device_day"] == pytest.approx(active + idle, rel=1e-9)
+        assert entry["battery_days"] == pytest.approx(20 * 3600 / (active + idle), rel=1e-9)
+    edge = leg(report, "edge_only")["joules"]
+    assert edge["radio"] == 0
+    assert edge["stages"] >= 0.001
+    # features have uniform price 1 here, so that joules are twice a thousandth of their cost
+    assert edge["features"] == pytest.approx(0.002 * report["feature_cost"]["edge_only"])
+    # a request carries all features; no stage runs before it
+    cloud = leg(report, "cloud_only")["joules"]
+    assert cloud["stages"] == 0
+    assert cloud["features"] == pytest.approx(0.002 * report["feature_cost"]["cloud_only"])
+    system = report["breakdown"]["joules"]
+    assert system["idle"] == pytest.approx(0.01 * 600 * 20 / report["instances"])
+
+
+def test_a_mix_that_drifts(small):
+    mix = "steps,0s=1/1/0/0/0/0/0/0/0/0,5min=0/0/0/0/0/0/0/0/1/1"
+    report = simulate(
+        small.bundle, small.rows, small.truth, scenario=QUICK, mix=mix, baselines=False
+    ).report
+    assert [c["label"] for c in report["classes"] if c["instances"]] == ["0", "1", "8", "9"]
+    with pytest.raises(InputError, match="need the rows' labels"):
+        simulate(small.bundle, small.rows, scenario=QUICK, mix=mix)
+    strange = small.truth.copy()
+    strange[0] = 99
+    with pytest.raises(InputError, match="mix: 1 rows have a label that is no class"):
+        simulate(small.bundle, small.rows, strange, scenario=QUICK, mix=mix)
+
+
+def test_without_labels_nothing_is_said_about_accuracy(small):
+    report = simulate(small.bundle, small.rows, scenario=QUICK).report
+    assert report["accuracy"] == {"system": None, "edge_only": None, "cloud_only": None}
+    assert [entry["key"] for entry in report["legs"]] == LEGS[:-1]
+    assert all(entry["accuracy"] is None for entry in report["legs"])
+    assert all(b["accuracy"] is None for b in report["timeline"])
+    assert all(c["accuracy"] is None for c in report["classes"])
+
+
+def test_an_unknown_class_is_never_right(small):
+    strange = small.truth.astype(object)
+    strange[:100] = "other"
+    report = simulate(
+        small.bundle, small.rows, strange, scenario=QUICK, baselines=False, workload="periodic:1s"
+    ).report
+    share = 100 / len(strange)
+    assert report["accuracy"]["system"] < 1 - 0.8 * share
+    assert "100 of 300 rows have a label that the bundle does not know" in report["notes"][0]
+    assert sum(c["instances"] for c in report["classes"]) < report["instances"]
+
+
+def test_the_summary_and_the_folder(small, tmp_path, monkeypatch):
+    simulation = simulate(small.bundle, small.rows, small.truth, scenario=QUICK)
+    assert simulation.summary.endswith(".")
+    assert "\n" not in simulation.summary
+    simulation.write(tmp_path / "out")
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {
+        "calibration.json",
+        "classes.csv",
+        "legs.csv",
+        "report.html",
+        "report.json",
+        "timeline.csv",
+    }
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == simulation.report
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(InputError, match="holds other files"):
+        simulation.write(tmp_path / "mine")
+    # what was used can be used again
+    again = simulate(
+        small.bundle,
+        small.rows,
+        small.truth,
+        scenario=QUICK,
+        calibration=str(tmp_path / "out" / "calibration.json"),
+    )
+    assert again.report["legs"] == simulation.report["legs"]
+    assert again.report["calibration"]["kind"] == "calibration.json"
+
+
+def test_no_arrival_is_told(small):
+    with pytest.raises(InputError, match="no instance came"):
+        simulate(small.bundle, small.rows, devices=1, seconds=1.0, workload="poisson:1/day")
+
+
+@pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
+def test_live_at_another_operating_point(small, processes):
+    before = processes.below()
+    scenario = Scenario(
+        devices=6,
+        seconds=5.0,
+        workload="poisson:2/s",
+        link="wifi",
+        deadline_ms=4000.0,
+        engine="live",
+        offload_rate=0.3,
+        seed=1,
+    )
+    report = simulate(small.bundle, small.rows, small.truth, scenario=scenario).report
+    assert processes.below() == before
+    assert report["engine"] == "live"
+    assert [entry["engine"] for entry in report["legs"]] == ["live"] + ["virtual"] * 5
+    assert report["transport"] == {"kind": "mqtt", "broker": "mosquitto", "link": "wifi"}
+    assert report["answers"]["lost"] == 0
+    assert report["troubles"] == []
+    # every row is decided as virtual time has it
+    assert report["checked"]["differing"] == {"labels": 0, "routes": 0, "costs": 0}
+    fallbacks = report["answers"]["fallback"]
+    assert report["checked"]["compared"] == report["instances"] - fallbacks > 30
+    live, virtual = report["twin"]["live"], report["twin"]["virtual"]
+    assert live["offload_rate"] == virtual["offload_rate"]
+    assert set(live) == set(virtual)
+    if not fallbacks:
+        assert live["accuracy"] == virtual["accuracy"]
+        assert math.isclose(live["cost"], virtual["cost"], rel_tol=1e-9)
+    assert report["frontier"]["active"]["offload_rate"] <= 0.3
+    assert report["run"]["devices"]["sent"] > 0
+    assert json.loads(to_json(report)) == report

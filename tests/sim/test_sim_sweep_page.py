@@ -1,0 +1,234 @@
+import importlib
+import re
+import runpy
+import xml.etree.ElementTree as ET
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gatewise_sim.sweep import PointResult, Sweep
+from gatewise_sim.sweep.charts import axis_of
+from gatewise_sim.sweep.page import render
+from gatewise_sim.sweep.settings import combinations
+from gatewise_sim.sweep.summary import summarise
+
+HERE = Path(__file__).parent
+SVG = "{http://www.w3.org/2000/svg}"
+simulation = runpy.run_path(str(HERE / "sweep_jobs.py"))["simulation"]
+OF = {
+    "gatewise": "0.1.0",
+    "job": {"bundle": "b", "data": "rows.csv", "target": None, "scenario": {"devices": 5}},
+    "files": {"rows.csv": "a" * 64},
+}
+
+
+def swept(*sweeps: Sweep, errors=(), money=None, command="gatewise simulate b --sweep x"):
+    """The document of a sweep; figures follow from the place of each value."""
+    points = []
+    for at, settings in enumerate(combinations(sweeps)):
+        places = [s.values.index(settings[s.name]) for s in sweeps]
+        report = simulation(
+            accuracy=0.9 + 0.01 * places[0],
+            half=0.004,
+            cost=5.0 + 3 * places[0] + 2 * places[-1],
+            p95=5.0 * 10 ** places[-1],
+            money=None if money is None else money * (1 + places[0]),
+        )
+        failed = at in errors
+        points.append(
+            PointResult(
+                settings, f"{at:032x}", None if failed else report, "it broke" if failed else ""
+            )
+        )
+    return summarise(sweeps, points, OF, command)
+
+
+DEVICES = Sweep("devices", (10, 100, 1000))
+LINKS = Sweep("link", ("wifi", "4g", "nb-iot"))
+MANY = Sweep("seed", tuple(range(12)))
+
+
+def drawings(html: str) -> list[ET.Element]:
+    found = [ET.fromstring(part) for part in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]
+    return [svg for svg in found if svg.get("role") == "img"]
+
+
+EVERY = {
+    "two": swept(DEVICES, LINKS, money=12.0),
+    "one": swept(DEVICES),
+    "words": swept(LINKS),
+    "single": swept(Sweep("devices", (5,))),
+    "many lines": swept(DEVICES, MANY),
+    "some failed": swept(DEVICES, LINKS, errors=(0, 4)),
+    "all failed": swept(DEVICES, errors=(0, 1, 2)),
+    "none": swept(Sweep("budget", (None, 4.0)), Sweep("baselines", (True, False))),
+}
+
+
+@pytest.mark.parametrize("name", list(EVERY))
+def test_every_drawing_is_well_formed_and_can_be_read_aloud(name):
+    found = drawings(render(EVERY[name]))
+    assert len(found) == {"single": 1, "all failed": 0}.get(name, 5)
+    ids = [e.get("id") for svg in found for e in svg.iter() if e.get("id")]
+    assert len(ids) == len(set(ids))
+    for svg in found:
+        assert svg.find(f"{SVG}title").text
+        assert svg.find(f"{SVG}desc").text
+        _, _, width, height = map(float, svg.get("viewBox").split())
+        for element in svg.iter():
+            for x, y in product(("x", "x1", "x2", "cx"), ("y", "y1", "y2", "cy")):
+                assert 0 <= float(element.get(x, 0)) <= width, ET.tostring(element)
+                assert 0 <= float(element.get(y, 0)) <= height, ET.tostring(element)
+            assert not any("nan" in value for value in element.attrib.values())
+
+
+def test_every_point_is_a_mark_and_a_line_of_the_table():
+    html = render(EVERY["two"])
+    svg = drawings(html)[0]
+    said = [
+        g.find(f"{SVG}title").text for g in svg.iter(f"{SVG}g") if g.find(f"{SVG}title") is not None
+    ]
+    assert sorted(text.partition(":")[0] for text in said) == sorted("123456789")
+    body = html.split('class="held sortable"')[1].split("</table>")[0]
+    assert body.count("<tr") == 1 + 9
+    assert body.count('class="mean"') == 1
+    costs = [float(c) for c in re.findall(r'data-sort="([\d.]+)">[\d.,]+</td>', body)]
+    assert costs
+
+
+def test_the_answer_is_the_headline_and_failures_are_said():
+    html = render(EVERY["some failed"])
+    document = EVERY["some failed"]
+    first = document["answer"].split(". ")[0].replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
+    assert f"<h1>{first}.</h1>" in html
+    assert "devices=10, link=wifi: it broke" in html
+    assert "None of 3 settings could be simulated." in render(EVERY["all failed"])
+
+
+def test_names_are_escaped():
+    document = swept(Sweep("workload", ("poisson:1/min", "poisson:2/min")), command="<em>&")
+    document["dataset"] = "<i>rows"
+    document["points"][0]["error"] = "<u>"
+    html = render(document)
+    assert not re.search("<i>|<u>|<em>&", html)
+    assert "&lt;em&gt;&amp;" in html
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "name", "numeric", "lines"),
+    [
+        ((LINKS, DEVICES), "devices", True, ("link=wifi", "link=4g", "link=nb-iot")),
+        ((LINKS,), "link", False, ("",)),
+        ((Sweep("max_loss", (0.02, 0.01)), DEVICES), "devices", True,
+         ("max_loss=0.02", "max_loss=0.01")),
+        ((Sweep("workers", (1,)), LINKS), "link", False, ("",)),
+        ((Sweep("budget", (None, 4.0)), LINKS), "budget", False,
+         ("link=wifi", "link=4g", "link=nb-iot")),
+    ],
+)  # fmt: skip
+def test_the_axis_is_a_setting_of_numbers_if_there_is_one(sweeps, name, numeric, lines):
+    axis = axis_of(swept(*sweeps))
+    assert (axis.name, axis.numeric, axis.series) == (name, numeric, lines)
+
+
+def test_numbers_run_along_the_axis_in_their_order():
+    assert axis_of(swept(Sweep("devices", (100, 1000, 10)))).values == (10, 100, 1000)
+    assert axis_of(EVERY["single"]) is None
+
+
+# -- in a browser --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def browser():
+    spec = importlib.util.spec_from_file_location("chromium", HERE / "chromium.py")
+    chromium = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(chromium)
+    program = chromium.find_chromium()
+    if program is None:
+        pytest.skip("no chromium on this machine")
+    found = chromium.Chromium(program)
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "sweep.html"
+    path.write_text(render(EVERY["two"]))
+    return path.as_uri()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_shows_it_without_a_word(browser, url, width, dark):
+    page = browser.page(url, width, dark=dark)
+    try:
+        assert page.troubles == []
+        assert page.requests == []
+        # Nothing sticks out of the page, and every drawing has a size.
+        assert page.run("document.documentElement.scrollWidth") <= width
+        sizes = page.run(
+            "[...document.querySelectorAll('svg[role=img]')].map(s => s.getBoundingClientRect())"
+            ".map(r => [r.width, r.height, r.left, r.right])"
+        )
+        assert len(sizes) == 5
+        for wide, tall, left, right in sizes:
+            assert wide > 0.4 * min(width, 700)
+            assert tall > 100
+            assert 0 <= left < right <= width
+        colour = page.run("getComputedStyle(document.body).backgroundColor")
+        light = sum(map(int, re.findall(r"\d+", colour)[:3])) > 380
+        assert light is not dark
+    finally:
+        page.close()
+
+
+@pytest.mark.slow
+def test_a_screen_reader_hears_what_is_drawn(browser, url):
+    page = browser.page(url)
+    try:
+        nodes = page.accessible
+        images = [n["name"]["value"] for n in nodes if n["role"]["value"] in ("img", "image")]
+        assert "Accuracy against cost" in " ".join(images)
+        heads = [n["name"]["value"] for n in nodes if n["role"]["value"] == "heading"]
+        assert {"Accuracy against cost", "By devices", "Every setting", "Run it again"} <= set(
+            heads
+        )
+    finally:
+        page.close()
+
+
+@pytest.mark.slow
+def test_the_table_is_sorted_by_a_key(browser, url):
+    page = browser.page(url)
+    column = "[...document.querySelectorAll('.sortable tbody tr')].map(r => r.cells[{}].innerText)"
+    focus = "document.querySelectorAll('.sortable thead button')[{}].focus()"
+    try:
+        numbers = lambda: [int(t) for t in page.run(column.format(1))]  # noqa: E731
+        assert page.run("document.querySelector('.sorting').hidden") is False
+        page.run(focus.format(1))
+        page.press("Enter")
+        assert numbers() == [10] * 3 + [100] * 3 + [1000] * 3
+        assert page.run("document.querySelectorAll('.sortable th')[1].ariaSort") == "ascending"
+        page.press("Enter")
+        assert numbers() == [1000] * 3 + [100] * 3 + [10] * 3
+        page.run(focus.format(2))
+        page.press("Enter")
+        assert page.run(column.format(2)) == ["4g"] * 3 + ["nb-iot"] * 3 + ["wifi"] * 3
+        assert page.run("document.querySelectorAll('.sortable th')[1].ariaSort") is None
+        assert page.troubles == []
+    finally:
+        page.close()
+
+
+@pytest.mark.slow
+def test_without_scripts_it_is_sorted_by_cost_and_offers_nothing(browser, url):
+    page = browser.page(url, script=False)
+    try:
+        assert page.troubles == []
+        assert not page.requests
+    finally:
+        page.close()

@@ -1,0 +1,270 @@
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gatewise_sim.sweep import run_sweep
+from gatewise_training.errors import InputError
+
+pytestmark = pytest.mark.slow  # processes start
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def jobs(monkeypatch):
+    monkeypatch.syspath_prepend(str(HERE))
+    return importlib.import_module("sweep_jobs")
+
+
+@pytest.fixture
+def made(jobs, tmp_path):
+    return jobs.Made(str(tmp_path / "log"))
+
+
+def ran(made) -> list[int]:
+    log = Path(f"{made.log}.txt")
+    return sorted(map(int, log.read_text().split())) if log.exists() else []
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    found = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    return {name: path.read_bytes() for name, path in sorted(found.items())}
+
+
+def test_points_come_in_the_sweeps_order_whatever_ends_first(made, tmp_path):
+    told = []
+    result = run_sweep(
+        made, ["devices=3,1,2", "workers=1,2"], folder=tmp_path / "out", jobs=3,
+        progress=lambda done, total, what="": told.append((done, total)),
+    )  # fmt: skip
+    assert [(p.settings["devices"], p.settings["workers"]) for p in result.points] == [
+        (3, 1), (3, 2), (1, 1), (1, 2), (2, 1), (2, 2),
+    ]  # fmt: skip
+    assert [p.report["settings"]["devices"] for p in result.points] == [3, 3, 1, 1, 2, 2]
+    assert told == [(i, 6) for i in range(1, 7)]
+    assert (result.failed, result.status) == (0, 0)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "points", "sweep.csv", "sweep.html", "sweep.json",
+    ]  # fmt: skip
+
+
+def test_parallel_is_serial_byte_for_byte(made, tmp_path):
+    for jobs_, name in ((1, "serial"), (4, "parallel")):
+        run_sweep(made, ["devices=1,2,3,4,5,6", "link=wifi,4g"], folder=tmp_path / name, jobs=jobs_)
+    assert files(tmp_path / "serial") == files(tmp_path / "parallel")
+    assert len(files(tmp_path / "serial")) == 12 + 3
+
+
+def test_finished_points_are_not_run_again_and_are_shared(made, tmp_path):
+    out = tmp_path / "out"
+    run_sweep(made, ["devices=1,2"], folder=out)
+    before = {p.name: p.stat().st_mtime_ns for p in (out / "points").iterdir()}
+    wider = run_sweep(made, ["devices=2,3,1"], folder=out)
+    assert ran(made) == [1, 2, 3]
+    assert [p.kept for p in wider.points] == [True, False, True]
+    after = {p.name: p.stat().st_mtime_ns for p in (out / "points").iterdir()}
+    assert before.items() <= after.items()
+    run_sweep(replace(made, scenario=made.scenario.changed(seed=5)), ["devices=1"], folder=out)
+    assert ran(made) == [1, 1, 2, 3]  # another seed is another point
+
+
+def test_a_point_that_fails_is_shown_and_the_others_go_on(jobs, made, tmp_path, capfd):
+    values = f"devices=1,{jobs.BAD},{jobs.DEADLY},{jobs.BUGGY},2"
+    result = run_sweep(made, [values], folder=tmp_path / "out", jobs=2)
+    errors = [p.error for p in result.points]
+    assert errors[0] == errors[4] == ""
+    assert errors[1] == "thirteen devices"
+    assert errors[2] == "its process was ended by SIGKILL (out of memory?)"
+    assert errors[3] == "unexpected ZeroDivisionError"
+    assert (result.failed, result.status) == (3, 1)
+    assert f"devices={jobs.BAD}: thirteen devices\n" in capfd.readouterr().err
+    result.show()
+    shown = capfd.readouterr().out
+    assert "2 failed: thirteen devices" in shown
+    assert "3 of 5 settings failed." in shown
+    # Only what failed is tried again.
+    again = run_sweep(made, [values], folder=tmp_path / "out")
+    assert [p.kept for p in again.points] == [True, False, False, False, True]
+
+
+def test_what_a_point_prints_does_not_get_between(jobs, made, tmp_path, capfd):
+    result = run_sweep(made, [f"devices={jobs.LOUD},1"], folder=tmp_path / "out")
+    assert result.failed == 0
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", "loud\n")
+
+
+def test_no_process_is_left(made, tmp_path, processes):
+    run_sweep(made, ["devices=1,2,3"], folder=tmp_path / "out", jobs=3)
+    assert not processes.named("spawn_main")
+
+
+@pytest.mark.parametrize("blow", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_sweep_that_was_broken_off_goes_on_where_it_stopped(
+    jobs, made, tmp_path, processes, blow
+):
+    """Two processes: one point after another is finished, and one point does not end."""
+    out, sweep = tmp_path / "out", f"devices=1,2,{jobs.SLOW},3,4,5,6"
+    command = [sys.executable, str(HERE / "sweep_jobs.py"), made.log, str(out), sweep]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        kept = lambda: sorted((out / "points").glob("*.json"))  # noqa: E731
+        assert processes.eventually(lambda: len(kept()) == 6)
+        below = processes.below(child.pid)
+        assert below
+        child.send_signal(blow)
+        _, said = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode != 0
+    assert processes.eventually(lambda: not any(map(processes.command, below)))
+    if blow == signal.SIGINT:
+        assert f"stopped: 6 of 7 points are kept in {out / 'points'}; the same command" in said
+    assert not (out / "sweep.json").exists()
+    assert ran(made) == [1, 2, 3, 4, 5, 6, jobs.SLOW]
+    before = {p.name: p.stat().st_mtime_ns for p in kept()}
+    Path(f"{made.log}.go").touch()
+    result = run_sweep(made, [sweep], folder=out)
+    assert ran(made) == [1, 2, 3, 4, 5, 6, jobs.SLOW, jobs.SLOW]
+    assert sum(p.kept for p in result.points) == 6
+    assert before.items() <= {p.name: p.stat().st_mtime_ns for p in kept()}.items()
+    run_sweep(made, [sweep], folder=tmp_path / "unbroken")
+    assert files(out) == files(tmp_path / "unbroken")
+
+
+def test_a_damaged_point_is_run_again(made, tmp_path):
+    out = tmp_path / "out"
+    first = run_sweep(made, ["devices=1,2"], folder=out)
+    whole = files(out)
+    half = out / "points" / f"{first.points[0].digest}.json"
+    half.write_text(half.read_text()[:100])
+    again = run_sweep(made, ["devices=1,2"], folder=out)
+    assert [p.kept for p in again.points] == [False, True]
+    assert files(out) == whole
+
+
+def test_points_that_are_the_same_are_run_once(made, tmp_path):
+    same = replace(made, scenario=made.scenario.changed(budget=4.0))
+    result = run_sweep(same, ["budget=none,4"], folder=tmp_path / "out")
+    digests = {p.digest for p in result.points}
+    assert len(digests) == len(ran(made))
+    assert result.failed == 0
+
+
+def test_a_sweep_that_cannot_be_is_refused_before_anything_runs(made, tmp_path):
+    with pytest.raises(InputError, match="jobs is 0"):
+        run_sweep(made, ["devices=1"], folder=tmp_path / "out", jobs=0)
+    with pytest.raises(InputError, match="no setting 'divices'"):
+        run_sweep(made, ["divices=1"], folder=tmp_path / "out")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").touch()
+    with pytest.raises(InputError, match="mine holds other files"):
+        run_sweep(made, ["devices=1"], folder=tmp_path / "mine")
+    assert ran(made) == []
+
+
+# -- the real thing ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def bundle(small, tmp_path_factory):
+    """A real bundle and real rows as files."""
+    folder = tmp_path_factory.mktemp("sweep")
+    names = small.bundle.manifest.feature_names
+    lines = [",".join([*names, "label"])]
+    lines += [
+        ",".join([*map(repr, row.tolist()), str(label)])
+        for row, label in zip(small.rows, small.truth.tolist(), strict=True)
+    ]
+    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    return str(small.bundle.path), str(folder / "rows.csv")
+
+
+def simulate(bundle, *more: str, **how) -> subprocess.CompletedProcess[str]:
+    place, rows = bundle
+    command = [sys.executable, "-m", "gatewise_sim", "simulate", place, "--data", rows]
+    return subprocess.run([*command, *more], capture_output=True, text=True, timeout=250, **how)
+
+
+SWEEP = (
+    "--time",
+    "10min",
+    "--devices",
+    "5",
+    "--no-baselines",
+    "--sweep",
+    "link=wifi,4g",
+    "--sweep",
+    "workers=1,2",
+)
+
+
+def test_a_real_sweep_from_the_command_line(bundle, tmp_path):
+    done = simulate(bundle, *SWEEP, "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert "4 points, cheapest first" in done.stdout
+    document = json.loads((tmp_path / "out" / "sweep.json").read_text())
+    assert [p["settings"]["link"] for p in document["points"]] == ["wifi", "wifi", "4g", "4g"]
+    for point in document["points"]:
+        figures = point["figures"]
+        assert figures["accuracy"]["low"] <= figures["accuracy"]["value"] <= 1
+        report = json.loads((tmp_path / "out" / "points" / f"{point['digest']}.json").read_text())
+        assert report["report"]["settings"]["workers"] == point["settings"]["workers"]
+    wifi, lte = document["points"][0]["figures"], document["points"][2]["figures"]
+    assert wifi["offloaded_p95"]["value"] < lte["offloaded_p95"]["value"]
+    # A point is what the same simulation gives alone.
+    alone = simulate(bundle, *SWEEP[:5], "--link", "4g", "--workers", "2", "--json",
+                     "--out", str(tmp_path / "alone"))  # fmt: skip
+    assert alone.returncode == 0, alone.stderr
+    assert json.loads(alone.stdout) == report["report"]
+    as_json = simulate(bundle, *SWEEP, "--out", str(tmp_path / "out"), "--json")
+    assert json.loads(as_json.stdout) == document
+
+
+def test_a_real_sweep_killed_in_the_middle_goes_on(bundle, tmp_path, processes):
+    out, again = tmp_path / "out", tmp_path / "again"
+    sweep = ["--sweep", "seed=0,1,2,3,4,5", "--no-baselines", "--jobs", "1"]
+    more = ["--time", "20min", "--devices", "20", *sweep]
+    place, rows = bundle
+    command = [sys.executable, "-m", "gatewise_sim", "simulate", place, "--data", rows, *more]
+    child = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
+    try:
+        assert processes.eventually(lambda: len(list((out / "points").glob("*.json"))) >= 1)
+        below = processes.below(child.pid)
+        os.kill(child.pid, signal.SIGINT)
+        _, said = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130, said
+    assert "the same command goes on from there" in said
+    assert "Traceback" not in said
+    assert processes.eventually(lambda: not any(map(processes.command, below)))
+    kept = {p.name: p.stat().st_mtime_ns for p in (out / "points").glob("*.json")}
+    assert 1 <= len(kept) < 6
+    for folder in (out, again):
+        done = simulate(bundle, *more, "--out", str(folder))
+        assert done.returncode == 0, done.stderr
+    after = {p.name: p.stat().st_mtime_ns for p in (out / "points").glob("*.json")}
+    assert kept.items() <= after.items()
+    assert {p.name for p in (out / "points").iterdir()} == set(after)
+    mine, whole = files(out), files(again)
+    # The page and the document hold the command, and that the folder.
+    assert {n: b.replace(b"/out", b"/again") for n, b in mine.items()} == whole
+
+
+def test_a_real_point_that_fails(bundle, tmp_path):
+    (tmp_path / "trace.csv").write_text("time,device,row\n1,0,0\n2,0,100000\n")
+    sweep = f"workload=poisson:1/min|replay:{tmp_path / 'trace.csv'}"
+    done = simulate(bundle, "--devices", "5", "--time", "10min", "--sweep", sweep,
+                    "--out", str(tmp_path / "out"))  # fmt: skip
+    assert done.returncode == 1
+    assert "trace: row 100000 is asked for, the table has" in done.stdout
+    assert "1 of 2 settings failed." in done.stdout
+    assert "Traceback" not in done.stderr

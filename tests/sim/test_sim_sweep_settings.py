@@ -1,0 +1,151 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_sim.simulation.scenario import Scenario
+from gatewise_sim.sweep import Sweep, combinations
+from gatewise_sim.sweep.settings import NAMES, merged, setting
+from gatewise_training.errors import InputError
+
+CLOCK = st.builds("{:02d}:{:02d}".format, st.integers(0, 11), st.integers(0, 59))
+OUTAGE = st.builds(
+    "{}:{}-{}".format, st.sampled_from(["cloud", "link", "broker"]), CLOCK,
+    st.builds("{:02d}:{:02d}".format, st.integers(12, 23), st.integers(0, 59)),
+)  # fmt: skip
+TEXTS = {
+    "devices": st.integers(1, 10**9).map(str),
+    "workers": st.integers(1, 10**6).map(str),
+    "seed": st.integers(0, 10**12).map(str),
+    "seconds": st.integers(1, 10**6).map("{}s".format),
+    "deadline_ms": st.floats(0.001, 1e6).map("{:.12g}".format),
+    "max_loss": st.floats(0, 1).map("{:.12g}".format),
+    "budget": st.one_of(st.just("none"), st.floats(0, 1e6).map("{:.12g}".format)),
+    "link": st.sampled_from(["none", "wifi", "4g", "nb-iot"]),
+    "workload": st.sampled_from(
+        ["poisson:1/min", "periodic:10s:jitter=1s", "diurnal:2/min:peak=14:00:ratio=5"]
+    ),
+    "outages": st.one_of(st.just("none"), st.lists(OUTAGE, min_size=1, max_size=3).map(",".join)),
+    "pace": st.sampled_from(["none", "offload_rate=0.1", "offload_rate=0.25"]),
+    "baselines": st.sampled_from(["yes", "no"]),
+}
+
+
+@st.composite
+def sweeps(draw):
+    name = draw(st.sampled_from(sorted(TEXTS)))
+    texts = draw(st.lists(TEXTS[name], min_size=1, max_size=5, unique=True))
+    between = "|" if any("," in t for t in texts) or draw(st.booleans()) else ","
+    if name == "outages":
+        between = "|"
+    return name, between.join(texts), len(texts)
+
+
+@given(sweeps())
+def test_what_is_written_is_read_and_written_the_same(given):
+    name, text, count = given
+    sweep = Sweep.parse(f"{name}={text}")
+    assert (sweep.name, len(sweep.values)) == (name, count)
+    assert Sweep.parse(str(sweep)) == sweep
+    for value in sweep.values:
+        assert getattr(Scenario().changed(**{name: value}), name) == value
+
+
+@given(st.text(), st.sampled_from(["", "devices=", "outages=", "max_loss=", "workload="]))
+def test_whatever_else_is_written_is_refused_by_name_or_read_the_same(text, before):
+    try:
+        sweep = Sweep.parse(before + text)
+    except InputError as error:
+        said = str(error)
+    else:
+        said = f"sweep {sweep.name}"
+        assert Sweep.parse(str(sweep)) == sweep
+    assert said.startswith("sweep")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 4)), max_size=3))
+def test_combinations_are_the_product_the_last_fastest(shape):
+    names = list(dict.fromkeys(name for name, _ in shape))
+    sizes = dict(shape)
+    fields = dict(zip("abc", ("devices", "workers", "seed"), strict=True))
+    some = [Sweep(fields[n], tuple(range(1, sizes[n] + 1))) for n in names]
+    found = combinations(some)
+    expected = itertools.product(*(range(1, sizes[n] + 1) for n in names))
+    assert [tuple(point.values()) for point in found] == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("devices", "sweep 'devices': write it as devices=10,100,1000"),
+        ("=1", "sweep '=1': write it as devices=10,100,1000"),
+        ("devces=1", "sweep: no setting 'devces', did you mean 'devices'?"),
+        ("frobs=1", "sweep: no setting 'frobs'; there are devices, workers"),
+        ("engine=live", "sweep: no setting 'engine'"),
+        ("broker=mqtt://x", "sweep: no setting 'broker'"),
+        ("devices=", "sweep 'devices=': a value is empty"),
+        ("devices=1,,2", "sweep 'devices=1,,2': a value is empty"),
+        ("budget=,4", "sweep 'budget=,4': a value is empty; write none to leave it out"),
+        ("devices=1,2,1", "sweep devices: 1 is given twice"),
+        ("max_loss=0.01,1e-2", "sweep max_loss: 0.01 is given twice"),
+        ("devices=ten", "sweep devices: 'ten' is not a whole number"),
+        ("devices=1_000", "sweep devices: '1_000' is not a whole number"),
+        ("devices=1.0", "sweep devices: '1.0' is not a whole number"),
+        ("devices=0", "sweep devices: devices is 0; give a whole number, at least 1"),
+        ("devices=\u0661", "sweep devices: '\u0661' is not a whole number"),
+        ("max_loss=nan", "sweep max_loss: 'nan' is not a number"),
+        ("max_loss=-1", "sweep max_loss: max_loss is -1.0; it must be at least 0"),
+        ("deadline_ms=0", "sweep deadline_ms: deadline_ms is 0"),
+        ("seconds=60", "sweep seconds: '60' is not a span of time"),
+        ("link=4g|5g", "sweep link: no link '5g'; choose one of none, wifi"),
+        ("outages=cloud:12:00", "sweep outages: outage 'cloud:12:00'"),
+        ("workload=poisson", "sweep workload: workload 'poisson'"),
+        ("baselines=maybe", "sweep baselines: 'maybe'; say yes or no"),
+    ],
+)  # fmt: skip
+def test_a_wrong_sweep_is_named(text, said):
+    with pytest.raises(InputError) as caught:
+        Sweep.parse(text)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_comma_among_outages_is_explained():
+    with pytest.raises(InputError, match=r"several values are joined by \|$"):
+        Sweep.parse("outages=none,cloud:12:00-12:10")
+
+
+def test_options_names_are_taken_as_well():
+    assert Sweep.parse("outage=cloud:12:00-12:10,link:+1s-+2s").values == (
+        "cloud:12:00-12:10,link:+1s-+2s",
+    )
+    assert Sweep.parse("time=1h,2h") == Sweep("seconds", (3600.0, 7200.0))
+    assert Sweep.parse("max-loss=0.01").name == "max_loss"
+
+
+def test_a_name_that_is_given_again_gets_more_values():
+    found = merged(["outages=cloud:12:00-12:10,link:+1s-+2s", "workers=1,2", "outages=none"])
+    assert found == (
+        Sweep("outages", ("cloud:12:00-12:10,link:+1s-+2s", "")),
+        Sweep("workers", (1, 2)),
+    )
+    with pytest.raises(InputError, match="devices: 1 is given twice"):
+        merged(["devices=1,2", "devices=1"])
+
+
+def test_sweeps_that_cannot_be_together_are_refused():
+    with pytest.raises(InputError, match="at least one setting"):
+        merged([])
+    with pytest.raises(InputError, match="budget and max_loss each choose"):
+        merged(["budget=1,2", "max_loss=0.1"])
+    with pytest.raises(InputError, match="1,010 points"):
+        merged([f"devices={','.join(map(str, range(1, 102)))}", "seed=1,2,3,4,5,6,7,8,9,10"])
+
+
+def test_every_setting_of_a_scenario_but_those_of_live_runs_can_be_swept():
+    assert set(NAMES) == set(vars(Scenario())) - {"engine", "broker", "processes"}
+
+
+def test_settings_are_told_as_they_are_written():
+    assert setting({"seconds": 90.0, "baselines": False}) == "seconds=90s, baselines=no"

@@ -1,0 +1,60 @@
+import os
+import signal
+
+import pytest
+
+from gatewise_sim.unwound import unwound_when_terminated
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number):
+    before, closed = signal.getsignal(number), []
+
+    @unwound_when_terminated()
+    def work():
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(SystemExit) as ended:
+        work()
+    assert ended.value.code == 128 + number
+    assert closed
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
+def test_what_fails_on_the_way_out_is_not_why_it_ends(kind):
+    @unwound_when_terminated()
+    def work():
+        try:
+            raise kind
+        finally:
+            raise RuntimeError("cannot join thread before it is started")
+
+    with pytest.raises(kind):
+        work()
+
+
+def test_an_error_stays_an_error():
+    @unwound_when_terminated()
+    def work():
+        try:
+            raise KeyError("that was seen to")
+        except KeyError:
+            raise ValueError("why") from None
+
+    with pytest.raises(ValueError, match="why"):
+        work()
+
+
+def test_whoever_listens_already_goes_on_listening():
+    heard = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+    try:
+        with unwound_when_terminated():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert heard == [signal.SIGTERM]
