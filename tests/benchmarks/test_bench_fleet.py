@@ -50,7 +50,8 @@ def test_a_run_tells_what_it_took(made_up_routes):
 @pytest.fixture
 def made_up_routes(tmp_path):
     from gatewise_edge.installed import Plan
-    from gatewise_sim.fleet.routing import Routes, Sizes
+    from gatewise_sim.fleet.routing import Routes
+    from gatewise_sim.fleet.sizes import Sizes
 
     n = 50
     plan = Plan(

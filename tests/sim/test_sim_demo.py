@@ -29,7 +29,7 @@ KEYS = {
     "answers": {"edge", "cloud", "fallback", "late", "lost"},
     "transport": {"kind", "broker", "link"},
 }
-QUICK = ("--dataset", "breast_cancer", "--method", "adapt-gbrt", "--link", "none")
+QUICK = ("--dataset", "breast_cancer", "--method", "confidence", "--link", "none")
 
 
 def demo(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:

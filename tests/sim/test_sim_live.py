@@ -211,7 +211,7 @@ def test_what_cannot_work_is_said_before_anything_starts(changes, error, message
     ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
 def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status, processes):
-    arguments = ["--dataset", "iris", "--method", "adapt-gbrt", "--link", "satellite"]
+    arguments = ["--dataset", "iris", "--method", "confidence", "--link", "satellite"]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = subprocess.Popen(
@@ -225,8 +225,9 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status, pro
     children: set[int] = set()
 
     def routing() -> bool:
+        there = bool(processes.named("device_process", demo.pid))
         children.update(processes.below(demo.pid))
-        return demo.poll() is not None or bool(processes.named("device_process", demo.pid))
+        return there or demo.poll() is not None
 
     try:
         assert processes.eventually(routing)

@@ -88,7 +88,7 @@ def test_figures_change_while_a_run_goes_on_and_the_report_comes(small, watch, b
             seen.append(page.run(number("answered")))
             eventually(page, f"{number('answered')} != {seen[-1]} || {text('status')}[0] == 'e'")
         assert all(before < after for before, after in pairwise(seen))
-        assert len(seen) == 4
+        assert len(seen) > 1  # a quick run may be over before the page has asked four times
     finally:
         thread.join()
     simulation = done[0]

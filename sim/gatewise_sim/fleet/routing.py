@@ -21,59 +21,16 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.installed import Plan
 from gatewise_edge.link import Receive
 from gatewise_edge.stages import StageRunner
-from gatewise_edge.wire import BUSY, Request, Response, encode_request, encode_response
 from gatewise_export.bundle import Bundle
+from gatewise_sim.fleet.sizes import Sizes
 from gatewise_training.errors import InputError
 
-__all__ = ["NO_LABEL", "ROUTES", "Routes", "Sizes"]
+__all__ = ["NO_LABEL", "ROUTES", "Routes"]
 
 NO_LABEL: Final = -1
 ROUTES: Final = ("edge", "cloud", "fallback", "error")
 """What an answer's route is an index of; an error took the place of an answer."""
 _CHUNK: Final = 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Payload bytes of messages about one instance, as the wire's own encoder makes them.
-
-    Attributes
-    ----------
-    request0, response0 : int
-        With a time to live, and a worker's time, of 0.
-    busy : int
-        A refusal by a worker whose queue is full.
-    """
-
-    request0: int
-    response0: int
-    busy: int
-
-    @classmethod
-    def of(cls, plan: Plan, *, exits: bool) -> Self:
-        """Encode one of each; `exits`: whether responses name the stage that answered."""
-        one = bytes(16)
-        X = np.zeros((1, max(len(plan.request_inputs), 1)), np.float32)
-        request = Request(id=one, model=plan.model, version=plan.version, ttl_ms=0, X=X)
-        response = Response(
-            id=one,
-            model=plan.model,
-            version=plan.version,
-            labels=np.zeros(1, np.int64),
-            probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
-            exits=np.zeros(1, np.int64) if exits else None,
-        )
-        busy = Response.refusal(request, BUSY, "the queue is full")
-        answer, refusal = encode_response(response), encode_response(busy)
-        return cls(len(encode_request(request)), len(answer), len(refusal))
-
-    def request(self, ttl_ms: int) -> int:
-        """Bytes of a request with a time to live in ms."""
-        return self.request0 + _more_bytes(ttl_ms)
-
-    def response(self, worker_us: int) -> int:
-        """Bytes of an answer that took a worker so many microseconds."""
-        return self.response0 + _more_bytes(worker_us)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -357,10 +314,3 @@ def _gate_scores(
         columns = runner.inputs[gate]
         scores[there] = runner.run(gate, np.ascontiguousarray(rows[np.ix_(there, columns)])).score
     return scores
-
-
-def _more_bytes(number: int) -> int:
-    """Bytes that an unsigned number takes in CBOR beyond the one of a 0 (RFC 8949, section 3)."""
-    if number < 256:
-        return int(number >= 24)
-    return 2 if number < 1 << 16 else 4

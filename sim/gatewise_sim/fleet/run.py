@@ -16,14 +16,13 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.energy.meter import radio_joules
-from gatewise_sim.energy.radio import Radio
 from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.joules import exchange_joules
 from gatewise_sim.fleet.routing import Routes
 from gatewise_sim.fleet.settings import Arrivals, FleetSettings
 from gatewise_sim.fleet.world import World
 
-__all__ = ["Arrivals", "FleetRun", "FleetSettings", "exchange_joules", "simulate_fleet"]
+__all__ = ["Arrivals", "FleetRun", "FleetSettings", "simulate_fleet"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,35 +78,10 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
     ends = answers.time + answers.latency_ms / 1000.0
     return FleetRun(
         answers=answers,
-        joules=exchange_joules(answers, world, settings.link.radio),
+        joules=exchange_joules(answers, world.before(answers.row), settings.link.radio),
         devices=world.device_counts,
         workers=[asdict(worker.counts) for worker in world.workers],
         unsubscribed=world.broker.unsubscribed,
         seconds=float(ends.max(initial=0.0)),
         events=world.clock.events,
     )
-
-
-def exchange_joules(answers: Answers, world: World, radio: Radio) -> NDArray[np.float64]:
-    """What each instance's messages cost its device's radio, in J, shape (n,).
-
-    Parameters
-    ----------
-    answers : Answers
-        At least all that were sent.
-    world : World
-        In which they were.
-    radio : Radio
-    """
-    asked = np.flatnonzero(answers.payload_up > 0)
-    before = 0.0 if world.cloud_only else world.edge_seconds[answers.row[asked]]
-    begin = answers.time[asked] + before
-    order = np.lexsort((begin, answers.device[asked]))
-    asked, begin = asked[order], begin[order]
-    end = np.maximum(begin, answers.time[asked] + answers.latency_ms[asked] / 1000.0)
-    device, up, down = (
-        getattr(answers, name)[asked].astype(np.int64) for name in ("device", "up", "down")
-    )
-    joules = np.zeros(len(answers))
-    joules[asked] = radio_joules(radio, device, begin, end, up, down)[0]
-    return joules

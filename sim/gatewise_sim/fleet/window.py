@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.joules import exchange_joules
 from gatewise_sim.fleet.parts import RowFacts, Tally, WindowCounts
 from gatewise_sim.fleet.progress import Running
 from gatewise_sim.fleet.routing import Routes
-from gatewise_sim.fleet.run import exchange_joules
 from gatewise_sim.fleet.sampling import Plan, window_settings
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.timeline import bins_of
@@ -73,7 +73,7 @@ def step_window(
         answers = Answers.join(world.run_open(stayed, look))
     if watch is not None:
         running.finish(answers)
-    tally.add(answers, exchange_joules(answers, world, own.link.radio))
+    tally.add(answers, exchange_joules(answers, world.before(answers.row), own.link.radio))
     if plan.whole:
         seen = [({}, {}), _counted(world)]
     (devices_before, workers_before), (devices, workers) = seen

@@ -250,8 +250,7 @@ class World:
                 stepped = np.flatnonzero(sent)
                 answer_here(self, answers, np.flatnonzero(~sent))
             parts.append(answers)
-            before = 0.0 if self.cloud_only else self.edge_seconds[answers.row[stepped]]
-            due = answers.time[stepped] + before
+            due = answers.time[stepped] + self.before(answers.row[stepped])
             until = float(times[-1]) if len(times) else clock.now
             seen = None if look is None else partial(look, parts)
             self._feed(answers, stepped, due, until, seen)
@@ -260,11 +259,15 @@ class World:
             fill_in(self, part)
         return parts
 
+    def before(self, row: NDArray[Any]) -> NDArray[np.float64]:
+        """Seconds from the arrival of such rows until a request is made, same shape."""
+        return np.zeros(len(row)) if self.cloud_only else self.edge_seconds[row]
+
     def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
         """Which instances a device is to look at, since they may be sent."""
         if self.settings.pace is not None:
             return np.ones(len(row), bool)
-        sent = self.sends[row]
+        sent: NDArray[np.bool_] = self.sends[row]
         if self.chance:
             # As many as there should be of those that come together, so that the share is kept
             # even in a short run; which ones is a matter of chance.

@@ -23,9 +23,8 @@ from gatewise_cloud.broker import find_mosquitto
 from gatewise_cloud.client import shared_subscriptions_work
 from gatewise_edge.mqtt import Endpoint
 from gatewise_export.bundle import Bundle
-from gatewise_sim.energy.meter import radio_joules
-from gatewise_sim.energy.radio import Radio
 from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.joules import exchange_joules
 from gatewise_sim.fleet.progress import announce_faults
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
@@ -249,7 +248,9 @@ def run_live(
     behind = np.array([figure["behind_ms"] for figure in figures]).reshape(-1, 3).max(0, initial=0)
     return LiveRun(
         answers=answers,
-        joules=_joules(answers, settings.link.radio),
+        joules=exchange_joules(
+            answers, answers.device_ms.astype(np.float64) / 1e3, settings.link.radio
+        ),
         devices=dict(passed.counters),
         workers=[_worker_counts(counted) for counted in workers],
         troubles=[*fleet.troubles, *site.troubles],
@@ -312,18 +313,3 @@ def _make_room(devices: int) -> None:
         )
     if soft != resource.RLIM_INFINITY and needed > soft:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-
-
-def _joules(answers: Answers, radio: Radio) -> NDArray[np.float64]:
-    """As :func:`gatewise_sim.fleet.run.exchange_joules`, by the times that devices measured."""
-    asked = np.flatnonzero(answers.payload_up > 0)
-    begin = answers.time[asked] + answers.device_ms[asked] / 1000.0
-    order = np.lexsort((begin, answers.device[asked]))
-    asked, begin = asked[order], begin[order]
-    end = np.maximum(begin, answers.time[asked] + answers.latency_ms[asked] / 1000.0)
-    device, up, down = (
-        getattr(answers, name)[asked].astype(np.int64) for name in ("device", "up", "down")
-    )
-    joules = np.zeros(len(answers))
-    joules[asked] = radio_joules(radio, device, begin, end, up, down)[0]
-    return joules

@@ -186,7 +186,8 @@ def run(
             told.leg(other.key, NAMES[other.key])
             legs[other.key] = virtual(other.key, other.routes, other.settings)
     report: dict[str, Any] = plain(_report(prepared, legs, command) | extra)
-    told.end(f"{report['instances']:,} instances under {len(legs)} policies")
+    policies = "one policy" if len(legs) == 1 else f"{len(legs)} policies"
+    told.end(f"{report['instances']:,} instances under {policies}")
     return report
 
 
