@@ -217,8 +217,10 @@ def caveats(report: _Report) -> list[str]:
             "no oracle to compare with."
         )
     if report["calibration"]["kind"] == "assumed":
+        # A live run takes as long as it takes; what is simulated beside it does not.
+        what = "devices and workers take" if report["engine"] == "virtual" else "its twin takes"
         said.append(
-            "How long devices and workers take is assumed (a small model on an x86-64 machine), "
+            f"How long {what} is assumed (a small model on an x86-64 machine), "
             "not measured on yours: --calibrate measures it."
         )
     sampling = _LARGE.sub(lambda found: f"{int(found[0]):,}", report["sampling"])
