@@ -111,7 +111,7 @@ class VirtualDevice:
                 if self._breaker is not None:
                     self._breaker.release(now)
             else:
-                item = self.offloads.open(world.new_request(), b"", now, deadline)
+                item = self.offloads.open(world.messages.request(), b"", now, deadline)
         if item is None:
             self._fall_back(answers, i, row, why or "full", then)
             return

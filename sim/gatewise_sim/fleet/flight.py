@@ -77,7 +77,7 @@ class Flight:
         """Hand the request to the link."""
         world = self.device.world
         self.size = payload
-        packet = world.request_packet(payload)
+        packet = world.messages.request_packet(payload)
         self.payload_up += payload
         self.up += packet
         if world.calm or world.weather.carries:
@@ -130,7 +130,7 @@ class Flight:
     def _leave_broker(self, error: str | None, size: int, worker_us: int) -> None:
         world = self.device.world
         if world.calm or world.weather.carries:
-            packet = world.response_packet(size)
+            packet = world.messages.response_packet(size)
             due = self.device.way.send(world.clock.now, packet, False)
             world.clock.at(due, self._arrive, error, size, packet, worker_us)
 
@@ -143,7 +143,7 @@ class Flight:
         self.up += PUBACK_BYTES
         if world.calm or world.weather.carries:
             device.way.send(now, PUBACK_BYTES, True)
-        item = device.offloads.receive(world.response(self.item.id, error), now)
+        item = device.offloads.receive(world.messages.response(self.item.id, error), now)
         if self.over:
             self.enter_bytes()
         elif item is not None and item.outcome is not None:

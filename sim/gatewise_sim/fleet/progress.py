@@ -61,7 +61,7 @@ class WindowsDone:
         self._sums += sum(part.weight * part.sums for part in counts.parts) * self._scale
         self._at += window.stands_for
         self._done += (window.end - window.begin + window.warm) / self._plan.stepped
-        found = {name: int(total) for name, total in zip(SUMS, self._sums, strict=True)}
+        found = {name: round(total) for name, total in zip(SUMS, self._sums.tolist(), strict=True)}
         routes = {route: found[route] for route in ROUTES}
         recent = Sketch.merge([part.offloaded for part in counts.parts])
         self._watch.update(

@@ -13,28 +13,26 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.batcher import Plan
 from gatewise_edge.breaker import BreakerCounts
-from gatewise_edge.messages import Request, Response
 from gatewise_edge.offload import OffloadCounts, RoundTrip
 from gatewise_edge.pacer import Pace, Pacer
-from gatewise_edge.wire import request_topic, response_topic
 from gatewise_sim.clock import Clock
 from gatewise_sim.fleet.answers import REASON, Answers
 from gatewise_sim.fleet.device import VirtualDevice
 from gatewise_sim.fleet.draws import DeviceDraws
 from gatewise_sim.fleet.filling import answer_here, fill_in
 from gatewise_sim.fleet.lazy_breaker import LazyBreaker
+from gatewise_sim.fleet.messages import Messages
 from gatewise_sim.fleet.net import Broker, Weather
 from gatewise_sim.fleet.routing import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import VirtualWorker
-from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
+from gatewise_sim.live.outcome import PUBACK_BYTES
 from gatewise_sim.network.direction import VirtualLink
 from gatewise_training.errors import InputError
 
 __all__ = ["Look", "Stayed", "World"]
 
 _GUARD: Final = 0.005  # as the device keeps before its deadline
-_NAME: Final = "0" * 8
 _TRIPS: Final = 32
 _LOOK_EVERY: Final = 500  # instances
 Look = Callable[[list[Answers]], object]
@@ -102,63 +100,15 @@ class World:
         plan = routes.plan
         self.model = (plan.model, plan.version)
         self.calm = not settings.outages
-        columns = max(len(plan.request_inputs), 1)
-        self._request = Request(
-            id=bytes(16),
-            model=plan.model,
-            version=plan.version,
-            ttl_ms=0,
-            X=np.zeros((1, columns), np.float32),
-        )
-        self._answer = Response(
-            id=bytes(16),
-            model=plan.model,
-            version=plan.version,
-            labels=np.zeros(1, np.int64),
-            probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
-        )
-        self._requests: dict[int, int] = {}
-        self._responses: dict[int, int] = {}
+        self.messages = Messages(plan, self.sizes)
         down = settings.outages.windows
         self._breaks = settings.outages if any(w.what == "link" for w in down) else None
         self._usual = self._usual_trip() if settings.primed else RoundTrip()
         # One for all devices: their sums are what is asked for.
         self.offload_counts, self.breaker_counts = OffloadCounts(), BreakerCounts()
-        self._ids = 0
         self._devices: dict[int, VirtualDevice] = {}
 
     # -- what devices ask for ----------------------------------------------------------------
-
-    def new_request(self) -> Request:
-        """Make the next request: one object for all, since nobody keeps it.
-
-        Ids are numbers, so that every run has the same.
-        """
-        self._ids += 1
-        _rename(self._request, self._ids.to_bytes(16, "big"))
-        return self._request
-
-    def response(self, id: bytes, error: str | None) -> Response:  # noqa: A002
-        """Make what a worker says to a request: one object for all answers."""
-        if error is None:
-            _rename(self._answer, id)
-            return self._answer
-        plan = self.routes.plan
-        return Response(id=id, model=plan.model, version=plan.version, error=error)
-
-    def request_packet(self, payload: int) -> int:
-        """Bytes of a request as the link carries it."""
-        size = self._requests.get(payload)
-        if size is None:
-            size = self._requests[payload] = publish_bytes(request_topic(_NAME), payload)
-        return size
-
-    def response_packet(self, payload: int) -> int:
-        """Bytes of a response as the link carries it."""
-        size = self._responses.get(payload)
-        if size is None:
-            size = self._responses[payload] = publish_bytes(response_topic(_NAME), payload)
-        return size
 
     def answers_here(self) -> Answers:
         """What a device says to each row that it answers by itself, shape (n_rows,)."""
@@ -194,9 +144,9 @@ class World:
         trip = RoundTrip()
         for k in range(_TRIPS):
             begin = 1000.0 * (k + 1)
-            there = way.send(begin, self.request_packet(up), True)
+            there = way.send(begin, self.messages.request_packet(up), True)
             way.send(there, PUBACK_BYTES, False)  # which the response cannot overtake
-            back = way.send(there + between, self.response_packet(down), False)
+            back = way.send(there + between, self.messages.response_packet(down), False)
             trip.update(back - begin)
         return trip
 
@@ -338,11 +288,6 @@ class World:
             answer_here(self, answers, i)
             now += takes + pause
             i += 1
-
-
-def _rename(message: Request | Response, id: bytes) -> None:  # noqa: A002
-    """Give a message another id; its other fields were checked when it was made."""
-    object.__setattr__(message, "id", id)
 
 
 def _edge_seconds(routes: Routes, edge_ms: float | Sequence[float]) -> NDArray[np.float64]:

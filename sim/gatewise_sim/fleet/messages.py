@@ -1,0 +1,85 @@
+"""The messages of a simulated fleet: what the runtime's own bookkeeping sees, and their bytes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from gatewise_edge.installed import Plan
+from gatewise_edge.messages import Request, Response
+from gatewise_edge.wire import request_topic, response_topic
+from gatewise_sim.fleet.sizes import Sizes
+from gatewise_sim.live.outcome import publish_bytes
+
+__all__ = ["Messages"]
+
+_NAME: Final = "0" * 8  # as long as a virtual device's
+
+
+class Messages:
+    """Makes the messages of a run.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the bundle.
+    sizes : Sizes
+    """
+
+    def __init__(self, plan: Plan, sizes: Sizes) -> None:
+        self._plan = plan
+        self.sizes = sizes
+        self._ids = 0
+        columns = max(len(plan.request_inputs), 1)
+        self._request = Request(
+            id=bytes(16),
+            model=plan.model,
+            version=plan.version,
+            ttl_ms=0,
+            X=np.zeros((1, columns), np.float32),
+        )
+        self._answer = Response(
+            id=bytes(16),
+            model=plan.model,
+            version=plan.version,
+            labels=np.zeros(1, np.int64),
+            probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
+        )
+        self._requests: dict[int, int] = {}
+        self._responses: dict[int, int] = {}
+
+    def request(self) -> Request:
+        """Make the next request: one object for all, since nobody keeps it.
+
+        Ids are numbers, so that every run has the same.
+        """
+        self._ids += 1
+        _rename(self._request, self._ids.to_bytes(16, "big"))
+        return self._request
+
+    def response(self, id: bytes, error: str | None) -> Response:  # noqa: A002
+        """Make what a worker says to a request: one object for all answers."""
+        if error is None:
+            _rename(self._answer, id)
+            return self._answer
+        return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
+
+    def request_packet(self, payload: int) -> int:
+        """Bytes of a request as the link carries it."""
+        size = self._requests.get(payload)
+        if size is None:
+            size = self._requests[payload] = publish_bytes(request_topic(_NAME), payload)
+        return size
+
+    def response_packet(self, payload: int) -> int:
+        """Bytes of a response as the link carries it."""
+        size = self._responses.get(payload)
+        if size is None:
+            size = self._responses[payload] = publish_bytes(response_topic(_NAME), payload)
+        return size
+
+
+def _rename(message: Request | Response, id: bytes) -> None:  # noqa: A002
+    """Give a message another id; its other fields were checked when it was made."""
+    object.__setattr__(message, "id", id)
