@@ -19,8 +19,8 @@ from typing import Any
 
 from benchmarks import pages, peers, problems, summary
 from benchmarks.cells import CACHE, Cell, Settings, cached, run_cells, write_whole
-from gatewise_training.console import note, plain
-from gatewise_training.errors import GatewiseError, InputError
+from gatewise.console import note, plain
+from gatewise.errors import GatewiseError, InputError
 
 __all__ = ["main"]
 

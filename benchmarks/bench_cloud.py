@@ -29,10 +29,10 @@ import numpy as np
 
 from benchmarks.cells import CACHE, write_whole
 from benchmarks.cloud_load import connected, payloads
-from gatewise_cloud.broker import MosquittoBroker
-from gatewise_cloud.model import CloudModel
-from gatewise_training.console import note
-from gatewise_training.errors import GatewiseError
+from gatewise.console import note
+from gatewise.errors import GatewiseError
+from gatewise_cloud.broker.broker import MosquittoBroker
+from gatewise_cloud.models.model import CloudModel
 
 __all__ = ["TARGETS", "document", "main", "markdown", "measure"]
 
@@ -168,7 +168,7 @@ def _bundles(folder: Path) -> tuple[Path, Path, Any]:
 @contextmanager
 def _workers(paths: Sequence[Path], url: str, count: int) -> Iterator[dict[str, Any]]:
     """Run workers in processes of their own; yields what they said when they were ready."""
-    command = [sys.executable, "-m", "gatewise_sim", "cloud", *map(str, paths), "--broker", url]
+    command = [sys.executable, "-m", "gatewise", "cloud", *map(str, paths), "--broker", url]
     process = subprocess.Popen(
         [*command, "--workers", str(count), "--json"],
         stdout=subprocess.PIPE,

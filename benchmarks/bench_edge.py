@@ -30,10 +30,10 @@ from numpy.typing import NDArray
 from benchmarks import edge_process, problems
 from benchmarks.cells import CACHE, write_whole
 from benchmarks.edge_models import Model, make_models
+from gatewise.console import note
+from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device, StageRunner
-from gatewise_edge.reading import Meter, Reading, Row
-from gatewise_training.console import note
-from gatewise_training.errors import GatewiseError, InputError
+from gatewise_edge.sensors.feature_reader import Meter, Reading, Row
 
 __all__ = ["TARGETS", "document", "main", "markdown", "timed"]
 
@@ -213,7 +213,7 @@ def timed(items: Mapping[str, Call], rounds: int, calls: int) -> dict[str, list[
 
 def _processes(models: Mapping[str, Model], folder: Path, runs: int) -> dict[str, dict[str, float]]:
     """Fresh processes, in turn; ``gatewise edge`` with a broker where mosquitto is installed."""
-    from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
+    from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
 
     model = models["letters"]
     table = folder / "rows.csv"

@@ -32,8 +32,8 @@ import numpy as np
 from benchmarks import problems
 from benchmarks.cells import CACHE, write_whole
 from benchmarks.fit_parts import F0, PARTS, SETTING, Bench
-from gatewise_training.console import note
-from gatewise_training.errors import GatewiseError, InputError
+from gatewise.console import note
+from gatewise.errors import GatewiseError, InputError
 
 __all__ = ["MEMORY", "RATIOS", "document", "main", "markdown", "measure", "memory"]
 

@@ -25,8 +25,8 @@ import numpy as np
 
 from benchmarks.cells import CACHE, write_whole
 from benchmarks.fleet_run import Run, prepare
-from gatewise_training.console import note
-from gatewise_training.errors import GatewiseError
+from gatewise.console import note
+from gatewise.errors import GatewiseError
 
 __all__ = ["RUNS", "TARGETS", "document", "main", "markdown"]
 

@@ -27,14 +27,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from gatewise.console import note, table
+from gatewise.decision import labels, split
+from gatewise.errors import GatewiseError
 from gatewise_training import StagedCascade
-from gatewise_training.console import note, table
-from gatewise_training.datasets import Dataset, load
-from gatewise_training.decision import labels, split
-from gatewise_training.errors import GatewiseError
-from gatewise_training.guarantee import Loss, certify
-from gatewise_training.rays import candidates
-from gatewise_training.thresholds import ChainRecord
+from gatewise_training.data.datasets import Dataset, load
+from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.guarantee import Loss, certify
+from gatewise_training.operating_points.thresholds import ChainRecord
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("GATEWISE_DATA", HERE.parents[1] / "shared" / "data")) / "letter.npz"

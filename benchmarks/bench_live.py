@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 
 from benchmarks.cells import CACHE, write_whole
 from benchmarks.twin_bundles import Subject, subject
-from gatewise_edge.device import Device
-from gatewise_edge.mqtt import MqttLink
+from gatewise.console import note
+from gatewise_edge.device.device import Device
+from gatewise_edge.link.mqtt import MqttLink
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.fleet import run_live
 from gatewise_sim.live.processes import start_workers
 from gatewise_sim.network.profiles import PROFILES
-from gatewise_training.console import note
 
 __all__ = ["main"]
 

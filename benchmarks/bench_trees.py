@@ -27,8 +27,8 @@ from typing import Any
 from benchmarks import problems, tree_cegb, tree_growth, tree_pages, tree_pruning, tree_timing
 from benchmarks.cells import CACHE, code_version, write_whole
 from benchmarks.folds import Fold
-from gatewise_training.console import note, plain
-from gatewise_training.errors import GatewiseError, InputError
+from gatewise.console import note, plain
+from gatewise.errors import GatewiseError, InputError
 
 __all__ = ["PARTS", "document", "main"]
 

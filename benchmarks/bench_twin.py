@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 
 from benchmarks.cells import CACHE, write_whole
 from benchmarks.twin_bundles import NAMES, Subject, subject
+from gatewise.console import note
+from gatewise.errors import GatewiseError, InputError
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.calibration.measuring import calibrate
 from gatewise_sim.fleet.answers import Answers
@@ -36,8 +38,6 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.fleet import run_live
 from gatewise_sim.network.profiles import PROFILES
-from gatewise_training.console import note
-from gatewise_training.errors import GatewiseError, InputError
 
 __all__ = ["MEASURES", "compare", "figures", "main", "markdown"]
 

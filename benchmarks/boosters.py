@@ -15,7 +15,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.resampling import Resampling, Rows
+from gatewise_training.data.validation_split import Resampling, Rows
 
 __all__ = ["Booster", "booster_fit", "capacities", "spread"]
 
@@ -88,7 +88,7 @@ def booster_fit(
     seed: int,
     callback: Callable[[Any], None] | None = None,
 ) -> Callable[[Rows, Rows | None, int | None], Booster]:
-    """Make a fit for :func:`gatewise_training.resampling.cross_fit`, with early stopping.
+    """Make a fit for :func:`.cross_fit`, with early stopping.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ from benchmarks import peers, problems
 from benchmarks.folds import Fold
 from benchmarks.problems import Problem
 from benchmarks.record import COLUMNS
-from gatewise_training.console import plain
+from gatewise.console import plain
 
 __all__ = ["CACHE", "Cell", "Settings", "cached", "code_version", "run", "run_cells", "write_whole"]
 

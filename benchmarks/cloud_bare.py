@@ -13,7 +13,7 @@ from typing import Any
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gatewise_edge import wire
+from gatewise_edge.link import wire
 
 __all__ = ["main"]
 

@@ -21,7 +21,7 @@ import paho.mqtt.client as paho
 from numpy.typing import NDArray
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gatewise_edge import wire
+from gatewise_edge.link import wire
 
 __all__ = ["Asker", "connected", "payloads"]
 

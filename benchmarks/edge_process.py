@@ -50,13 +50,13 @@ def _main(mode: str, started: float, arguments: list[str]) -> None:
     if mode != "nothing":
         from gatewise_edge import Device, MqttLink, Sensors  # noqa: F401, I001
         import cbor2  # noqa: F401
-        import gatewise_edge.cli  # noqa: F401
+        import gatewise_edge.service.cli  # noqa: F401
 
         if mode == "import":  # what serves decides by itself
             import onnxruntime  # noqa: F401
     seconds, cpu = time.time() - started, time.process_time()
     if mode == "serve":
-        from gatewise_sim.cli import main
+        from gatewise.cli import main
 
         out = os.dup(1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

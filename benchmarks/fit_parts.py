@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.boosters import Booster, booster_fit
 from benchmarks.folds import Fold
-from gatewise_training.resampling import Resampling
+from gatewise_training.data.validation_split import Resampling
 
 __all__ = ["F0", "PARTS", "SETTING", "Bench", "Part"]
 
@@ -89,8 +89,8 @@ def _plain_trees(bench: Bench) -> Iterator[About]:
 
 def _adapt(bench: Bench) -> Iterator[About]:
     """One setting alone, on the rows that fit; f0's loss on them is known."""
+    from gatewise.costs import FeatureCosts
     from gatewise_training.adapt.base import LOG_FLOOR, Sample
-    from gatewise_training.costs import FeatureCosts
 
     plan = bench.plan()
     rows = plan.fit_rows
@@ -138,7 +138,7 @@ class _Known:
 
 def _thresholds(bench: Bench) -> Iterator[About]:
     """The frontier of ten stages: small models that have not seen the judging rows."""
-    from gatewise_training.thresholds import ChainRecord, frontier_points
+    from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
 
     everything, n_judges = bench.plan(), bench.threshold_rows
     n, width = everything.x.shape

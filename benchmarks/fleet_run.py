@@ -39,9 +39,10 @@ def prepare(path: Path) -> None:
     """Train the system, and send each test row through it: untimed, and once for all runs."""
     from sklearn.ensemble import ExtraTreesClassifier
 
-    from gatewise_export.pack import pack
+    from gatewise_export import pack
     from gatewise_sim import Routes
-    from gatewise_training import datasets, methods
+    from gatewise_training import methods
+    from gatewise_training.data import datasets
 
     data = datasets.load("digits")
     train, test = np.arange(0, 1200), np.arange(1200, len(data.y))

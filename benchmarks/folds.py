@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.metrics import average_precision_at
-from gatewise_training.resampling import Resampling
+from gatewise_training.data.metrics import average_precision_at
+from gatewise_training.data.validation_split import Resampling
 
 __all__ = ["Fold", "Table", "Truth", "fixed", "table"]
 

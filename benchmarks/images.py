@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
 
 __all__ = ["patch_features"]
 

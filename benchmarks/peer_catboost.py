@@ -15,9 +15,9 @@ from benchmarks.boosters import LARGE, spread
 from benchmarks.folds import Fold
 from benchmarks.problems import Problem
 from benchmarks.record import Point
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.resampling import Resampling, Rows, cross_fit
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.data.validation_split import Resampling, Rows, cross_fit
 
 __all__ = ["first_use"]
 

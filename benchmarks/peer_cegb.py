@@ -12,8 +12,8 @@ from benchmarks.boosters import Booster, booster_fit, capacities, spread
 from benchmarks.folds import Fold
 from benchmarks.problems import Problem
 from benchmarks.record import Point
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.resampling import Resampling, cross_fit
+from gatewise.costs import FeatureCosts
+from gatewise_training.data.validation_split import Resampling, cross_fit
 
 __all__ = ["coupled", "lazy", "path_costs"]
 

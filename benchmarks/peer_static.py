@@ -22,9 +22,9 @@ from benchmarks.boosters import Booster, booster_fit, capacities
 from benchmarks.folds import Fold
 from benchmarks.problems import Problem
 from benchmarks.record import Point, cascade_points, quantiles
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.high_cost_training import train_high_cost_model
-from gatewise_training.resampling import Resampling, cross_fit
+from gatewise.costs import FeatureCosts
+from gatewise_training.data.validation_split import Resampling, cross_fit
+from gatewise_training.learners.high_cost_training import train_high_cost_model
 
 __all__ = ["SCORES", "Cloud", "Subset", "cloud", "cloud_only", "single", "subsets", "two_stage"]
 

@@ -1,7 +1,7 @@
 """All methods by name: the project's own, and the peers.
 
-Every method gets the same rows, the same rows to judge by (:class:`gatewise_training.resampling.
-Resampling`), the same capacity and one thread, and hands back operating points.
+Every method gets the same training and validation rows (:class:`.Resampling`), the same capacity
+and one thread, and returns operating points.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.problems import Problem
 from benchmarks.record import Point, finished
 from benchmarks.systems import own_choice, system_points
 from gatewise_training import methods as library
-from gatewise_training.resampling import Resampling
+from gatewise_training.data.validation_split import Resampling
 
 __all__ = ["PEERS", "Outcome", "Task", "methods", "module_of", "same_for_all_seeds", "solve"]
 

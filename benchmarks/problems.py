@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from benchmarks import images
 from benchmarks.folds import Fold, fixed, table
-from gatewise_training import datasets
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.data import datasets
 
 __all__ = ["PROBLEMS", "Problem", "data_folder", "get"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.folds import Fold, Truth
-from gatewise_training.costs import FeatureCosts
+from gatewise.costs import FeatureCosts
 
 __all__ = ["BYTE_BOUNDS", "COLUMNS", "Point", "cascade_points", "finished", "quantiles"]
 

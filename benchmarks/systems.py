@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from benchmarks.folds import Fold, Truth
 from benchmarks.record import Point
-from gatewise_training.acquisition import at_exits, exit_costs
-from gatewise_training.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
-from gatewise_training.tiers import cascade_costs
+from gatewise.acquisition import at_exits, exit_costs
+from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
+from gatewise.tiers import cascade_costs
 
 __all__ = ["own_choice", "stage_bytes", "system_points"]
 

@@ -11,9 +11,9 @@ from benchmarks.folds import Fold
 from benchmarks.record import Point
 from benchmarks.systems import system_points
 from benchmarks.tree_curves import BUDGETS
+from gatewise.console import note
+from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
-from gatewise_training.console import note
-from gatewise_training.greedy_miser import GreedyMiser
 
 __all__ = ["METHODS", "figures"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.folds import Fold, Table
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.forest import Forest
+from gatewise.costs import FeatureCosts
+from gatewise_training.prune.forest import Forest
 
 __all__ = ["BUDGETS", "Curve", "Made", "at_budgets", "cheapest_within", "measured"]
 

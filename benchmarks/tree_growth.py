@@ -13,10 +13,10 @@ from sklearn.ensemble import RandomForestClassifier
 
 from benchmarks import problems
 from benchmarks.folds import Fold
-from gatewise_training.budget_forest import BudgetForest
-from gatewise_training.console import note
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.forest import Forest
+from gatewise.console import note
+from gatewise.costs import FeatureCosts
+from gatewise_training.forests.budget_forest import BudgetForest
+from gatewise_training.prune.forest import Forest
 
 __all__ = ["KINDS", "NUMBERS", "seconds", "table"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from gatewise_training.errors import InputError
-from gatewise_training.prune.reduce import Closure
+from gatewise.errors import InputError
+from gatewise_training.prune.presolve import Closure
 
 __all__ = ["MISSING", "available", "max_flow"]
 
@@ -35,7 +35,7 @@ def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
     Parameters
     ----------
     closure : Closure
-        The reduced problem, the same as for :func:`gatewise_training.prune.mincut.best_closure`.
+        The reduced problem, the same as for :func:`.best_closure`.
     lam : float
 
     Returns

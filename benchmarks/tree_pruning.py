@@ -15,18 +15,18 @@ from sklearn.ensemble import RandomForestClassifier
 from benchmarks import problems
 from benchmarks.folds import Fold
 from benchmarks.tree_curves import BUDGETS, Curve, Made, at_budgets, cheapest_within
-from gatewise_training.console import note
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.forest import Forest
-from gatewise_training.grower.binning import Codes
-from gatewise_training.grower.growth import Criterion, Purchases, grow, join
+from gatewise.console import note
+from gatewise.costs import FeatureCosts
+from gatewise_training.data.validation_split import strata
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import Criterion, Purchases, grow, join
 from gatewise_training.prune import build_problem
-from gatewise_training.prune.cost_complexity import cost_complexity
-from gatewise_training.prune.greedy_prune import greedy_prune
+from gatewise_training.prune.baselines.cost_complexity import cost_complexity
+from gatewise_training.prune.baselines.greedy_prune import greedy_prune
+from gatewise_training.prune.baselines.per_tree import per_tree
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.path import breakpoints
-from gatewise_training.prune.per_tree import per_tree
-from gatewise_training.prune.sequence import PruneSequence
-from gatewise_training.resampling import strata
 
 __all__ = ["LEVELS", "METHODS", "MUS", "figure", "grown", "table"]
 

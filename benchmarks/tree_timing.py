@@ -17,20 +17,13 @@ from sklearn.ensemble import RandomForestClassifier
 from benchmarks import tree_maxflow
 from benchmarks.bench_fit import forget_peak, memory
 from benchmarks.folds import Fold
-from gatewise_training.console import note
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.forest import Forest
-from gatewise_training.prune import (
-    PruneProblem,
-    PruningPath,
-    build_problem,
-    dantzig_wolfe,
-    lp,
-    mincut,
-    primal_dual,
-)
+from gatewise.console import note
+from gatewise.costs import FeatureCosts
+from gatewise_training.prune import PruneProblem, PruningPath, build_problem
+from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.path import breakpoints
-from gatewise_training.prune.reduce import reduce_problem
+from gatewise_training.prune.presolve import reduce_problem
+from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 
 __all__ = ["solvers", "timings"]
 

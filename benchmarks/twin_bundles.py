@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from benchmarks import problems
 from benchmarks.cells import CACHE, code_version
+from gatewise.console import note
+from gatewise.errors import InputError
 from gatewise_export import Bundle, pack
-from gatewise_training import datasets
-from gatewise_training.console import note
-from gatewise_training.errors import InputError
+from gatewise_training.data import datasets
 
 __all__ = ["NAMES", "Subject", "subject"]
 
@@ -74,7 +74,7 @@ def subject(name: str) -> Subject:
         "high_cost_model": f"ExtraTreesClassifier({TREES})",
         "rows": {"train": len(train), "calibrate": len(spare), "test": len(test)},
     }
-    decides = json.dumps([about, code_version("gatewise_training.staged")], sort_keys=True)
+    decides = json.dumps([about, code_version("gatewise_training.cascades.staged")], sort_keys=True)
     digest = hashlib.sha256(decides.encode()).hexdigest()[:16]
     folder = CACHE / "twin" / f"{name}.{digest}"
     if not folder.is_dir():

@@ -23,7 +23,7 @@ def random_trees() -> Callable[..., tuple[Any, Any]]:
     Values differ widely in size, so that another order of summation gives other bits; rows hold
     the thresholds themselves, zeros of both signs and NaN.
     """
-    from gatewise_training.trees import TreeEnsemble
+    from gatewise.models.trees import TreeEnsemble
 
     def grow(seed: int, *, mixed: bool = False) -> tuple[Any, Any]:
         rng = np.random.default_rng(seed)

@@ -11,12 +11,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 import yaml
-from tests.security.secure import EDGE, SecureBroker, free_port
 
-from gatewise_cloud.broker import MosquittoBroker
-from gatewise_cloud.broker_files import access_list, secure_config
-from gatewise_cloud.broker_init import init_broker
-from gatewise_sim.cli import build
+from gatewise.cli import build
+from gatewise_cloud.broker.broker import MosquittoBroker
+from gatewise_cloud.broker.broker_files import access_list, secure_config
+from gatewise_cloud.broker.broker_init import init_broker
+from tests.security.secure import EDGE, SecureBroker, free_port
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -173,10 +173,10 @@ def test_dockerfile():
 @pytest.fixture(scope="module")
 def exposed(tmp_path_factory):
     """Names that a worker and a device really expose."""
-    from gatewise_cloud.metrics import text_of
-    from gatewise_cloud.worker import Worker
-    from gatewise_edge.device import Device
-    from gatewise_edge.edge_metrics import EdgeMetrics
+    from gatewise_cloud.service.metrics import text_of
+    from gatewise_cloud.worker.worker import Worker
+    from gatewise_edge.device.device import Device
+    from gatewise_edge.service.edge_metrics import EdgeMetrics
 
     path = EDGE.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
     with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:

@@ -49,7 +49,7 @@ def test_nothing_but_packages_in_the_rooms():
         "from gatewise_edge import Device, MqttLink, Sensors",
         "import gatewise_training, gatewise_export",
         "from gatewise_training import FeatureCosts; from gatewise_export import Bundle",
-        "import gatewise_sim.cli",
+        "import gatewise.cli",
     ],
 )
 def test_a_device_loads_nothing_heavy(code):
@@ -61,7 +61,7 @@ def test_a_device_loads_nothing_heavy(code):
 
 def test_the_edge_command_loads_nothing_heavy():
     probe = (
-        "import sys\nfrom gatewise_sim.cli import main\n"
+        "import sys\nfrom gatewise.cli import main\n"
         "sys.argv = ['gatewise', 'edge', '--help']\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         f"print('heavy:', *[m for m in {HEAVY!r} if m in sys.modules])"

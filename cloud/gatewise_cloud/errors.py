@@ -14,7 +14,7 @@ that computes otherwise here a :class:`gatewise_edge.errors.SelfTestError`.
 
 from __future__ import annotations
 
-from gatewise_training.errors import GatewiseError
+from gatewise.errors import GatewiseError
 
 __all__ = ["BackendBusy", "BrokerError", "ModelError", "RefusedRows"]
 

@@ -8,14 +8,14 @@
     ├── SelfTestError   a bundle that computes otherwise   (.differences)
     └── LinkError       a cloud that cannot be reached     (.url)
 
-A bundle that cannot be read at all is a :class:`gatewise_export.bundle.BundleError`.
+A bundle that cannot be read at all is a :class:`gatewise_export.bundle.bundle.BundleError`.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from gatewise_training.errors import GatewiseError
+from gatewise.errors import GatewiseError
 
 __all__ = ["LinkError", "SelfTestError", "SensorError", "WireError"]
 

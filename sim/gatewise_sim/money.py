@@ -19,8 +19,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Self
 
-from gatewise_sim.tables import refuse_unknown, take_number, take_text, toml_table
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
 
 __all__ = ["MONTH", "Bill", "Prices", "Usage"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from benchmarks import bench_adapt, cells, peers, problems
 from benchmarks.cells import Cell, Settings
 
@@ -82,7 +83,7 @@ def test_a_peer_does_not_depend_on_the_systems_it_is_compared_with(monkeypatch):
     cells.code_version.cache_clear()
     cells.code_version("benchmarks.peer_cegb")
     names = {path.name for path in read if path}
-    assert {"peer_cegb.py", "boosters.py", "record.py", "resampling.py"} <= names
+    assert {"peer_cegb.py", "boosters.py", "record.py", "validation_split.py"} <= names
     assert not names & {"__init__.py", "staged.py", "thresholds.py", "peer_catboost.py"}
     cells.code_version.cache_clear()
 

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from benchmarks.bench_cloud import TARGETS, document, main, markdown
-from benchmarks.cloud_load import connected, payloads
 from sklearn.datasets import load_digits
 
-from gatewise_cloud.broker import MosquittoBroker
+from benchmarks.bench_cloud import TARGETS, document, main, markdown
+from benchmarks.cloud_load import connected, payloads
+from gatewise_cloud.broker.broker import MosquittoBroker
 
 SPREAD = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "n": 9}
 RATE = {"median": 10, "low": 9, "high": 11, "n": 3}

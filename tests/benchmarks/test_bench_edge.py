@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+
 from benchmarks import bench_edge, edge_process
 
 ABOUT = {

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+
 from benchmarks import bench_fit, problems
 from benchmarks.fit_parts import PARTS, SETTING, Bench
 
@@ -43,7 +44,7 @@ def test_plain_fits_have_the_rounds_and_trees_of_adapt(bench):
 
 
 def test_the_stages_that_thresholds_are_tuned_on_are_real(bench, monkeypatch):
-    from gatewise_training import thresholds
+    from gatewise_training.operating_points import thresholds
 
     seen = []
     frontier = thresholds.frontier_points

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+
 from benchmarks.bench_fleet import JUDGED, RUNS, TARGETS, document, main, markdown
 from benchmarks.fleet_run import Run, measure
 
@@ -49,7 +50,7 @@ def test_a_run_tells_what_it_took(made_up_routes):
 
 @pytest.fixture
 def made_up_routes(tmp_path):
-    from gatewise_edge.installed import Plan
+    from gatewise_edge.device.installed import Plan
     from gatewise_sim.fleet.routing import Routes
     from gatewise_sim.fleet.sizes import Sizes
 

@@ -6,14 +6,14 @@ import math
 
 import numpy as np
 import pytest
+
 from benchmarks import peer_cegb, peer_static, peers, problems
 from benchmarks.boosters import booster_fit, spread
 from benchmarks.record import COLUMNS, Point, finished, quantiles
 from benchmarks.systems import system_points
-
+from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.resampling import Resampling
+from gatewise_training.data.validation_split import Resampling
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from benchmarks import boosters, pages, peer_cegb, peers, problems, summary
 from benchmarks.folds import Fold, Truth
 from benchmarks.problems import Problem
 from benchmarks.systems import own_choice, system_points
-
+from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.metrics import average_precision_at
+from gatewise_training.data.metrics import average_precision_at
 
 
 def part(seed, n_queries):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from benchmarks import problems, summary
 from benchmarks.record import Point
 

@@ -6,13 +6,14 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks import bench_trees, problems, tree_maxflow, tree_pages, tree_pruning, tree_timing
-from benchmarks.tree_curves import Curve, Made, at_budgets, cheapest_within, measured
 from sklearn.ensemble import RandomForestClassifier
 
-from gatewise_training.forest import Forest
-from gatewise_training.prune import build_problem, mincut
-from gatewise_training.prune.reduce import reduce_problem
+from benchmarks import bench_trees, problems, tree_maxflow, tree_pages, tree_pruning, tree_timing
+from benchmarks.tree_curves import Curve, Made, at_budgets, cheapest_within, measured
+from gatewise_training.prune import build_problem
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.presolve import reduce_problem
+from gatewise_training.prune.solvers import mincut
 
 needs_data = pytest.mark.skipif(
     not (problems.data_folder() / "mbne_tiny.npz").is_file(),

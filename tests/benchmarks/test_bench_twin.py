@@ -4,8 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from benchmarks.bench_twin import MEASURES, compare, figures, main, markdown
 
+from benchmarks.bench_twin import MEASURES, compare, figures, main, markdown
 from gatewise_sim.fleet.answers import Answers
 
 TRUTH = np.array([0, 1, 0, 1])

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatewise_cloud.broker import find_mosquitto, mosquitto_config
+from gatewise_cloud.broker.broker import find_mosquitto, mosquitto_config
 
 DEVICE = Path(__file__).with_name("device_main.py")
 PORT = 1883
@@ -248,7 +248,7 @@ class Rig:
         self.killed["broker"] += 1
 
     def start_worker(self, number, *bundles):
-        words = [sys.executable, "-m", "gatewise_sim", "cloud", *map(str, bundles)]
+        words = [sys.executable, "-m", "gatewise", "cloud", *map(str, bundles)]
         self._workers[number] = self._start([*words, "--broker", self.network.worker_url])
 
     @property
@@ -315,8 +315,9 @@ class Packed:
     def __init__(self, folder):
         from sklearn.ensemble import ExtraTreesClassifier
 
-        from gatewise_export.pack import pack
-        from gatewise_training import datasets, methods
+        from gatewise_export import pack
+        from gatewise_training import methods
+        from gatewise_training.data import datasets
 
         data = datasets.load("digits")
         train, test = np.arange(0, 1600, 2), np.arange(1, 1600, 2)

@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
+from gatewise.errors import GatewiseError
 from gatewise_edge import Device, MqttLink
 from gatewise_edge.update import Store, Updater
-from gatewise_export.bundle import Bundle
-from gatewise_training.errors import GatewiseError
+from gatewise_export.bundle.bundle import Bundle
 
 TICK = 0.01
 

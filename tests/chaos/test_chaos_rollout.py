@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gatewise_edge import Device
-from gatewise_export.pack import pack
-from gatewise_export.repack import repack
-from gatewise_export.signing import keygen
+from gatewise_export import pack
+from gatewise_export.bundle.signing import keygen
+from gatewise_export.packing.repack import repack
 
 DEVICES = 20
 INSTANCES = 600
@@ -119,7 +119,7 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, until, t
         words = ["publish", str(version.file), "--key", str(key)]
         words += ["--url", f"https://{host}:8443/{version.file.name}"]
         words += ["--broker", rig.network.worker_url]
-        command = [sys.executable, "-m", "gatewise_sim", *words]
+        command = [sys.executable, "-m", "gatewise", *words]
         done = subprocess.run(rig.network.in_cloud(command), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 

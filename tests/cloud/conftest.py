@@ -19,10 +19,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto, mosquitto_config
-from gatewise_cloud.client import close_client
-from gatewise_edge import wire
-from gatewise_training import decision
+from gatewise import decision
+from gatewise_cloud.broker.broker import (
+    EmbeddedBroker,
+    MosquittoBroker,
+    find_mosquitto,
+    mosquitto_config,
+)
+from gatewise_cloud.broker.client import close_client
+from gatewise_edge.link import wire
 
 FEATURES = 4
 CLASSES = 3
@@ -380,7 +385,7 @@ class Command:
 
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gatewise_sim", *map(str, arguments)],
+            [sys.executable, "-m", "gatewise", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gatewise_cloud.batcher import Batcher, Ticket, Verdict
+from gatewise_cloud.worker.batcher import Batcher, Ticket, Verdict
 
 DIGITS, WINE = ("digits", "1"), ("wine", "2")
 

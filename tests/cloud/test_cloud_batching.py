@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from gatewise_cloud.batcher import Batcher, Plan, Ticket
-from gatewise_cloud.batching import SIZES, Pace, Timing, measure
+from gatewise_cloud.worker.batcher import Batcher, Plan, Ticket
+from gatewise_cloud.worker.batching import SIZES, Pace, Timing, measure
 
 KEY = ("m", "1")
 

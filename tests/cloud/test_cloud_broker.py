@@ -11,15 +11,15 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gatewise_cloud import broker as broker_module
 from gatewise_cloud import shared_subscriptions_work
-from gatewise_cloud.broker import (
+from gatewise_cloud.broker import broker as broker_module
+from gatewise_cloud.broker.broker import (
     EmbeddedBroker,
     MosquittoBroker,
     find_mosquitto,
     mosquitto_config,
 )
-from gatewise_cloud.client import close_client
+from gatewise_cloud.broker.client import close_client
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.errors import LinkError
 
@@ -157,7 +157,7 @@ def test_the_embedded_broker_ends_with_an_owner_that_is_killed(wait_until):
 
 
 # What the rooms build on, on each broker. A newer amqtt may change the facts that the module
-# docstring of gatewise_cloud.broker lists: these tests would tell.
+# docstring of gatewise_cloud.broker.broker lists: these tests would tell.
 
 
 def test_retained_messages_and_last_wills(any_broker, wait_until):

@@ -10,9 +10,9 @@ import stat
 import pytest
 from cryptography import x509
 
-from gatewise_cloud.authority import read_certificate
-from gatewise_cloud.broker_init import init_broker
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_cloud.broker.authority import read_certificate
+from gatewise_cloud.broker.broker_init import init_broker
 
 DAY = datetime.timedelta(days=1)
 

@@ -6,11 +6,11 @@ import socket
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gatewise.errors import InputError
 from gatewise_cloud import MosquittoBroker, Worker
-from gatewise_cloud.counters import COUNTS, MOST_LABELS, Counters
-from gatewise_cloud.endpoints import Endpoints, worker_endpoints
-from gatewise_cloud.metrics import merged, text_of
-from gatewise_training.errors import InputError
+from gatewise_cloud.service.endpoints import Endpoints, worker_endpoints
+from gatewise_cloud.service.metrics import merged, text_of
+from gatewise_cloud.worker.counters import COUNTS, MOST_LABELS, Counters
 
 
 def page(port, path, method="GET"):

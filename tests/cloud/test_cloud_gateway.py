@@ -9,12 +9,12 @@ import pytest
 from sklearn.datasets import make_classification
 from sklearn.ensemble import ExtraTreesClassifier
 
+from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, MosquittoBroker, Worker
-from gatewise_cloud.gateway import GatewayModel
+from gatewise_cloud.worker.gateway import GatewayModel
 from gatewise_edge import Device, MqttLink
 from gatewise_export import Bundle, pack
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
-from gatewise_training.errors import InputError
 
 K = 8
 ROWS = 120

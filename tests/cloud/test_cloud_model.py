@@ -5,7 +5,7 @@ import pytest
 
 from gatewise_cloud import CloudModel, ModelError, RefusedRows
 from gatewise_edge.errors import SelfTestError
-from gatewise_export.bundle import Bundle, BundleError
+from gatewise_export.bundle.bundle import Bundle, BundleError
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])

@@ -15,12 +15,12 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, Worker
 from gatewise_cloud.errors import BackendBusy
-from gatewise_cloud.oip import OipBackend, backend_at
+from gatewise_cloud.models.oip import OipBackend, backend_at
 from gatewise_edge.errors import SelfTestError
-from gatewise_export.bundle import Bundle
-from gatewise_training.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from gatewise_cloud import CloudModel, Worker
-from gatewise_export.pack import pack
+from gatewise_export import pack
 from gatewise_training import StagedCascade
 
 

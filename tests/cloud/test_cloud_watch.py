@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_cloud import Worker
-from gatewise_training.errors import InputError
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import cbor2
 import numpy as np
 import pytest
 
+from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud import MosquittoBroker, Worker
-from gatewise_cloud.model import CloudModel
-from gatewise_edge import wire
+from gatewise_cloud.models.model import CloudModel
 from gatewise_edge.errors import LinkError
-from gatewise_training.errors import GatewiseError, InputError
+from gatewise_edge.link import wire
 
 
 def request(X, **fields):
@@ -359,7 +359,7 @@ def test_an_unreachable_broker(bundle):
 
 
 def test_a_broker_that_does_not_answer(bundle, monkeypatch):
-    monkeypatch.setattr("gatewise_cloud.session._CONNECT_SECONDS", 0.2)
+    monkeypatch.setattr("gatewise_cloud.worker.session._CONNECT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         port = mute.getsockname()[1]
         with pytest.raises(LinkError, match="no answer within"):

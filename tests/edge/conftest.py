@@ -24,9 +24,11 @@ import onnxruntime
 import paho.mqtt.client as paho
 import pytest
 
-from gatewise_edge import wire
-from gatewise_export.bundle import Bundle
-from gatewise_export.manifest import (
+from gatewise.costs import CloudPrices
+from gatewise.models.linear import LinearModel
+from gatewise_edge.link import wire
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.manifest import (
     CloudSpec,
     FeatureSpec,
     FileSpec,
@@ -35,9 +37,7 @@ from gatewise_export.manifest import (
     OperatingPointSpec,
     StageSpec,
 )
-from gatewise_export.onnx_graph import flat_graph
-from gatewise_training.costs import CloudPrices
-from gatewise_training.linear import LinearModel
+from gatewise_export.packing.onnx_graph import flat_graph
 
 NAMES = ("a", "b", "c", "d", "e", "f")
 

@@ -11,14 +11,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from gatewise_cloud.model import CloudModel
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_cloud.models.model import CloudModel
 from gatewise_edge import Device, InProcessLink
 from gatewise_export import pack
 from gatewise_training import AdaptGBRT, FeatureCosts, GreedyMiser, StagedCascade
-from gatewise_training.budgeted import Budgeted
-from gatewise_training.chain import Chain
-from gatewise_training.stage import Stage
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.cascades.base import Budgeted
+from gatewise_training.cascades.fit_problem import Chain
 
 K = 10
 LINEAR_OR_BOOSTING = StagedCascade(families=("linear", "boosting"))

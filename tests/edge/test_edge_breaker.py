@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_edge import wire
-from gatewise_edge.breaker import Breaker
-from gatewise_edge.device import Device, Pending
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Device, Pending
+from gatewise_edge.link import wire
+from gatewise_edge.link.breaker import Breaker
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]

@@ -16,7 +16,7 @@ ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
 COMMAND = [
     sys.executable,
     "-c",
-    "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))",
+    "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))",
     "edge",
 ]
 

@@ -7,15 +7,15 @@ import threading
 import numpy as np
 import pytest
 
-from gatewise_edge import wire
-from gatewise_edge.coalesce import MOST_ROWS, Coalescer, as_matrix, most_rows
-from gatewise_edge.device import Device, Pending
+from gatewise.costs import request_bytes
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Device, Pending
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.mqtt import MqttLink
-from gatewise_edge.wire import MAX_PAYLOAD
-from gatewise_training.costs import request_bytes
-from gatewise_training.errors import InputError
+from gatewise_edge.link import wire
+from gatewise_edge.link.coalesce import MOST_ROWS, Coalescer, as_matrix, most_rows
+from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.wire import MAX_PAYLOAD
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]

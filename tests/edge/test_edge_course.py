@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gatewise_edge import wire
-from gatewise_edge.device import Device
-from gatewise_edge.installed import Plan
-from gatewise_training.costs import CloudPrices
+from gatewise.costs import CloudPrices
+from gatewise_edge.device.device import Device
+from gatewise_edge.device.installed import Plan
+from gatewise_edge.link import wire
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 MIDDLING = [0.1, 0, -1.0, 0, 1.0, 0]  # stage 1, on the gateway, is sure: no

@@ -8,13 +8,13 @@ import time
 import numpy as np
 import pytest
 
-from gatewise_edge import wire
-from gatewise_edge.device import Answer, Device, Pending
+from gatewise.costs import request_bytes
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Answer, Device, Pending
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.sensors import Sensors
-from gatewise_training.costs import request_bytes
-from gatewise_training.errors import InputError
+from gatewise_edge.link import wire
+from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.sensors.sensors import Sensors
 
 EASY = [1.0, 0, 0, 0, 0, 0]  # stage 0 is sure: yes
 LATER = [0.1, 0, -1.0, 0, 0, 0]  # stage 1 is sure: no

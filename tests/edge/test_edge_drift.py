@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewise_edge.device import Device
-from gatewise_edge.drift import Drift, _bet
-from gatewise_edge.link import InProcessLink
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Device
+from gatewise_edge.device.drift import Drift, _bet
+from gatewise_edge.link.link import InProcessLink
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]

@@ -11,15 +11,15 @@ import urllib.request
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gatewise_edge.device import Device
-from gatewise_edge.edge_metrics import EdgeMetrics
-from gatewise_edge.endpoints import Endpoints
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.sensors import Sensors
-from gatewise_training.errors import InputError
+from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.service.edge_metrics import EdgeMetrics
+from gatewise_edge.service.endpoints import Endpoints
 
-COMMAND = "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 EASY, HARD = [1.0, 0, 0, 0, 0, 0], [0.1, 0, 0.1, 0, -1.0, 0]
 
 

@@ -16,20 +16,20 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.linear_model import LogisticRegression
 
-from gatewise_edge.device import Device
-from gatewise_edge.graph_runner import GraphRunner, flat_trees
-from gatewise_edge.stage_models import GraphModel, pick_walker
-from gatewise_edge.stages import StageRunner, self_test
+from gatewise.errors import InputError
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stop_score_model import ScoredModel
+from gatewise_edge.device.device import Device
+from gatewise_edge.stages.graph_runner import GraphRunner, flat_trees
+from gatewise_edge.stages.stage_models import GraphModel, pick_walker
+from gatewise_edge.stages.stages import StageRunner, self_test
 from gatewise_export import pack
-from gatewise_export.bundle import Bundle, set_operating_point
-from gatewise_export.errors import BundleError
-from gatewise_export.graph_rules import StageGraph, read_stage_graph
-from gatewise_export.onnx_graph import flat_graph
+from gatewise_export.bundle.bundle import Bundle, set_operating_point
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.onnx_files.graph_rules import StageGraph, read_stage_graph
+from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_training import StagedCascade
-from gatewise_training.errors import InputError
-from gatewise_training.kernel import KernelModel
-from gatewise_training.linear import LinearModel
-from gatewise_training.scored_model import ScoredModel
 
 F = np.float32
 
@@ -182,7 +182,7 @@ class Hidden:
 sys.meta_path.insert(0, Hidden())
 import numpy as np
 from gatewise_edge import Device, StageRunner, self_test
-from gatewise_edge.graph_runner import GraphRunner
+from gatewise_edge.stages.graph_runner import GraphRunner
 
 X = np.load(sys.argv[2])
 said = []

@@ -11,15 +11,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gatewise_edge import wire
-from gatewise_edge.answer import Answer
-from gatewise_edge.device import Device, Pending
+from gatewise.errors import InputError
+from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.device import Device, Pending
 from gatewise_edge.errors import SelfTestError, SensorError
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.sensors import Sensors
-from gatewise_export.bundle import Bundle
-from gatewise_export.manifest_specs import FileSpec
-from gatewise_training.errors import InputError
+from gatewise_edge.link import wire
+from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.sensors.sensors import Sensors
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.manifest_specs import FileSpec
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]

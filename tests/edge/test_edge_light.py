@@ -23,7 +23,7 @@ EVERYTHING = """
 import gatewise_edge
 for name in gatewise_edge.__all__:
     getattr(gatewise_edge, name)
-import gatewise_edge.table, gatewise_edge.wire
+import gatewise_edge.sensors.table, gatewise_edge.link.wire
 """
 
 AN_ANSWER = """
@@ -36,7 +36,7 @@ with Device(sys.argv[1], link=link) as device:
 """
 
 HELP = """
-from gatewise_sim.cli import main
+from gatewise.cli import main
 main(["edge", "--help"])
 """
 

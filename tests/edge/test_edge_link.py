@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gatewise_edge import wire
-from gatewise_edge.link import InProcessLink
+from gatewise_edge.link import wire
+from gatewise_edge.link.link import InProcessLink
 
 
 def payload(X) -> bytes:

@@ -12,12 +12,12 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt import publish
 
-from gatewise_edge import wire
-from gatewise_edge.device import Device
-from gatewise_edge.endpoint import Endpoint, make_client, spread_backoff
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError, WireError
-from gatewise_edge.mqtt import MqttLink
-from gatewise_training.errors import InputError
+from gatewise_edge.link import wire
+from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
+from gatewise_edge.link.mqtt import MqttLink
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gatewise_edge import native_walker
-from gatewise_edge.walker import Walker
+from gatewise_edge.stages import native_walker
+from gatewise_edge.stages.walker import Walker
 from gatewise_export import native_library
-from gatewise_export.flat_trees import FlatTrees, read_trees, write_trees
+from gatewise_export.bundle.flat_trees import FlatTrees, read_trees, write_trees
 from gatewise_export.native_library import cache_folder, compiler, library
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C compiler here")

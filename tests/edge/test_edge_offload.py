@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gatewise_edge.offload import DONE, RESEND, WAIT, Offloads, Outstanding, RoundTrip
-from gatewise_edge.wire import BUSY, FAILED, Request, Response, new_id
+from gatewise_edge.link.offload import DONE, RESEND, WAIT, Offloads, Outstanding, RoundTrip
+from gatewise_edge.link.wire import BUSY, FAILED, Request, Response, new_id
 
 
 def request(ident: bytes | None = None, rows: int = 1) -> Request:

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_edge.device import Device
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.pacer import Budget, Pacer
-from gatewise_edge.pacer_state import PacerFile
-from gatewise_training.decision import ALWAYS_STOP
-from gatewise_training.errors import InputError
+from gatewise.decision import ALWAYS_STOP
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Device
+from gatewise_edge.device.pacer import Budget, Pacer
+from gatewise_edge.device.pacer_state import PacerFile
+from gatewise_edge.link.link import InProcessLink
 
 LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
 
@@ -327,7 +327,7 @@ def test_on_letters_the_rate_is_held_when_the_classes_shift(tmp_path):
     """10,000 instances; half-way come only the six letters that the gate sends on most."""
     from sklearn.ensemble import RandomForestClassifier
 
-    from gatewise_cloud.model import CloudModel
+    from gatewise_cloud.models.model import CloudModel
     from gatewise_export import pack
     from gatewise_training import StagedCascade
 

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from gatewise_edge.device import Device
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.sensors import Sensors
+from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.sensors.sensors import Sensors
 
 # The small bundle: stage 0 reads a and b, stage 1 reads c, the cloud reads a, c and e.
 HARD = {"a": 0.1, "b": 0.0, "c": 0.1, "d": 0.0, "e": -1.0}

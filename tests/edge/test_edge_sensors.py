@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.reading import Meter, Reading, Row
-from gatewise_edge.sensors import SensorCounts, Sensors
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
+from gatewise_edge.sensors.feature_reader import Meter, Reading, Row
+from gatewise_edge.sensors.sensors import SensorCounts, Sensors
 
 COSTS = FeatureCosts(
     [1.0, 0.1, 0.2, 0.3, 2.5],

@@ -9,10 +9,10 @@ import threading
 import numpy as np
 import pytest
 
-from gatewise_edge.sensors import Sensors
-from gatewise_edge.sources import JsonLines, open_source
-from gatewise_edge.stopping import Stop, Stopped
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.sensors.sources import JsonLines, open_source
+from gatewise_edge.stop_request import Stop, Stopped
 
 NAMES = ("a", "b")
 NUMBER = iter(range(10**6))

@@ -8,12 +8,12 @@ import json
 import numpy as np
 import pytest
 
+from gatewise.decision import ALWAYS_STOP
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.stages import StageOutput, StageRunner, self_test
-from gatewise_export.bundle import Bundle
-from gatewise_export.errors import BundleError
-from gatewise_export.manifest import StageSpec
-from gatewise_training.decision import ALWAYS_STOP
+from gatewise_edge.stages.stages import StageOutput, StageRunner, self_test
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.manifest import StageSpec
 
 
 def spec(link: str, score: str, outputs: int) -> StageSpec:

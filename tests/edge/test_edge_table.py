@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewise_edge.table import read_csv, read_json_line
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_edge.sensors.table import read_csv, read_json_line
 
 NAMES = ("a", "b")
 

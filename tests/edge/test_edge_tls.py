@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gatewise_edge.errors import LinkError
-from gatewise_edge.mqtt import MqttLink
+from gatewise_edge.link.mqtt import MqttLink
 
 
 class Authority:

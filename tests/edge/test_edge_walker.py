@@ -20,19 +20,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_edge import walker
-from gatewise_edge.device import Device
+from gatewise.costs import request_bytes
+from gatewise.decision import ALWAYS_STOP
+from gatewise.models.trees import TreeEnsemble
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SelfTestError, SensorError
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.sensors import Sensors
-from gatewise_edge.stages import StageRunner, self_test
-from gatewise_edge.walker import Walker
-from gatewise_export.arrays import read_arrays, write_arrays
-from gatewise_export.bundle import Bundle, BundleError
-from gatewise_export.flat_trees import read_trees, write_trees
-from gatewise_training.costs import request_bytes
-from gatewise_training.decision import ALWAYS_STOP
-from gatewise_training.trees import TreeEnsemble
+from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.stages import walker
+from gatewise_edge.stages.stages import StageRunner, self_test
+from gatewise_edge.stages.walker import Walker
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.bundle import Bundle, BundleError
+from gatewise_export.bundle.flat_trees import read_trees, write_trees
 
 NAN = float("nan")
 OFFLOAD = 0.25 + 0.5 + 0.001 * request_bytes(3)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from gatewise_edge.watchdog import Heartbeat, Notifier
+from gatewise_edge.service.watchdog import Heartbeat, Notifier
 
 UNIT = Path(__file__).parents[2] / "deploy" / "gatewise-edge.service"
-COMMAND = "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 class Manager:
@@ -161,7 +161,7 @@ def test_the_unit_is_hardened_and_watched():
 
 
 def test_the_units_command_has_only_options_that_exist(capsys):
-    from gatewise_sim.cli import main
+    from gatewise.cli import main
 
     assert main(["edge", "--help"]) == 0
     help_ = capsys.readouterr().out

@@ -9,10 +9,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gatewise_edge import wire
+from gatewise.costs import request_bytes
 from gatewise_edge.errors import WireError
-from gatewise_edge.wire import Request, Response
-from gatewise_training.costs import request_bytes
+from gatewise_edge.link import wire
+from gatewise_edge.link.wire import Request, Response
 
 ID = bytes(range(16))
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from gatewise_edge.device import Device
-from gatewise_edge.mqtt import MqttLink
+from gatewise_edge.device.device import Device
+from gatewise_edge.link.mqtt import MqttLink
 
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]
 
@@ -27,7 +27,7 @@ def start_worker(bundle, broker) -> Iterator[Callable[[], subprocess.Popen[str]]
             [
                 sys.executable,
                 "-c",
-                "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))",
+                "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))",
                 *("cloud", str(bundle.path), "--broker", broker.url),
             ],
             stdout=subprocess.PIPE,

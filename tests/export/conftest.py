@@ -25,7 +25,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from gatewise_export.arrays import write_arrays
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.arrays import write_arrays
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,
@@ -34,11 +37,8 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
-from gatewise_training.budgeted import Budgeted
-from gatewise_training.chain import Chain, Problem
-from gatewise_training.linear import LinearModel
-from gatewise_training.stage import Stage
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.cascades.base import Budgeted
+from gatewise_training.cascades.fit_problem import Chain, Problem
 
 Document = dict[str, Any]
 

@@ -26,12 +26,15 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.model_selection import train_test_split
 
-from gatewise_edge import native_walker
-from gatewise_edge.stages import StageRunner
-from gatewise_edge.stages import self_test as device_self_test
+from gatewise.decision import labels
+from gatewise.models.stop_score_model import ScoredModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise_edge.stages import native_walker
+from gatewise_edge.stages.stages import StageRunner
+from gatewise_edge.stages.stages import self_test as device_self_test
 from gatewise_export import Bundle, pack, to_c, to_onnx, verify, verify_graphs
+from gatewise_export.bundle.flat_trees import FlatTrees
 from gatewise_export.c99.compiled import Compiled, build
-from gatewise_export.flat_trees import FlatTrees
 from gatewise_export.native_library import compiler
 from gatewise_training import (
     AdaptGBRT,
@@ -45,9 +48,6 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
-from gatewise_training.decision import labels
-from gatewise_training.scored_model import ScoredModel
-from gatewise_training.trees import TreeEnsemble
 
 Matrix = NDArray[np.float32]
 

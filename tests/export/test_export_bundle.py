@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewise_export.arrays import read_arrays, write_arrays
-from gatewise_export.bundle import Bundle, set_operating_point
-from gatewise_export.errors import BundleError, DamagedFileError, ManifestError
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.bundle import Bundle, set_operating_point
+from gatewise_export.bundle.errors import BundleError, DamagedFileError, ManifestError
 
 Write = Callable[..., Path]
 

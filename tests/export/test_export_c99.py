@@ -12,16 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gatewise.decision import ALWAYS_STOP, labels, split, stops
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import Stage
+from gatewise.models.stop_score_model import PlainModel, ScoredModel
+from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.compiled import Compiled, build
 from gatewise_export.c99.writer import write_cascade
 from gatewise_export.native_library import compiler
-from gatewise_training.decision import ALWAYS_STOP, labels, split, stops
-from gatewise_training.kernel import KernelModel
-from gatewise_training.linear import LinearModel
-from gatewise_training.scored_model import PlainModel, ScoredModel
-from gatewise_training.stage import Stage
-from gatewise_training.trees import TreeEnsemble
 
 pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)"),

@@ -14,13 +14,14 @@ import pytest
 from sklearn.datasets import load_wine, make_classification
 from sklearn.ensemble import ExtraTreesClassifier
 
+from gatewise.cli import main
+from gatewise.errors import InputError
 from gatewise_export import pack, set_operating_point, to_c
+from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import cascade_of
 from gatewise_export.c99.compiled import STRICT, build
 from gatewise_export.c99.layout import lay_out
-from gatewise_export.errors import ConversionError
 from gatewise_export.native_library import compiler
-from gatewise_sim.cli import main
 from gatewise_training import (
     BudgetForest,
     BudgetPrune,
@@ -29,10 +30,9 @@ from gatewise_training import (
     FeatureCosts,
     StagedCascade,
 )
-from gatewise_training.budgeted import Chain, Problem
-from gatewise_training.errors import InputError
-from gatewise_training.families import Bounds, judged_stage
-from gatewise_training.stop_scores import with_stop_scores
+from gatewise_training.cascades.base import Chain, Problem
+from gatewise_training.cascades.stop_scores import with_stop_scores
+from gatewise_training.learners.model_families import Bounds, judged_stage
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
 

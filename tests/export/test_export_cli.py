@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 from sklearn.datasets import load_wine
 
+from gatewise.cli import main
 from gatewise_export import Bundle
-from gatewise_export.verify import graph_outcome
-from gatewise_sim.cli import main
+from gatewise_export.packing.verify import graph_outcome
 from gatewise_training import methods
 
 COSTS = """\
@@ -306,7 +306,7 @@ def test_inspect_is_light_enough_for_a_device(
     heavy = "{'sklearn', 'scipy', 'lightgbm', 'onnx', 'skl2onnx', 'matplotlib', 'numba', 'pandas'}"
     code = (
         "import sys, contextlib, io\n"
-        "from gatewise_export.cli import commands\n"
+        "from gatewise_export.commands.cli import commands\n"
         "from pathlib import Path\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         f"    commands['inspect'](Path({str(bundle)!r}))\n"
@@ -460,7 +460,7 @@ def test_a_method_without_a_cloud_goes_all_the_way(
     home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"penalties": (0.02,), "n_rounds": 20}
-    entry = ("gatewise_training.greedy_miser", "GreedyMiser", settings)
+    entry = ("gatewise_training.adapt.greedy_miser", "GreedyMiser", settings)
     monkeypatch.setitem(methods._METHODS, "alone", entry)
     out = tmp_path / "alone"
     train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "alone", "--out", out]

@@ -31,10 +31,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
-from gatewise_export.converters import CloudGraph, high_cost_graph
-from gatewise_export.errors import ConversionError
-from gatewise_training import decision
-from gatewise_training.high_cost import HighCostModel
+from gatewise import decision
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.packing.converters import CloudGraph, high_cost_graph
+from gatewise_training.learners.high_cost_model import HighCostModel
 
 DATA, SPECIES = load_iris(return_X_y=True)
 X: NDArray[np.float32] = DATA.astype(np.float32)

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.ensemble import RandomForestClassifier
 
-from gatewise_export.arrays import read_arrays, write_arrays
-from gatewise_export.errors import BundleError
-from gatewise_export.flat_trees import ARRAYS, FlatTrees, read_trees, write_trees
-from gatewise_training.trees import TreeEnsemble
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.flat_trees import ARRAYS, FlatTrees, read_trees, write_trees
 
 Arrays = dict[str, Any]
 
@@ -232,7 +232,7 @@ def test_pickles_are_never_loaded(tmp_path: Any) -> None:
 
 
 def test_an_array_that_inflates_beyond_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewise_export.flat_trees.MOST_BYTES", 1 << 12)
+    monkeypatch.setattr("gatewise_export.bundle.flat_trees.MOST_BYTES", 1 << 12)
     bomb = small() | {"feature": np.full(1 << 18, -1, np.int32)}
     content = write_arrays(bomb)
     assert len(content) < 1 << 14

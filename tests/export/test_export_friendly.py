@@ -8,9 +8,9 @@ import onnxruntime
 import pandas as pd
 import pytest
 
+from gatewise.decision import labels, probabilities
+from gatewise.models.stage import Stage
 from gatewise_export import ConversionError, to_onnx
-from gatewise_training.decision import labels, probabilities
-from gatewise_training.stage import Stage
 
 
 def run(model: Any, x: Any) -> dict[str, Any]:

@@ -13,12 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from gatewise_edge.graph_runner import GraphRunner
-from gatewise_export.errors import BundleError
-from gatewise_export.graph_rules import check_cloud_graph, check_stage_graph, read_stage_graph
-from gatewise_export.onnx_graph import constant, flat_graph, tensor
-from gatewise_training.kernel import KernelModel
-from gatewise_training.linear import LinearModel
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise_edge.stages.graph_runner import GraphRunner
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.onnx_files.graph_rules import (
+    check_cloud_graph,
+    check_stage_graph,
+    read_stage_graph,
+)
+from gatewise_export.packing.onnx_graph import constant, flat_graph, tensor
 
 F = np.float32
 Edit = Callable[[onnx.ModelProto], object]

@@ -28,15 +28,15 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from gatewise_edge.stages import StageRunner, self_test
-from gatewise_export.arrays import read_arrays, write_arrays
-from gatewise_export.bundle import Bundle
-from gatewise_export.errors import BundleError
-from gatewise_export.flat_trees import write_trees
-from gatewise_export.graph_rules import check_cloud_graph
-from gatewise_export.onnx_graph import constant, flat_graph, tensor
-from gatewise_training.linear import LinearModel
-from gatewise_training.trees import TreeEnsemble
+from gatewise.models.linear import LinearModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise_edge.stages.stages import StageRunner, self_test
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.flat_trees import write_trees
+from gatewise_export.onnx_files.graph_rules import check_cloud_graph
+from gatewise_export.packing.onnx_graph import constant, flat_graph, tensor
 
 F = np.float32
 Document = dict[str, Any]
@@ -878,10 +878,10 @@ def test_the_runner_without_onnxruntime_refuses_them_too(
 OPEN_ALL = """
 import json, pathlib, re, resource, sys
 import onnxruntime
-from gatewise_edge.stages import self_test
-from gatewise_export.bundle import Bundle
-from gatewise_export.errors import BundleError
-from gatewise_export.graph_rules import check_cloud_graph
+from gatewise_edge.stages.stages import self_test
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.onnx_files.graph_rules import check_cloud_graph
 
 def opened(*args, **settings):
     raise SystemExit("a graph was opened")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_export.errors import ManifestError
-from gatewise_export.manifest import Manifest
-from gatewise_training.costs import CloudPrices, FeatureCosts
-from gatewise_training.decision import ALWAYS_STOP
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.decision import ALWAYS_STOP
+from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.bundle.manifest import Manifest
 
 Document = dict[str, Any]
 Edit = Callable[[Document], Any]

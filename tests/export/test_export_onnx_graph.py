@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.datasets import load_wine
 
-from gatewise_export.onnx_graph import flat_graph
-from gatewise_training.kernel import KernelModel, fit_kernel
-from gatewise_training.linear import LinearModel
-from gatewise_training.trees import TreeEnsemble
+from gatewise.models.kernel_machine import KernelModel, fit_kernel
+from gatewise.models.linear import LinearModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.packing.onnx_graph import flat_graph
 
 Floats = NDArray[np.float32]
 Model = TreeEnsemble | LinearModel | KernelModel

@@ -20,16 +20,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from gatewise_export.converters import high_cost_graph
-from gatewise_export.errors import BundleError
-from gatewise_export.friendly import to_onnx
-from gatewise_export.graph_rules import check_cloud_graph, check_stage_graph
-from gatewise_export.onnx_graph import flat_graph
-from gatewise_export.onnx_parts import Graph, Model, Tensor
-from gatewise_export.onnx_reader import read_model
-from gatewise_export.protobuf import Malformed, Wire
-from gatewise_training.high_cost import HighCostModel
-from gatewise_training.linear import LinearModel
+from gatewise.models.linear import LinearModel
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.onnx_files.graph_rules import check_cloud_graph, check_stage_graph
+from gatewise_export.onnx_files.onnx_parts import Graph, Model, Tensor
+from gatewise_export.onnx_files.onnx_reader import read_model
+from gatewise_export.onnx_files.protobuf import Malformed, Wire
+from gatewise_export.packing.converters import high_cost_graph
+from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.packing.to_onnx import to_onnx
+from gatewise_training.learners.high_cost_model import HighCostModel
 
 F = np.float32
 

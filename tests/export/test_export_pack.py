@@ -17,12 +17,12 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LinearRegression, LogisticRegression
 
+from gatewise.errors import InputError
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
-from gatewise_export.converters import high_cost_graph
-from gatewise_export.errors import BundleError, ManifestError, VerifyError
-from gatewise_export.verify import graph_outcome
+from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyError
+from gatewise_export.packing.converters import high_cost_graph
+from gatewise_export.packing.verify import graph_outcome
 from gatewise_training import StagedCascade
-from gatewise_training.errors import InputError
 
 Files = dict[str, bytes]
 

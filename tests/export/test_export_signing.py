@@ -17,14 +17,19 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gatewise_export import signing
-from gatewise_export.bundle import Bundle, set_operating_point
-from gatewise_export.errors import BundleError, DamagedFileError, ManifestError, SignatureError
-from gatewise_export.pack import pack
-from gatewise_export.repack import repack
-from gatewise_export.signing import MANIFEST_CONTEXT, PublicKey, Signer, keygen
-from gatewise_sim.cli import main
-from gatewise_training.errors import InputError
+from gatewise.cli import main
+from gatewise.errors import InputError
+from gatewise_export import pack
+from gatewise_export.bundle import signing
+from gatewise_export.bundle.bundle import Bundle, set_operating_point
+from gatewise_export.bundle.errors import (
+    BundleError,
+    DamagedFileError,
+    ManifestError,
+    SignatureError,
+)
+from gatewise_export.bundle.signing import MANIFEST_CONTEXT, PublicKey, Signer, keygen
+from gatewise_export.packing.repack import repack
 
 Write = Callable[..., Path]
 QUICK = settings(
@@ -265,7 +270,7 @@ def test_a_tampered_bundle_gets_no_good_signature(signed: Path, key: Path) -> No
 
 CUT_SHORT = """
 import os, sys
-from gatewise_export.bundle import set_operating_point
+from gatewise_export.bundle.bundle import set_operating_point
 left, replace = int(sys.argv[1]), os.replace
 def cut(source, target):
     global left

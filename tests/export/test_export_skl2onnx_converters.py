@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 import gatewise_training
 from gatewise_export import ConversionError, register_converters, to_onnx
-from gatewise_export.skl2onnx_converters import ESTIMATORS
+from gatewise_export.packing.skl2onnx_converters import ESTIMATORS
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,

@@ -15,25 +15,25 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_wine, make_classification
 from sklearn.ensemble import ExtraTreesClassifier
 
-from gatewise_cloud.model import CloudModel
+from gatewise.decision import split
+from gatewise.models.kernel_machine import fit_kernel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stop_score_model import PlainModel, ScoredModel, score_inputs
+from gatewise.models.trees import TreeEnsemble
+from gatewise_cloud.models.model import CloudModel
 from gatewise_edge import Device, InProcessLink
 from gatewise_export import Bundle, pack
-from gatewise_export.errors import ManifestError
-from gatewise_export.flat_reader import read_flat
-from gatewise_export.friendly import to_onnx
-from gatewise_export.manifest import Manifest
-from gatewise_export.onnx_graph import flat_graph
-from gatewise_export.verify import self_test, verify, verify_graphs
+from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.onnx_files.flat_reader import read_flat
+from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.packing.to_onnx import to_onnx
+from gatewise_export.packing.verify import self_test, verify, verify_graphs
 from gatewise_training import CloudPrices, StagedCascade
-from gatewise_training.boosting import fit_boosting
-from gatewise_training.chain import Chain, Problem
-from gatewise_training.decision import split
-from gatewise_training.families import Bounds, judged_stage
-from gatewise_training.kernel import fit_kernel
-from gatewise_training.linear import LinearModel
-from gatewise_training.scored_model import PlainModel, ScoredModel, score_inputs
-from gatewise_training.stop_scores import with_stop_scores
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.stop_scores import with_stop_scores
+from gatewise_training.learners.boosting import fit_boosting
+from gatewise_training.learners.model_families import Bounds, judged_stage
 
 K = 6
 Floats = NDArray[np.float32]

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
+from gatewise.cli import main
+from gatewise.decision import answers, is_value, probabilities
 from gatewise_edge import Device
-from gatewise_edge.stages import StageRunner
-from gatewise_edge.stages import self_test as device_self_test
+from gatewise_edge.stages.stages import StageRunner
+from gatewise_edge.stages.stages import self_test as device_self_test
 from gatewise_export import (
     Bundle,
     ManifestError,
@@ -22,11 +24,9 @@ from gatewise_export import (
     verify,
     verify_graphs,
 )
-from gatewise_export.manifest import Manifest
-from gatewise_export.manifest_reader import SAMPLE
-from gatewise_sim.cli import main
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_reader import SAMPLE
 from gatewise_training import CEGBRanker, CEGBRegressor, FeatureCosts
-from gatewise_training.decision import answers, is_value, probabilities
 
 X, Y = load_diabetes(return_X_y=True)
 X = X.astype(np.float32)
@@ -110,7 +110,7 @@ def test_a_wrong_value_in_the_sample_is_seen(tmp_path):
     key = f"stage_{bundle.manifest.chains[bundle.manifest.active_point.chain][0]}"
     arrays[key] = np.nextafter(arrays[key], np.float32(np.inf))
     altered = {name: arrays[name] for name in arrays}
-    from gatewise_export.sample import expected
+    from gatewise_export.bundle.sample import expected
 
     changed = expected(bundle.manifest, altered)["label"]
     assert (changed != bundle.sample()["label"]).all()

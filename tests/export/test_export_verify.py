@@ -9,12 +9,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from gatewise.cli import main
 from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify_graphs
-from gatewise_export.flat_reader import read_flat
-from gatewise_export.manifest import FileSpec, Manifest
-from gatewise_export.onnx_graph import flat_graph
-from gatewise_export.repack import repack
-from gatewise_sim.cli import main
+from gatewise_export.bundle.manifest import FileSpec, Manifest
+from gatewise_export.onnx_files.flat_reader import read_flat
+from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.packing.repack import repack
 
 
 def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:

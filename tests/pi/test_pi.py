@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 
-from gatewise_cloud.broker import MosquittoBroker
+from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_export import pack
 from gatewise_training import CEGBClassifier, FeatureCosts, StagedCascade
 
@@ -22,7 +22,7 @@ COSTS = FeatureCosts(
 )  # fmt: skip
 # The emulator's cpu cannot be compared with a Pi's; a minute is enough for anything.
 DEADLINE_MS = 60_000
-COMMAND = "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 SELF_TEST = """
 import json, platform, sys
 from gatewise_edge import StageRunner, self_test

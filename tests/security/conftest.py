@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
+
+from gatewise_cloud.broker.broker_init import BrokerFolder
 from tests.security.secure import (
     EDGE,
     HARD,
@@ -15,8 +17,6 @@ from tests.security.secure import (
     make_folder,
     until,
 )
-
-from gatewise_cloud.broker_init import BrokerFolder
 
 bundle = EDGE.bundle
 make_bundle = EDGE.make_bundle

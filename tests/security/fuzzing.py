@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import cbor2
 import numpy as np
 
-from gatewise_edge import wire
+from gatewise_edge.link import wire
 
 #: Lengths that a header may claim and no message has.
 _HUGE = [bytes([major | 27]) + size for major in (0x40, 0x60, 0x80, 0xA0, 0xC0)

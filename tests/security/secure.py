@@ -21,10 +21,10 @@ from typing import Any
 import paho.mqtt.client as paho
 import pytest
 
-from gatewise_cloud.broker import find_mosquitto
-from gatewise_cloud.broker_init import BrokerFolder, init_broker
-from gatewise_cloud.client import close_client
-from gatewise_edge.mqtt import Endpoint, make_client
+from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker
+from gatewise_cloud.broker.client import close_client
+from gatewise_edge.link.mqtt import Endpoint, make_client
 
 #: No stage stops for it: it goes to the cloud.
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gatewise_edge.device import Device
-from gatewise_edge.endpoint import Endpoint
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
-from gatewise_edge.mqtt import MqttLink
-from gatewise_edge.topics import manifest_topic
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.update import Store, Updater, publish
-from gatewise_export.bundle import Bundle
-from gatewise_export.repack import repack
-from gatewise_export.signing import keygen
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.signing import keygen
+from gatewise_export.packing.repack import repack
 
 TOPIC = manifest_topic("small")
 

@@ -10,13 +10,13 @@ import queue
 from pathlib import Path
 
 import pytest
-from tests.security.secure import make_folder
 
-from gatewise_cloud.worker import Worker
-from gatewise_edge import wire
-from gatewise_edge.device import Device
+from gatewise_cloud.worker.worker import Worker
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
-from gatewise_edge.mqtt import MqttLink
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import MqttLink
+from tests.security.secure import make_folder
 
 # paho leaves the socket of a failed handshake to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

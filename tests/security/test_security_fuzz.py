@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.security.fuzzing import mutants, requests, resident_mb, resident_mb_of, responses
 
-from gatewise_cloud.broker import MosquittoBroker
-from gatewise_edge import wire
-from gatewise_edge.device import Device
+from gatewise_cloud.broker.broker import MosquittoBroker
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import WireError
-from gatewise_edge.mqtt import MqttLink
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import MqttLink
+from tests.security.fuzzing import mutants, requests, resident_mb, resident_mb_of, responses
 
 REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
@@ -142,7 +142,7 @@ class Worker:
     def __init__(self, bundle: Path, url: str) -> None:
         arguments = ["cloud", str(bundle), "--broker", url, "--json"]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "gatewise_sim", *arguments],
+            [sys.executable, "-m", "gatewise", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from gatewise_cloud.worker import Worker
-from gatewise_edge import wire
-from gatewise_edge.device import Device
-from gatewise_edge.mqtt import MqttLink
+from gatewise_cloud.worker.worker import Worker
+from gatewise_edge.device.device import Device
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import MqttLink
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewise_export.manifest import (
+from gatewise.costs import CloudPrices
+from gatewise_export.bundle.manifest import (
     CloudSpec,
     FeatureSpec,
     FileSpec,
@@ -21,7 +22,6 @@ from gatewise_export.manifest import (
 )
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.report.legs import Expected, Leg
-from gatewise_training.costs import CloudPrices
 
 ROWS = 200
 NAMES = tuple(f"pixel_{k // 8}_{k % 8}" for k in range(64))
@@ -142,8 +142,9 @@ def small(tmp_path_factory) -> SimpleNamespace:
     """A small real system, its bundle, and rows that it has not seen; classes are indices."""
     from sklearn.ensemble import ExtraTreesClassifier
 
-    from gatewise_export.pack import pack
-    from gatewise_training import datasets, methods
+    from gatewise_export import pack
+    from gatewise_training import methods
+    from gatewise_training.data import datasets
 
     data = datasets.load("digits")
     train, test = np.arange(0, 1200, 2), np.arange(1, 600, 2)
@@ -172,7 +173,7 @@ def made_up() -> Callable[..., Any]:
 
     The truth is class 1 everywhere; so say the cloud, and the device of rows that it keeps.
     """
-    from gatewise_edge.installed import Plan
+    from gatewise_edge.device.installed import Plan
     from gatewise_sim.fleet.routing import Routes
     from gatewise_sim.fleet.sizes import Sizes
 

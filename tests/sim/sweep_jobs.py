@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gatewise.errors import InputError
 from gatewise_sim.simulation.scenario import Scenario
-from gatewise_training.errors import InputError
 
 BAD, DEADLY, BUGGY, SLOW, LOUD = 13, 66, 99, 7, 8
 

@@ -24,7 +24,7 @@ _OWN = """\
 import os, runpy, sys
 os.close(os.open(os.ttyname(2), os.O_RDWR))
 sys.argv = ["gatewise", *sys.argv[1:]]
-from gatewise_sim.cli import main
+from gatewise.cli import main
 sys.exit(main())
 """
 

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gatewise_cloud.broker import EmbeddedBroker
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import EmbeddedBroker
 from gatewise_sim.calibration import Calibration, calibrate
 from gatewise_sim.calibration.measuring import _divide, _stages
 from gatewise_sim.calibration.pieces import processor_seconds
@@ -18,7 +19,6 @@ from gatewise_sim.live.children import Child
 from gatewise_sim.live.fleet import run_live
 from gatewise_sim.network.profiles import LinkProfile
 from gatewise_sim.view.watch import Snapshot
-from gatewise_training.errors import InputError
 
 RUN = ServiceTime(100e-6, 20e-6)
 
@@ -157,7 +157,7 @@ def test_a_bundle_is_calibrated_on_a_broker_that_runs_already(small):
 def test_without_a_cloud_only_the_stages_are_measured(tmp_path):
     from sklearn.datasets import load_digits
 
-    from gatewise_export.pack import pack
+    from gatewise_export import pack
     from gatewise_training import methods
 
     X, y = load_digits(return_X_y=True)

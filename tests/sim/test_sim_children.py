@@ -94,7 +94,7 @@ def test_a_command_ends_with_an_owner_that_is_killed():
         from gatewise_sim.live.children import Child
         def hear(child, document):
             print(child.pid, flush=True)
-        child = Child("b", "gatewise_sim.live.tether", hear)
+        child = Child("b", "gatewise_sim.live.run_with_parent", hear)
         child.tell({"arguments": ["broker", "--port", "0", "--json"]})
         time.sleep(600)
     """
@@ -114,7 +114,7 @@ def test_a_command_ends_with_an_owner_that_is_killed():
 def test_a_tethered_command_finishes_in_good_order():
     said: queue.SimpleQueue = queue.SimpleQueue()
     arguments = ["broker", "--port", "0", "--json", "--embedded"]
-    with Child("b", "gatewise_sim.live.tether", lambda _, d: said.put(d)) as child:
+    with Child("b", "gatewise_sim.live.run_with_parent", lambda _, d: said.put(d)) as child:
         child.tell({"arguments": arguments})
         ready = said.get(timeout=SECONDS)
         assert ready["kind"] == "embedded"

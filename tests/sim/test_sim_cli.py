@@ -5,21 +5,21 @@ import sys
 
 import pytest
 
-from gatewise_sim import cli
-from gatewise_training.errors import InputError
+from gatewise import cli
+from gatewise.errors import InputError
 
 HEAVY = ("sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas")
 
 
 def run(*args: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gatewise_sim", *args]
+    command = [sys.executable, "-m", "gatewise", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
 
 
 def loaded_by(*args: str) -> set[str]:
     """Top-level modules that a fresh interpreter has loaded after the command."""
     code = (
-        "import json, sys; from gatewise_sim.cli import main; status = main(sys.argv[1:]);"
+        "import json, sys; from gatewise.cli import main; status = main(sys.argv[1:]);"
         "print(json.dumps([status, sorted({m.split('.')[0] for m in sys.modules})]))"
     )
     done = subprocess.run(

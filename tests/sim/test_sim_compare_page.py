@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewise_sim.cli import main
+from gatewise.cli import main
 from gatewise_sim.compare import FIGURES, compare_runs, read_runs
 from gatewise_sim.compare.page import render
 from gatewise_sim.compare.show import changed, verdict

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.errors import InputError
 from gatewise_sim.compare import measured, read_runs
 from gatewise_sim.compare.read import LARGEST
 from gatewise_sim.report.legs import to_json
-from gatewise_training.errors import InputError
 
 simulation = runpy.run_path(str(Path(__file__).parent / "sweep_jobs.py"))["simulation"]
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow  # a model is fitted, processes start
 
 
 def gatewise(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gatewise_sim", *args]
+    command = [sys.executable, "-m", "gatewise", *args]
     return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 

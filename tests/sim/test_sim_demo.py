@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
-from gatewise_edge.device import Device
-from gatewise_edge.table import read_csv
-from gatewise_export.bundle import Bundle
-from gatewise_sim import cli
+from gatewise import cli
+from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
+from gatewise_edge.device.device import Device
+from gatewise_edge.sensors.table import read_csv
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.demo.run import Options
 from gatewise_sim.report.output import DEMO
 
@@ -34,7 +34,7 @@ QUICK = ("--dataset", "breast_cancer", "--method", "confidence", "--link", "none
 
 def demo(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "gatewise_sim", "demo", *args],
+        [sys.executable, "-m", "gatewise", "demo", *args],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

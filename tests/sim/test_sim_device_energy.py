@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.energy.radio import RADIOS, Radio
-from gatewise_training.errors import InputError
 
 NAMES = ("age", "ecg", "thal")
 

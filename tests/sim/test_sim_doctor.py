@@ -13,15 +13,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.security.secure import EDGE, SecureBroker, free_port, make_folder
 
-from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_cloud.broker_init import init_broker
-from gatewise_cloud.worker import Worker
-from gatewise_edge.mqtt import Endpoint
+from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker.broker_init import init_broker
+from gatewise_cloud.worker.worker import Worker
+from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.doctor.checkup import Patient, examine
 from gatewise_sim.doctor.probe import Probe
 from gatewise_sim.network.proxy import DelayProxy, LinkProfile
+from tests.security.secure import EDGE, SecureBroker, free_port, make_folder
 
 bundle = EDGE.bundle
 
@@ -94,8 +94,8 @@ def test_it_leaves_nothing_behind(made, secure, bundle):
 
 
 def test_it_does_not_disturb_a_device_that_runs(made, secure, bundle):
-    from gatewise_edge.device import Device
-    from gatewise_edge.mqtt import MqttLink
+    from gatewise_edge.device.device import Device
+    from gatewise_edge.link.mqtt import MqttLink
 
     with Worker(bundle, secure.url, **made.client("w-1")):
         link = MqttLink(secure.url, device="pi-2", **made.client("pi-2"))
@@ -373,7 +373,7 @@ def test_a_library_that_is_missing(tmp_path):
     rooms = [str(Path(sys.modules[f"gatewise_{r}"].__file__).parents[1])
              for r in ("training", "export", "edge", "cloud", "sim")]  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-S", "-m", "gatewise_sim", "doctor", "--json", "--broker",
+        [sys.executable, "-S", "-m", "gatewise", "doctor", "--json", "--broker",
          "mqtt://127.0.0.1:1"],
         env={"PYTHONPATH": os.pathsep.join([str(tmp_path), *rooms]), "PATH": os.defpath},
         capture_output=True, text=True,
@@ -389,7 +389,7 @@ def test_a_library_that_is_missing(tmp_path):
 
 def run(*arguments):
     return subprocess.run(
-        [sys.executable, "-m", "gatewise_sim", "doctor", *map(str, arguments)],
+        [sys.executable, "-m", "gatewise", "doctor", *map(str, arguments)],
         capture_output=True,
         text=True,
     )
@@ -412,7 +412,7 @@ def test_the_command(bundle):
 def test_it_loads_nothing_that_a_device_has_not(bundle):
     heavy = ("sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas")
     probe = (
-        "import sys\nfrom gatewise_sim.cli import main\n"
+        "import sys\nfrom gatewise.cli import main\n"
         f"assert main(['doctor', {str(bundle.path)!r}]) == 0\n"
         f"print('heavy:', *[m for m in {heavy!r} if m in sys.modules])"
     )

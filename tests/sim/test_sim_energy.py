@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.errors import InputError
 from gatewise_sim.energy.meter import (
     Acquisition,
     RadioMeter,
@@ -15,7 +16,6 @@ from gatewise_sim.energy.meter import (
     radio_joules,
 )
 from gatewise_sim.energy.radio import RADIOS, Radio
-from gatewise_training.errors import InputError
 
 # Exact in binary, so that sums can be compared with ==.
 PLAIN = Radio("x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)

@@ -3,7 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gatewise_edge.wire import request_topic, response_topic
+from gatewise.errors import InputError
+from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.energy.radio import Radio
 from gatewise_sim.fleet.answers import REASON
 from gatewise_sim.fleet.routing import ROUTES, Routes
@@ -12,7 +13,6 @@ from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.network.profiles import LinkProfile
-from gatewise_training.errors import InputError
 
 EDGE, CLOUD, FALLBACK, _ = range(len(ROUTES))
 NAME = "0" * 8

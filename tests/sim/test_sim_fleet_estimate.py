@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.energy.meter import Acquisition, RadioMeter
 from gatewise_sim.fleet.answers import REASONS
@@ -18,7 +19,6 @@ from gatewise_sim.fleet.scale import estimate_fleet
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.network.profiles import PROFILES
-from gatewise_training.errors import InputError
 
 EDGE, CLOUD, FALLBACK, ERROR = range(len(ROUTES))
 BEGIN, END = 200.0, 260.0

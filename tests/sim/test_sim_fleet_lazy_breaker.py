@@ -4,7 +4,7 @@ from dataclasses import asdict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_edge.breaker import Breaker, BreakerCounts
+from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_sim.fleet.lazy_breaker import LazyBreaker
 
 steps = st.lists(

@@ -4,6 +4,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
 from gatewise_sim.fleet.sampling import LEAST_WORKERS, plan, window_settings
 from gatewise_sim.fleet.scale import estimate_fleet
@@ -11,7 +12,6 @@ from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.network.profiles import PROFILES, LinkProfile
 from gatewise_sim.workload.row_mix import RowMix
-from gatewise_training.errors import InputError
 
 DAY = 86_400.0
 HARD = 5  # rows in a hundred

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatewise_cloud.broker import MosquittoBroker, find_mosquitto
-from gatewise_cloud.client import open_client
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker.client import open_client
 from gatewise_edge.errors import LinkError
-from gatewise_edge.mqtt import Endpoint, make_client
+from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_sim.errors import RunError
-from gatewise_sim.live import passes as live
+from gatewise_sim.live import demo_runs as live
 from gatewise_sim.network.proxy import PROFILES
 from gatewise_sim.report.legs import Expected, compare, measure
-from gatewise_training.errors import InputError
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
 
@@ -36,9 +36,10 @@ class Packed:
     def __init__(self, folder: Path) -> None:
         from sklearn.ensemble import ExtraTreesClassifier
 
-        from gatewise_export.pack import pack
-        from gatewise_training import datasets, methods
-        from gatewise_training.costs import CloudPrices
+        from gatewise.costs import CloudPrices
+        from gatewise_export import pack
+        from gatewise_training import methods
+        from gatewise_training.data import datasets
 
         data = datasets.load("digits")
         train, test = np.arange(0, 1200, 2), np.arange(1, 200, 2)
@@ -152,7 +153,7 @@ def test_a_killed_worker_costs_accuracy_but_no_answer(packed, processes):
     def kill(done: float, total: float, what: str = "") -> None:
         if what == "cloud-only":
             for pid in processes.below():
-                if "gatewise_sim.live.tether" in processes.command(pid):
+                if "gatewise_sim.live.run_with_parent" in processes.command(pid):
                     os.kill(pid, signal.SIGKILL)
 
     chosen = settings(deadline_ms=400.0, link=PROFILES["4g"])
@@ -215,7 +216,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status, pro
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = subprocess.Popen(
-        [sys.executable, "-m", "gatewise_sim", "demo", *arguments, "--out", "out"],
+        [sys.executable, "-m", "gatewise", "demo", *arguments, "--out", "out"],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -13,7 +13,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
 from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import REASON
@@ -25,7 +26,6 @@ from gatewise_sim.live.fleet import LiveRun, check_live, run_live
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.network.profiles import PROFILES
 from gatewise_sim.view.watch import Silent, Snapshot
-from gatewise_training.errors import InputError
 
 pytestmark = pytest.mark.slow
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
@@ -524,8 +524,8 @@ def test_somebodys_broker_forgets_the_devices(small):
 
 
 def retained_topics(url: str) -> list[str]:
-    from gatewise_cloud.client import close_client, open_client
-    from gatewise_edge.mqtt import Endpoint, make_client
+    from gatewise_cloud.broker.client import close_client, open_client
+    from gatewise_edge.link.mqtt import Endpoint, make_client
 
     found: list[str] = []
     endpoint, done = Endpoint(url), threading.Event()

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gatewise_edge.messages import new_id
-from gatewise_edge.wire import (
+from gatewise_edge.link.messages import new_id
+from gatewise_edge.link.wire import (
     Request,
     Response,
     encode_request,

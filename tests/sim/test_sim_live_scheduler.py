@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gatewise_cloud.model import CloudModel
-from gatewise_edge.installed import Installed
-from gatewise_edge.link import InProcessLink
+from gatewise_cloud.models.model import CloudModel
+from gatewise_edge.device.installed import Installed
+from gatewise_edge.link.link import InProcessLink
 from gatewise_sim.fleet.routing import Routes
 from gatewise_sim.live.metered import Desk, MeteredLink
 from gatewise_sim.live.outcome import Outcome

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.errors import InputError
 from gatewise_sim.money import MONTH, Bill, Prices, Usage
-from gatewise_training.errors import InputError
 
 
 def test_every_part_of_the_bill():

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.errors import InputError
 from gatewise_sim.energy.radio import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
 from gatewise_sim.network.direction import CHUNK, MAX_RTO_S, Direction, both_ways
 from gatewise_sim.network.proxy import (
@@ -24,7 +25,6 @@ from gatewise_sim.network.proxy import (
     profile,
     read_profile,
 )
-from gatewise_training.errors import InputError
 
 messages = st.lists(
     st.tuples(st.floats(0, 2), st.integers(1, 60_000), st.booleans()), min_size=1, max_size=30

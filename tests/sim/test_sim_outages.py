@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.errors import InputError
 from gatewise_sim.network.outages import PARTS, Outage, Outages
 from gatewise_sim.workload.spans import DAY, read_clock, read_rate, read_span
-from gatewise_training.errors import InputError
 
 NOON = 43_200.0
 

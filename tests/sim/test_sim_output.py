@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.report.output import DEMO, SIMULATION, Output, write_text
-from gatewise_training.errors import InputError
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from gatewise_edge.device import Device
-from gatewise_edge.link import InProcessLink
-from gatewise_edge.wire import Request, Response, encode_request, encode_response
+from gatewise.errors import InputError
+from gatewise_edge.device.device import Device
+from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.link.wire import Request, Response, encode_request, encode_response
 from gatewise_sim.fleet.routing import NO_LABEL, ROUTES, Routes
-from gatewise_training.errors import InputError
 
 
 @pytest.fixture(scope="module")

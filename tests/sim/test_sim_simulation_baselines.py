@@ -4,12 +4,12 @@ import itertools
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASON
 from gatewise_sim.fleet.routing import NO_LABEL
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.simulation.baselines import baselines, fill, oracle, row_weights
 from gatewise_sim.simulation.scenario import Scenario
-from gatewise_training.errors import InputError
 
 SETTINGS = Scenario(devices=20, seconds=600.0, link="none", deadline_ms=1e6).settings()
 

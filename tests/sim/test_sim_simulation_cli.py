@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from gatewise_cloud.broker import find_mosquitto
-from gatewise_sim import cli
+from gatewise import cli
+from gatewise_cloud.broker.broker import find_mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -19,7 +19,7 @@ FILES = [
     "report.json",
     "timeline.csv",
 ]
-COMMAND = [sys.executable, "-m", "gatewise_sim"]
+COMMAND = [sys.executable, "-m", "gatewise"]
 
 
 def gatewise(folder, *args, **env):
@@ -36,7 +36,7 @@ def gatewise(folder, *args, **env):
 @pytest.fixture(scope="module")
 def here(small, tmp_path_factory):
     """A folder with a bundle and rows that training has not seen."""
-    from gatewise_export.repack import repack
+    from gatewise_export.packing.repack import repack
 
     folder = tmp_path_factory.mktemp("user")
     repack(small.bundle.path, folder / "digits.gwb")

@@ -2,11 +2,11 @@ import shutil
 
 import pytest
 
-from gatewise_export.bundle import Bundle
-from gatewise_export.repack import repack
-from gatewise_export.signing import keygen
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.signing import keygen
+from gatewise_export.packing.repack import repack
 from gatewise_sim.simulation.point import at_goal, frontier, on_disk, open_whole
-from gatewise_training.errors import InputError
 
 pytestmark = pytest.mark.slow
 

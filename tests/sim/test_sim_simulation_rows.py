@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.simulation.rows import UNKNOWN_CLASS, Rows, class_indices
-from gatewise_training.errors import InputError
 
 
 def write(path, names, rows, labels=None, target="label"):

@@ -4,14 +4,14 @@ import math
 import numpy as np
 import pytest
 
-from gatewise_cloud.broker import find_mosquitto
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_sim import simulate
 from gatewise_sim.fleet.routing import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.money import MONTH
 from gatewise_sim.report.legs import to_json
 from gatewise_sim.simulation import Scenario
-from gatewise_training.errors import InputError
 
 pytestmark = pytest.mark.slow
 
@@ -105,7 +105,7 @@ def halves(tmp_path_factory):
     """A bundle that needs its cloud: half of its rows are an exclusive or, to a linear stage."""
     from sklearn.ensemble import ExtraTreesClassifier
 
-    from gatewise_export.pack import pack
+    from gatewise_export import pack
     from gatewise_training import methods
 
     rng = np.random.default_rng(0)

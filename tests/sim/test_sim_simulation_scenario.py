@@ -1,10 +1,10 @@
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.simulation import Job, Scenario
 from gatewise_sim.simulation.cli import commands
 from gatewise_sim.workload.kinds import Diurnal
-from gatewise_training.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ EVERYTHING = Scenario(
 def test_the_command_asks_for_the_same_again(job, monkeypatch):
     import shlex
 
-    from gatewise_sim import cli
+    from gatewise import cli
     from gatewise_sim.simulation import front
 
     asked = []

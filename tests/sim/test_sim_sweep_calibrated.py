@@ -3,10 +3,10 @@ from typing import Any
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.calibration import Calibration
 from gatewise_sim.sweep import calibrated_once
 from gatewise_sim.sweep.store import Fingerprints
-from gatewise_training.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.sweep import run_sweep
-from gatewise_training.errors import InputError
 
 pytestmark = pytest.mark.slow  # processes start
 
@@ -189,7 +189,7 @@ def bundle(small, tmp_path_factory):
 
 def simulate(bundle, *more: str, **how) -> subprocess.CompletedProcess[str]:
     place, rows = bundle
-    command = [sys.executable, "-m", "gatewise_sim", "simulate", place, "--data", rows]
+    command = [sys.executable, "-m", "gatewise", "simulate", place, "--data", rows]
     return subprocess.run([*command, *more], capture_output=True, text=True, timeout=250, **how)
 
 
@@ -233,7 +233,7 @@ def test_a_real_sweep_killed_in_the_middle_goes_on(bundle, tmp_path, processes):
     sweep = ["--sweep", "seed=0,1,2,3,4,5", "--no-baselines", "--jobs", "1"]
     more = ["--time", "20min", "--devices", "20", *sweep]
     place, rows = bundle
-    command = [sys.executable, "-m", "gatewise_sim", "simulate", place, "--data", rows, *more]
+    command = [sys.executable, "-m", "gatewise", "simulate", place, "--data", rows, *more]
     child = subprocess.Popen([*command, "--out", str(out)], stderr=subprocess.PIPE, text=True)
     try:
         assert processes.eventually(lambda: len(list((out / "points").glob("*.json"))) >= 1)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.simulation.scenario import Scenario
 from gatewise_sim.sweep.store import POINT_KIND, Fingerprints, Store
-from gatewise_training.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from gatewise_sim.unwound import unwound_when_terminated
+from gatewise_sim.signal_handling import unwound_when_terminated
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.view import Snapshot
 from gatewise_sim.view import serve as serving
 from gatewise_sim.view.serve import PageServer
 from gatewise_sim.view.tracker import Tracker
-from gatewise_training.errors import InputError
 
 DEADLINE = 30.0
 

@@ -5,8 +5,8 @@ import urllib.request
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_sim.view import Snapshot, Watch, open_watch
-from gatewise_training.errors import InputError
 
 LINES = ("two devices", "  Gatewise", "  done: Gatewise, 50 answered, 20.0 % offloaded")
 

@@ -9,12 +9,12 @@ import random
 import numpy as np
 import pytest
 
-from gatewise_cloud.batcher import Plan
-from gatewise_cloud.model import CloudModel
-from gatewise_edge import wire
-from gatewise_edge.answer import Pending
-from gatewise_edge.breaker import Breaker
-from gatewise_edge.device import Device
+from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.worker.batcher import Plan
+from gatewise_edge.device.answer import Pending
+from gatewise_edge.device.device import Device
+from gatewise_edge.link import wire
+from gatewise_edge.link.breaker import Breaker
 from gatewise_sim.clock import Clock
 from gatewise_sim.fleet.answers import REASONS
 from gatewise_sim.fleet.draws import DeviceDraws

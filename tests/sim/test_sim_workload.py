@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from gatewise.errors import InputError
 from gatewise_sim.workload.draw import arrivals, parse
 from gatewise_sim.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay
 from gatewise_sim.workload.row_mix import RowMix
 from gatewise_sim.workload.spans import DAY
 from gatewise_sim.workload.streams import Streams
 from gatewise_sim.workload.trace import Trace
-from gatewise_training.errors import InputError
 
 LONG = Replay(
     Trace(

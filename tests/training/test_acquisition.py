@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_training.acquisition import at_exits, exit_costs
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.linear import LinearModel
-from gatewise_training.stage import Stage
+from gatewise.acquisition import at_exits, exit_costs
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import Stage
 
 COSTS = FeatureCosts(
     [1.0, 2.0, 0.0, 0.5, 4.0], group=["a", "a", "b", "b", None], shared={"a": 3.0, "b": 0.25}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.special import expit, logit
 
+from gatewise.models.losses import log_loss
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.alternation import alternate, fit_path, nothing_bought, pose
 from gatewise_training.adapt.base import Sample
@@ -18,7 +19,6 @@ from gatewise_training.adapt.distance import CrossEntropy, KullbackLeibler, LogO
 from gatewise_training.adapt.growth import Growth, grow
 from gatewise_training.adapt.qstep import q_step, q_step_log_odds
 from gatewise_training.adapt.starts import Start, best_starts
-from gatewise_training.losses import log_loss
 
 ROWS = 12
 WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))

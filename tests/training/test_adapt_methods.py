@@ -14,6 +14,8 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
+from gatewise.errors import InputError
+from gatewise.models.losses import log_loss
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,
@@ -28,9 +30,7 @@ from gatewise_training.adapt.alternation import alternate, pose
 from gatewise_training.adapt.base import Sample
 from gatewise_training.adapt.distance import LogOdds
 from gatewise_training.adapt.growth import Growth, grow
-from gatewise_training.cascade import Cascade
-from gatewise_training.errors import InputError
-from gatewise_training.losses import log_loss
+from gatewise_training.cascades.cascade import Cascade
 
 N_FEATURES = 9
 NAMES = [f"f{k}" for k in range(N_FEATURES)]

@@ -12,6 +12,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from gatewise.errors import InputError
+from gatewise.models.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.group_lasso import (
     group_lasso,
@@ -21,8 +23,6 @@ from gatewise_training.adapt.group_lasso import (
 from gatewise_training.adapt.lin import alternate
 from gatewise_training.adapt.m_step import LinearPair, MStep, curvature_bound
 from gatewise_training.adapt.qstep import entropy, q_step
-from gatewise_training.errors import InputError
-from gatewise_training.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
 
 NATS = arrays(np.float64, 12, elements=st.floats(0, 20))
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from sklearn.svm import SVC
 
+from gatewise.errors import InputError
 from gatewise_training import AdaptLin, FeatureCosts, L1Cascade
-from gatewise_training.errors import InputError
 
 CENTRES = np.array([[-1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, -1.0]])
 CLASSES = np.array([1, 0, 1, 0])

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.backward import backward_sets
-from gatewise_training.resampling import Resampling
+from gatewise_training.data.validation_split import Resampling
+from gatewise_training.feature_selection.backward import backward_sets
 
 
 def plan_of(x: np.ndarray, y: np.ndarray) -> Resampling:

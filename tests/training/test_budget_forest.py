@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_wine
 
+from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.budget_forest import BudgetForest, _numbers
-from gatewise_training.errors import InputError
-from gatewise_training.grower.binning import Codes
-from gatewise_training.grower.growth import Purchases, grow
+from gatewise_training.forests.budget_forest import BudgetForest, _numbers
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import Purchases, grow
 
 
 def data(load=load_breast_cancer, seed=0):

@@ -9,9 +9,10 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
-from gatewise_training import FeatureCosts, budget_prune
-from gatewise_training.budget_prune import BudgetPrune
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_training import FeatureCosts
+from gatewise_training.forests import budget_prune
+from gatewise_training.forests.budget_prune import BudgetPrune
 
 
 def data(load=load_breast_cancer, seed=0):
@@ -85,7 +86,7 @@ def test_probabilities_are_the_averaged_leaf_distributions(fitted):
 
 def test_the_path_is_optimal_at_every_point(fitted):
     """Each pruning judged is the exact optimum at its price, on the pruning rows."""
-    from gatewise_training.prune import lp
+    from gatewise_training.prune.solvers import lp
 
     system, _, _ = fitted
     problem = system.path_.problem

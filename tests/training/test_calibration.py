@@ -8,8 +8,8 @@ from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.model_selection import train_test_split
 
+from gatewise.errors import InputError
 from gatewise_training import StagedCascade
-from gatewise_training.errors import InputError
 
 pytestmark = pytest.mark.slow  # a certified fit takes ten seconds
 

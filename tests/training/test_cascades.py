@@ -15,9 +15,9 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
 from gatewise_training import AdaptGBRT, AdaptLin, CloudPrices, FeatureCosts, StagedCascade
-from gatewise_training.errors import InputError
-from gatewise_training.stage import Stage
 
 METHODS = {
     "staged": StagedCascade(n_stages=3, families=("boosting", "linear"), random_state=0),

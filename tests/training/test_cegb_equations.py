@@ -6,11 +6,11 @@ import lightgbm as lgb
 import numpy as np
 import pytest
 
-from gatewise_training.boosting import tree_params
+from gatewise.costs import FeatureCosts
 from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.objectives import Measured
 from gatewise_training.cegb.penalties import Charge
-from gatewise_training.cegb.targets import Measured
-from gatewise_training.costs import FeatureCosts
+from gatewise_training.learners.boosting import tree_params
 
 LEAST = 5  # rows of a leaf, as everywhere in the project
 

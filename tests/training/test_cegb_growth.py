@@ -6,14 +6,14 @@ import lightgbm as lgb
 import numpy as np
 import pytest
 
-from gatewise_training.boosting import fit_boosting, tree_params
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.objectives import Classes, Measured
 from gatewise_training.cegb.penalties import Charge, check_params
 from gatewise_training.cegb.report import splits_passed
-from gatewise_training.cegb.targets import Classes, Measured
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.learners.boosting import fit_boosting, tree_params
 
 
 def settings(**changes):

@@ -7,16 +7,16 @@ import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from sklearn.metrics import r2_score
 
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
 from gatewise_training.cegb.growth import TreeGrowth
+from gatewise_training.cegb.objectives import Classes
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
 from gatewise_training.cegb.sweep import Goal, Sweep, Task
-from gatewise_training.cegb.targets import Classes
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.frontier import FrontierDisplay
-from gatewise_training.greedy_miser import GreedyMiser
+from gatewise_training.operating_points.frontier import FrontierDisplay
 
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 

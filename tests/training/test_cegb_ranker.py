@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_training.cegb.ranker import CEGBRanker
-from gatewise_training.errors import InputError
-from gatewise_training.metrics import average_precision_at
-from gatewise_training.ranking_data import load_mq2008
+from gatewise_training.data.metrics import average_precision_at
+from gatewise_training.data.ranking_data import load_mq2008
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}

@@ -7,8 +7,8 @@ import pytest
 from sklearn.base import is_classifier
 
 import gatewise_training
-from gatewise_training.checks import check_classes
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_training.data.input_checks import check_classes
 
 SAYS = (
     "Unknown label type: continuous. This learns classes: bin measured values into classes "

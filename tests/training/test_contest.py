@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, StagedCascade
-from gatewise_training.contest import Contest
-from gatewise_training.errors import InputError
-from gatewise_training.families import Bounds
-from gatewise_training.resampling import Resampling
+from gatewise_training.cascades.family_selection import Contest
+from gatewise_training.data.validation_split import Resampling
+from gatewise_training.learners.model_families import Bounds
 
 SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
 
@@ -41,7 +41,7 @@ def test_a_linear_rule_is_won_by_the_linear_family() -> None:
 def test_on_many_rows_sets_between_probes_try_what_won_beside_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gatewise_training.contest.HOPELESS", np.inf)  # nobody is
+    monkeypatch.setattr("gatewise_training.cascades.family_selection.HOPELESS", np.inf)  # nobody is
     some, told = contest(6600, families=("boosting", "linear"), probe=3)
     every, all_told = contest(6600, families=("boosting", "linear"), probe=1)
     thrifty, thorough = some.winners(SETS), every.winners(SETS)
@@ -53,7 +53,9 @@ def test_on_many_rows_sets_between_probes_try_what_won_beside_them(
 
 
 def test_on_many_rows_a_hopeless_family_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewise_training.contest.HOPELESS", 1.0)  # whoever does not lead is
+    monkeypatch.setattr(
+        "gatewise_training.cascades.family_selection.HOPELESS", 1.0
+    )  # whoever does not lead is
     said, told = contest(6600, families=("boosting", "linear"), probe=1)
     assert {w.family for w in said.winners(SETS).values()} == {"linear"}
     assert len(told) == 2 * 2 + 3  # both on the two first probes, the leader alone on the others

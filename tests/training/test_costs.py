@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.errors import InputError
 from gatewise_training import CloudPrices, FeatureCosts
-from gatewise_training.errors import InputError
 
 PRICE = st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 3))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gatewise_training import datasets
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_training.data import datasets
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from gatewise_training.decision import (
+from gatewise.decision import (
     ALWAYS_STOP,
     exit_stages,
     labels,

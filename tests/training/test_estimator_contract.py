@@ -17,11 +17,11 @@ from gatewise_training import (
     L1Cascade,
     StagedCascade,
 )
-from gatewise_training.budget_forest import BudgetForest
-from gatewise_training.budget_prune import BudgetPrune
 from gatewise_training.cegb.classifier import CEGBClassifier
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
+from gatewise_training.forests.budget_forest import BudgetForest
+from gatewise_training.forests.budget_prune import BudgetPrune
 
 pytestmark = pytest.mark.slow  # some 420 checks: more than a minute together
 

@@ -8,10 +8,10 @@ import pytest
 from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.forest import Forest
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.prune.forest import Forest
 
 WINE = load_wine()
 X, Y = WINE.data.astype(np.float32), WINE.target

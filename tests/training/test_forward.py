@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.forward import forward_sets, purchases
-from gatewise_training.resampling import Resampling
+from gatewise_training.data.validation_split import Resampling
+from gatewise_training.feature_selection.forward import forward_sets, purchases
 
 
 def plan(X, y):

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.grower.binning import Codes, between
-from gatewise_training.grower.growth import Purchases, grow, join
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.forests.grower.binning import Codes, between
+from gatewise_training.forests.grower.growth import Purchases, grow, join
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 COLUMNS = hnp.arrays(np.float32, st.integers(1, 40), elements=FLOATS)

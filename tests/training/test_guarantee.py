@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatewise_training.decision import ALWAYS_STOP, labels, split
-from gatewise_training.errors import InputError
-from gatewise_training.frontier import Frontier
-from gatewise_training.guarantee import certify
-from gatewise_training.rays import candidates
-from gatewise_training.thresholds import ChainRecord, frontier_points
+from gatewise.decision import ALWAYS_STOP, labels, split
+from gatewise.errors import InputError
+from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.guarantee import certify
+from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
 
 LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
 TIMES = 500
@@ -78,7 +78,7 @@ def letters():
     from sklearn.ensemble import ExtraTreesClassifier
 
     from gatewise_training import StagedCascade
-    from gatewise_training.datasets import load
+    from gatewise_training.data.datasets import load
 
     data = load(LETTERS)
     y = (data.y >= 13).astype(int)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_training.grower.impurity import (
+from gatewise_training.forests.grower.impurity import (
     change_of_pairs,
     entropy,
     gini,

@@ -8,11 +8,11 @@ import lightgbm as lgb
 import numpy as np
 import pytest
 
-from gatewise_training.boosting import fit_boosting, tree_params
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.lazy_boosting import LazyBooster, check_lazy, lazy_prices
-from gatewise_training.trees import TreeEnsemble
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.learners.boosting import fit_boosting, tree_params
+from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
 
 
 def data(n=1500, n_classes=2, seed=0):

@@ -9,11 +9,11 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
+from gatewise.errors import InputError
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
-from gatewise_training.errors import InputError
-from gatewise_training.guarantee import certify
 from gatewise_training.methods import make
-from gatewise_training.thresholds import ChainRecord
+from gatewise_training.operating_points.guarantee import certify
+from gatewise_training.operating_points.thresholds import ChainRecord
 
 
 def data(binary):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_training.errors import InputError
-from gatewise_training.metrics import average_precision_at, average_precisions_at
+from gatewise.errors import InputError
+from gatewise_training.data.metrics import average_precision_at, average_precisions_at
 
 
 def of_order(relevant, k):

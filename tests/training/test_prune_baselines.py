@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_breast_cancer
 from sklearn.ensemble import RandomForestClassifier
 
+from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.forest import Forest
-from gatewise_training.prune import lp, mincut
-from gatewise_training.prune.between import keep_within
-from gatewise_training.prune.cost_complexity import cost_complexity
-from gatewise_training.prune.greedy_prune import greedy_prune
+from gatewise_training.prune.baselines.cost_complexity import cost_complexity
+from gatewise_training.prune.baselines.greedy_prune import greedy_prune
+from gatewise_training.prune.baselines.per_tree import per_tree
+from gatewise_training.prune.baselines.weakest_link import breakpoints
+from gatewise_training.prune.budget_interpolation import keep_within
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.path import breakpoints as path_breakpoints
-from gatewise_training.prune.per_tree import per_tree
 from gatewise_training.prune.problem import build_problem
-from gatewise_training.prune.sequence import PruneSequence
-from gatewise_training.prune.weakest_link import breakpoints
+from gatewise_training.prune.solvers import lp, mincut
 
 PRICED = FeatureCosts(
     [1.0, 0.5, 2.0, 0.0, 0.0, 1.5, 1.0, 1.0],

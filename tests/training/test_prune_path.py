@@ -10,13 +10,13 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
+from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.forest import Forest
 from gatewise_training.prune import build_problem, prune
-from gatewise_training.prune.mincut import best_closure, solve
+from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.path import breakpoints, breakpoints_by
-from gatewise_training.prune.reduce import reduce_problem
+from gatewise_training.prune.presolve import reduce_problem
+from gatewise_training.prune.solvers.mincut import best_closure, solve
 
 
 def small(seed: int, depth_cost: float):

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_wine
 from sklearn.ensemble import RandomForestClassifier
 
+from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.forest import Forest
-from gatewise_training.prune import dantzig_wolfe, lp, mincut, primal_dual
-from gatewise_training.prune.per_tree import per_tree
+from gatewise_training.prune.baselines.per_tree import per_tree
+from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.problem import PruneProblem, build_problem
-from gatewise_training.prune.recursion import Trees, even_shares, improved, level_sets
+from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
+from gatewise_training.prune.tree_recursion import Trees, even_shares, improved, level_sets
 
 NEAR = 1e-9
 SHAPES = ((1, 4), (2, 3), (3, 2), (4, 2))  # trees, depth: at most some hundred prunings in all
@@ -334,7 +334,7 @@ def test_bad_settings_are_refused(middling):
 
 def test_projection_ends_where_rounding_makes_a_tie():
     # a step of exactly the price puts the other node's share on the cut: it left and came back
-    from gatewise_training.prune.primal_dual import _climb
+    from gatewise_training.prune.solvers.primal_dual import _climb
 
     price = 1 / 300
     beta = np.full(2, price / 2)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from gatewise_training.prune.mincut import best_closure, first_flow
-from gatewise_training.prune.reduce import Closure, Flow
+from gatewise_training.prune.presolve import Closure, Flow
+from gatewise_training.prune.solvers.mincut import best_closure, first_flow
 
 SEEDS = st.integers(0, 2**32 - 1)
 

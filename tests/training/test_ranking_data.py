@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gatewise_training.errors import InputError
-from gatewise_training.ranking_data import load_mq2008, load_svmlight
+from gatewise.errors import InputError
+from gatewise_training.data.ranking_data import load_mq2008, load_svmlight
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

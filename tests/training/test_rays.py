@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_training.decision import ALWAYS_STOP
-from gatewise_training.errors import InputError
-from gatewise_training.frontier import OperatingPoint
-from gatewise_training.rays import Ray, candidates
-from gatewise_training.thresholds import ChainRecord, frontier_points
+from gatewise.decision import ALWAYS_STOP
+from gatewise.errors import InputError
+from gatewise_training.operating_points.candidate_points import Ray, candidates
+from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
 
 
 def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):

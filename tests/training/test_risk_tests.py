@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gatewise_training.risk_tests import loss_limits, loss_size, mean_pvalue, rate_pvalue
+from gatewise_training.operating_points.risk_tests import (
+    loss_limits,
+    loss_size,
+    mean_pvalue,
+    rate_pvalue,
+)
 
 
 @given(st.integers(1, 400), st.floats(0.01, 0.99), st.floats(0.001, 0.5))

@@ -9,17 +9,17 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
 
+from gatewise.costs import FeatureCosts
+from gatewise.decision import labels, split, stop_score
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise.models.stop_score_model import ScoredModel, score_inputs
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training import StagedCascade
-from gatewise_training.chain import Chain, Problem
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.decision import labels, split, stop_score
-from gatewise_training.errors import InputError
-from gatewise_training.families import Bounds, family_of, judged_stage
-from gatewise_training.resampling import Resampling
-from gatewise_training.scored_model import ScoredModel, score_inputs
-from gatewise_training.stage import Stage
-from gatewise_training.stop_scores import with_stop_scores
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.stop_scores import with_stop_scores
+from gatewise_training.data.validation_split import Resampling
+from gatewise_training.learners.model_families import Bounds, family_of, judged_stage
 
 K = 4
 

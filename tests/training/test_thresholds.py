@@ -6,9 +6,9 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from gatewise_training.decision import ALWAYS_STOP, midway
-from gatewise_training.errors import InputError
-from gatewise_training.thresholds import ChainRecord, frontier_points, tune
+from gatewise.decision import ALWAYS_STOP, midway
+from gatewise.errors import InputError
+from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points, tune
 
 
 def record(seed, n=40, stages=2, ties=False):

@@ -12,13 +12,13 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.ensemble import ExtraTreesClassifier
 
+from gatewise.acquisition import exit_costs
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise.prices import request_bytes
+from gatewise.tiers import TIERS, cascade_costs, in_order, on_device, place
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
-from gatewise_training.acquisition import exit_costs
-from gatewise_training.errors import InputError
-from gatewise_training.prices import request_bytes
-from gatewise_training.stage import Stage
-from gatewise_training.tiers import TIERS, cascade_costs, in_order, on_device, place
-from gatewise_training.trees import TreeEnsemble
 
 K = 8
 PRICES = CloudPrices(request=1.5, byte=0.01, evaluation=30.0, gateway=0.25)

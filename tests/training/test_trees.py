@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
-from gatewise_training.errors import InputError
-from gatewise_training.trees import TreeEnsemble, float32_below
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble, float32_below
 
 QUIET = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
 

@@ -5,31 +5,31 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_training.budgeted import Budgeted
-    from gatewise_training.cascade import Cascade
+    from gatewise_training.cascades.base import Budgeted
+    from gatewise_training.cascades.cascade import Cascade
 
 __all__ = ["cascade", "cascades", "make", "names"]
 
 _Entry = tuple[str, str, dict[str, Any]]
 
 _CASCADES: dict[str, _Entry] = {
-    "staged": ("gatewise_training.staged", "StagedCascade", {}),
-    "staged-lazy": ("gatewise_training.staged", "StagedCascade", {"acquisition": "node"}),
+    "staged": ("gatewise_training.cascades.staged", "StagedCascade", {}),
+    "staged-lazy": ("gatewise_training.cascades.staged", "StagedCascade", {"acquisition": "node"}),
     "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT", {}),
     "adapt-lin": ("gatewise_training.adapt.lin", "AdaptLin", {}),
     "adapt-lstsq": ("gatewise_training.adapt.lstsq", "AdaptLstsq", {}),
     "l1": ("gatewise_training.adapt.l1", "L1Cascade", {}),
-    "confidence": ("gatewise_training.confidence", "ConfidenceCascade", {}),
+    "confidence": ("gatewise_training.cascades.confidence", "ConfidenceCascade", {}),
 }
 
 _SINGLE: dict[str, _Entry] = {
     "cegb": ("gatewise_training.cegb.classifier", "CEGBClassifier", {}),
-    "budget-forest": ("gatewise_training.budget_forest", "BudgetForest", {}),
-    "budget-prune": ("gatewise_training.budget_prune", "BudgetPrune", {}),
-    "greedy-miser": ("gatewise_training.greedy_miser", "GreedyMiser", {}),
+    "budget-forest": ("gatewise_training.forests.budget_forest", "BudgetForest", {}),
+    "budget-prune": ("gatewise_training.forests.budget_prune", "BudgetPrune", {}),
+    "greedy-miser": ("gatewise_training.adapt.greedy_miser", "GreedyMiser", {}),
 }
 """Models that never ask a cloud."""
 
@@ -95,9 +95,9 @@ def cascade(name: str, **params: Any) -> Cascade:
     >>> cascade("cegb")
     Traceback (most recent call last):
         ...
-    gatewise_training.errors.InputError: method 'cegb' has no cloud; those that have are staged, ...
+    gatewise.errors.InputError: method 'cegb' has no cloud; those that have are staged, ...
     """
-    from gatewise_training.cascade import Cascade
+    from gatewise_training.cascades.cascade import Cascade
 
     model = make(name, **params)
     if not isinstance(model, Cascade):

@@ -15,28 +15,6 @@ How a program wires it (``gatewise edge --public-key --store --update-host`` doe
 Importing this package loads nothing but the standard library.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from gatewise_training._lazy import lazy_names
-
-if TYPE_CHECKING:
-    from gatewise_edge.update.announcement import Announcement
-    from gatewise_edge.update.errors import UpdateError
-    from gatewise_edge.update.publisher import publish
-    from gatewise_edge.update.store import Store
-    from gatewise_edge.update.updater import Updater
-
-__all__ = ["Announcement", "Store", "UpdateError", "Updater", "publish"]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "Announcement": "announcement",
-        "Store": "store",
-        "UpdateError": "errors",
-        "Updater": "updater",
-        "publish": "publisher",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

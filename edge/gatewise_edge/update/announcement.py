@@ -22,12 +22,12 @@ from dataclasses import asdict, dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from gatewise_edge.topics import check_model
+from gatewise.errors import GatewiseError
+from gatewise_edge.link.topics import check_model
 from gatewise_edge.update.errors import UpdateError
-from gatewise_export.errors import ManifestError, SignatureError
-from gatewise_export.signing import PublicKey, Signer, read_signatures, write_signatures
-from gatewise_export.strict import Field
-from gatewise_training.errors import GatewiseError
+from gatewise_export.bundle.errors import ManifestError, SignatureError
+from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.signing import PublicKey, Signer, read_signatures, write_signatures
 
 __all__ = ["ANNOUNCEMENT_CONTEXT", "LARGEST_SERIAL", "Announcement", "decode", "encode"]
 

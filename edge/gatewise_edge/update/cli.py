@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from gatewise_edge.endpoint import Endpoint
-from gatewise_edge.topics import manifest_topic
+from gatewise.console import emit
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.update.publisher import publish as announce
-from gatewise_training.console import emit
 
 __all__ = ["commands", "publish"]
 

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from gatewise_training.errors import GatewiseError
+from gatewise.errors import GatewiseError
 
 __all__ = ["UpdateError"]
 

@@ -22,9 +22,9 @@ from typing import IO, Final
 from urllib.parse import urljoin, urlsplit
 from urllib.request import url2pathname
 
+from gatewise.errors import InputError
 from gatewise_edge.update.announcement import Announcement
 from gatewise_edge.update.errors import UpdateError
-from gatewise_training.errors import InputError
 
 __all__ = ["Fetcher", "check_host"]
 

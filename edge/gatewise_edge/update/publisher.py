@@ -18,9 +18,10 @@ from urllib.parse import urlsplit
 
 import paho.mqtt.client as paho
 
-from gatewise_edge.endpoint import Endpoint, make_client
+from gatewise.errors import InputError
 from gatewise_edge.errors import LinkError
-from gatewise_edge.topics import manifest_topic
+from gatewise_edge.link.broker_url import Endpoint, make_client
+from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.update.announcement import (
     LARGEST_SERIAL,
     MOST_PAYLOAD,
@@ -30,9 +31,8 @@ from gatewise_edge.update.announcement import (
 )
 from gatewise_edge.update.errors import UpdateError
 from gatewise_edge.update.fetch import check_host
-from gatewise_export.bundle import Bundle
-from gatewise_export.signing import Signer
-from gatewise_training.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.signing import Signer
 
 __all__ = ["publish"]
 

@@ -25,13 +25,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise.errors import InputError
 from gatewise_edge.update.announcement import LARGEST_SERIAL, Announcement
 from gatewise_edge.update.errors import UpdateError
-from gatewise_export.bundle import Bundle
-from gatewise_export.errors import BundleError, ManifestError
-from gatewise_export.storage import sync_folder
-from gatewise_export.strict import Field
-from gatewise_training.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError, ManifestError
+from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.storage import sync_folder
 
 __all__ = ["State", "Store", "Version"]
 
@@ -111,7 +111,7 @@ class Store:
     folder : str or Path
         Made if it is missing; readable by its owner alone.
     public_key : str, Path or bytes, optional
-        Bundles must be signed by it; see :meth:`gatewise_export.bundle.Bundle.open`.
+        Bundles must be signed by it; see :meth:`gatewise_export.bundle.bundle.Bundle.open`.
 
     Raises
     ------

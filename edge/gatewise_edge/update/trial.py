@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
-from gatewise_edge.answer import Answer
+from gatewise.errors import InputError
+from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SensorError
-from gatewise_training.errors import InputError
 
 __all__ = ["Trial", "Verdict"]
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, Protocol, Self
 
-from gatewise_edge.answer import Answer
+from gatewise.errors import GatewiseError, InputError
+from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.topics import manifest_topic
+from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.update.announcement import Announcement, decode
 from gatewise_edge.update.errors import UpdateError
 from gatewise_edge.update.fetch import Fetcher
 from gatewise_edge.update.store import Store, Version
 from gatewise_edge.update.trial import Trial, Verdict
-from gatewise_export.bundle import Bundle
-from gatewise_export.errors import BundleError
-from gatewise_export.signing import PublicKey
-from gatewise_training.errors import GatewiseError, InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.signing import PublicKey
 
 __all__ = ["Adopting", "Updater", "Watching"]
 

@@ -9,15 +9,6 @@
 - :mod:`~gatewise_export.c99.compiled` builds them on this machine and runs rows through them.
 """
 
-from __future__ import annotations
+import lazy_loader
 
-from typing import TYPE_CHECKING
-
-from gatewise_training._lazy import lazy_names
-
-if TYPE_CHECKING:
-    from gatewise_export.c99.writer import CSource, to_c
-
-__all__ = ["CSource", "to_c"]
-
-__getattr__, __dir__ = lazy_names(__name__, {"CSource": "writer", "to_c": "writer"})
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

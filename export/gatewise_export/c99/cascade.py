@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise_export.bundle import Bundle
-from gatewise_export.errors import BundleError, ConversionError
-from gatewise_export.flat_reader import read_flat
-from gatewise_export.flat_trees import read_trees
-from gatewise_training.acquisition import Bought
-from gatewise_training.decision import exit_stages, labels, split
-from gatewise_training.errors import InputError
-from gatewise_training.stage import Stage
-from gatewise_training.trees import TreeEnsemble
+from gatewise.acquisition import Bought
+from gatewise.decision import exit_stages, labels, split
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError, ConversionError
+from gatewise_export.bundle.flat_trees import read_trees
+from gatewise_export.onnx_files.flat_reader import read_flat
 
 if TYPE_CHECKING:
-    from gatewise_export.manifest import Manifest, StageSpec
+    from gatewise_export.bundle.manifest import Manifest, StageSpec
 
 __all__ = ["Cascade", "Expected", "cascade_of", "safe"]
 

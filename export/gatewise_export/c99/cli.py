@@ -9,8 +9,8 @@ from typing import Annotated, cast
 
 import typer
 
-from gatewise_training.console import emit, table
-from gatewise_training.errors import InputError
+from gatewise.console import emit, table
+from gatewise.errors import InputError
 
 __all__ = ["c99", "commands"]
 

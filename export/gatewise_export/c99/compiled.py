@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import InputError
 from gatewise_export.c99.writer import CSource
 from gatewise_export.native_library import compiler
-from gatewise_training.errors import InputError
 
 __all__ = ["STRICT", "Compiled", "Said", "build"]
 

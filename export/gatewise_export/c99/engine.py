@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from string import Template
 
+from gatewise.models.kernel_machine import SQUARINGS, KernelModel
+from gatewise.models.linear import LinearModel
 from gatewise_export.c99.layout import Layout
 from gatewise_export.c99.tables import smallest
-from gatewise_training.kernel import SQUARINGS, KernelModel
-from gatewise_training.linear import LinearModel
 
 __all__ = ["engine", "tree_types"]
 

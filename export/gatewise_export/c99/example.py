@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from gatewise._version import __version__
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout
 from gatewise_export.c99.source import MARK
 from gatewise_export.c99.tables import Tables, smallest
-from gatewise_training import __version__
 
 __all__ = ["main_program", "makefile", "selftest"]
 

@@ -16,14 +16,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stop_score_model import ScoredModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.tables import smallest
 from gatewise_export.c99.trees import PackedTrees, pack_trees
-from gatewise_export.errors import ConversionError
-from gatewise_training.kernel import KernelModel
-from gatewise_training.linear import LinearModel
-from gatewise_training.scored_model import ScoredModel
-from gatewise_training.trees import TreeEnsemble
 
 __all__ = ["FRAMES", "Coded", "Forest", "Layout", "StageLayout", "lay_out"]
 

@@ -7,12 +7,12 @@ from string import Template
 
 import numpy as np
 
+from gatewise._version import __version__
 from gatewise_export.c99.cascade import Cascade, safe
 from gatewise_export.c99.engine import engine, tree_types
 from gatewise_export.c99.layout import Layout
 from gatewise_export.c99.stages import stage_case, stage_function
 from gatewise_export.c99.tables import Tables, smallest
-from gatewise_training import __version__
 
 __all__ = ["MARK", "Source", "write_source"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Forest, Layout, StageLayout
 from gatewise_export.c99.tables import Tables, number
-from gatewise_training.kernel import KernelModel
-from gatewise_training.linear import LinearModel
 
 __all__ = ["stage_case", "stage_function"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.trees import TreeEnsemble
+from gatewise.models.trees import TreeEnsemble
 
 __all__ = ["PackedTrees", "pack_trees"]
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from numpy.typing import ArrayLike
 
+from gatewise.errors import InputError
 from gatewise_export.c99.cascade import Cascade, cascade_of
 from gatewise_export.c99.example import main_program, makefile, selftest
 from gatewise_export.c99.layout import Coded, lay_out
 from gatewise_export.c99.source import MARK, write_source
-from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle import Bundle
-    from gatewise_training.budgeted import Budgeted
+    from gatewise_export.bundle.bundle import Bundle
+    from gatewise_training.cascades.base import Budgeted
 
 __all__ = ["CSource", "identifier", "to_c", "write_cascade"]
 

@@ -26,12 +26,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from gatewise.errors import InputError
 from gatewise_sim.fleet.routing import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.report.output import write_text
-from gatewise_sim.tables import refuse_unknown, take_number, take_text, toml_table
-from gatewise_training.errors import InputError
+from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
 
 __all__ = ["ASSUMED_SERVICE", "KIND", "Calibration"]
 

@@ -23,13 +23,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise_cloud.batching import Timing, measure
-from gatewise_cloud.broker import MosquittoBroker
-from gatewise_cloud.client import shared_subscriptions_work
-from gatewise_cloud.model import CloudModel
-from gatewise_edge.device import Device
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import MosquittoBroker
+from gatewise_cloud.broker.client import shared_subscriptions_work
+from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.worker.batching import Timing, measure
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
-from gatewise_export.bundle import Bundle
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.calibration.figures import Calibration, model_of
 from gatewise_sim.calibration.pieces import DEADLINE_MS, exchange, start_broker
 from gatewise_sim.errors import RunError
@@ -41,7 +42,6 @@ from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.fleet import run_live
 from gatewise_sim.network.profiles import LinkProfile
 from gatewise_sim.view.watch import Silent, Snapshot, Watch
-from gatewise_training.errors import InputError
 
 __all__ = ["calibrate"]
 

@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_edge.device import Device
-from gatewise_edge.mqtt import MqttLink
-from gatewise_export.bundle import Bundle
+from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_edge.device.device import Device
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.errors import RunError
 from gatewise_sim.live.brokers import forget
 from gatewise_sim.live.processes import start_workers

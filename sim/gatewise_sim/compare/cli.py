@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gatewise_training.console import emit
+from gatewise.console import emit
 
 __all__ = ["commands", "report"]
 

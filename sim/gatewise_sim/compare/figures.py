@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from gatewise.errors import InputError
 from gatewise_sim.money import MONTH
 from gatewise_sim.report import words
-from gatewise_training.errors import InputError
 
 __all__ = ["FIGURES", "KINDS", "Figure", "Measured", "measured"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from gatewise.errors import InputError
 from gatewise_sim.compare.figures import Measured, measured
 from gatewise_sim.sweep.settings import setting
-from gatewise_training.errors import InputError
 
 __all__ = ["LARGEST", "Run", "read_runs"]
 

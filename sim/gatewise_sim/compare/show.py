@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from gatewise.console import table
 from gatewise_sim.compare.figures import FIGURES, Figure
-from gatewise_training.console import table
 
 __all__ = [
     "bounds",

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
+from gatewise.console import emit, table
 from gatewise_sim.network.proxy import PROFILES
-from gatewise_sim.unwound import unwound_when_terminated
-from gatewise_training.console import emit, table
+from gatewise_sim.signal_handling import unwound_when_terminated
 
 __all__ = ["commands", "demo"]
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training import datasets
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_training.data import datasets
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from gatewise_training.datasets import Dataset
+    from gatewise_training.data.datasets import Dataset
 
 __all__ = ["Parts", "csv", "frame", "load", "split"]
 
@@ -33,7 +33,7 @@ class Parts:
 
 
 def load(source: str, *, target: str | None, allow_missing: bool) -> Dataset:
-    """Load a data set, see :func:`gatewise_training.datasets.load`.
+    """Load a data set, see :func:`gatewise_training.data.datasets.load`.
 
     Raises
     ------

@@ -19,21 +19,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.console import note, progress
+from gatewise.costs import FeatureCosts
+from gatewise.errors import GatewiseError, InputError
 from gatewise_sim.demo import prepare
-from gatewise_sim.live import passes as live
+from gatewise_sim.live import demo_runs as live
 from gatewise_sim.network import proxy as network
 from gatewise_sim.report import output, page
 from gatewise_sim.report.legs import Expected, compare, measure, to_json
 from gatewise_training import methods
-from gatewise_training.console import note, progress
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import GatewiseError, InputError
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle import Bundle
+    from gatewise_export.bundle.bundle import Bundle
     from gatewise_sim.demo.prepare import Parts
-    from gatewise_training.cascade import Cascade
-    from gatewise_training.datasets import Dataset
+    from gatewise_training.cascades.cascade import Cascade
+    from gatewise_training.data.datasets import Dataset
 
 __all__ = ["Options", "run_demo"]
 
@@ -258,8 +258,8 @@ def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cas
 
 def _pack(system: Cascade, data: Dataset, parts: Parts, options: Options, folder: Path) -> Bundle:
     """Pack, and hold the bundle against the estimator on every row to be routed."""
-    from gatewise_export.pack import pack
-    from gatewise_export.verify import verify
+    from gatewise_export.packing.pack import pack
+    from gatewise_export.packing.verify import verify
 
     # Runs that meet on one broker must not take each other's answers: another model, another
     # version. The same settings and data give the same model, and so the same version.
@@ -309,7 +309,7 @@ def _frontier(system: Cascade) -> dict[str, Any]:
 
 
 def _frontier_plot(system: Cascade, name: str) -> str:
-    from gatewise_training.frontier import FrontierDisplay
+    from gatewise_training.operating_points.frontier import FrontierDisplay
 
     drawn = io.StringIO()
     figure = FrontierDisplay.from_estimator(system, name=name).figure_

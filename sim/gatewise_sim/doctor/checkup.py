@@ -103,7 +103,7 @@ class Patient:
 
     @property
     def tls_files(self) -> dict[str, Path | None]:
-        """As keyword arguments of :class:`gatewise_edge.mqtt.Endpoint`."""
+        """As keyword arguments of :class:`gatewise_edge.link.mqtt.Endpoint`."""
         return {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
 
 
@@ -132,8 +132,8 @@ def examine(patient: Patient) -> Iterator[Finding]:
     if missing:
         yield packages
         return
-    from gatewise_edge.mqtt import Endpoint
-    from gatewise_edge.wire import check_device
+    from gatewise_edge.link.mqtt import Endpoint
+    from gatewise_edge.link.wire import check_device
     from gatewise_sim.doctor import net as doctor_net
     from gatewise_sim.doctor import talk as doctor_talk
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
+from gatewise.errors import InputError
 from gatewise_sim.doctor.checkup import Finding, Patient, examine
-from gatewise_training.errors import InputError
 
 __all__ = ["commands", "doctor"]
 

@@ -8,11 +8,11 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from gatewise.errors import GatewiseError
 from gatewise_sim.doctor.checkup import Finding, note, ok, problem, skipped
-from gatewise_training.errors import GatewiseError
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle import Bundle
+    from gatewise_export.bundle.bundle import Bundle
 
 __all__ = ["check_bundle", "check_packages"]
 
@@ -52,8 +52,8 @@ def check_packages() -> tuple[Finding, bool]:
 def check_bundle(path: Path) -> Generator[Finding, None, Bundle | None]:
     """Open the bundle and run its self-test; give it if it holds. Looks at the clock, too."""
     from gatewise_edge.errors import SelfTestError
-    from gatewise_edge.stages import StageRunner, self_test
-    from gatewise_export.bundle import Bundle
+    from gatewise_edge.stages.stages import StageRunner, self_test
+    from gatewise_export.bundle.bundle import Bundle
 
     try:
         bundle = Bundle.open(path, for_device=True)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from gatewise_edge.mqtt import Endpoint
+from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.doctor.checkup import Finding, Patient, ok, problem
 from gatewise_sim.doctor.tls import (
     no_handshake,

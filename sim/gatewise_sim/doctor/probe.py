@@ -16,9 +16,9 @@ from typing import Any, Final, Self
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gatewise_cloud.client import close_client
+from gatewise_cloud.broker.client import close_client
 from gatewise_edge.errors import LinkError
-from gatewise_edge.mqtt import Endpoint
+from gatewise_edge.link.mqtt import Endpoint
 
 __all__ = ["DENIED", "NOBODY", "TAKEN", "UNKNOWN", "Probe"]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gatewise_edge import wire
 from gatewise_edge.errors import LinkError, WireError
-from gatewise_edge.mqtt import Endpoint
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.doctor.checkup import Finding, Patient, note, ok, problem, skipped
 from gatewise_sim.doctor.probe import DENIED, NOBODY, UNKNOWN, Probe
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle import Bundle
+    from gatewise_export.bundle.bundle import Bundle
 
 __all__ = ["converse"]
 

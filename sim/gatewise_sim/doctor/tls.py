@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gatewise_edge.mqtt import Endpoint
+from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.doctor.checkup import Finding, Patient, note, ok, problem
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.errors import InputError
 from gatewise_sim.energy.radio import HEADER, SEGMENT, Radio
-from gatewise_training.errors import InputError
 
 __all__ = [
     "JOULES_PER_WH",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from gatewise_sim.tables import take_number
+from gatewise_sim.toml_settings import take_number
 
 __all__ = ["HEADER", "RADIOS", "SEGMENT", "Radio", "ip_bytes", "packets"]
 

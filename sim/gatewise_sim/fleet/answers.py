@@ -31,7 +31,7 @@ REASONS: Final = (
     "unsent",
     "no-link",
 )
-"""As in :class:`gatewise_edge.answer.Answer`; ``value``: one is missing or infinite."""
+"""As in :class:`gatewise_edge.device.answer.Answer`; ``value``: one is missing or infinite."""
 REASON: Final = {reason: i for i, reason in enumerate(REASONS)}
 
 _TYPES: Final[dict[str, type[Any]]] = {
@@ -71,7 +71,7 @@ class Answers:
     label : ndarray of int32
         Class index; -1 for an error.
     cost, feature_cost : ndarray of float64
-        As :class:`gatewise_edge.answer.Answer`.
+        As :class:`gatewise_edge.device.answer.Answer`.
     latency_ms : ndarray of float64
         NaN while there is no answer.
     device_ms : ndarray of float32

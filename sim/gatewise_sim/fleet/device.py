@@ -1,6 +1,6 @@
 """A device in virtual time: the real bookkeeping of requests, breaker and pacer, on a virtual link.
 
-Follows :class:`gatewise_edge.course.Course` and :class:`gatewise_edge.uplink.Uplink` step by step;
+Follows :class:`.Course` and :class:`.Uplink` step by step;
 what the stages and the cloud say comes from :class:`~gatewise_sim.fleet.routing.Routes`. Each row
 is a request of its own (no coalescing), and a device looks at several instances at a time.
 """
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gatewise_edge.offload import Offloads, Outstanding
-from gatewise_edge.pacer import Pace
+from gatewise_edge.device.pacer import Pace
+from gatewise_edge.link.offload import Offloads, Outstanding
 from gatewise_sim.fleet.answers import REASON, Answers
-from gatewise_sim.fleet.filling import answer_here, fill_in
+from gatewise_sim.fleet.complete_answers import answer_here, fill_in
 from gatewise_sim.fleet.flight import Flight, Then
 from gatewise_sim.fleet.lazy_breaker import LazyBreaker
 from gatewise_sim.network.direction import VirtualLink
@@ -75,7 +75,7 @@ class VirtualDevice:
         answers : Answers
         i : int
             Which of them is to be filled in: route, reason, latency and bytes, and all of an answer
-            that stays here; :func:`gatewise_sim.fleet.filling.fill_in` does the rest.
+            that stays here; :func:`gatewise_sim.fleet.complete_answers.fill_in` does the rest.
         row : int
             Which row it is.
         then : callable, optional
@@ -120,7 +120,7 @@ class VirtualDevice:
         world.clock.at(item.wake_at, flight.wake)
 
     def _admit(self, now: float, deadline: float) -> str | None:
-        """See :meth:`gatewise_edge.uplink.Uplink.admit`."""
+        """See :meth:`gatewise_edge.link.uplink.Uplink.admit`."""
         if not (self.world.calm or self.world.weather.ready):
             return "link-down"
         if len(self.offloads) >= self.offloads.limit:
@@ -136,7 +136,7 @@ class VirtualDevice:
             self._breaker.record(replied, asked=item.opened, now=now)
 
     def conclude(self, flight: Flight) -> None:
-        """End a request, see :meth:`gatewise_edge.course.Course.proceed`."""
+        """End a request, see :meth:`gatewise_edge.device.offload_flow.Course.proceed`."""
         outcome = flight.item.outcome
         assert outcome is not None
         flight.over = True
@@ -178,7 +178,7 @@ class VirtualDevice:
             then()
 
     def _observe(self, answers: Answers, i: int, row: int, *, asked: bool) -> None:
-        """See :meth:`gatewise_edge.ledger.Ledger.answered`."""
+        """See :meth:`gatewise_edge.device.device_stats.Ledger.answered`."""
         if self._pace is None:
             return
         world, used = self.world, None

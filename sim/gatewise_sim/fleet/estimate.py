@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import InputError
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.fleet.answers import REASONS, Answers
 from gatewise_sim.fleet.intervals import Estimate, mean, quantile
@@ -19,7 +20,6 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.sketch import BINS_A_DECADE as _FINE
 from gatewise_sim.fleet.sketch import Sketch
 from gatewise_sim.fleet.timeline import bins_of, fault_spans
-from gatewise_training.errors import InputError
 
 __all__ = ["BINS_A_DECADE", "MEANS", "FleetEstimate", "combine"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gatewise_edge.offload import RESEND, Outstanding
+from gatewise_edge.link.offload import RESEND, Outstanding
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.worker import VirtualTicket
 from gatewise_sim.live.outcome import PUBACK_BYTES
@@ -85,7 +85,7 @@ class Flight:
             world.clock.at(due, self._at_broker)
 
     def wake(self) -> None:
-        """See :meth:`gatewise_edge.uplink.Uplink.poll`."""
+        """See :meth:`gatewise_edge.link.uplink.Uplink.poll`."""
         if self.over:
             return
         device, item = self.device, self.item

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gatewise_edge.breaker import Breaker, BreakerCounts
+from gatewise_edge.link.breaker import Breaker, BreakerCounts
 
 __all__ = ["LazyBreaker"]
 
@@ -18,7 +18,7 @@ class LazyBreaker:
     ----------
     draw : callable
     counts : BreakerCounts
-        As of :class:`gatewise_edge.breaker.Breaker`.
+        As of :class:`gatewise_edge.link.breaker.Breaker`.
     """
 
     __slots__ = ("_breaker", "_counts", "_draw", "_replies")
@@ -30,16 +30,16 @@ class LazyBreaker:
         self._breaker: Breaker | None = None
 
     def admit(self, now: float, until: float) -> bool:
-        """See :meth:`gatewise_edge.breaker.Breaker.admit`."""
+        """See :meth:`gatewise_edge.link.breaker.Breaker.admit`."""
         return self._breaker is None or self._breaker.admit(now, until)
 
     def release(self, now: float) -> None:
-        """See :meth:`gatewise_edge.breaker.Breaker.release`."""
+        """See :meth:`gatewise_edge.link.breaker.Breaker.release`."""
         if self._breaker is not None:
             self._breaker.release(now)
 
     def record(self, replied: bool, *, asked: float, now: float) -> None:
-        """See :meth:`gatewise_edge.breaker.Breaker.record`."""
+        """See :meth:`gatewise_edge.link.breaker.Breaker.record`."""
         breaker = self._breaker
         if breaker is None:
             if replied:

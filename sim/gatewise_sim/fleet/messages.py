@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from gatewise_edge.installed import Plan
-from gatewise_edge.messages import Request, Response
-from gatewise_edge.wire import request_topic, response_topic
+from gatewise_edge.device.installed import Plan
+from gatewise_edge.link.messages import Request, Response
+from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.fleet.sizes import Sizes
 from gatewise_sim.live.outcome import publish_bytes
 

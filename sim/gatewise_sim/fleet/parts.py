@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.energy.meter import Acquisition
 from gatewise_sim.fleet.answers import REASONS, Answers
-from gatewise_sim.fleet.filling import BOUGHT
+from gatewise_sim.fleet.complete_answers import BOUGHT
 from gatewise_sim.fleet.routing import NO_LABEL, ROUTES, Routes
 from gatewise_sim.fleet.sketch import Sketch
 from gatewise_sim.fleet.timeline import Bin

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.filling import fill_in
+from gatewise_sim.fleet.complete_answers import fill_in
 from gatewise_sim.fleet.parts import SUMS, RowFacts, WindowCounts
 from gatewise_sim.fleet.routing import NO_LABEL, ROUTES
 from gatewise_sim.fleet.sampling import Plan

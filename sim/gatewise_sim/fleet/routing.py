@@ -2,8 +2,8 @@
 
 Nothing about a row depends on the time: where it stops, what its features cost, what the cloud
 says to it. So a fleet that answers a row a million times has it run once.
-:meth:`Routes.of` asks a real :class:`gatewise_edge.device.Device` and a real
-:class:`gatewise_cloud.model.CloudModel`; what is left to simulate is who waits for whom.
+:meth:`Routes.of` asks a real :class:`gatewise_edge.device.device.Device` and a real
+:class:`gatewise_cloud.models.model.CloudModel`; what is left to simulate is who waits for whom.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise_cloud.model import CloudModel
-from gatewise_edge.answer import Answer
-from gatewise_edge.device import Device
+from gatewise.errors import InputError
+from gatewise_cloud.models.model import CloudModel
+from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.device import Device
+from gatewise_edge.device.installed import Plan
 from gatewise_edge.errors import SensorError
-from gatewise_edge.installed import Plan
-from gatewise_edge.link import Receive
-from gatewise_edge.stages import StageRunner
-from gatewise_export.bundle import Bundle
+from gatewise_edge.link.link import Receive
+from gatewise_edge.stages.stages import StageRunner
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.sizes import Sizes
-from gatewise_training.errors import InputError
 
 __all__ = ["NO_LABEL", "ROUTES", "Routes"]
 

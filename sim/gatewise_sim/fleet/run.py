@@ -37,8 +37,8 @@ class FleetRun:
         What each instance's messages cost its device's radio
         (:func:`gatewise_sim.energy.meter.radio_joules`); an exchange ends with its answer.
     devices : dict of str to int
-        Sums over the devices of :class:`gatewise_edge.offload.OffloadCounts` and
-        :class:`gatewise_edge.breaker.BreakerCounts`.
+        Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts` and
+        :class:`gatewise_edge.link.breaker.BreakerCounts`.
     workers : list of dict
         Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`.
     unsubscribed : int

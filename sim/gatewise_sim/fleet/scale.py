@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gatewise.errors import InputError
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate import FleetEstimate, combine
 from gatewise_sim.fleet.intervals import Estimate
@@ -21,7 +22,6 @@ from gatewise_sim.fleet.sampling import Plan, plan
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.window import step_window
 from gatewise_sim.view.watch import Watch
-from gatewise_training.errors import InputError
 
 __all__ = ["Estimate", "FleetEstimate", "estimate_fleet"]
 

@@ -9,13 +9,13 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.answer import Policy
+from gatewise.errors import InputError
+from gatewise_edge.device.answer import Policy
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.network.profiles import LinkProfile
 from gatewise_sim.workload.draw import Workload, arrivals, parse
 from gatewise_sim.workload.row_mix import RowMix
-from gatewise_training.errors import InputError
 
 __all__ = ["Arrivals", "Chunk", "FleetSettings"]
 
@@ -50,11 +50,11 @@ class FleetSettings:
     service : ServiceTime
         Of a worker.
     deadline_ms, policy, outstanding, breaker
-        As of :class:`gatewise_edge.device.Device`.
+        As of :class:`gatewise_edge.device.device.Device`.
     pace : str or None
         Budget of every device's pacer, as ``offload_rate=0.1``.
     queue, max_batch, wait_ms, parallel
-        As of :class:`gatewise_cloud.worker.Worker`.
+        As of :class:`gatewise_cloud.worker.worker.Worker`.
     edge_ms : float or sequence of float
         Until a stage has answered, by stage; one number for all.
     broker_us : float

@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from gatewise_edge.installed import Plan
-from gatewise_edge.wire import BUSY, Request, Response, encode_request, encode_response
+from gatewise_edge.device.installed import Plan
+from gatewise_edge.link.wire import BUSY, Request, Response, encode_request, encode_response
 
 __all__ = ["Sizes"]
 

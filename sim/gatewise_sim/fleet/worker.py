@@ -1,7 +1,7 @@
 """A cloud worker in virtual time: the real queue, and a clock in place of the model's runs.
 
 Which request is queued, refused, expired, computed once or answered again, and with whom it runs,
-is decided by :class:`gatewise_cloud.batcher.Batcher`, the worker's own; only how long a run takes
+is decided by :class:`.Batcher`, the worker's own; only how long a run takes
 is a formula here.
 """
 
@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
-from gatewise_cloud.batcher import Batch, Batcher, Plan, Ticket, Verdict
-from gatewise_cloud.batching import Timing
+from gatewise.errors import InputError
+from gatewise_cloud.worker.batcher import Batch, Batcher, Plan, Ticket, Verdict
+from gatewise_cloud.worker.batching import Timing
 from gatewise_sim.clock import Clock
-from gatewise_training.errors import InputError
 
 __all__ = ["Flight", "ServiceTime", "VirtualTicket", "VirtualWorker", "WorkerCounts"]
 
@@ -73,7 +73,7 @@ class ServiceTime:
 
     @classmethod
     def of(cls, timing: Timing, *, message: float = 0.0) -> Self:
-        """Fit a line to what was measured, see :func:`gatewise_cloud.batching.measure`.
+        """Fit a line to what was measured, see :func:`gatewise_cloud.worker.batching.measure`.
 
         Raises
         ------
@@ -188,7 +188,7 @@ class VirtualWorker:
         return len(self._batcher)
 
     def receive(self, ticket: VirtualTicket) -> None:
-        """Take in a request, as :class:`gatewise_cloud.intake.Intake` does."""
+        """Take in a request, as :class:`gatewise_cloud.worker.receiver.Intake` does."""
         self.counts.received += 1
         verdict, answer = self._batcher.offer(ticket, self._clock.now)
         if verdict is Verdict.BUSY:

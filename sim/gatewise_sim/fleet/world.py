@@ -11,15 +11,16 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_cloud.batcher import Plan
-from gatewise_edge.breaker import BreakerCounts
-from gatewise_edge.offload import OffloadCounts, RoundTrip
-from gatewise_edge.pacer import Pace, Pacer
+from gatewise.errors import InputError
+from gatewise_cloud.worker.batcher import Plan
+from gatewise_edge.device.pacer import Pace, Pacer
+from gatewise_edge.link.breaker import BreakerCounts
+from gatewise_edge.link.offload import OffloadCounts, RoundTrip
 from gatewise_sim.clock import Clock
 from gatewise_sim.fleet.answers import REASON, Answers
+from gatewise_sim.fleet.complete_answers import answer_here, fill_in
 from gatewise_sim.fleet.device import VirtualDevice
 from gatewise_sim.fleet.draws import DeviceDraws
-from gatewise_sim.fleet.filling import answer_here, fill_in
 from gatewise_sim.fleet.lazy_breaker import LazyBreaker
 from gatewise_sim.fleet.messages import Messages
 from gatewise_sim.fleet.net import Broker, Weather
@@ -28,7 +29,6 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import VirtualWorker
 from gatewise_sim.live.outcome import PUBACK_BYTES
 from gatewise_sim.network.direction import VirtualLink
-from gatewise_training.errors import InputError
 
 __all__ = ["Look", "Stayed", "World"]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from gatewise_cloud.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_cloud.client import close_client, open_client
-from gatewise_edge.mqtt import Endpoint, make_client
-from gatewise_edge.wire import status_topic
-from gatewise_training.errors import GatewiseError
+from gatewise.errors import GatewiseError
+from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker.client import close_client, open_client
+from gatewise_edge.link.mqtt import Endpoint, make_client
+from gatewise_edge.link.wire import status_topic
 
 __all__ = ["RunBroker", "forget"]
 

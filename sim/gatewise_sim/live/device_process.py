@@ -36,14 +36,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import GatewiseError
+from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
-from gatewise_edge.installed import Installed
-from gatewise_edge.mqtt import MqttLink
-from gatewise_edge.pacer import Pacer
-from gatewise_export.bundle import Bundle
+from gatewise_edge.link.mqtt import MqttLink
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.live.metered import Desk, MeteredLink
 from gatewise_sim.live.scheduler import Bell, LogicalDevice, Schedule, Scheduler, Seat
-from gatewise_training.errors import GatewiseError
 
 __all__ = ["main"]
 

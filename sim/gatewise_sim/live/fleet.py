@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_cloud.broker import find_mosquitto
-from gatewise_cloud.client import shared_subscriptions_work
-from gatewise_edge.mqtt import Endpoint
-from gatewise_export.bundle import Bundle
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_cloud.broker.client import shared_subscriptions_work
+from gatewise_edge.link.mqtt import Endpoint
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.joules import exchange_joules
 from gatewise_sim.fleet.progress import announce_faults
@@ -33,9 +34,8 @@ from gatewise_sim.live.processes import Fleet
 from gatewise_sim.live.site import Site
 from gatewise_sim.live.watching import UPDATE_SECONDS, Watching
 from gatewise_sim.network.proxy import DelayProxy
-from gatewise_sim.unwound import unwound_when_terminated
+from gatewise_sim.signal_handling import unwound_when_terminated
 from gatewise_sim.view.watch import Silent
-from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
     from gatewise_sim.view.watch import Watch
@@ -66,7 +66,7 @@ class LiveRun:
     joules : ndarray of float64, shape (n,)
         What each instance's messages cost its device's radio, as virtual time has it.
     devices : dict of str to int
-        Sums over the devices of :attr:`gatewise_edge.device.Device.counters`; without those of a
+        Sums over the devices of :attr:`.Device.counters`; without those of a
         process that died.
     workers : list of dict
         Each worker's counters since it was started last, among them those of virtual time

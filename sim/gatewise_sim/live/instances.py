@@ -8,13 +8,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASON, Answers
 from gatewise_sim.fleet.routing import ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.live.processes import Pass
 from gatewise_sim.live.scheduler import Schedule
-from gatewise_training.errors import InputError
 
 __all__ = ["Instances"]
 

@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from gatewise_edge.link import Link, Receive
-from gatewise_edge.wire import request_topic, response_topic
+from gatewise_edge.link.link import Link, Receive
+from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.live.outcome import PUBACK_BYTES, Outcome, publish_bytes
 
 __all__ = ["Desk", "MeteredLink", "Traffic"]
@@ -111,7 +111,7 @@ class MeteredLink:
 
     @property
     def ready(self) -> bool:
-        """See :class:`gatewise_edge.link.Link`."""
+        """See :class:`gatewise_edge.link.link.Link`."""
         return self._inner.ready
 
     @property
@@ -120,7 +120,7 @@ class MeteredLink:
         return self._sent - self._heard
 
     def open(self, receive: Receive) -> None:
-        """See :class:`gatewise_edge.link.Link`."""
+        """See :class:`gatewise_edge.link.link.Link`."""
 
         def weigh(payload: bytes) -> None:
             traffic = self._by_id.get(_id_of(payload))
@@ -134,7 +134,7 @@ class MeteredLink:
         self._inner.open(weigh)
 
     def send(self, payload: bytes) -> bool:
-        """See :class:`gatewise_edge.link.Link`."""
+        """See :class:`gatewise_edge.link.link.Link`."""
         traffic = self.current
         if traffic is None:
             return self._inner.send(payload)
@@ -150,12 +150,12 @@ class MeteredLink:
         return sent
 
     def close(self) -> None:
-        """See :class:`gatewise_edge.link.Link`."""
+        """See :class:`gatewise_edge.link.link.Link`."""
         self._inner.close()
 
 
 def _id_of(payload: bytes) -> bytes:
-    """The id of a message as :mod:`gatewise_edge.wire` writes it; empty of another.
+    """The id of a message as :mod:`gatewise_edge.link.wire` writes it; empty of another.
 
     Read in place: the device decodes and checks the whole message itself.
     """

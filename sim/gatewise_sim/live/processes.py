@@ -53,7 +53,7 @@ class Worker:
 
     def __init__(self, name: str, arguments: Sequence[str] | None = None) -> None:
         self._said: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
-        self.child = Child(name, "gatewise_sim.live.tether", self._hear)
+        self.child = Child(name, "gatewise_sim.live.run_with_parent", self._hear)
         if arguments is not None:
             self.serve(arguments)
 
@@ -127,7 +127,7 @@ class Pass:
     outcomes : dict of int to Outcome
         By the instance's number.
     counters : Counter
-        Sums over the devices of :attr:`gatewise_edge.device.Device.counters`.
+        Sums over the devices of :attr:`gatewise_edge.device.device.Device.counters`.
     out, up : int
         Instances begun and not answered, and links that stand, by the processes' last words.
     figures : list of dict

@@ -1,8 +1,8 @@
 """One thread that works many devices: begins instances when they are due, ends them when it can.
 
 A device of its own would look at one instance after the other; here an instance begins when it is
-due, whatever else is under way (:meth:`gatewise_edge.device.Device.begin`), and is looked after
-(:meth:`gatewise_edge.device.Device.advance`) when its request's time has come or its link has
+due, whatever else is under way (:meth:`.Device.begin`), and is looked after
+(:meth:`.Device.advance`) when its request's time has come or its link has
 delivered.
 """
 
@@ -18,13 +18,13 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.answer import Answer, Pending
-from gatewise_edge.device import Device
-from gatewise_edge.installed import Installed
-from gatewise_export.bundle import Bundle
+from gatewise.errors import GatewiseError
+from gatewise_edge.device.answer import Answer, Pending
+from gatewise_edge.device.device import Device
+from gatewise_edge.device.installed import Installed
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.live.metered import Desk, MeteredLink, Traffic
 from gatewise_sim.live.outcome import Outcome
-from gatewise_training.errors import GatewiseError
 
 __all__ = ["Bell", "LogicalDevice", "Schedule", "Scheduler", "Seat"]
 
@@ -39,7 +39,7 @@ class LogicalDevice(Device):
     ----------
     shared : Installed
     **options
-        As of :class:`gatewise_edge.device.Device`.
+        As of :class:`gatewise_edge.device.device.Device`.
     """
 
     def __init__(self, shared: Installed, **options: object) -> None:

@@ -18,8 +18,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.errors import InputError
 from gatewise_sim.workload.spans import DAY, read_clock, read_span
-from gatewise_training.errors import InputError
 
 __all__ = ["PARTS", "Outage", "Outages"]
 

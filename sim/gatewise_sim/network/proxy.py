@@ -25,10 +25,10 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from gatewise.errors import InputError
 from gatewise_sim.network.direction import CHUNK, Direction, VirtualLink, both_ways, connected
 from gatewise_sim.network.outages import Outages
 from gatewise_sim.network.profiles import PROFILES, LinkProfile, profile, read_profile
-from gatewise_training.errors import InputError
 
 __all__ = [
     "PROFILES",

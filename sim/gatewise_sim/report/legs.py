@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise_export.manifest import Manifest
+from gatewise.console import plain
+from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.live.outcome import BYTES_FORMULA, Outcome
-from gatewise_training.console import plain
 
 __all__ = ["POLICIES", "Expected", "Leg", "compare", "measure", "to_json"]
 

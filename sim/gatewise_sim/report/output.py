@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
 
 __all__ = ["DEMO", "SIMULATION", "Output", "write_text"]
 

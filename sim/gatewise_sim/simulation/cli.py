@@ -8,8 +8,8 @@ from typing import Annotated, Final
 
 import typer
 
-from gatewise_sim.unwound import unwound_when_terminated
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_sim.signal_handling import unwound_when_terminated
 
 __all__ = ["commands", "simulate"]
 

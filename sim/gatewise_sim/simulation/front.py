@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gatewise.console import emit, progress
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.simulation.job import Job, Simulation
 from gatewise_sim.simulation.point import on_disk
 from gatewise_sim.simulation.run import run
 from gatewise_sim.simulation.words import show
 from gatewise_sim.view.session import Viewing, open_watch
-from gatewise_training.console import emit, progress
 
 if TYPE_CHECKING:
     from gatewise_sim.view.watch import Watch

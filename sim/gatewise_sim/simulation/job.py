@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import ArrayLike
 
-from gatewise_export.bundle import Bundle
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.report.legs import to_json
 from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.simulation.point import at_goal, open_whole

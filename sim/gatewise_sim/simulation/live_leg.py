@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gatewise_export.bundle import Bundle
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.estimate import FleetEstimate

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from gatewise_export.bundle import Bundle, set_operating_point
-from gatewise_export.tables import frontier_of
-from gatewise_training.budgeted import SLACK
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle, set_operating_point
+from gatewise_export.commands.tables import frontier_of
+from gatewise_training.cascades.base import SLACK
 
 __all__ = ["at_goal", "frontier", "on_disk", "open_whole"]
 
@@ -25,7 +25,7 @@ def open_whole(path: str | Path) -> Bundle:
     InputError
         If it is one for devices.
     BundleError
-        As :meth:`gatewise_export.bundle.Bundle.open`.
+        As :meth:`gatewise_export.bundle.bundle.Bundle.open`.
     """
     bundle = Bundle.open(path, for_device=True)
     if bundle.absent():

@@ -11,10 +11,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise_edge.table import read_csv
-from gatewise_export.manifest import Manifest
-from gatewise_training import datasets
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
+from gatewise_edge.sensors.table import read_csv
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_training.data import datasets
 
 __all__ = ["UNKNOWN_CLASS", "Rows", "class_indices"]
 

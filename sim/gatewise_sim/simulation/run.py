@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gatewise_export.bundle import Bundle
+from gatewise.console import plain
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.calibration import Calibration
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.fleet.routing import NO_LABEL, Routes
@@ -21,8 +23,6 @@ from gatewise_sim.simulation.rows import UNKNOWN_CLASS, Rows
 from gatewise_sim.simulation.scenario import Scenario
 from gatewise_sim.view.watch import Silent
 from gatewise_sim.workload.kinds import Workload
-from gatewise_training.console import plain
-from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
     from gatewise_sim.view.watch import Watch

@@ -11,8 +11,9 @@ from typing import Any, Final, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.mqtt import Endpoint
-from gatewise_edge.pacer import Pacer
+from gatewise.errors import InputError
+from gatewise_edge.device.pacer import Pacer
+from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.network.outages import Outages
@@ -20,7 +21,6 @@ from gatewise_sim.network.profiles import profile
 from gatewise_sim.workload.draw import parse
 from gatewise_sim.workload.row_mix import RowMix
 from gatewise_sim.workload.spans import DAY, read_clock
-from gatewise_training.errors import InputError
 
 __all__ = ["GOALS", "Engine", "Scenario"]
 
@@ -72,7 +72,7 @@ class Scenario:
         Requests that a device has out at most.
     queue, max_batch, parallel : int
     wait_ms : float
-        As of :class:`gatewise_cloud.worker.Worker`.
+        As of :class:`gatewise_cloud.worker.worker.Worker`.
     budget, max_loss, offload_rate : float or None
         At most one: which of the bundle's operating points; the one in force by default.
     engine : {"virtual", "live"}

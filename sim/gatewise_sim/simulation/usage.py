@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gatewise_edge.wire import request_topic, response_topic
+from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.energy.meter import joules_per_device_day
 from gatewise_sim.energy.radio import HEADER, packets

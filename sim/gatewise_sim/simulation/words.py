@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gatewise.console import table
 from gatewise_sim.report import words
 from gatewise_sim.report.simulation_words import answer, caveats
-from gatewise_training.console import table
 
 __all__ = ["show", "summary"]
 

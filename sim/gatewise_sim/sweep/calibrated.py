@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gatewise.console import note
 from gatewise_sim.sweep.store import CALIBRATION, Store
-from gatewise_training.console import note
 
 if TYPE_CHECKING:
     from gatewise_sim.simulation import Job

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gatewise.console import Progress, note
+from gatewise.errors import InputError
 from gatewise_sim.sweep.settings import Sweep, Value, combinations, merged, setting
 from gatewise_sim.sweep.store import Fingerprints, Store
 from gatewise_sim.sweep.workers import Outcome, run_jobs
-from gatewise_training.console import Progress, note
-from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
     from gatewise_sim.simulation import Job

@@ -15,9 +15,9 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Final, Self
 
+from gatewise.errors import InputError
 from gatewise_sim.simulation.scenario import GOALS, Scenario
 from gatewise_sim.workload.spans import read_number, read_span
-from gatewise_training.errors import InputError
 
 __all__ = ["NAMES", "POINTS", "Sweep", "Value", "combinations", "merged", "setting"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise.console import table
 from gatewise_sim.sweep.settings import setting
 from gatewise_sim.sweep.summary import FORMS, sorted_points
-from gatewise_training.console import table
 
 __all__ = ["COLUMNS", "columns", "show"]
 

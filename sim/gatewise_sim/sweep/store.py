@@ -15,11 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise._version import __version__
+from gatewise.console import plain
+from gatewise.errors import InputError
 from gatewise_sim.report.legs import to_json
 from gatewise_sim.report.output import write_text
-from gatewise_training import __version__
-from gatewise_training.console import plain
-from gatewise_training.errors import InputError
 
 __all__ = ["CALIBRATION", "POINT_KIND", "SWEEP_KIND", "Fingerprints", "Store"]
 

@@ -14,12 +14,12 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from gatewise.errors import InputError
 from gatewise_sim.compare.difference import difference
 from gatewise_sim.compare.figures import FIGURES, Measured, measured
 from gatewise_sim.report import words
 from gatewise_sim.sweep.settings import Sweep, setting
 from gatewise_sim.sweep.store import SWEEP_KIND
-from gatewise_training.errors import InputError
 
 if TYPE_CHECKING:
     from gatewise_sim.sweep.run import PointResult

@@ -19,8 +19,8 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, NoReturn, Protocol
 
-from gatewise_training.console import plain
-from gatewise_training.errors import GatewiseError
+from gatewise.console import plain
+from gatewise.errors import GatewiseError
 
 __all__ = ["Outcome", "Runnable", "run_jobs"]
 

@@ -17,10 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise.console import plain
+from gatewise.errors import InputError
 from gatewise_sim.view.page import page, tell
 from gatewise_sim.view.tracker import Tracker
-from gatewise_training.console import plain
-from gatewise_training.errors import InputError
 
 __all__ = ["PageServer"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
+from gatewise.console import note
 from gatewise_sim.view.board import Board, can_draw
 from gatewise_sim.view.lines import Lines
 from gatewise_sim.view.state import Picture
 from gatewise_sim.view.tracker import Tracker
-from gatewise_training.console import note
 
 if TYPE_CHECKING:
     from gatewise_sim.view.serve import PageServer

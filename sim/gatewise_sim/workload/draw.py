@@ -20,13 +20,13 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.errors import InputError
 from gatewise_sim.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay, Workload
 from gatewise_sim.workload.row_mix import RowMix
 from gatewise_sim.workload.spans import read_clock, read_number, read_rate, read_span
 from gatewise_sim.workload.streams import Streams
 from gatewise_sim.workload.times import MARKS
 from gatewise_sim.workload.trace import read_trace
-from gatewise_training.errors import InputError
 
 __all__ = [
     "Arrivals",

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.errors import InputError
 from gatewise_sim.workload.spans import DAY
 from gatewise_sim.workload.streams import Streams
 from gatewise_sim.workload.times import PeriodicSource, PoissonSource, Source
 from gatewise_sim.workload.trace import Trace, TraceSource
-from gatewise_training.errors import InputError
 
 __all__ = ["Bursty", "Diurnal", "Periodic", "Poisson", "Replay", "Workload"]
 

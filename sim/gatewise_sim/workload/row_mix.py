@@ -8,8 +8,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.errors import InputError
 from gatewise_sim.workload.spans import read_number, read_span
-from gatewise_training.errors import InputError
 
 __all__ = ["RowMix"]
 

@@ -6,7 +6,7 @@ import math
 import re
 from typing import Final
 
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
 
 __all__ = ["DAY", "read_clock", "read_number", "read_rate", "read_span"]
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from gatewise.errors import InputError
 from gatewise_sim.workload.streams import Streams
 from gatewise_sim.workload.times import STATES, Drawn
-from gatewise_training.errors import InputError
 
 __all__ = ["Trace", "TraceSource", "read_trace"]
 

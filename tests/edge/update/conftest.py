@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from gatewise_edge.update.announcement import Announcement
-from gatewise_export.bundle import Bundle
-from gatewise_export.repack import repack
-from gatewise_export.signing import keygen
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.signing import keygen
+from gatewise_export.packing.repack import repack
 
 
 @pytest.fixture(scope="session")

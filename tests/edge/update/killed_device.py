@@ -14,7 +14,7 @@ import time
 
 from gatewise_edge import Device, MqttLink
 from gatewise_edge.update import Store, Updater
-from gatewise_export.bundle import Bundle
+from gatewise_export.bundle.bundle import Bundle
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.truncate")
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gatewise_edge.update.announcement import Announcement, decode, encode
 from gatewise_edge.update.errors import UpdateError
-from gatewise_export.signing import MANIFEST_CONTEXT, PublicKey, Signer, write_signatures
+from gatewise_export.bundle.signing import MANIFEST_CONTEXT, PublicKey, Signer, write_signatures
 
 GOOD = Announcement("small", "8", 5, "ab" * 32, 1000, "https://example.org/small-8.gwb")
 

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_edge.update.announcement import Announcement
 from gatewise_edge.update.errors import UpdateError
 from gatewise_edge.update.fetch import Fetcher, check_host
-from gatewise_training.errors import InputError
 
 CONTENT = os.urandom(300_000)
 

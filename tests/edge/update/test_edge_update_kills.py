@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from gatewise_edge.endpoint import Endpoint
+from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.update import Store, publish
-from gatewise_export.bundle import Bundle
+from gatewise_export.bundle.bundle import Bundle
 
 PROGRAM = Path(__file__).with_name("killed_device.py")
 

@@ -9,9 +9,9 @@ import threading
 import urllib.request
 from queue import Queue
 
-from gatewise_sim.cli import main
+from gatewise.cli import main
 
-COMMAND = "import sys; from gatewise_sim.cli import main; sys.exit(main(sys.argv[1:]))"
+COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def test_a_running_process_takes_an_announced_version(

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from gatewise.errors import InputError
 from gatewise_edge.update.errors import UpdateError
 from gatewise_edge.update.store import State, Store, Version
-from gatewise_training.errors import InputError
 
 
 @pytest.fixture

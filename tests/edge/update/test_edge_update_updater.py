@@ -10,18 +10,18 @@ import numpy as np
 import paho.mqtt.client as paho
 import pytest
 
+from gatewise.cli import main
+from gatewise.errors import InputError
 from gatewise_edge import Device, MqttLink, SensorError
-from gatewise_edge.endpoint import Endpoint
 from gatewise_edge.errors import LinkError
-from gatewise_edge.topics import manifest_topic
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.update import Store, Updater, publish
 from gatewise_edge.update.announcement import encode
-from gatewise_export.arrays import read_arrays, write_arrays
-from gatewise_export.bundle import Bundle
-from gatewise_export.repack import repack
-from gatewise_export.signing import Signer
-from gatewise_sim.cli import main
-from gatewise_training.errors import InputError
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.signing import Signer
+from gatewise_export.packing.repack import repack
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 PATIENCE = 60.0

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier
 
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.grower.binning import Codes
-from gatewise_training.grower.growth import Purchases, grow
-from gatewise_training.grower.scan import draw_stumps
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import Purchases, grow
+from gatewise_training.forests.grower.split_search import draw_stumps
 
 
 def sample(seed=0, n=300, width=6):

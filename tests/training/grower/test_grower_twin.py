@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.grower.binning import Codes
-from gatewise_training.grower.crossing import crossing, crossing_of_few
-from gatewise_training.grower.growth import Purchases, grow
-from gatewise_training.grower.scan import least_worst_pairs
+from gatewise.costs import FeatureCosts
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import Purchases, grow
+from gatewise_training.forests.grower.minimax_split import crossing, crossing_of_few
+from gatewise_training.forests.grower.split_search import least_worst_pairs
 
 
 @dataclass

@@ -14,14 +14,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.linear import LinearModel
+from gatewise.models.losses import one_hot, prior_margins
 from gatewise_training.adapt.base import Sample
 from gatewise_training.adapt.distance import Distance, Free, KullbackLeibler
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
 from gatewise_training.adapt.starts import Start
-from gatewise_training.linear import LinearModel
-from gatewise_training.losses import one_hot, prior_margins
 
 __all__ = ["alternate", "fit_path", "nothing_bought", "pose", "standardisation"]
 

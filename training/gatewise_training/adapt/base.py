@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.cascade import Cascade
-from gatewise_training.chain import Chain, Problem
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.resampling import Rows
-from gatewise_training.stage import Stage
-from gatewise_training.sweep import sweep
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.setting_sweep import sweep
+from gatewise_training.data.validation_split import Rows
 
 __all__ = ["Adapt", "Sample"]
 

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logit
 
+from gatewise.models.losses import softplus
 from gatewise_training.adapt.qstep import entropy, q_step, q_step_log_odds
-from gatewise_training.losses import softplus
 
 __all__ = ["CrossEntropy", "Distance", "Free", "GateLoss", "KullbackLeibler", "LogOdds", "Squares"]
 

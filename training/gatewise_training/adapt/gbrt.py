@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt, Sample
 from gatewise_training.adapt.growth import Growth, grow
-from gatewise_training.boosting import link_of
-from gatewise_training.costs import CloudPrices, FeatureCosts
-from gatewise_training.stage import Stage
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.learners.boosting import link_of
 
 __all__ = ["AdaptGBRT"]
 

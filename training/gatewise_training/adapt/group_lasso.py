@@ -15,7 +15,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.costs import FeatureCosts
+from gatewise.costs import FeatureCosts
 
 __all__ = ["GroupLasso", "group_lasso", "prox_group_lasso", "smallest_zero_penalty"]
 

@@ -15,11 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from gatewise_training.adapt.base import Sample
-from gatewise_training.adapt.qstep import q_step
-from gatewise_training.boosting import LARGE_ROWS, CoupledBooster
-from gatewise_training.errors import InputError
-from gatewise_training.losses import (
+from gatewise.errors import InputError
+from gatewise.models.losses import (
     log_loss,
     log_loss_gradient,
     log_loss_hessian,
@@ -27,7 +24,10 @@ from gatewise_training.losses import (
     prior_margins,
     softplus,
 )
-from gatewise_training.trees import TreeEnsemble
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.adapt.base import Sample
+from gatewise_training.adapt.qstep import q_step
+from gatewise_training.learners.boosting import LARGE_ROWS, CoupledBooster
 
 __all__ = ["Growth", "grow"]
 

@@ -16,19 +16,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.decision import labels
+from gatewise.errors import InputError
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import Stage
 from gatewise_training.adapt.alternation import pose
 from gatewise_training.adapt.base import Sample
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
-from gatewise_training.boosting import link_of
-from gatewise_training.cascade import Cascade
-from gatewise_training.chain import Chain, Problem
-from gatewise_training.costs import CloudPrices, FeatureCosts
-from gatewise_training.decision import labels
-from gatewise_training.errors import InputError
-from gatewise_training.linear import LinearModel
-from gatewise_training.resampling import Rows
-from gatewise_training.stage import Stage
-from gatewise_training.sweep import sweep
+from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.setting_sweep import sweep
+from gatewise_training.data.validation_split import Rows
+from gatewise_training.learners.boosting import link_of
 
 __all__ = ["L1Cascade"]
 

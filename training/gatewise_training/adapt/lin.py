@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
 from gatewise_training.adapt.alternation import alternate, fit_path
 from gatewise_training.adapt.base import Adapt, Sample
 from gatewise_training.adapt.distance import Distance, KullbackLeibler
 from gatewise_training.adapt.starts import Start, best_starts
-from gatewise_training.boosting import link_of
-from gatewise_training.costs import CloudPrices, FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.stage import Stage
+from gatewise_training.learners.boosting import link_of
 
 __all__ = ["AdaptLin", "alternate"]
 

@@ -17,9 +17,9 @@ a problem in one dimension for each row, with one multiplier for the bound on th
 
 from __future__ import annotations
 
+from gatewise.errors import InputError
 from gatewise_training.adapt.distance import Distance, LogOdds
 from gatewise_training.adapt.lin import AdaptLin
-from gatewise_training.errors import InputError
 
 __all__ = ["AdaptLstsq"]
 

@@ -18,10 +18,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.costs import FeatureCosts
+from gatewise.models.losses import log_loss, log_loss_gradient
 from gatewise_training.adapt.distance import CrossEntropy, Free, GateLoss
 from gatewise_training.adapt.group_lasso import GroupLasso
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.losses import log_loss, log_loss_gradient
 
 __all__ = ["LinearPair", "MStep", "Place", "curvature_bound"]
 

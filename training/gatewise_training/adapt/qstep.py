@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit, xlogy
 
-from gatewise_training.errors import InputError
+from gatewise.errors import InputError
 
 __all__ = ["entropy", "q_step", "q_step_log_odds"]
 

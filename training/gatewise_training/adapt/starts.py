@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.losses import one_hot
 from gatewise_training.adapt.base import Sample
-from gatewise_training.losses import one_hot
 
 __all__ = ["Start", "best_starts"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatewise_training.budgeted import Budgeted
+from gatewise.costs import FeatureCosts
+from gatewise_training.cascades.base import Budgeted
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cegb.base import CostEfficient
 from gatewise_training.cegb.growth import Order
+from gatewise_training.cegb.objectives import Classes
 from gatewise_training.cegb.penalties import Accounting
-from gatewise_training.cegb.surface import CostEfficient
-from gatewise_training.cegb.targets import Classes
-from gatewise_training.chain import Chain, Problem
-from gatewise_training.costs import FeatureCosts
 
 __all__ = ["CEGBClassifier"]
 

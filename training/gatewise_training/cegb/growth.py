@@ -20,12 +20,12 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.growth import Growth
-from gatewise_training.boosting import tree_params
+from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge
-from gatewise_training.cegb.targets import Target
-from gatewise_training.errors import InputError
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.learners.boosting import tree_params
 
 __all__ = ["Order", "TreeGrowth", "constant", "grow"]
 

@@ -13,7 +13,7 @@ new prices between rounds:
   may both pay.
 
 What instances are charged in the end is exact in either case
-(:meth:`gatewise_training.costs.FeatureCosts.per_instance`).
+(:meth:`gatewise.costs.FeatureCosts.per_instance`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.boosting import first_use_penalty
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.lazy_boosting import SAMPLING, check_lazy
-from gatewise_training.trees import TreeEnsemble
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.learners.boosting import first_use_penalty
+from gatewise_training.learners.lazy_boosting import SAMPLING, check_lazy
 
 __all__ = ["Accounting", "Charge", "check_params"]
 

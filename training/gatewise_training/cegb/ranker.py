@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.cegb.base import Scored
 from gatewise_training.cegb.growth import Order
+from gatewise_training.cegb.objectives import Objective, Ranking
 from gatewise_training.cegb.penalties import Accounting
-from gatewise_training.cegb.surface import Scored
-from gatewise_training.cegb.targets import Objective, Ranking
-from gatewise_training.checks import check_values
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.metrics import average_precision_at
-from gatewise_training.resampling import after, folds_of
+from gatewise_training.data.input_checks import check_values
+from gatewise_training.data.metrics import average_precision_at
+from gatewise_training.data.validation_split import after, folds_of
 
 __all__ = ["CEGBRanker"]
 
@@ -29,7 +29,7 @@ class CEGBRanker(Scored):
     """Cost-efficient gradient boosting (NIPS 2017) for ranking, by Average Precision@5.
 
     As :class:`CEGBClassifier`, with the papers' Average Precision@5
-    (:func:`gatewise_training.metrics.average_precision_at`) in the place of accuracy:
+    (:func:`gatewise_training.data.metrics.average_precision_at`) in the place of accuracy:
     `frontier_` holds it against the mean cost of a document on judging queries, and `max_loss`
     is a loss of it. A document is relevant if its grade is above 0. Whole queries fit or judge.
 

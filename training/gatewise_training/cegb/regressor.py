@@ -11,13 +11,13 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
+from gatewise.costs import FeatureCosts
+from gatewise_training.cegb.base import Scored
 from gatewise_training.cegb.growth import Order
+from gatewise_training.cegb.objectives import Measured
 from gatewise_training.cegb.penalties import Accounting
-from gatewise_training.cegb.surface import Scored
-from gatewise_training.cegb.targets import Measured
-from gatewise_training.checks import check_values
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.resampling import after, folds_of
+from gatewise_training.data.input_checks import check_values
+from gatewise_training.data.validation_split import after, folds_of
 
 __all__ = ["CEGBRegressor"]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.stage import Stage
-from gatewise_training.trees import TreeEnsemble
+from gatewise.costs import FeatureCosts
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 
 __all__ = ["CostReport", "report_costs", "splits_passed"]
 

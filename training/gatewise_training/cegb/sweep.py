@@ -16,15 +16,15 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.acquisition import Acquisition, Bought
+from gatewise.acquisition import Acquisition, Bought
+from gatewise.console import Progress
+from gatewise.costs import FeatureCosts
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, constant, grow
+from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting, Charge, check_params
-from gatewise_training.cegb.targets import Target
-from gatewise_training.console import Progress
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.resampling import Rows
-from gatewise_training.stage import Stage
-from gatewise_training.trees import TreeEnsemble
+from gatewise_training.data.validation_split import Rows
 
 __all__ = ["Fitted", "Goal", "Sweep", "Task"]
 

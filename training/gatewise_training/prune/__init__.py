@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.forest import Forest
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.path import PruningPath, breakpoints, breakpoints_by
 from gatewise_training.prune.problem import PruneProblem, Solution, build_problem
 

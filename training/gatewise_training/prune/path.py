@@ -21,12 +21,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.errors import InputError
-from gatewise_training.forest import Forest
-from gatewise_training.prune.mincut import best_closure, first_flow
+from gatewise.errors import InputError
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution
-from gatewise_training.prune.reduce import DROPPED, FREE, Closure, Flow, reduce_problem
-from gatewise_training.prune.sequence import PruneSequence
+from gatewise_training.prune.solvers.mincut import best_closure, first_flow
 
 __all__ = ["Mixture", "PrunedPoint", "PruningPath", "breakpoints", "breakpoints_by"]
 

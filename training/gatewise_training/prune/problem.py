@@ -10,7 +10,7 @@ that node h gets wrong, and ``w_ki = 1`` if instance i asks for feature k anywhe
 (BudgetPrune, NIPS 2016, equation IP; its predecessor of 2016, IP3). Staying earns the profit
 ``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``, and instance i buys k if a node stays that
 uses k *first* on the path that i takes: a maximum closure, which one minimum cut solves exactly
-(:mod:`gatewise_training.prune.mincut`). A feature's own price and its group's shared price are
+(:mod:`.mincut`). A feature's own price and its group's shared price are
 two purchases.
 """
 
@@ -23,9 +23,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.costs import FeatureCosts
-from gatewise_training.errors import InputError
-from gatewise_training.forest import Forest
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.prune.forest import Forest
 
 __all__ = ["PruneProblem", "Solution", "build_problem"]
 

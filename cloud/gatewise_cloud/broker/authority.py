@@ -1,0 +1,269 @@
+"""A certificate authority of one's own: who may enter the broker, and by which name.
+
+A client's certificate carries its name as the common name; mosquitto takes that as the user
+name (``use_identity_as_username``), and its access list goes by it. Keys are elliptic-curve
+keys on P-256, written with mode 0600 and never overwritten unless asked to.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gatewise.errors import InputError
+
+__all__ = ["Authority", "Issued", "read_certificate"]
+
+#: Days that certificates are good for. Devices are hard to reach: theirs last longer.
+CA_DAYS: Final = 3650
+SERVER_DAYS: Final = 397
+CLIENT_DAYS: Final = 825
+#: A device without a battery-backed clock may start in the past.
+_BEFORE: Final = datetime.timedelta(days=1)
+
+Clock = Callable[[], datetime.datetime]
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate and its key, as files."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """The authority in a folder: ``ca.crt``, ``ca.key`` and ``ca.crl``; made if there is none.
+
+    Parameters
+    ----------
+    folder : path
+        Must exist.
+    clock : callable, optional
+        Gives the time with a time zone; the system's by default.
+
+    Raises
+    ------
+    InputError
+        If there is a certificate without its key or the reverse, or one cannot be read.
+    """
+
+    def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or (lambda: datetime.datetime.now(datetime.UTC))
+        self.certificate_file = folder / "ca.crt"
+        self.crl_file = folder / "ca.crl"
+        self._key_file = folder / "ca.key"
+        there = [file for file in (self.certificate_file, self._key_file) if file.exists()]
+        if len(there) == 1:
+            raise InputError(
+                f"{there[0]} is there without its other half: put ca.crt and ca.key of one "
+                "authority into the folder, or remove both to make a new one"
+            )
+        if there:
+            self._key = _read_key(self._key_file)
+            self._certificate = read_certificate(self.certificate_file)
+            if self._certificate.public_key() != self._key.public_key():
+                raise InputError(f"{self._key_file} is not the key of {self.certificate_file}")
+        else:
+            self._create()
+        if not self.crl_file.exists():
+            self._write_crl([])
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The authority's own certificate."""
+        return self._certificate
+
+    def issue_server(self, files: Issued, hosts: Sequence[str]) -> None:
+        """Write key and certificate of a server that answers to `hosts` (names or addresses)."""
+        key = _new_key(files.key)
+        builder = self._builder(hosts[0], key, SERVER_DAYS, ExtendedKeyUsageOID.SERVER_AUTH)
+        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
+        self._sign(files, builder.add_extension(names, critical=False))
+
+    def issue_client(self, files: Issued, name: str, role: str) -> None:
+        """Write key and certificate of a client.
+
+        Parameters
+        ----------
+        files : Issued
+        name : str
+            Common name: the user name on the broker.
+        role : str
+            Organisational unit, for people.
+        """
+        key = _new_key(files.key)
+        self._sign(
+            files, self._builder(name, key, CLIENT_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH, role)
+        )
+
+    def revoke(self, certificate: x509.Certificate) -> None:
+        """Put a certificate on the list of those that are refused."""
+        revoked = {entry.serial_number: entry for entry in self._read_crl()}
+        if certificate.serial_number not in revoked:
+            builder = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number)
+            revoked[certificate.serial_number] = builder.revocation_date(self._clock()).build()
+            self._write_crl(list(revoked.values()))
+
+    # -- making ----------------------------------------------------------------------------
+
+    def _create(self) -> None:
+        self._key = _new_key(self._key_file)
+        name = _name("gatewise authority", None)
+        now = self._clock()
+        self._certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(self._key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _BEFORE)
+            .not_valid_after(now + datetime.timedelta(days=CA_DAYS))
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(signs_others=True), critical=True)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False
+            )
+            .sign(self._key, hashes.SHA256())
+        )
+        write_public(self.certificate_file, _pem(self._certificate))
+
+    def _builder(
+        self,
+        common_name: str,
+        key: ec.EllipticCurvePrivateKey,
+        days: int,
+        purpose: x509.ObjectIdentifier,
+        role: str | None = None,
+    ) -> x509.CertificateBuilder:
+        now = self._clock()
+        # Nothing that it signs may outlive the authority.
+        end = min(now + datetime.timedelta(days=days), self._certificate.not_valid_after_utc)
+        own = self._key.public_key()
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_name(common_name, role))
+            .issuer_name(self._certificate.subject)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _BEFORE)
+            .not_valid_after(end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_others=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(own), critical=False)
+        )
+
+    def _sign(self, files: Issued, builder: x509.CertificateBuilder) -> None:
+        write_public(files.certificate, _pem(builder.sign(self._key, hashes.SHA256())))
+
+    def _read_crl(self) -> list[x509.RevokedCertificate]:
+        return list(x509.load_pem_x509_crl(self.crl_file.read_bytes()))
+
+    def _write_crl(self, revoked: list[x509.RevokedCertificate]) -> None:
+        now = self._clock()
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._certificate.subject)
+            .last_update(now - _BEFORE)
+            # An overdue list would lock everyone out.
+            .next_update(self._certificate.not_valid_after_utc)
+        )
+        for entry in revoked:
+            builder = builder.add_revoked_certificate(entry)
+        listed = builder.sign(self._key, hashes.SHA256())
+        write_public(self.crl_file, listed.public_bytes(serialization.Encoding.PEM))
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate in PEM.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is no certificate that can be read: {error}") from None
+
+
+def write_public(path: Path, content: bytes) -> None:
+    """Write a file that everyone may read, whole or not at all."""
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_bytes(content)
+    beside.chmod(0o644)
+    beside.replace(path)
+
+
+def _new_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    key = ec.generate_private_key(ec.SECP256R1())
+    content = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    beside = path.with_name(f"{path.name}.new")
+    beside.unlink(missing_ok=True)
+    # Private from its first byte on.
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+    beside.replace(path)
+    return key
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError) as error:
+        raise InputError(f"{path} is no key that can be read: {error}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise InputError(f"{path} is not an elliptic-curve key")
+    return key
+
+
+def _name(common_name: str, role: str | None) -> x509.Name:
+    parts = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, "gatewise")]
+    if role is not None:
+        parts.append(x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, role))
+    return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise InputError(f"host {host!r} is no name or address: write it in ASCII") from None
+
+
+def _key_usage(*, signs_others: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_others,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_others,
+        crl_sign=signs_others,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)

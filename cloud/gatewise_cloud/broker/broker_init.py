@@ -1,0 +1,262 @@
+"""Everything that a broker for the world needs, in one folder: certificates, access list, config.
+
+::
+
+    broker/
+      mosquitto.conf  acl  data/           for mosquitto
+      ca.crt  ca.crl  server.crt  server.key
+      ca.key                               keep it off the broker's machine
+      clients/pi-1.crt  pi-1.key ...       one pair each for devices, workers, operators
+      roster.json                          who is who
+
+A second call adds to the folder: the authority stays, and so does every certificate but a
+server's that is near its end or whose hosts changed.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from gatewise.errors import InputError
+from gatewise_cloud.broker.authority import Authority, Issued, read_certificate, write_public
+from gatewise_cloud.broker.broker_files import access_list, secure_config
+from gatewise_edge.errors import WireError
+from gatewise_edge.link.wire import check_device
+
+__all__ = ["BrokerFolder", "init_broker"]
+
+_ROLES: Final = ("devices", "workers", "operators")
+_RENEW: Final = datetime.timedelta(days=30)
+
+
+@dataclass(slots=True)
+class BrokerFolder:
+    """What :func:`init_broker` left behind.
+
+    Attributes
+    ----------
+    folder, config : Path
+    hosts, devices, workers, operators : list of str
+        All of them, those of former calls included.
+    made : list of Path
+        Certificates made by this call.
+    revoked : list of str
+        Clients refused from now on.
+    """
+
+    folder: Path
+    config: Path
+    hosts: list[str]
+    devices: list[str]
+    workers: list[str]
+    operators: list[str]
+    port: int
+    made: list[Path] = field(default_factory=list)
+    revoked: list[str] = field(default_factory=list)
+
+    def client(self, name: str) -> dict[str, str]:
+        """Files of a client, as keyword arguments of ``MqttLink`` and ``Worker``."""
+        clients = self.folder / "clients"
+        return {
+            "ca_file": str(self.folder / "ca.crt"),
+            "cert_file": str(clients / f"{name}.crt"),
+            "key_file": str(clients / f"{name}.key"),
+        }
+
+
+def init_broker(
+    folder: str | Path,
+    *,
+    hosts: Iterable[str] = (),
+    devices: Iterable[str] = (),
+    workers: Iterable[str] = (),
+    operators: Iterable[str] = (),
+    revoke: Iterable[str] = (),
+    renew: Iterable[str] = (),
+    port: int | None = None,
+    at: str | PurePath | None = None,
+    data: str | PurePath | None = None,
+    run_as: str | None = None,
+    clock: Callable[[], datetime.datetime] | None = None,
+) -> BrokerFolder:
+    """Make, or add to, the folder of a broker with TLS, client certificates and an access list.
+
+    Parameters
+    ----------
+    folder : path
+    hosts : iterable of str
+        Names or addresses that clients know the broker by; needed the first time.
+    devices, workers, operators : iterable of str
+        Names, one topic level each; those that have a certificate keep it. The first call makes
+        a worker ``worker-1`` and an operator ``operator`` where none is named.
+    revoke : iterable of str
+        Clients to refuse from now on (restart the broker).
+    renew : iterable of str
+        Clients that get a new key and certificate; the old one is revoked.
+    port : int, optional
+        Default 8883, or that of the last call.
+    at : path, optional
+        Where the folder will lie on the broker's machine, if it is copied there.
+    data : path, optional
+        Where the broker keeps messages on its machine; by default ``data`` in the folder.
+    run_as : str, optional
+        User that mosquitto becomes when started by root. Run by root, this gives it the key
+        and the folder of the persistent messages.
+    clock : callable, optional
+        The time, with a time zone.
+
+    Raises
+    ------
+    InputError
+        If a name cannot be a topic level, is given two roles or is not known, or a file cannot
+        be used.
+    """
+    now = clock or (lambda: datetime.datetime.now(datetime.UTC))
+    folder = Path(folder)
+    asked = {
+        "devices": _names(devices),
+        "workers": _names(workers),
+        "operators": _names(operators),
+    }
+    roster_file = folder / "roster.json"
+    first = not roster_file.exists()
+    roster = _empty() if first else _read_roster(roster_file)
+    if first:
+        asked["workers"] = asked["workers"] or ["worker-1"]
+        asked["operators"] = asked["operators"] or ["operator"]
+    roster["hosts"] = list(dict.fromkeys(hosts)) or roster["hosts"]
+    roster["port"] = port or roster["port"]
+    if not roster["hosts"]:
+        raise InputError("no host: say by which name clients know the broker (--host)")
+    for host in roster["hosts"]:
+        _check_host(host)
+    gone, anew = _names(revoke), _names(renew)
+    _enrol(roster, asked, gone, anew)
+
+    (folder / "clients").mkdir(parents=True, exist_ok=True)
+    (folder / "data").mkdir(mode=0o700, exist_ok=True)
+    authority = Authority(folder, clock=now)
+    done = BrokerFolder(
+        folder,
+        folder / "mosquitto.conf",
+        hosts=roster["hosts"],
+        devices=roster["devices"],
+        workers=roster["workers"],
+        operators=roster["operators"],
+        port=roster["port"],
+        revoked=gone,
+    )
+    for name in (*gone, *anew):
+        pair = _pair(folder, name)
+        if pair.certificate.exists():
+            authority.revoke(read_certificate(pair.certificate))
+            pair.certificate.unlink()
+            pair.key.unlink(missing_ok=True)
+    server = Issued(folder / "server.crt", folder / "server.key")
+    if _server_is_due(server, roster["hosts"], authority, now()):
+        authority.issue_server(server, roster["hosts"])
+        done.made.append(server.certificate)
+    for role in _ROLES:
+        for name in roster[role]:
+            pair = _pair(folder, name)
+            if not pair.certificate.exists():
+                authority.issue_client(pair, name, role)
+                done.made.append(pair.certificate)
+    place = PurePath(at) if at is not None else folder.resolve()
+    store = None if data is None else PurePath(data)
+    config = secure_config(place, port=roster["port"], data=store, run_as=run_as)
+    write_public(done.config, config.encode())
+    write_public(folder / "acl", access_list(roster["workers"], roster["operators"]).encode())
+    write_public(roster_file, json.dumps(roster, indent=1).encode())
+    # mosquitto warns of, and newer ones refuse, an access list that others may read.
+    (folder / "acl").chmod(0o600)
+    if run_as is not None and os.geteuid() == 0:
+        for path in (server.key, folder / "data", folder / "acl"):
+            _give(path, run_as)
+    return done
+
+
+def _names(names: Iterable[str]) -> list[str]:
+    kept = list(dict.fromkeys(names))
+    for name in kept:
+        try:
+            check_device(name)
+        except WireError as error:
+            raise InputError(f"client {name!r}: {error}") from None
+        # They become file names and words of the access list.
+        if name != name.strip() or name.startswith((".", "$")) or "\\" in name or len(name) > 60:
+            raise InputError(
+                f"client {name!r}: a name begins with neither '.' nor '$', has no blanks at its "
+                "ends, no backslash and at most 60 characters"
+            )
+    return kept
+
+
+def _check_host(host: str) -> None:
+    if not host or any(c.isspace() or c in "/@" for c in host) or "://" in host:
+        raise InputError(f"host {host!r}: give a name or an address, without mqtts:// and port")
+
+
+def _empty() -> dict[str, Any]:
+    return {"hosts": [], "port": 8883, "devices": [], "workers": [], "operators": []}
+
+
+def _read_roster(path: Path) -> dict[str, Any]:
+    try:
+        roster = json.loads(path.read_text("utf-8"))
+        known = {key: type(value)(roster[key]) for key, value in _empty().items()}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} cannot be used ({error!r}): restore it") from None
+    return known
+
+
+def _enrol(
+    roster: dict[str, Any], asked: dict[str, list[str]], gone: list[str], anew: list[str]
+) -> None:
+    """Bring the roster up to date."""
+    for name in (*gone, *anew):
+        if not any(name in roster[role] for role in _ROLES):
+            raise InputError(f"client {name!r} is not on the roster: nothing to revoke or renew")
+    for role in _ROLES:
+        roster[role] = [name for name in roster[role] if name not in gone]
+        roster[role] += [name for name in asked[role] if name not in roster[role]]
+    seen: dict[str, str] = {}
+    for role in _ROLES:
+        for name in roster[role]:
+            if name in seen:
+                raise InputError(f"client {name!r} is among the {seen[name]} and the {role}")
+            seen[name] = role
+
+
+def _pair(folder: Path, name: str) -> Issued:
+    clients = folder / "clients"
+    return Issued(clients / f"{name}.crt", clients / f"{name}.key")
+
+
+def _server_is_due(
+    server: Issued, hosts: list[str], authority: Authority, now: datetime.datetime
+) -> bool:
+    if not (server.certificate.exists() and server.key.exists()):
+        return True
+    from cryptography import x509
+
+    certificate = read_certificate(server.certificate)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    known = {str(name.value) for name in names}
+    end = certificate.not_valid_after_utc
+    ends_early = end - now < _RENEW and end < authority.certificate.not_valid_after_utc
+    return known != set(hosts) or ends_early
+
+
+def _give(path: Path, user: str) -> None:
+    try:
+        shutil.chown(path, user)
+    except LookupError:
+        raise InputError(f"run as {user!r}: no such user on this machine") from None

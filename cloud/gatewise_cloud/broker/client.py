@@ -1,0 +1,121 @@
+"""Enter a broker, and find out what it serves."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import Any
+
+import paho.mqtt.client as paho
+
+from gatewise_edge.errors import LinkError
+from gatewise_edge.link.mqtt import Endpoint, make_client
+from gatewise_edge.link.wire import shared
+
+__all__ = ["close_client", "open_client", "refused", "shared_subscriptions_work"]
+
+_KEEPALIVE_SECONDS = 10
+_GRACE_SECONDS = 0.5
+
+
+def open_client(client: paho.Client, endpoint: Endpoint) -> None:
+    """Open a client's connection and send CONNECT; the network thread is the caller's to start.
+
+    Raises
+    ------
+    LinkError
+        If nobody listens there.
+    """
+    try:
+        client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
+    except OSError as error:
+        raise LinkError(
+            endpoint.url,
+            f"broker {endpoint.url} cannot be reached ({error.strerror or error}): "
+            "start one (gatewise broker) or correct the URL",
+        ) from error
+
+
+def close_client(client: paho.Client) -> None:
+    """Disconnect, end the network thread, and close all that paho opened."""
+    client.disconnect()
+    client.loop_stop()
+    # Otherwise the socket pair that wakes its thread stays open until the garbage collector
+    # comes by.
+    client.reinitialise()
+
+
+def refused(endpoint: Endpoint, why: str) -> LinkError:
+    """Make the error of a broker that answers, but not as hoped."""
+    return LinkError(endpoint.url, f"broker {endpoint.url} refuses this client: {why}")
+
+
+def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
+    """Find out by a round trip whether a broker serves shared subscriptions.
+
+    A SUBACK proves nothing: the embedded broker grants ``$share/...`` and never delivers. So
+    one message is published to a topic of this probe's own that is subscribed to plainly, and
+    one to a topic that is subscribed to in a pool of one.
+
+    Parameters
+    ----------
+    broker : str or Endpoint
+        Its URL, ``mqtt://host:port``, or all that is needed to enter.
+    timeout : float, default 3
+        Seconds to wait for the plain message; half a second more for the other.
+
+    Returns
+    -------
+    bool or None
+        None if not even the plain one came back: this client may not write or read there, and
+        nothing was learned.
+
+    Raises
+    ------
+    LinkError
+        If the broker cannot be reached, or refuses the connection.
+    """
+    # Like a device's topics, so that an access list can name them.
+    base = f"gw/v1/probe-{secrets.token_hex(8)}"
+    plain, pooled = f"{base}/plain", f"{base}/shared"
+    pool = shared(secrets.token_hex(8), pooled)
+    came: set[str] = set()
+    refusals: list[str] = []
+    changed = threading.Condition()
+
+    def on_connect(
+        client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
+        if reason.is_failure:
+            with changed:
+                refusals.append(str(reason))
+                changed.notify_all()
+        else:
+            client.subscribe([(plain, 1), (pool, 1)])
+
+    def on_subscribe(client: paho.Client, *_: Any) -> None:
+        client.publish(pooled, b"", qos=1)
+        client.publish(plain, b"", qos=1)
+
+    def on_message(_client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
+        with changed:
+            came.add(message.topic)
+            changed.notify_all()
+
+    endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
+    client = make_client(endpoint, base.replace("/", "-"), max_inflight=8)
+    client.on_connect = on_connect
+    client.on_subscribe = on_subscribe
+    client.on_message = on_message
+    open_client(client, endpoint)
+    client.loop_start()
+    try:
+        with changed:
+            changed.wait_for(lambda: plain in came or refusals, timeout)
+            if refusals:
+                raise refused(endpoint, refusals[0])
+            # The shared one went first: it is here by now, or soon, or never.
+            works = changed.wait_for(lambda: pooled in came, _GRACE_SECONDS)
+            return works if plain in came else None
+    finally:
+        close_client(client)

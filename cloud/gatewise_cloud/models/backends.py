@@ -1,0 +1,116 @@
+"""What computes a bundle's high-cost model: onnxruntime in this process, or another server.
+
+A backend gets float32 instances in the order of ``cloud.inputs`` and hands back the model's raw
+outputs; labels and probabilities are made of them by :class:`.CloudModel`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise import _onnxruntime
+from gatewise_cloud.errors import ModelError
+
+__all__ = ["Backend", "OnnxBackend", "one_line"]
+
+
+class Backend(Protocol):
+    """Where a high-cost model runs."""
+
+    local: bool
+    """Whether it computes in this process, so that a run takes what it takes and never hangs."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it could not run now, as far as is known; None if it could."""
+        ...
+
+    def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
+        """Run the model on instances of shape (n, k), n at least 1.
+
+        Returns
+        -------
+        list of ndarray
+            Kind ``margins``: the margins, (n, n_outputs). Kind ``classifier``: class indices,
+            (n,) or (n, 1), and probabilities, (n, n_classes).
+
+        Raises
+        ------
+        ModelError
+            If it fails on these instances; :class:`gatewise_cloud.errors.BackendBusy` if it
+            may do better a little later, or elsewhere.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds open."""
+        ...
+
+
+class OnnxBackend:
+    """An ONNX graph in onnxruntime, in this process.
+
+    Parameters
+    ----------
+    graph : bytes
+        One input, float32 (n, k).
+    kind : {"margins", "classifier"}
+        One output, or two.
+    model : str
+        Name and version, for messages.
+    threads : int, default 1
+        Threads within one run.
+
+    Raises
+    ------
+    ModelError
+        If onnxruntime does not load it, or it has other outputs.
+    """
+
+    local = True
+    trouble: str | None = None
+
+    def __init__(self, graph: bytes, *, kind: str, model: str, threads: int = 1) -> None:
+        onnxruntime = _onnxruntime.load()
+        self._model = model
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # Threads that wait busily take the core from the thread that reads messages.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4
+        try:
+            self._session: Any = onnxruntime.InferenceSession(
+                graph, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # onnxruntime's own errors share no base
+            raise ModelError(
+                model, f"the cloud model of bundle {model} does not load: {one_line(error)}"
+            ) from error
+        self._input = self._session.get_inputs()[0].name
+        n_outputs = 1 if kind == "margins" else 2
+        if len(self._session.get_outputs()) != n_outputs:
+            raise ModelError(
+                model, f"the cloud model of bundle {model} must have {n_outputs} output(s)"
+            )
+
+    def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
+        """Run the graph. See :meth:`Backend.run`."""
+        try:
+            outputs: list[NDArray[Any]] = self._session.run(None, {self._input: X})
+        except Exception as error:  # onnxruntime's own errors share no base
+            raise ModelError(
+                self._model, f"model {self._model} failed: {one_line(error)}"
+            ) from error
+        return outputs
+
+    def close(self) -> None:
+        """See :meth:`Backend.close`: nothing is open."""
+
+
+def one_line(error: Exception) -> str:
+    """Make an error's text fit for a line of a log or a message."""
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,309 @@
+"""A high-cost model on any server of the Open Inference Protocol, version 2, over HTTP.
+
+Triton, KServe, MLServer and OpenVINO Model Server speak it. The worker keeps what is its own,
+the wire, the queue, the deadlines; the server computes. Source:
+https://github.com/kserve/open-inference-protocol; the binary form is the protocol's extension
+"binary tensor data" (Triton and OpenVINO speak it, MLServer does not over HTTP).
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import ssl
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_cloud.errors import BackendBusy, ModelError
+from gatewise_cloud.models.backends import one_line
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
+
+__all__ = ["OipBackend", "backend_at"]
+
+_MOST_BYTES: Final = 64 << 20
+_HEADER: Final = "Inference-Header-Content-Length"
+_BUSY: Final = frozenset({408, 429, 502, 503, 504})
+_DTYPES: Final = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "INT8": np.dtype("i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+
+
+class OipBackend:
+    """One model on one server: :class:`gatewise_cloud.models.backends.Backend`.
+
+    Safe across threads. Connections are kept open, as many as calls were made at a time.
+
+    Parameters
+    ----------
+    url : str
+        ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``.
+    n_inputs : int
+        Columns of an instance.
+    kind : {"margins", "classifier"}
+        What its outputs are: one of margins, or class indices (the integers) and probabilities
+        (the floats), in either order.
+    model : str
+        Name and version of the bundle, for messages.
+    timeout : float, default 5
+        Seconds for one call.
+    binary : bool, default False
+        Send and ask for raw numbers, not decimal ones; needed for missing values (NaN).
+
+    Raises
+    ------
+    InputError
+        If the URL is none.
+    ModelError
+        If the server cannot be reached, has no such model, or one that takes something else.
+    """
+
+    local = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        n_inputs: int,
+        kind: str,
+        model: str,
+        timeout: float = 5.0,
+        binary: bool = False,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise InputError(
+                f"backend {url}: must be http[s]://host[:port]/v2/models/NAME[/versions/VERSION]"
+            )
+        if "/v2/models/" not in parts.path:
+            raise InputError(f"backend {url}: the path must hold /v2/models/NAME")
+        self.url = f"{parts.scheme}://{parts.hostname}:{_port(parts)}{parts.path.rstrip('/')}"
+        self._path = parts.path.rstrip("/")
+        self._address = parts.hostname, _port(parts)
+        self._context = ssl.create_default_context() if parts.scheme == "https" else None
+        self._model = model
+        self._kind = kind
+        self._timeout = timeout
+        self._binary = binary
+        self._idle: deque[http.client.HTTPConnection] = deque()
+        self._trouble: str | None = None
+        try:
+            self._input = self._agree(n_inputs)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def trouble(self) -> str | None:
+        """What the last call failed with, if the server was away or overloaded."""
+        return self._trouble
+
+    def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
+        """Have the model run. See :meth:`gatewise_cloud.models.backends.Backend.run`."""
+        head: dict[str, Any] = {"name": self._input, "shape": list(X.shape), "datatype": "FP32"}
+        request: dict[str, Any] = {"inputs": [head]}
+        if self._binary:
+            raw = np.ascontiguousarray(X, "<f4").tobytes()
+            head["parameters"] = {"binary_data_size": len(raw)}
+            request["parameters"] = {"binary_data_output": True}
+            text = json.dumps(request).encode()
+            status, headers, body = self._call(
+                "POST",
+                f"{self._path}/infer",
+                text + raw,
+                {"Content-Type": "application/octet-stream", _HEADER: str(len(text))},
+            )
+        else:
+            if np.isnan(X).any():
+                raise self._bad("missing values cannot go as JSON: use the binary form")
+            head["data"] = X.reshape(-1).tolist()
+            text = json.dumps(request).encode()
+            status, headers, body = self._call(
+                "POST", f"{self._path}/infer", text, {"Content-Type": "application/json"}
+            )
+        if status != 200:
+            raise self._bad(f"it answered {status} {_said(body)}")
+        try:
+            outputs = _outputs(body, headers.get(_HEADER))
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._bad(f"its answer is not of the protocol: {one_line(error)}") from None
+        return self._in_order(outputs, len(X))
+
+    # -- what it is ------------------------------------------------------------------------
+
+    def _agree(self, n_inputs: int) -> str:
+        """Ask what the model takes; its input's name."""
+        status, _, body = self._call("GET", self._path, b"", {})
+        if status != 200:
+            raise self._bad(f"it answered {status} {_said(body)}")
+        try:
+            inputs = json.loads(body)["inputs"]
+            (one,) = inputs
+            name, datatype, shape = str(one["name"]), one["datatype"], list(one["shape"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._bad(f"its metadata name no single input: {one_line(error)}") from None
+        if datatype != "FP32" or len(shape) != 2 or shape[-1] not in (-1, n_inputs):
+            raise self._bad(f"it takes {datatype} {shape}, not FP32 [-1, {n_inputs}]")
+        return name
+
+    def _in_order(self, outputs: list[NDArray[Any]], n: int) -> list[NDArray[Any]]:
+        wrong = [a.shape for a in outputs if not a.ndim or len(a) != n]
+        if wrong:
+            raise self._bad(f"it gave outputs of shape {wrong} for {n} instances")
+        whole = [a for a in outputs if a.dtype.kind in "iu"]
+        floats = [a for a in outputs if a.dtype.kind == "f" and a.ndim == 2]
+        if self._kind == "margins" and len(outputs) == 1 and floats:
+            return [np.asarray(floats[0], np.float32)]
+        if self._kind == "classifier" and len(whole) == len(floats) == 1 and whole[0].size == n:
+            return [whole[0].reshape(-1), floats[0]]
+        shown = [f"{a.dtype} {a.shape}" for a in outputs]
+        wanted = {"margins": "one matrix of margins"}.get(
+            self._kind, "class indices and probabilities"
+        )
+        raise self._bad(f"it gave {shown}, not {wanted}")
+
+    # -- HTTP ------------------------------------------------------------------------------
+
+    def _call(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Call; once more on a new connection if a kept one was closed meanwhile."""
+        kept = self._idle.pop() if self._idle else None
+        connection = kept or self._connect()
+        try:
+            try:
+                answer = _exchange(connection, method, path, body, headers)
+            except (ConnectionError, http.client.RemoteDisconnected):
+                connection.close()
+                if kept is None:
+                    raise
+                connection = self._connect()
+                answer = _exchange(connection, method, path, body, headers)
+            content = answer.read(_MOST_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._away(error) from None
+        if len(content) > _MOST_BYTES:
+            connection.close()
+            raise self._bad(f"its answer is larger than {_MOST_BYTES} bytes")
+        self._idle.append(connection)
+        if answer.status in _BUSY:
+            raise self._away(f"it answered {answer.status} {_said(content)}")
+        self._trouble = None
+        return answer.status, answer.headers, content
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self._address
+        if self._context is None:
+            return http.client.HTTPConnection(host, port, timeout=self._timeout)
+        return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._context)
+
+    def close(self) -> None:
+        """Close the connections; a later call opens new ones."""
+        while self._idle:
+            self._idle.pop().close()
+
+    def _bad(self, why: str) -> ModelError:
+        return ModelError(self._model, f"backend {self.url} of model {self._model}: {why}")
+
+    def _away(self, why: Exception | str) -> BackendBusy:
+        text = one_line(why) if isinstance(why, Exception) else why
+        self._trouble = f"backend {self.url} does not answer: {text or type(why).__name__}"
+        return BackendBusy(self._model, self._trouble)
+
+
+def _exchange(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: dict[str, str],
+) -> http.client.HTTPResponse:
+    connection.request(method, path, body or None, headers)
+    return connection.getresponse()
+
+
+def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
+    """Arrays of an answer, as decimal numbers or raw."""
+    size = len(body) if header is None else int(header)
+    at = size
+    arrays: list[NDArray[Any]] = []
+    for output in json.loads(body[:size])["outputs"]:
+        dtype = _DTYPES[output["datatype"]]
+        shape = [int(n) for n in output["shape"]]
+        if any(n < 0 for n in shape):
+            raise ValueError(f"shape {shape}")
+        count = math.prod(shape)
+        raw = (output.get("parameters") or {}).get("binary_data_size")
+        if raw is None:
+            array = np.array(output["data"], dtype).reshape(-1)
+        else:
+            if raw != count * dtype.itemsize or at + raw > len(body):
+                raise ValueError(f"{raw} bytes for shape {shape}")
+            array = np.frombuffer(body, dtype, count, at)
+            at += raw
+        if array.size != count:
+            raise ValueError(f"{array.size} numbers for shape {shape}")
+        arrays.append(array.reshape(shape))
+    return arrays
+
+
+def _port(parts: Any) -> int:
+    try:
+        port: int | None = parts.port
+    except ValueError:
+        raise InputError(f"backend {parts.geturl()}: the port is no number") from None
+    return port or (443 if parts.scheme == "https" else 80)
+
+
+def _said(body: bytes) -> str:
+    return " ".join(body[:200].decode("utf-8", "replace").split())
+
+
+def backend_at(
+    url: str, *, timeout: float = 5.0, binary: bool = False
+) -> Callable[[Manifest], OipBackend]:
+    """Make what gives each bundle its backend on a server.
+
+    Parameters
+    ----------
+    url : str
+        As of :class:`OipBackend`; ``{name}`` and ``{version}`` stand for the bundle's.
+    timeout, binary
+        As of :class:`OipBackend`.
+    """
+
+    def make(manifest: Manifest) -> OipBackend:
+        if manifest.cloud is None:
+            name = f"{manifest.name} {manifest.version}"
+            raise ModelError(name, f"bundle {name} has no cloud model: nothing to serve")
+        at = url.replace("{name}", quote(manifest.name, safe=""))
+        return OipBackend(
+            at.replace("{version}", quote(manifest.version, safe="")),
+            n_inputs=len(manifest.cloud.inputs),
+            kind=manifest.cloud.kind,
+            model=f"{manifest.name} {manifest.version}",
+            timeout=timeout,
+            binary=binary,
+        )
+
+    return make

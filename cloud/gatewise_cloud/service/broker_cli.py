@@ -1,0 +1,202 @@
+"""``gatewise broker``: run a small one for trying out, or prepare one for the world."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gatewise.console import note, plain
+from gatewise.errors import InputError
+from gatewise_cloud.signal_handling import until_interrupted
+
+__all__ = ["broker", "commands"]
+
+_FOR_RUN = "run: "
+_FOR_INIT = "init: "
+
+
+class Action(StrEnum):
+    """What to do with a broker."""
+
+    RUN = "run"
+    INIT = "init"
+
+
+def broker(
+    action: Annotated[
+        Action,
+        typer.Argument(help="run one here for trying out, or init the files of a real one."),
+    ] = Action.RUN,
+    folder: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help=_FOR_INIT + "where the files go.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="TCP port; 0: a free one. Default 1883; init: 8883."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=_FOR_RUN + "a loopback address. " + _FOR_INIT + "name or address that clients "
+            "know the broker by; may be repeated."
+        ),
+    ] = None,
+    embedded: Annotated[
+        bool | None,
+        typer.Option(
+            "--embedded/--mosquitto",
+            help=_FOR_RUN + "which one; without a word mosquitto where it is installed.",
+        ),
+    ] = None,
+    devices: Annotated[
+        str, typer.Option(metavar="A,B", help=_FOR_INIT + "devices that get a certificate.")
+    ] = "",
+    workers: Annotated[
+        str, typer.Option(metavar="A,B", help=_FOR_INIT + "workers; at first worker-1.")
+    ] = "",
+    operators: Annotated[
+        str, typer.Option(metavar="A,B", help=_FOR_INIT + "operators; at first operator.")
+    ] = "",
+    revoke: Annotated[
+        str, typer.Option(metavar="A,B", help=_FOR_INIT + "clients to refuse from now on.")
+    ] = "",
+    renew: Annotated[
+        str, typer.Option(metavar="A,B", help=_FOR_INIT + "clients that get a new certificate.")
+    ] = "",
+    at: Annotated[
+        str | None,
+        typer.Option(help=_FOR_INIT + "where DIR will lie on the broker's machine."),
+    ] = None,
+    data: Annotated[
+        str | None, typer.Option(help=_FOR_INIT + "where it keeps messages there; else DIR/data.")
+    ] = None,
+    run_as: Annotated[
+        str | None, typer.Option(help=_FOR_INIT + "user that mosquitto becomes if root starts it.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
+) -> None:
+    """Run an MQTT broker on this machine, or prepare one for the world.
+
+    `run` (without a word) is for trying out: everyone on this machine may enter. Prints a line
+    that begins with `ready:` and says which broker it is; runs until SIGTERM or Ctrl-C. The
+    embedded one does not serve shared subscriptions: run one worker on it, with
+    --plain-subscription.
+
+    `init` writes an authority, certificates for the server and every client, an access list
+    and mosquitto.conf into DIR. Called again it adds what is new and keeps the authority.
+
+      gatewise broker --port 1883
+
+      gatewise broker init broker --host broker.example --devices pi-1,pi-2
+    """
+    if action is Action.INIT:
+        if folder is None:
+            raise InputError("gatewise broker init needs a folder: gatewise broker init DIR ...")
+        _init(
+            folder,
+            as_json=as_json,
+            hosts=host or [],
+            port=port,
+            at=at,
+            data=data,
+            run_as=run_as,
+            devices=_split(devices),
+            workers=_split(workers),
+            operators=_split(operators),
+            revoke=_split(revoke),
+            renew=_split(renew),
+        )
+        return
+    of_init = {
+        "DIR": folder,
+        "--devices": devices,
+        "--workers": workers,
+        "--operators": operators,
+        "--revoke": revoke,
+        "--renew": renew,
+        "--at": at,
+        "--data": data,
+        "--run-as": run_as,
+    }
+    given = [name for name, value in of_init.items() if value]
+    if given:
+        raise InputError(f"{given[0]} is for `gatewise broker init DIR`")
+    hosts = host or ["127.0.0.1"]
+    if len(hosts) > 1:
+        raise InputError("--host: a broker for trying out listens on one address")
+    _run(1883 if port is None else port, hosts[0], embedded, as_json=as_json)
+
+
+def _run(port: int, host: str, embedded: bool | None, *, as_json: bool) -> None:
+    from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
+    from gatewise_cloud.errors import BrokerError
+
+    if embedded is None:
+        embedded = find_mosquitto() is None
+    start: Callable[..., Broker] = EmbeddedBroker if embedded else MosquittoBroker
+    with until_interrupted(), start(port, host=host) as running:
+        if not running.shared_subscriptions:
+            note(
+                "note: the embedded broker ignores shared subscriptions: "
+                f"run one worker, gatewise cloud BUNDLE --broker {running.url} --plain-subscription"
+            )
+        _say(
+            f"ready: {running.kind} broker on {running.url}",
+            {
+                "ready": True,
+                "kind": running.kind,
+                "url": running.url,
+                "shared_subscriptions": running.shared_subscriptions,
+            },
+            as_json=as_json,
+        )
+        while running.alive:
+            threading.Event().wait(0.2)
+        raise BrokerError(host, running.port, f"the {running.kind} broker ended by itself")
+
+
+def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
+    from gatewise_cloud.broker.broker_init import init_broker
+
+    done = init_broker(folder, **settings)
+    document: dict[str, Any] = {
+        "folder": str(done.folder),
+        "config": str(done.config),
+        "hosts": done.hosts,
+        "port": done.port,
+        "devices": done.devices,
+        "workers": done.workers,
+        "operators": done.operators,
+        "made": [str(path) for path in done.made],
+        "revoked": done.revoked,
+    }
+    if as_json:
+        _say("", document, as_json=True)
+        return
+    for path in done.made:
+        print(f"made {path} and its key")
+    for name in done.revoked:
+        print(f"revoked {name}: restart the broker")
+    people = [f"{len(document[role])} {role}" for role in ("devices", "workers", "operators")]
+    print(f"{', '.join(people)}; start it with: mosquitto -c {done.config}")
+    print(
+        f"each client needs its .crt and .key from {done.folder / 'clients'} and "
+        f"{done.folder / 'ca.crt'}; keep ca.key to yourself"
+    )
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+    print(json.dumps(plain(document)) if as_json else text, flush=True)
+
+
+commands = {"broker": broker}

@@ -1,0 +1,268 @@
+"""``gatewise cloud``."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from gatewise.console import plain
+from gatewise.errors import InputError
+
+if TYPE_CHECKING:
+    from gatewise_cloud.service.processes import Supervisor
+    from gatewise_cloud.worker.worker import Worker
+
+__all__ = ["cloud", "commands"]
+
+_Json = Annotated[bool, typer.Option("--json", help="One JSON document a line.")]
+
+
+def cloud(
+    bundles: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[BUNDLE...]", help="Bundles whose cloud model to serve."),
+    ] = None,
+    broker: Annotated[
+        str, typer.Option(help="URL of the broker: mqtt:// or mqtts://[user:password@]host[:port].")
+    ] = "mqtt://127.0.0.1:1883",
+    tier: Annotated[
+        str, typer.Option(help="cloud, or gateway: the bundles' gateway stages.")
+    ] = "cloud",
+    uplink: Annotated[
+        str | None, typer.Option(help="Of a gateway: URL of the broker above it.")
+    ] = None,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared/--plain-subscription",
+            help="Divide the requests among the workers of the pool, or answer all of them.",
+        ),
+    ] = True,
+    pool: Annotated[str, typer.Option(help="Name of the pool of workers.")] = "gw",
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    queue: Annotated[int, typer.Option(min=1, help="Requests queued at most; then: busy.")] = 1024,
+    max_batch: Annotated[
+        str, typer.Option(metavar="auto|N", help="Instances in one run at most; auto: measured.")
+    ] = "auto",
+    wait_ms: Annotated[
+        float, typer.Option(min=0, help="Wait for company, where that is measured to pay.")
+    ] = 0.0,
+    threads: Annotated[int, typer.Option(min=1, help="Threads within one run.")] = 1,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Run the models on a server of the Open Inference Protocol: "
+            "http://host:8080/v2/models/NAME; {name} and {version} are the bundle's.",
+        ),
+    ] = None,
+    backend_binary: Annotated[
+        bool, typer.Option(help="Send it raw numbers (the protocol's extension).")
+    ] = False,
+    parallel: Annotated[
+        int, typer.Option(min=1, help="Batches at a time; more pay with --backend.")
+    ] = 1,
+    watch: Annotated[
+        Path | None, typer.Option(help="A folder: serve the bundles that come and go there.")
+    ] = None,
+    public_key: Annotated[
+        Path | None, typer.Option(help="Serve only bundles signed by its owner.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="Serve /metrics and /healthz there; 0: a free port."),
+    ] = None,
+    metrics_host: Annotated[str, typer.Option(help="Address of the metrics.")] = "127.0.0.1",
+    drain_seconds: Annotated[
+        float, typer.Option(min=0, help="How long what is queued is answered at the end.")
+    ] = 10.0,
+    ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None,
+    cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    uplink_device: Annotated[
+        str | None, typer.Option(help="Of a gateway: its device id on the broker above.")
+    ] = None,
+    uplink_ca_file: Annotated[Path | None, typer.Option(help="As --ca-file, above.")] = None,
+    uplink_cert_file: Annotated[Path | None, typer.Option(help="As --cert-file, above.")] = None,
+    uplink_key_file: Annotated[Path | None, typer.Option(help="As --key-file, above.")] = None,
+    as_json: _Json = False,
+) -> None:
+    """Serve the high-cost models of bundles to the devices of a broker.
+
+    Prints a line that begins with `ready:` once requests can come, serves until SIGTERM or
+    Ctrl-C, answers what is queued, and prints its counters. On a broker that grants shared
+    subscriptions but does not serve them, it warns and uses a plain one.
+
+      gatewise cloud bundle --broker mqtt://127.0.0.1:1883
+      gatewise cloud bundle --workers 4 --metrics-port 9100
+      gatewise cloud bundle --tier gateway --uplink mqtts://cloud.example:8883
+      gatewise cloud --watch bundles/ --public-key factory.pub
+    """
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    above = {
+        "ca_file": uplink_ca_file,
+        "cert_file": uplink_cert_file,
+        "key_file": uplink_key_file,
+        "device": uplink_device,
+    }
+    if uplink is None and any(above.values()):
+        raise InputError("--uplink-... options are for a gateway: give its --uplink, too")
+    options = {
+        "bundles": bundles or [],
+        "broker": broker,
+        "tier": _one_of("--tier", tier, "cloud", "gateway"),
+        "uplink": None if uplink is None else {"url": uplink, **above},
+        "pool": pool,
+        "shared": shared,
+        "queue": queue,
+        "max_batch": _batch(max_batch),
+        "wait_ms": wait_ms,
+        "threads": threads,
+        "parallel": parallel,
+        "backend": None if backend is None else {"url": backend, "binary": backend_binary},
+        "watch": watch,
+        "public_key": public_key,
+        "drain_seconds": drain_seconds,
+        "ca_file": ca_file,
+        "cert_file": cert_file,
+        "key_file": key_file,
+    }
+    if workers > 1:
+        _several(options, workers, metrics_port, metrics_host, as_json=as_json)
+    else:
+        _one(options, metrics_port, metrics_host, as_json=as_json)
+
+
+def _one(
+    options: dict[str, Any], metrics_port: int | None, metrics_host: str, *, as_json: bool
+) -> None:
+    from contextlib import ExitStack
+
+    from gatewise_cloud.service._child import be_quick, make_worker
+    from gatewise_cloud.service.endpoints import worker_endpoints
+
+    worker = make_worker(options)
+    be_quick()
+    with ExitStack() as stack:
+        port = None
+        if metrics_port is not None:
+            pages = worker_endpoints(worker, metrics_port, host=metrics_host)
+            port = stack.enter_context(pages).port
+
+        def ready(worker: Worker) -> None:
+            _say_ready(worker.url, worker.counters, port, {}, as_json=as_json)
+
+        worker.run(ready)
+    counters = worker.counters
+    _say(_summary(counters), counters, as_json=as_json)
+
+
+def _several(
+    options: dict[str, Any],
+    workers: int,
+    metrics_port: int | None,
+    metrics_host: str,
+    *,
+    as_json: bool,
+) -> None:
+    from gatewise_cloud.service.processes import Supervisor
+
+    if not options["shared"]:
+        raise InputError(
+            "--workers needs a shared subscription: with --plain-subscription each would answer all"
+        )
+    supervisor = Supervisor(
+        _for_json(options),
+        workers,
+        metrics_port=metrics_port,
+        metrics_host=metrics_host,
+        drain_seconds=options["drain_seconds"],
+    )
+
+    def ready(supervisor: Supervisor) -> None:
+        told = supervisor.children[0].ready or {}
+        more = {"workers": workers, "pids": [child.pid for child in supervisor.children]}
+        _say_ready(told["url"], told, supervisor.port, more, as_json=as_json)
+
+    supervisor.run(ready)
+    counters = supervisor.counters
+    _say(_summary(counters), counters, as_json=as_json)
+
+
+def _for_json(value: Any) -> Any:
+    """Paths as absolute texts, however deep."""
+    if isinstance(value, Path):
+        return str(value.absolute())
+    if isinstance(value, dict):
+        return {key: _for_json(one) for key, one in value.items()}
+    return [_for_json(one) for one in value] if isinstance(value, list) else value
+
+
+def _batch(text: str) -> int | str:
+    if text == "auto":
+        return text
+    if not text.isdecimal() or int(text) < 1:
+        raise InputError(f"--max-batch is {text}; give a number from 1, or auto")
+    return int(text)
+
+
+def _one_of(option: str, value: str, *choices: str) -> str:
+    if value not in choices:
+        raise InputError(f"{option} {value}: choose one of {', '.join(choices)}")
+    return value
+
+
+def _say_ready(
+    url: str,
+    told: Mapping[str, Any],
+    port: int | None,
+    more: Mapping[str, Any],
+    *,
+    as_json: bool,
+) -> None:
+    names = [f"{entry['name']} {entry['version']}" for entry in told["models"]]
+    text = f"ready: model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {url}"
+    if "workers" in more:
+        text += f", {more['workers']} workers"
+    batches = {told["batching"][name]["max_batch"] for name in names}
+    if batches:
+        text += f", batches of {'/'.join(map(str, sorted(batches)))}"
+    if port is not None:
+        text += f", metrics on port {port}"
+    document = {
+        "ready": True,
+        "models": names,
+        "broker": url,
+        "subscription": told["subscription"],
+        "batching": told["batching"],
+        "metrics_port": port,
+        **more,
+    }
+    _say(text, document, as_json=as_json)
+
+
+def _say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+    print(json.dumps(plain(document)) if as_json else text, flush=True)
+
+
+def _summary(counters: Mapping[str, Any]) -> str:
+    def count(name: str) -> int:
+        return int(counters.get(name, 0))
+
+    parts = [f"answered {count('answered')} of {count('received')} requests"]
+    parts.append(f"{count('instances')} instances in {count('batches')} runs")
+    rare = ("forwarded", "repeated", "duplicates", "expired", "unsent", "abandoned", "restarts")
+    parts += [f"{name} {count(name)}" for name in rare if count(name)]
+    for name in ("errors", "dead", "stood_in"):
+        if counters.get(name):
+            labels = ", ".join(f"{label} {n}" for label, n in sorted(counters[name].items()))
+            parts.append(f"{name.replace('_', ' ')}: {labels}")
+    return "stopped: " + "; ".join(parts)
+
+
+commands = {"cloud": cloud}

@@ -1,0 +1,304 @@
+"""A gateway's part of a bundle: its stages answer what they can, the rest goes up to the cloud.
+
+An instance that no gateway stage stops is sent up over a link of the gateway's own, with the
+deadline, the retry and the checks of a device (:mod:`.offload`). If the cloud above
+does not answer in time, the last gateway stage's answer goes to the device: it is better than the
+device's own fallback, and ``exits`` tells the device whose it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_cloud.errors import ModelError
+from gatewise_cloud.models.model import TierAnswer, check_rows, opened
+from gatewise_cloud.models.tier_stages import TierStages, stages_of
+from gatewise_cloud.worker.batcher import ModelKey, Ticket
+from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.serving import Server
+from gatewise_edge.errors import WireError
+from gatewise_edge.link import wire
+from gatewise_edge.link.link import Link
+from gatewise_edge.link.offload import RESEND, Offloads, Outcome, Outstanding
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.bundle import Bundle
+
+__all__ = ["GatewayModel", "Upward"]
+
+_LOG = logging.getLogger("gatewise_cloud")
+
+#: What is kept of a time to live for the way back to the device: a fifth, at most 200 ms.
+_KEPT_SHARE: Final = 0.2
+_MOST_KEPT: Final = 0.2
+
+
+class GatewayModel:
+    """The stages that a bundle places on a gateway. Make one with :meth:`from_bundle`.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    stages : TierStages
+        Of the tier ``gateway``.
+
+    Attributes
+    ----------
+    name, version : str
+    n_stages : int
+        Stages before the high-cost model, wherever they run.
+    """
+
+    local = True
+    trouble: str | None = None
+
+    def __init__(self, bundle: Bundle, stages: TierStages) -> None:
+        manifest = bundle.manifest
+        self.name, self.version = manifest.name, manifest.version
+        self.n_stages = len(manifest.stages)
+        self._n_inputs = len(manifest.request_inputs())
+        self._allow_missing = manifest.missing["cloud"] == "allowed"
+        self._stages = stages
+
+    @classmethod
+    def from_bundle(
+        cls, bundle: Bundle | str | Path, *, public_key: str | Path | bytes | None = None
+    ) -> GatewayModel:
+        """Load a bundle's gateway stages and prove them on the bundle's sample.
+
+        Raises
+        ------
+        BundleError
+            If the bundle cannot be read, or a hash or the signature does not hold.
+        ModelError
+            If it places no stage on a gateway, or has no high-cost model.
+        SelfTestError
+            If a stage computes otherwise than where the bundle was packed.
+        """
+        bundle = opened(bundle, public_key)
+        manifest = bundle.manifest
+        name = f"{manifest.name} {manifest.version}"
+        if not stages_of(manifest, "gateway"):
+            raise ModelError(
+                name,
+                f"bundle {name} places no stage on a gateway: train it with "
+                'tiers={"device": 1, "gateway": None}, or serve it without --tier gateway',
+            )
+        if manifest.cloud is None:
+            raise ModelError(name, f"bundle {name} has no cloud model: nothing to send up to")
+        return cls(bundle, TierStages(bundle, "gateway"))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def key(self) -> ModelKey:
+        """Name and version."""
+        return self.name, self.version
+
+    def check(self, X: NDArray[np.floating[Any]]) -> None:
+        """Refuse instances: see :meth:`gatewise_cloud.models.model.CloudModel.check`."""
+        check_rows(X, str(self), n_inputs=self._n_inputs, allow_missing=self._allow_missing)
+
+    def run(self, X: NDArray[np.float32]) -> TierAnswer:
+        """Run the stages; ``goes_on`` marks the instances that none of them stops."""
+        return TierAnswer(*self._stages.answer(X))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Sent(NamedTuple):
+    item: Outstanding
+    ticket: Ticket
+    answer: TierAnswer
+
+
+class Upward:
+    """Sends requests up and sees to their answers: :class:`gatewise_cloud.worker.serving.Forward`.
+
+    Parameters
+    ----------
+    link : Link
+        To the broker above; opened by :meth:`start`, closed by :meth:`finish`.
+    server : Server
+        Answers the devices.
+    counters : Counters
+    limit : int, default 1024
+        Requests out at a time. Beyond them the last gateway stage answers at once.
+    clock : callable, default time.monotonic
+        Seconds; the server's.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        server: Server,
+        counters: Counters,
+        *,
+        limit: int = 1024,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._link = link
+        self._server = server
+        self._counters = counters
+        self._clock = clock
+        self._offloads = Offloads(limit=limit)
+        self._out: dict[bytes, _Sent] = {}
+        self._alarms: list[tuple[float, bytes]] = []
+        # Guards the three above. Never held while the link sends: its callback takes it.
+        self._changed = threading.Condition()
+        self._ended = False
+        self._thread = threading.Thread(target=self._watch, name="gatewise-upward", daemon=True)
+
+    # -- life ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Open the link, in the background: the cloud above may come later."""
+        self._link.open(self._receive)
+        self._thread.start()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the link stands."""
+        return self._link.ready
+
+    def finish(self, seconds: float) -> None:
+        """Wait for what is out, for some seconds at most; stand in for the rest; close."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._out, max(0.0, seconds))
+            left = list(self._out.values())
+            self._out.clear()
+            self._ended = True
+            self._changed.notify_all()
+        for sent in left:
+            self._stand_in(sent.ticket, sent.answer, "drain")
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._link.close()
+
+    # -- up --------------------------------------------------------------------------------
+
+    def __call__(self, ticket: Ticket, answer: TierAnswer) -> None:
+        """Send up the instances of a request that go on; see to its answer."""
+        now = self._clock()
+        kept = min(_KEPT_SHARE * (ticket.expires - ticket.arrived), _MOST_KEPT)
+        deadline = ticket.expires - kept
+        ttl_ms = math.floor(1000.0 * (deadline - now))
+        if ttl_ms <= 0 or not self._link.ready:
+            self._stand_in(ticket, answer, "deadline" if ttl_ms <= 0 else "link-down")
+            return
+        name, version = ticket.model
+        rows = ticket.rows[answer.goes_on]
+        request = wire.Request(id=wire.new_id(), model=name, version=version, ttl_ms=ttl_ms, X=rows)
+        payload = wire.encode_request(request)
+        with self._changed:
+            item = self._offloads.open(request, payload, now, deadline)
+            if item is not None:
+                self._out[item.id] = _Sent(item, ticket, answer)
+                self._alarm(item)
+        if item is None:
+            self._stand_in(ticket, answer, "full")
+            return
+        self._counters.add("forwarded")
+        if not self._link.send(payload):
+            with self._changed:
+                self._offloads.abandon(item, self._clock())
+                sent = self._out.pop(item.id, None)
+            if sent is not None:
+                self._stand_in(ticket, answer, "unsent")
+
+    def _receive(self, payload: bytes) -> None:
+        """Take in a response from above; on the link's thread."""
+        try:
+            response = wire.decode_response(payload)
+        except WireError:
+            self._offloads.counts.invalid += 1
+            return
+        with self._changed:
+            self._offloads.receive(response, self._clock())
+            sent = self._out.get(response.id)
+            if sent is not None:
+                if sent.item.outcome is None:
+                    self._alarm(sent.item)  # a retry may be due now
+                    return
+                del self._out[response.id]
+                self._changed.notify_all()
+        if sent is not None and sent.item.outcome is not None:
+            self._conclude(sent, sent.item.outcome)
+
+    def _alarm(self, item: Outstanding) -> None:
+        heapq.heappush(self._alarms, (item.wake_at, item.id))
+        if self._alarms[0][1] == item.id:
+            self._changed.notify_all()
+
+    def _watch(self) -> None:
+        """Retry and end what is out, when its time comes."""
+        while True:
+            resend: bytes | None = None
+            done: _Sent | None = None
+            with self._changed:
+                if self._ended:
+                    return
+                now = self._clock()
+                if not self._alarms or self._alarms[0][0] > now:
+                    self._changed.wait(self._alarms[0][0] - now if self._alarms else None)
+                    continue
+                _, id_ = heapq.heappop(self._alarms)
+                sent = self._out.get(id_)
+                if sent is None or sent.item.wake_at > now:
+                    continue  # settled, or another alarm is set for it
+                if self._offloads.poll(sent.item, now) == RESEND:
+                    resend = sent.item.payload
+                if sent.item.outcome is None:
+                    self._alarm(sent.item)
+                else:
+                    done = self._out.pop(id_)
+                    self._changed.notify_all()
+            if resend is not None:
+                self._link.send(resend)
+            if done is not None and done.item.outcome is not None:
+                self._conclude(done, done.item.outcome)
+
+    # -- and down again --------------------------------------------------------------------
+
+    def _conclude(self, sent: _Sent, outcome: Outcome) -> None:
+        ticket, answer, response = sent.ticket, sent.answer, outcome.response
+        if outcome.kind != "answered" or response is None:
+            why = outcome.kind if response is None else f"cloud:{response.error}"
+            self._stand_in(ticket, answer, why)
+            return
+        if response.probabilities.shape[1] != answer.probabilities.shape[1]:
+            self._stand_in(ticket, answer, "cloud:classes")
+            return
+        try:
+            n_stages = self._server.models.running(ticket.model).n_stages
+            exits = getattr(response, "exits", None)
+            labels, probabilities = answer.labels.copy(), answer.probabilities.copy()
+            stages = np.asarray(answer.exits).copy()
+            labels[answer.goes_on] = response.labels
+            probabilities[answer.goes_on] = response.probabilities
+            stages[answer.goes_on] = n_stages if exits is None else exits
+            self._server.reply(ticket, labels, probabilities, stages)
+        except Exception as error:  # what came from above must not end the link's thread
+            _LOG.exception("an answer from above could not be handed on")
+            self._server.fail(ticket, f"{type(error).__name__} in the gateway")
+
+    def _stand_in(self, ticket: Ticket, answer: TierAnswer, why: str) -> None:
+        """Answer with the last gateway stage; fail where it has no answer for some instance."""
+        assert answer.exits is not None
+        if (answer.exits < 0).any():
+            self._server.fail(ticket, f"the cloud above this gateway did not answer ({why})")
+            return
+        self._counters.add("stood_in", label=why)
+        self._server.reply(ticket, answer.labels, answer.probabilities, answer.exits)

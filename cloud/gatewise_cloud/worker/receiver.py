@@ -1,0 +1,101 @@
+"""The network thread's part of a worker: a message in, a queued request or a refusal out."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+
+from gatewise_cloud.errors import RefusedRows
+from gatewise_cloud.worker.batcher import Ticket, Verdict
+from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.replies import Replies
+from gatewise_cloud.worker.serving import Server
+from gatewise_edge.errors import WireError
+from gatewise_edge.link import wire
+
+__all__ = ["Intake"]
+
+
+class Intake:
+    """Reads requests, checks them and queues them; answers at once what needs no model.
+
+    Parameters
+    ----------
+    server : Server
+        Takes the requests that are in order.
+    replies : Replies
+    counters : Counters
+    clock : callable, default time.monotonic
+        Seconds; the server's.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        replies: Replies,
+        counters: Counters,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server = server
+        self._replies = replies
+        self._counters = counters
+        self._clock = clock
+
+    def receive(self, topic: str, payload: bytes, retained: bool) -> None:
+        """Take in one message from the broker."""
+        # Some brokers send retained messages of topics that this client never asked for.
+        if not (topic.startswith("gw/v1/") and topic.endswith("/req") and topic.count("/") == 3):
+            return
+        now = self._clock()
+        self._counters.add("received")
+        try:
+            device = wire.device_of(topic)
+        except WireError as error:
+            self._replies.bury(error.reason, payload)
+            return
+        if retained:
+            # Kept by the broker for whoever comes: nobody waits for its answer any more.
+            self._replies.bury("retained", payload)
+            return
+        try:
+            request = wire.decode_request(payload, allow_missing=True)
+        except WireError as error:
+            if error.id is None:
+                self._replies.bury(error.reason, payload)
+            else:
+                self._replies.refuse(device, error.id, ("", ""), wire.BAD_REQUEST, str(error))
+            return
+        self._admit(
+            Ticket(
+                device=device,
+                id=request.id,
+                digest=hashlib.blake2b(payload, digest_size=16).digest(),
+                model=(request.model, request.version),
+                rows=request.X.astype("float32", copy=False),
+                arrived=now,
+                expires=now + request.ttl_ms / 1000.0,
+            )
+        )
+
+    def _admit(self, ticket: Ticket) -> None:
+        """Queue a request, or answer at once what needs no model."""
+        model = self._server.models.get(ticket.model)
+        if model is None:
+            detail = f"this worker does not serve {' '.join(ticket.model)}"
+            self._replies.refuse_ticket(ticket, wire.NO_MODEL, detail)
+            return
+        try:
+            model.check(ticket.rows)
+        except RefusedRows as error:
+            self._replies.refuse_ticket(ticket, wire.BAD_REQUEST, str(error))
+            return
+        verdict, answer = self._server.offer(ticket)
+        if verdict is Verdict.BUSY:
+            self._replies.refuse_ticket(ticket, wire.BUSY, "the queue is full")
+        elif verdict is Verdict.DUPLICATE:
+            self._counters.add("duplicates")
+        elif answer is not None:
+            self._counters.add("repeated")
+            self._replies.answer(ticket.device, answer)

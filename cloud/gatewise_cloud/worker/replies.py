@@ -1,0 +1,64 @@
+"""What a worker says: answers, refusals and dead letters, each counted."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gatewise_cloud.worker.batcher import ModelKey, Ticket
+from gatewise_cloud.worker.counters import Counters
+from gatewise_edge.link import wire
+
+__all__ = ["Outlet", "Replies"]
+
+
+class Outlet(Protocol):
+    """Where messages go out: :class:`gatewise_cloud.worker.session.Session`."""
+
+    def publish(self, topic: str, payload: bytes) -> bool:
+        """Publish without waiting; False if it was dropped."""
+        ...
+
+
+class Replies:
+    """Messages to devices and to the dead-letter topic, over one outlet.
+
+    Parameters
+    ----------
+    outlet : Outlet
+    counters : Counters
+    """
+
+    def __init__(self, outlet: Outlet, counters: Counters) -> None:
+        self._outlet = outlet
+        self._counters = counters
+
+    def answer(self, device: str, payload: bytes) -> None:
+        """Send an encoded response to a device."""
+        self._publish(wire.response_topic(device), payload)
+
+    def refuse(
+        self,
+        device: str,
+        id: bytes,  # noqa: A002  the wire's own word
+        model: ModelKey,
+        code: str,
+        detail: str,
+    ) -> None:
+        """Answer a request with an error; `model` is a pair of empty texts if it is not known."""
+        name, version = model
+        refusal = wire.Response(id=id, model=name, version=version, error=code, detail=detail)
+        self._counters.add("errors", label=code)
+        self.answer(device, wire.encode_response(refusal))
+
+    def refuse_ticket(self, ticket: Ticket, code: str, detail: str) -> None:
+        """Answer a request that was read with an error."""
+        self.refuse(ticket.device, ticket.id, ticket.model, code, detail)
+
+    def bury(self, reason: str, payload: bytes) -> None:
+        """Put a message that cannot be answered on the dead-letter topic."""
+        self._counters.add("dead", label=reason)
+        self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
+
+    def _publish(self, topic: str, payload: bytes) -> None:
+        if not self._outlet.publish(topic, payload):
+            self._counters.add("unsent")

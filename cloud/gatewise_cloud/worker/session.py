@@ -1,0 +1,192 @@
+"""A worker's connection: one subscription that survives reconnects, and bounded publishing."""
+
+from __future__ import annotations
+
+import logging
+import select
+import ssl
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import paho.mqtt.client as paho
+
+from gatewise_cloud.broker.client import close_client, open_client, refused
+from gatewise_edge.link.mqtt import Endpoint, make_client
+
+__all__ = ["Session"]
+
+_LOG = logging.getLogger("gatewise_cloud")
+_CONNECT_SECONDS = 5.0
+_ACK_SECONDS = 2.0
+
+Receive = Callable[[str, bytes, bool], None]
+"""Called with topic, payload and whether the broker had retained it, on paho's thread."""
+
+
+class Session:
+    """A clean MQTT session with one subscription at QoS 1.
+
+    Clean, since a persistent one would keep a dead worker in the rotation of a shared
+    subscription, and a third of all traffic waiting for it.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+    client_id : str
+    receive : callable
+        Gets every message, on paho's thread. An exception from it is logged.
+    max_unacked : int
+        Published messages that the broker has not acknowledged, at most.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, client_id: str, receive: Receive, *, max_unacked: int
+    ) -> None:
+        self._endpoint = endpoint
+        self._receive = receive
+        self._filter = ""
+        self._reader = 0  # paho's thread
+        self._poll = select.poll()
+        # Guards what is below. Never held around a call of paho's, which takes locks of its
+        # own and calls back while it holds some.
+        self._changed = threading.Condition()
+        self._subscribed = False
+        self._granted = False  # for the connection that stands
+        self._unsubscribed = False
+        self._refusal: str | None = None
+        self._unacked = 0
+        self._connects = 0
+        self._client = make_client(endpoint, client_id, max_inflight=max_unacked)
+        self._client.on_connect = self._on_connect
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_unsubscribe = self._on_unsubscribe
+        self._client.on_message = self._on_message
+        self._client.on_publish = self._on_publish
+
+    @property
+    def connected(self) -> bool:
+        """Whether the connection stands now."""
+        return self._client.is_connected()
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether the connection stands and the broker has granted the subscription on it."""
+        return self._granted and self._client.is_connected()
+
+    @property
+    def connects(self) -> int:
+        """Connections so far."""
+        return self._connects
+
+    def more(self) -> bool:
+        """Whether more has come in than was read so far."""
+        sock = self._client.socket()
+        if sock is None:
+            return False
+        if isinstance(sock, ssl.SSLSocket) and sock.pending():
+            return True
+        # Not select(), which takes no descriptor above 1023.
+        self._poll.register(sock, select.POLLIN)
+        try:
+            return bool(self._poll.poll(0))
+        finally:
+            self._poll.unregister(sock)
+
+    def open(self, topic_filter: str) -> None:
+        """Connect and subscribe; returns once the broker granted the subscription.
+
+        Raises
+        ------
+        LinkError
+            If the broker cannot be reached, or refuses the connection or the subscription.
+        """
+        self._filter = topic_filter
+        open_client(self._client, self._endpoint)
+        self._client.loop_start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._subscribed or self._refusal, _CONNECT_SECONDS)
+            if self._subscribed:
+                return
+            problem = self._refusal or f"no answer within {_CONNECT_SECONDS:g} s"
+        self.close()
+        raise refused(self._endpoint, problem)
+
+    def publish(self, topic: str, payload: bytes) -> bool:
+        """Publish at QoS 1, without waiting; False if it was dropped.
+
+        It is dropped when there is no connection (what is sent later is stale) or when too
+        much is unacknowledged.
+        """
+        # Asked first, since paho would keep the message and send it on reconnecting.
+        if not self._client.is_connected():
+            return False
+        with self._changed:
+            self._unacked += 1
+        if self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_QUEUE_SIZE:
+            self._on_publish()
+            return False
+        if threading.get_ident() == self._reader:
+            # Else it would wait until paho's thread, which is this one, has been to select().
+            self._client.loop_write()
+        return True
+
+    def unsubscribe(self) -> None:
+        """Take no more messages, and wait until the broker knows."""
+        if self._client.is_connected():
+            self._client.unsubscribe(self._filter)
+            with self._changed:
+                self._changed.wait_for(lambda: self._unsubscribed, _ACK_SECONDS)
+
+    def close(self) -> None:
+        """Wait until the broker has what was published, then disconnect."""
+        with self._changed:
+            if self._client.is_connected():
+                self._changed.wait_for(lambda: self._unacked <= 0, _ACK_SECONDS)
+        close_client(self._client)
+
+    # -- callbacks, on paho's thread -------------------------------------------------------
+
+    def _on_connect(
+        self, client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
+    ) -> None:
+        self._reader = threading.get_ident()
+        # paho would send again what the last connection left: nobody waits for it any more.
+        client.drop_out_messages()
+        with self._changed:
+            self._unacked = 0
+            self._granted = False
+            if reason.is_failure:
+                self._refusal = str(reason)
+                self._changed.notify_all()
+                return
+            self._connects += 1
+        # Here and not once: a clean session forgets its subscriptions with the connection.
+        client.subscribe(self._filter, qos=1)
+
+    def _on_subscribe(
+        self, _client: paho.Client, _userdata: Any, _mid: int, reasons: Any, _properties: Any
+    ) -> None:
+        with self._changed:
+            if reasons[0].is_failure:
+                self._refusal = f"the subscription {self._filter} is not allowed"
+            else:
+                self._subscribed = self._granted = True
+            self._changed.notify_all()
+
+    def _on_unsubscribe(self, *_: Any) -> None:
+        with self._changed:
+            self._unsubscribed = True
+            self._granted = False
+            self._changed.notify_all()
+
+    def _on_publish(self, *_: Any) -> None:
+        with self._changed:
+            self._unacked -= 1
+            self._changed.notify_all()
+
+    def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
+        try:
+            self._receive(message.topic, bytes(message.payload), message.retain)
+        except Exception:  # an escaping one would end paho's thread, and all that comes after
+            _LOG.exception("a message on %s could not be handled", message.topic[:100])

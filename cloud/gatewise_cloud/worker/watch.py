@@ -1,0 +1,154 @@
+"""A folder whose bundles a worker serves: what comes is added, what goes is dropped.
+
+Copy a bundle in, under a name that does not matter, and it is verified and served beside the
+others; devices name the version that they ask for. Delete it, and it takes no new request, and
+is let go once those that it took are answered. A bundle that changes in place but keeps its name
+and version is refused: a version is one model.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gatewise.errors import GatewiseError, InputError
+from gatewise_cloud.worker.batcher import ModelKey
+from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.loading import Loader
+
+__all__ = ["Watch"]
+
+_LOG = logging.getLogger("gatewise_cloud")
+_MOST_FILES = 1000
+
+Mark = tuple[tuple[str, int, int], ...]
+"""Name, size and time of change of each file of a bundle."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    mark: Mark
+    judged: bool = False
+    key: ModelKey | None = None
+
+
+class Watch:
+    """Looks into a folder now and then, on a thread of its own.
+
+    Parameters
+    ----------
+    folder : Path
+        Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles.
+    loader : Loader
+    pending : callable
+        How many requests for a model are queued or being answered.
+    counters : Counters
+    seconds : float, default 2
+        Between two looks. A bundle is taken once two looks saw it the same, so that one that is
+        being copied in is not judged half-way.
+
+    Raises
+    ------
+    InputError
+        If there is no such folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        loader: Loader,
+        pending: Callable[[ModelKey], int],
+        counters: Counters,
+        *,
+        seconds: float = 2.0,
+    ) -> None:
+        if not folder.is_dir():
+            raise InputError(f"the folder to watch, {folder}, does not exist: make it first")
+        self._folder = folder
+        self._loader = loader
+        self._pending = pending
+        self._counters = counters
+        self._seconds = seconds
+        self._seen: dict[Path, _Seen] = {}
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="gatewise-watch", daemon=True)
+
+    def start(self) -> None:
+        """Take what is there now; then look on."""
+        for path, mark in self._bundles().items():
+            self._seen[path] = _Seen(mark)
+        self.look()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def look(self) -> None:
+        """Take what came and stayed the same, retire what went, drop what is done."""
+        there = self._bundles()
+        for path in [path for path in self._seen if path not in there]:
+            self._retire(path, self._seen.pop(path))
+        for path, mark in there.items():
+            seen = self._seen.get(path)
+            if seen is None:
+                self._seen[path] = _Seen(mark)
+            elif seen.mark != mark:
+                seen.mark, seen.judged = mark, False
+            elif not seen.judged:
+                seen.judged = True
+                self._judge(path, seen)
+        for key in self._loader.models.retired:
+            if not self._pending(key):
+                self._loader.drop(key)
+
+    def _look_on(self) -> None:
+        while not self._ended.wait(self._seconds):
+            try:
+                self.look()
+            except Exception:  # whatever lies in the folder, the worker goes on
+                _LOG.exception("the folder %s could not be looked through", self._folder)
+
+    def _judge(self, path: Path, seen: _Seen) -> None:
+        try:
+            if seen.key is not None:
+                name = " ".join(seen.key)
+                raise InputError(
+                    f"it changed while {name} is served from it: give it a version of its own"
+                )
+            seen.key = self._loader.load(path).key
+        except (GatewiseError, OSError) as error:
+            self._counters.add("watched", label="refused")
+            _LOG.warning("warning: %s is not served: %s", path.name, error)
+        else:
+            self._counters.add("watched", label="added")
+            _LOG.info("serving %s from %s", " ".join(seen.key), path.name)
+
+    def _retire(self, path: Path, seen: _Seen) -> None:
+        if seen.key is not None:
+            self._loader.models.retire(seen.key)
+            self._counters.add("watched", label="removed")
+            _LOG.info("%s went: %s takes no new request", path.name, " ".join(seen.key))
+
+    def _bundles(self) -> dict[Path, Mark]:
+        """Bundles in the folder, in order of their names, with their marks."""
+        found: dict[Path, Mark] = {}
+        for path in sorted(self._folder.iterdir())[:_MOST_FILES]:
+            try:
+                if path.suffix == ".gwb" and path.is_file():
+                    found[path] = _mark([path])
+                elif path.is_dir() and (path / "manifest.json").is_file():
+                    found[path] = _mark(sorted(path.iterdir())[:_MOST_FILES])
+            except FileNotFoundError:  # it went while we looked
+                continue
+        return found
+
+
+def _mark(files: list[Path]) -> Mark:
+    stats = [(file.name, file.stat()) for file in files]
+    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)

@@ -1,0 +1,346 @@
+"""A worker: takes requests from the broker, answers them with the bundles' models.
+
+paho's network thread reads each message, checks it and queues it, or answers at once what needs
+no model (:mod:`.receiver`): a full queue, an unknown model, a bad message, a request
+that was answered before. A serving thread takes what is queued, runs the model and publishes the
+answers (:mod:`.serving`). So a slow model never stops the reading, and a full queue
+says so immediately, while the broker would drop silently.
+
+Requests in flight to a worker that is killed are lost; the device asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from gatewise.errors import GatewiseError, InputError
+from gatewise_cloud.broker.client import shared_subscriptions_work
+from gatewise_cloud.models.model import TierAnswer
+from gatewise_cloud.signal_handling import until_interrupted
+from gatewise_cloud.worker.batcher import Batcher, Ticket
+from gatewise_cloud.worker.batching import Pace
+from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.gateway import Upward
+from gatewise_cloud.worker.loading import Loader, WorkerTier, listed
+from gatewise_cloud.worker.models import Models
+from gatewise_cloud.worker.receiver import Intake
+from gatewise_cloud.worker.replies import Replies
+from gatewise_cloud.worker.serving import Server
+from gatewise_cloud.worker.session import Session
+from gatewise_cloud.worker.watch import Watch
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import Endpoint, MqttLink
+
+if TYPE_CHECKING:
+    from gatewise_cloud.models.backends import Backend
+    from gatewise_edge.link.link import Link
+    from gatewise_export.bundle.bundle import Bundle
+    from gatewise_export.bundle.manifest import Manifest
+
+__all__ = ["Worker"]
+
+_LOG = logging.getLogger("gatewise_cloud")
+_MOST_UNACKED = 65535  # message ids have 16 bits
+
+
+class Worker:
+    """Answers requests over MQTT until it is stopped; a context manager.
+
+    Parameters
+    ----------
+    bundles : Bundle, path, or several of them
+        What to serve. Requests name their model and its version, so several versions of one
+        model may be served at a time.
+    broker_url : str
+        ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``.
+    tier : {"cloud", "gateway"}, default "cloud"
+        A cloud worker runs the bundles' cloud stages, if any, and their high-cost model; a
+        gateway's runs their gateway stages and sends up what none of those stops.
+    uplink : str or Link, optional
+        For a gateway: the URL of the broker above, or the link to it.
+    pool : str, default "gw"
+        Workers of one pool divide the requests among themselves.
+    shared : bool, default True
+        Use the pool's shared subscription. A broker that grants it and then delivers nothing
+        (the embedded one) is found out by a round trip; the plain subscription is used then,
+        with a warning: only one worker may serve there. False: the plain one at once.
+    client_id : str, optional
+        MQTT client id; by default a random one.
+    queue : int, default 1024
+        Requests queued at most; a further one is answered ``busy`` at once.
+    max_batch : int or "auto", default "auto"
+        Instances in one run at most; "auto": measured for each model at the start.
+    wait_ms : float, default 0
+        How long a request may wait for company, where that was measured to pay.
+    threads : int, default 1
+        Threads within one run.
+    parallel : int, default 1
+        Batches that run at a time; more pay where a `backend` runs the model elsewhere.
+    backend : callable, optional
+        Makes a model's backend, given its manifest: see :func:`.backend_at`.
+    watch : str or Path, optional
+        A folder whose bundles are served in addition, see :class:`.Watch`.
+    watch_seconds : float, default 2
+        Between two looks into it.
+    public_key : str, Path or bytes, optional
+        Only bundles signed by its owner are served.
+    drain_seconds : float, default 10
+        How long :meth:`stop` lets the queued requests be answered.
+    ca_file, cert_file, key_file : str or Path, optional
+        For TLS, see :class:`gatewise_edge.link.mqtt.Endpoint`.
+
+    Attributes
+    ----------
+    models : Models
+        By name and version.
+    subscription : str
+        The topic filter in use.
+    url : str
+        The broker's, without user and password.
+
+    Raises
+    ------
+    BundleError, ModelError, SelfTestError
+        If a bundle cannot be read or served.
+    InputError
+        If there is no bundle, two have the same name and version, a setting is out of range, or
+        the URL is none.
+
+    Examples
+    --------
+    >>> with Worker("bundle/", "mqtt://127.0.0.1:1883") as worker:  # doctest: +SKIP
+    ...     print(worker.counters["answered"])
+    """
+
+    def __init__(
+        self,
+        bundles: Bundle | str | Path | Iterable[Bundle | str | Path],
+        broker_url: str,
+        *,
+        tier: WorkerTier = "cloud",
+        uplink: str | Link | None = None,
+        pool: str = "gw",
+        shared: bool = True,
+        client_id: str | None = None,
+        queue: int = 1024,
+        max_batch: int | Literal["auto"] = "auto",
+        wait_ms: float = 0.0,
+        threads: int = 1,
+        parallel: int = 1,
+        backend: Callable[[Manifest], Backend] | None = None,
+        watch: str | Path | None = None,
+        watch_seconds: float = 2.0,
+        public_key: str | Path | bytes | None = None,
+        drain_seconds: float = 10.0,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+    ) -> None:
+        least = min(queue, threads, parallel, 1 if max_batch == "auto" else max_batch)
+        if least < 1:
+            raise InputError("queue, max_batch, threads and parallel must be at least 1")
+        if (tier == "gateway") != (uplink is not None):
+            raise InputError("tier gateway and uplink, the URL of the broker above, go together")
+        self._endpoint = Endpoint(
+            broker_url, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+        )
+        self.url = self._endpoint.url
+        self._drain_seconds = drain_seconds
+        self.subscription = wire.shared(pool) if shared else wire.REQUESTS
+
+        self._counters = Counters()
+        self._pace = Pace(max_batch, wait_ms=wait_ms)
+        self.models = Models()
+        loader = Loader(
+            models=self.models,
+            pace=self._pace,
+            tier=tier,
+            threads=threads,
+            public_key=public_key,
+            backend=backend,
+        )
+        for bundle in listed(bundles, may_be_none=watch is not None):
+            loader.load(bundle)
+        self._session = Session(
+            self._endpoint,
+            client_id or f"gw-worker-{secrets.token_hex(6)}",
+            self._receive,
+            # However short the queue, every request may be told that it is full.
+            max_unacked=min(queue + 1024, _MOST_UNACKED),
+        )
+        replies = Replies(self._session, self._counters)
+        self._upward: Upward | None = None
+        self._server = Server(
+            self.models,
+            Batcher(capacity=queue, plan=self._pace.plan),
+            replies,
+            self._counters,
+            self._pace,
+            threads=parallel,
+            forward=self._forward if tier == "gateway" else None,
+            more=self._session.more,
+        )
+        self._intake = Intake(self._server, replies, self._counters)
+        if uplink is not None:
+            link = MqttLink(uplink, max_inflight=queue) if isinstance(uplink, str) else uplink
+            self._upward = Upward(link, self._server, self._counters, limit=queue)
+        self._watch = (
+            None
+            if watch is None
+            else Watch(
+                Path(watch), loader, self._server.pending, self._counters, seconds=watch_seconds
+            )
+        )
+        self._stopping = threading.Event()
+        self._life = threading.RLock()
+        self._started = False
+        self._ended = False
+
+    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
+        self._intake.receive(topic, payload, retained)
+
+    def _forward(self, ticket: Ticket, answer: TierAnswer) -> None:
+        assert self._upward is not None
+        self._upward(ticket, answer)
+
+    # -- life ------------------------------------------------------------------------------
+
+    def start(self) -> Self:
+        """Connect, subscribe and serve; returns once requests can come.
+
+        Raises
+        ------
+        LinkError
+            If the broker cannot be reached, or refuses the connection or the subscription.
+        """
+        with self._life:
+            if self._started:
+                raise GatewiseError("this worker was started before: make a new one")
+            if self.subscription != wire.REQUESTS:
+                self._check_subscription()
+            self._started = True
+            self._server.start()
+            try:
+                if self._watch is not None:
+                    self._watch.start()
+                if self._upward is not None:
+                    self._upward.start()
+                self._session.open(self.subscription)
+            except BaseException:
+                self.stop()
+                raise
+        return self
+
+    def _check_subscription(self) -> None:
+        if shared_subscriptions_work(self._endpoint) is False:
+            _LOG.warning(
+                "warning: the broker at %s grants shared subscriptions but delivers nothing "
+                "(the embedded one does): using a plain subscription, so run one worker only",
+                self.url,
+            )
+            self.subscription = wire.REQUESTS
+
+    def stop(self) -> None:
+        """Take no more requests, answer those that are queued, disconnect.
+
+        A second call does nothing but wait for the first.
+        """
+        self._stopping.set()
+        with self._life:
+            if not self._started or self._ended:
+                return
+            self._ended = True
+            until = time.monotonic() + self._drain_seconds
+            # First, so that a shared subscription hands new requests to the other workers.
+            self._session.unsubscribe()
+            self._server.finish(self._drain_seconds)
+            if self._upward is not None:
+                self._upward.finish(until - time.monotonic())
+            if self._watch is not None:
+                self._watch.stop()
+            self._session.close()
+            self.models.close()
+
+    def run(self, ready: Callable[[Worker], None] | None = None) -> None:
+        """Serve until SIGTERM, Ctrl-C or :meth:`stop`, then drain. For the main thread.
+
+        A second signal ends the program without draining.
+
+        Parameters
+        ----------
+        ready : callable, optional
+            Called with the worker once it serves.
+
+        Raises
+        ------
+        LinkError
+            As :meth:`start`.
+        """
+        try:
+            with until_interrupted():
+                self.start()
+                if ready is not None:
+                    ready(self)
+                self._stopping.wait()
+        finally:
+            self.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    # -- state -----------------------------------------------------------------------------
+
+    @property
+    def trouble(self) -> str | None:
+        """Why this worker does not serve now; None if it does."""
+        if self._stopping.is_set():
+            return "it is ending"
+        if not self._session.connected:
+            return f"it is not connected to {self.url}"
+        if not self._session.subscribed:
+            return f"{self.url} has not granted its subscription"
+        if not self._server.alive:
+            return "a serving thread has ended"
+        if not self.models:
+            return "it has no model yet"
+        troubles = [model.trouble for model in self.models.values()]
+        return next((t for t in troubles if t is not None), None) if all(troubles) else None
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """A snapshot of the counts and the state, fit for JSON.
+
+        The names of :data:`gatewise_cloud.worker.counters.COUNTS`, and by label those of
+        :data:`gatewise_cloud.worker.counters.LABELLED_COUNTS`; ``queued``, ``connected``,
+        ``subscription``, ``models``, ``batching`` by model, and of a gateway ``uplink``.
+        """
+        counts = {
+            **self._counters.snapshot(),
+            "queued": self._server.queued,
+            "connects": self._session.connects,
+            "connected": self._session.connected,
+            "subscription": self.subscription,
+            "models": [{"name": name, "version": version} for name, version in self.models],
+            "batching": {" ".join(key): self._pace.told(key) for key in self.models},
+        }
+        return counts if self._upward is None else counts | {"uplink": self._upward.ready}
+
+    @property
+    def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
+        """See :meth:`gatewise_cloud.worker.counters.Counters.histograms`."""
+        return self._counters.histograms()

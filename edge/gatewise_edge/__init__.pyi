@@ -1,0 +1,17 @@
+# The package's public names; loaded on first use.
+from .device.answer import Answer as Answer
+from .device.device import Device as Device
+from .device.pacer import Pacer as Pacer
+from .errors import LinkError as LinkError
+from .errors import SelfTestError as SelfTestError
+from .errors import SensorError as SensorError
+from .errors import WireError as WireError
+from .link.breaker import Breaker as Breaker
+from .link.link import InProcessLink as InProcessLink
+from .link.link import Link as Link
+from .link.mqtt import MqttLink as MqttLink
+from .link.wire import Request as Request
+from .link.wire import Response as Response
+from .sensors.sensors import Sensors as Sensors
+from .stages.stages import StageRunner as StageRunner
+from .stages.stages import self_test as self_test

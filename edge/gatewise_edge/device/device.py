@@ -1,0 +1,358 @@
+"""A device: an instance in, exactly one answer out, before its deadline.
+
+The stages run one after the other and buy their features as they come. An instance that no
+stage stops for goes to the cloud; if no usable response is there in time, the last stage's
+answer is given and marked ``fallback``.
+
+Deciding is event-driven: :meth:`Device.begin` runs the stages and sends what must be sent,
+:meth:`Device.advance` says whether the cloud's part is over. :meth:`Device.answer` is the two
+with real waiting between; a simulator in virtual time calls them itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gatewise.errors import InputError
+from gatewise_edge.checks import check_positive
+from gatewise_edge.device.answer import Answer, Case, Pending, Policy, Route
+from gatewise_edge.device.device_stats import Ledger, Observe
+from gatewise_edge.device.gate import Gate
+from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.many import answer_many
+from gatewise_edge.device.offload_flow import Course
+from gatewise_edge.device.pacer import Pacer
+from gatewise_edge.device.pacer_state import PacerFile
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link.breaker import Breaker
+from gatewise_edge.link.coalesce import Share
+from gatewise_edge.link.link import Link
+from gatewise_edge.link.uplink import Uplink
+from gatewise_edge.sensors.sensors import Reading, Sensors
+from gatewise_edge.stages.stage_models import Runner
+from gatewise_export.bundle.bundle import Bundle
+
+__all__ = ["Answer", "Device", "Pending", "Policy", "Route"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
+_GUARD: Final = 0.005
+
+
+class Device:
+    """Answers instances with a bundle's stages and, for the hard ones, the cloud.
+
+    Parameters
+    ----------
+    bundle : Bundle or path
+    link : Link, optional
+        The way to the cloud; the device opens and closes it. Without one every hard instance
+        is a fallback.
+    sensors : Sensors, optional
+        For :meth:`answer` without a row. The device closes them, too.
+    deadline_ms : float, default 500
+        Milliseconds from the call within which an answer is given.
+    policy : {"system", "edge-only", "cloud-only"}, default "system"
+        For measurements: ``edge-only`` never offloads, the last stage always answers;
+        ``cloud-only`` buys the cloud model's features and offloads every instance at once.
+    outstanding : int, default 32
+        Requests out at a time, at most (several threads may ask for answers).
+    check : bool, default True
+        Run the bundle's self-test first.
+    runner : {"auto", "onnxruntime", "numpy"}, default "auto"
+        What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy.
+        Both give the same bits; numpy takes less memory and, for large trees, more time.
+    breaker : Breaker or bool, default True
+        Keeps from asking, and from buying for, a cloud that does not reply. True: one with its
+        defaults; False: none.
+    coalesce_ms : float, default 0
+        How long a request waits, in ms, for those of other threads to share a message.
+    float16 : bool, default False
+        Send halves: half the bytes and 11 significant bits
+        (:func:`gatewise_edge.link.coalesce.as_matrix`). Costs are told as for float32.
+    pacer : Pacer, optional
+        Moves the gate's threshold to keep a budget over time; this voids a guarantee of the
+        operating point, and answers say so (``paced``).
+    pacer_state : str or Path, optional
+        JSON file that keeps the pacer's state over restarts.
+    observe : callable, optional
+        Gets each Answer, and each SensorError that took the place of one, once, on the thread
+        that asked. What it raises is logged.
+    clock : callable, default time.monotonic
+        Seconds, steady.
+
+    Raises
+    ------
+    BundleError
+        If the bundle cannot be read or run.
+    SelfTestError
+        If it computes otherwise here than where it was packed.
+    InputError
+        If a setting is out of range, or the sensors do not fit the bundle.
+
+    Examples
+    --------
+    >>> with Device("bundle/") as device:  # doctest: +SKIP
+    ...     device.answer([0.1, 2.0, 3.5]).label
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle | str | Path,
+        *,
+        link: Link | None = None,
+        sensors: Sensors | None = None,
+        deadline_ms: float = 500.0,
+        policy: Policy = "system",
+        outstanding: int = 32,
+        check: bool = True,
+        runner: Runner = "auto",
+        breaker: Breaker | bool = True,
+        coalesce_ms: float = 0.0,
+        float16: bool = False,
+        pacer: Pacer | None = None,
+        pacer_state: str | Path | None = None,
+        observe: Observe | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.deadline_ms = check_positive("deadline_ms", deadline_ms)
+        if policy not in get_args(Policy):
+            raise InputError(f"policy {policy!r}; choose one of {', '.join(get_args(Policy))}")
+        if outstanding < 1:
+            raise InputError(f"outstanding is {outstanding}; at least 1 request must be allowed")
+        if not 0 <= coalesce_ms < np.inf:
+            raise InputError(f"coalesce_ms is {coalesce_ms!r}; give milliseconds, 0 for no wait")
+        if pacer is not None and (policy != "system" or link is None):
+            raise InputError("a pacer needs a link and policy system: there is nothing to pace")
+        if pacer_state is not None and pacer is None:
+            raise InputError("pacer_state without a pacer")
+        self.policy = policy
+        self._pacer = pacer
+        file = None
+        if pacer is not None and pacer_state is not None:
+            file = PacerFile(pacer, pacer_state)
+        self._ledger = Ledger(observe, file)
+        self._sensors = sensors
+        self._asks_cloud = link is not None and policy != "edge-only"
+        self._runner = runner
+        self._installing = threading.Lock()
+        opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
+        self._installed = self._install(opened, check=check)
+        self._clock = clock
+        self._guard = min(_GUARD, self.deadline_ms / 1e4)
+        self._uplink = Uplink(
+            link,
+            limit=outstanding,
+            breaker=Breaker.of(breaker),
+            coalesce=coalesce_ms / 1000.0,
+            float16=float16,
+            clock=clock,
+        )
+        self._course = Course(self._uplink, policy=policy, clock=clock)
+        self._uplink.open()
+
+    # -- life ------------------------------------------------------------------------------
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle that new instances are answered with."""
+        return self._installed.bundle
+
+    def adopt(self, bundle: Bundle) -> None:
+        """Take over another bundle: prove it, then answer all further instances with it.
+
+        An instance under way ends with the bundle that it began with; each request names the
+        version that it is meant for.
+
+        Parameters
+        ----------
+        bundle : Bundle
+
+        Raises
+        ------
+        BundleError, SelfTestError, InputError
+            As on making a device. The bundle that was in force stays so.
+        """
+        with self._installing:
+            self._installed = self._install(bundle, check=True)
+        manifest = bundle.manifest
+        _LOG.info("model %s, version %s, is in force", manifest.name, manifest.version)
+
+    def _install(self, bundle: Bundle, *, check: bool) -> Installed:
+        if self.policy == "cloud-only" and bundle.manifest.cloud is None:
+            raise InputError("policy cloud-only: the bundle has no cloud model")
+        made = self._load(bundle, check=check)
+        if self.policy != "system" or not made.plan.has_cloud:
+            return made
+        gate = Gate.of(bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._ledger.drifted)
+        return replace(made, gate=gate)
+
+    def _load(self, bundle: Bundle, *, check: bool) -> Installed:
+        """Make what depends on the bundle alone: devices of one process may share it."""
+        return Installed.of(
+            bundle,
+            sensors=self._sensors,
+            asks_cloud=self._asks_cloud,
+            check=check,
+            runner=self._runner,
+        )
+
+    def close(self) -> None:
+        """Close the link and the sensors. May be called twice."""
+        self._uplink.close()
+        self._ledger.close()
+        if self._sensors is not None:
+            self._sensors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Counts so far.
+
+        ``edge``, ``cloud``, ``fallback`` and ``errors`` (SensorError) sum to the instances;
+        ``paced`` of them were decided by a pacer; ``drift_alarms`` is how often the rate at which
+        the gate sends instances on left its band (:mod:`.drift`); ``bytes_up`` and
+        ``bytes_down`` are payload bytes; the rest are those of
+        :class:`gatewise_edge.link.offload.OffloadCounts` and
+        :class:`gatewise_edge.link.breaker.BreakerCounts`.
+        """
+        return self._ledger.counters | self._uplink.counters
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """What is so now.
+
+        ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1), ``drift`` (-1, 0
+        or 1: the gate sends on fewer, as many as, more instances than it was to) and, with a
+        pacer, ``pacer_level`` (share of the instances at the gate that it sends on) and
+        ``pacer_debt`` (in offloads).
+        """
+        gate = self._installed.gate
+        return self._uplink.gauges | ({} if gate is None else gate.gauges)
+
+    # -- answering -------------------------------------------------------------------------
+
+    def answer(self, row: ArrayLike | None = None) -> Answer:
+        """Classify one instance.
+
+        Parameters
+        ----------
+        row : array-like of shape (n_features,), optional
+            All values, in the manifest's order; only what is needed is read and paid. Without
+            it the sensors are read.
+
+        Raises
+        ------
+        SensorError
+            If a value that the first stage needs cannot be had or is refused: the one case
+            with no local answer to fall back on.
+        InputError
+            If the row does not fit the bundle, or there are neither a row nor sensors.
+        """
+        return self.finish(self.begin(row))
+
+    def answer_many(self, rows: ArrayLike) -> list[Answer | SensorError]:
+        """Classify instances that are at hand; requests of hard ones share messages.
+
+        Parameters
+        ----------
+        rows : array-like of shape (n, n_features)
+            Each has the device's deadline, from when its turn comes.
+
+        Returns
+        -------
+        list of Answer or SensorError, length n
+            The error takes the place of an answer that cannot be given.
+
+        Raises
+        ------
+        InputError
+            If the rows do not fit the bundle.
+        """
+        return answer_many(self, rows)
+
+    def begin(self, row: ArrayLike | None = None, *, hold: bool = False) -> Answer | Pending:
+        """Run the stages; send the instance to the cloud if none stops.
+
+        Parameters
+        ----------
+        row : array-like of shape (n_features,), optional
+        hold : bool, default False
+            Let its request wait for those of the rows that follow, until :meth:`flush`.
+
+        Returns
+        -------
+        Answer or Pending
+            Pending: call :meth:`advance` at its ``wake_at``, or when the link has delivered.
+
+        Raises
+        ------
+        SensorError, InputError
+            As :meth:`answer`.
+        """
+        started = self._clock()
+        installed = self._installed
+        reading = Reading(installed.source_of(row), installed.plan.names, installed.meter)
+        deadline = started + self.deadline_ms / 1000.0 - self._guard
+        case = Case(installed, reading, started, deadline, hold)
+        return self._taken(case, lambda: self._course.start(case))
+
+    def flush(self) -> None:
+        """Send the requests that wait for more rows."""
+        self._uplink.flush()
+
+    def advance(self, pending: Pending) -> Answer | Pending:
+        """Look after a request that is out: retry it, end it, or leave it.
+
+        Returns
+        -------
+        Answer or Pending
+            `pending` itself while the outcome is open.
+
+        Raises
+        ------
+        SensorError
+            As :meth:`answer`.
+        """
+        return self._taken(pending.case, lambda: self._course.proceed(pending), pending.item)
+
+    def finish(self, step: Answer | Pending) -> Answer:
+        """Wait for the answer to an instance that was begun.
+
+        Raises
+        ------
+        SensorError
+            As :meth:`answer`.
+        """
+        while isinstance(step, Pending):
+            self._uplink.wait(step.item)
+            step = self.advance(step)
+        return step
+
+    def _taken(
+        self, case: Case, step: Callable[[], Answer | Pending], share: Share | None = None
+    ) -> Answer | Pending:
+        """Take a step of an instance's course, and note its end."""
+        try:
+            made = step()
+        except SensorError as error:
+            self._ledger.failed(error)
+            raise
+        if isinstance(made, Answer):
+            self._ledger.answered(case, made, share, self._clock())
+        return made

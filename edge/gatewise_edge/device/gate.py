@@ -1,0 +1,113 @@
+"""The gate: the last stage before an instance leaves the device, and what watches over it.
+
+Its threshold is the manifest's or, where a pacer keeps a budget, the pacer's. The drift alarm looks
+at what the manifest's threshold alone would have done, so a pacer cannot hide a drift from it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Self
+
+from gatewise.costs import request_bytes
+from gatewise_edge.device.drift import Drift
+from gatewise_edge.device.installed import Plan
+from gatewise_edge.device.pacer import Pace, Pacer
+from gatewise_edge.stages.stages import StageOutput
+from gatewise_export.bundle.manifest import Manifest
+
+__all__ = ["Gate"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Bytes of a response's fields beside the probabilities.
+_RESPONSE_BYTES = 70
+
+
+class Gate:
+    """A bundle's gate. Thread-safe.
+
+    Parameters
+    ----------
+    threshold : float or None
+        As packed; None never stops.
+    drift : Drift
+    pace : Pace or None
+    """
+
+    def __init__(self, threshold: float | None, drift: Drift, pace: Pace | None = None) -> None:
+        self._packed = threshold
+        self._drift = drift
+        self._drifting = threading.Lock()
+        self.pace = pace
+
+    @classmethod
+    def of(
+        cls,
+        manifest: Manifest,
+        plan: Plan,
+        *,
+        pacer: Pacer | None,
+        on_drift: Callable[[str, float], None],
+    ) -> Self:
+        """Make it for a manifest at the operating point in force.
+
+        Raises
+        ------
+        InputError
+            If the pacer's budget cannot be kept by this gate.
+        """
+        point, last = manifest.active_point, plan.n_here - 1
+        threshold = point.thresholds[last]
+        pace = None
+        if pacer is not None:
+            costs = manifest.exit_costs()
+            pace = pacer.attach(
+                f"{manifest.name}/{manifest.version}/{manifest.active}",
+                threshold=threshold,
+                local=float(costs[last]),
+                offload=float(costs[-1]),
+                bytes=request_bytes(len(plan.request_inputs))
+                + _RESPONSE_BYTES
+                + 4 * len(plan.classes),
+            )
+            _LOG.warning(
+                "a pacer moves the gate's threshold to keep %s=%g: %s",
+                pacer.budget.name,
+                pacer.budget.amount,
+                "the operating point's accuracy is not the validated one"
+                if point.guarantee is None
+                else "the operating point's guarantee no longer holds",
+            )
+        # With stages beyond the device the manifest tells how many reach the high-cost model,
+        # not how many leave the device.
+        expected = point.offload_rate if plan.n_here == plan.n_stages else None
+        drift = Drift(
+            0.5 if expected is None else expected,
+            tolerance=1.0 if expected is None else None,
+            on_alarm=on_drift,
+        )
+        return cls(threshold, drift, pace)
+
+    def decide(self, finished: StageOutput) -> tuple[bool, bool, bool]:
+        """Whether an instance stops here, whether it would as packed, whether the pacer decided."""
+        as_packed = bool(finished.stops(self._packed)[0])
+        if self.pace is None or not self.pace.moved:
+            return as_packed, as_packed, False
+        return bool(finished.stops(self.pace.threshold())[0]), as_packed, True
+
+    def saw(self, goes_on: bool) -> None:
+        """Take in whether an instance goes on as packed; for the drift alarm."""
+        with self._drifting:
+            self._drift.observe(goes_on)
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """``drift`` (-1, 0 or 1) and, with a pacer, ``pacer_level`` and ``pacer_debt``."""
+        with self._drifting:
+            told = {"drift": {"below": -1.0, "": 0.0, "above": 1.0}[self._drift.state]}
+        if self.pace is not None:
+            told |= self.pace.gauges
+        return told

@@ -1,0 +1,294 @@
+"""The pacer: it moves the gate's threshold so that a budget is kept while the world drifts.
+
+The gate is the last stage before an instance leaves the device. The pacer keeps the latest scores
+that reached it and sets the threshold at their quantile of order v, so v is the share of those
+instances that goes on: no unit, and a drift of the scores themselves is followed at once. v is
+found by dual ascent on what was used against what was allowed::
+
+    v    <- clip(v + step * (allowed - debt / horizon - used), 0, 1)
+    debt <- clip(debt + used - allowed)
+
+all in offloads: bytes and costs are divided by those of one offload. The first line alone is the
+quantile tracker of online conformal prediction; its mean error over T instances is at most
+``1 / (step * T)`` for ANY sequence, unless v is at an end (Gibbs and Candes 2021, Proposition 4.1;
+Angelopoulos, Candes, Tibshirani 2023). The debt, repaid over a horizon, takes back what was used
+too much on the way. Only the gate moves: raising its threshold can only send more instances on,
+whereas moving an earlier stage's also changes who comes to it.
+
+A threshold that moves is not the one that was validated: no guarantee of the operating point
+holds any more, and answers say ``paced``.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, Self
+
+from gatewise.decision import ALWAYS_STOP
+from gatewise.errors import InputError
+from gatewise_edge.device.budget import Budget
+
+__all__ = ["Budget", "Pace", "Pacer"]
+
+_REMEMBERED: Final = 512
+#: Scores that must have been seen before the threshold is touched.
+_WARM: Final = 64
+#: The step as a part of the allowed offload rate, and its bounds: small enough that the threshold
+#: is quiet, large enough to follow within some hundred instances at usual rates.
+_STEP: Final = 0.1
+_STEPS: Final = (0.001, 0.02)
+#: Horizon times step. Above 4 the loop of the two lines above does not swing.
+_DAMPING: Final = 10.0
+#: Time between instances is averaged over about so many.
+_GAPS: Final = 100
+_LONGEST_GAP: Final = 10.0
+#: What was not used in the past may be used later only up to this part of an hour's budget.
+_CREDIT: Final = 0.1
+
+
+class Pacer:
+    """A budget kept over time, over bundles and, with :mod:`.pacer_state`, restarts.
+
+    Parameters
+    ----------
+    budget : Budget
+
+    Attributes
+    ----------
+    budget : Budget
+    debt : float
+        Offloads made too many, less those not made; bounded.
+
+    Examples
+    --------
+    >>> pacer = Pacer.parse("offload_rate=0.25")
+    >>> pace = pacer.attach("digits/7", threshold=1.0, local=5.0, offload=9.0, bytes=200.0)
+    >>> pace.threshold() is pace.packed, pace.moved
+    (True, False)
+    """
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.debt = 0.0
+        self.pace: Pace | None = None
+        self._saved: Mapping[str, Any] | None = None
+        self.lock = threading.Lock()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Make one from ``offload_rate=0.1`` and the like; see :class:`Budget`."""
+        return cls(Budget.parse(text))
+
+    def attach(
+        self,
+        key: str,
+        *,
+        threshold: float | None,
+        local: float,
+        offload: float,
+        bytes: float,  # noqa: A002
+    ) -> Pace:
+        """Begin with a bundle; the debt is carried over.
+
+        Parameters
+        ----------
+        key : str
+            Names the bundle and its operating point: scores of another one are of no use.
+        threshold : float or None
+            The gate's, as packed.
+        local, offload : float
+            Cost of an instance that stops at the gate, and of one that is sent on.
+        bytes : float
+            Of one offload, up and down.
+
+        Raises
+        ------
+        InputError
+            If the budget is of costs and an offload costs nothing more than stopping.
+        """
+        unit = {"offloads": 1.0, "bytes": bytes, "cost": offload - local}[self.budget.metric]
+        if not unit > 0:
+            raise InputError(
+                f"pacer: {self.budget.name} cannot be paced, an offload costs no more than stopping"
+            )
+        self.pace = Pace(self, key, threshold, unit)
+        if self._saved is not None and self._saved["key"] == key:
+            self.pace.restore(self._saved)
+        return self.pace
+
+    def state(self) -> dict[str, Any]:
+        """What is worth keeping over a restart, fit for JSON."""
+        with self.lock:
+            kept = {} if self.pace is None else self.pace.state()
+            return {"budget": self.budget.name, "amount": self.budget.amount} | {
+                "debt": self.debt,
+                **kept,
+            }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`; call it before :meth:`attach`.
+
+        Raises
+        ------
+        InputError
+            If it is of another budget, or not what :meth:`state` gives.
+        """
+        if (state.get("budget"), state.get("amount")) != (self.budget.name, self.budget.amount):
+            raise InputError("the pacer's state is of another budget")
+        numbers = [state.get("debt"), state.get("level", 0.0), state.get("gap", 0.0)]
+        scores = state.get("scores", [])
+        if not isinstance(scores, list) or len(scores) > _REMEMBERED:
+            raise InputError("the pacer's state has no list of scores")
+        for value in (*numbers, *scores):
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                raise InputError("the pacer's state holds something that is no number")
+        self.debt = float(state["debt"])
+        self._saved = state if {"key", "level", "gap", "scores"} <= state.keys() else None
+
+
+class Pace:
+    """The pacer at work on one bundle's gate; made by :meth:`Pacer.attach`. Thread-safe.
+
+    Attributes
+    ----------
+    key : str
+    packed : float or None
+        The gate's threshold as packed.
+    level : float
+        Share of the instances at the gate that goes on; of no use until `moved`.
+    moved : bool
+        Whether the threshold is the pacer's.
+    """
+
+    def __init__(self, pacer: Pacer, key: str, packed: float | None, unit: float) -> None:
+        self.key = key
+        self.packed = packed
+        self.level = 0.0
+        self.moved = False
+        self._pacer = pacer
+        self._unit = unit
+        self._latest: deque[float] = deque()
+        self._sorted: list[float] = []
+        self._last: float | None = None
+        self._gap = 0.0
+
+    def threshold(self) -> float | None:
+        """The threshold in force; None never stops."""
+        with self._pacer.lock:
+            if not self.moved:
+                return self.packed
+            position = self.level * len(self._sorted)
+            if self.level <= 0:
+                return ALWAYS_STOP
+            if self.level >= 1:
+                return None
+            i = int(position)
+            low, high = self._sorted[max(i - 1, 0)], self._sorted[i]
+            return low + (position - i) * (high - low)
+
+    def observe(self, score: float | None, used: float | None, now: float) -> None:
+        """Take in an instance.
+
+        Parameters
+        ----------
+        score : float or None
+            At the gate; None or NaN if it did not get there or has none.
+        used : float or None
+            Of the budget: offloads, bytes or cost; None if the instance could not be sent on
+            although it should have been, which says nothing about the threshold.
+        now : float
+            Seconds, steady; for an hourly budget.
+        """
+        with self._pacer.lock:
+            if score is not None and math.isfinite(score):
+                self._remember(score)
+            if used is None:
+                self._last = now
+                return
+            allowed, mean = self._allowed(now)
+            self._ascend(used / self._unit, allowed, mean)
+
+    def _remember(self, score: float) -> None:
+        self._latest.append(score)
+        insort(self._sorted, score)
+        if len(self._latest) > _REMEMBERED:
+            del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
+        if not self.moved and len(self._latest) >= _WARM:
+            # From here on by the pacer's threshold, beginning where the packed one is.
+            below = len(self._sorted)
+            if self.packed is not None:
+                below = bisect_left(self._sorted, self.packed)
+            self.level = below / len(self._sorted)
+            self.moved = True
+
+    def _allowed(self, now: float) -> tuple[float, float]:
+        """Offloads allowed since the instance before, and for an instance on average."""
+        budget = self._pacer.budget
+        if not budget.hourly:
+            each = budget.amount / self._unit
+            if budget.metric == "cost":
+                return each, min(each, 1.0)
+            return each, each
+        rate = budget.amount / self._unit / 3600.0
+        since = 0.0 if self._last is None else max(0.0, now - self._last)
+        if self._last is not None:
+            # One long silence says little about the instances to come.
+            usual = min(since, _LONGEST_GAP * self._gap) if self._gap else since
+            self._gap += (usual - self._gap) / (_GAPS if self._gap else 1)
+        self._last = now
+        return rate * since, min(rate * self._gap, 1.0)
+
+    def _ascend(self, used: float, allowed: float, mean: float) -> None:
+        pacer = self._pacer
+        step = min(max(_STEP * mean, _STEPS[0]), _STEPS[1])
+        horizon = _DAMPING / step
+        most = horizon * max(mean, _STEPS[0])
+        credit = most
+        if pacer.budget.hourly:
+            hour = pacer.budget.amount / self._unit
+            most, credit = min(most, hour), min(most, _CREDIT * hour)
+        if self.moved:
+            aim = (mean if pacer.budget.hourly else allowed) - pacer.debt / horizon
+            self.level = min(max(self.level + step * (aim - used), 0.0), 1.0)
+        pacer.debt = min(max(pacer.debt + used - allowed, -credit), most)
+
+    def used(self, *, sent: bool, size: float, cost: float) -> float:
+        """What an instance used of the budget.
+
+        Parameters
+        ----------
+        sent : bool
+            Whether it was sent on.
+        size : float
+            Bytes, up and down.
+        cost : float
+            Of the answer.
+        """
+        return {"offloads": float(sent), "bytes": size, "cost": cost}[self._pacer.budget.metric]
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """``pacer_level`` and ``pacer_debt``, in offloads."""
+        with self._pacer.lock:
+            return {"pacer_level": self.level, "pacer_debt": self._pacer.debt}
+
+    def state(self) -> dict[str, Any]:
+        """What :meth:`restore` takes; called with the lock held."""
+        return {
+            "key": self.key,
+            "level": self.level,
+            "gap": self._gap,
+            "scores": list(self._latest),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from :meth:`state`."""
+        self._latest = deque(float(s) for s in state["scores"])
+        self._sorted = sorted(self._latest)
+        self._gap = float(state["gap"])
+        self.level = min(max(float(state["level"]), 0.0), 1.0)
+        self.moved = len(self._latest) >= _WARM

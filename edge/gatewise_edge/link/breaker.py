@@ -1,0 +1,191 @@
+"""The circuit breaker: a cloud that says nothing is not asked again and again.
+
+While it is open, hard instances are fallbacks at once and the features that only the cloud reads
+are not bought. Pure logic: no clock, no thread; times are seconds on any steady clock.
+
+::
+
+    closed ──(too many requests without any reply)──> open ──(the pause is over)──> half-open
+      ^                                                ^                                │
+      └──────────────(a reply, whatever it says)───────┼──── one real request, a probe ─┤
+                                                       └──── no reply: a longer pause ──┘
+
+Only silence counts: a request that nobody replied to by its deadline, or that the link did not
+take. Whoever says ``busy``, ``no-model`` or ``failed`` is there, and said so at once; a worker
+busy now may have room for the next request, and with the breaker open nobody would find out.
+A slow reply in time is a reply. Pauses grow and are jittered, so that a fleet does not come back
+in step.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gatewise.errors import InputError
+
+__all__ = ["Breaker", "BreakerCounts"]
+
+
+@dataclass(slots=True)
+class BreakerCounts:
+    """What a breaker did.
+
+    Attributes
+    ----------
+    breaker_opened : int
+        Times it opened from closed.
+    breaker_probes : int
+        Requests let through to see whether the cloud is back.
+    breaker_blocked : int
+        Instances that it kept from asking.
+    """
+
+    breaker_opened: int = 0
+    breaker_probes: int = 0
+    breaker_blocked: int = 0
+
+
+@dataclass(slots=True)
+class Breaker:
+    """Whether asking the cloud is worth while.
+
+    Parameters
+    ----------
+    failures : int, default 5
+        Requests in a row without a reply that open it.
+    share : float, default 0.8
+        Share of the last `window` requests without a reply that opens it, too.
+    window : int, default 20
+    pause : float, default 1.0
+        Seconds of the first pause, on average; it is drawn between half of it and one and a half.
+    longest : float, default 30.0
+        Seconds of a pause at most, on average; each is twice the one before.
+    draw : callable, default random.random
+        Gives numbers in [0, 1).
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Examples
+    --------
+    >>> breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
+    >>> for now in (1.0, 2.0):
+    ...     breaker.record(False, asked=now - 0.5, now=now)
+    >>> breaker.state, breaker.admit(2.5, until=3.0), breaker.admit(3.0, until=3.5)
+    ('open', False, True)
+    >>> breaker.record(True, asked=3.0, now=3.2)
+    >>> breaker.state
+    'closed'
+    """
+
+    failures: int = 5
+    share: float = 0.8
+    window: int = 20
+    pause: float = 1.0
+    longest: float = 30.0
+    draw: Callable[[], float] = random.random
+    counts: BreakerCounts = field(default_factory=BreakerCounts)
+    state: Literal["closed", "open", "half-open"] = field(default="closed", init=False)
+    _silent: deque[bool] = field(default_factory=deque, init=False)
+    _in_a_row: int = field(default=0, init=False)
+    _openings: int = field(default=0, init=False)
+    _until: float = field(default=-math.inf, init=False)
+    #: When the state last changed: what was asked before says nothing about it.
+    _since: float = field(default=-math.inf, init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("failures", "window"):
+            if getattr(self, name) < 1:
+                raise InputError(f"breaker: {name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 < self.share <= 1:
+            raise InputError(f"breaker: share is {self.share}; it must lie in (0, 1]")
+        if not 0 < self.pause <= self.longest < math.inf:
+            raise InputError(
+                f"breaker: pause {self.pause} and longest {self.longest} must be positive seconds, "
+                "the longest not below the first"
+            )
+        self._silent = deque(maxlen=self.window)
+
+    @classmethod
+    def of(cls, asked: Breaker | bool) -> Breaker | None:
+        """Get the one asked for: a given one, one with the defaults (True), or none (False)."""
+        if isinstance(asked, Breaker):
+            return asked
+        return cls() if asked else None
+
+    def admit(self, now: float, until: float) -> bool:
+        """Whether a request may be made now.
+
+        Parameters
+        ----------
+        now : float
+        until : float
+            When the request's outcome is known at the latest. A probe keeps others from asking
+            until then.
+        """
+        if self.state == "closed":
+            return True
+        if now < self._until:
+            self.counts.breaker_blocked += 1
+            return False
+        if self.state == "open":
+            self.state, self._since = "half-open", now
+        self._until = until
+        self.counts.breaker_probes += 1
+        return True
+
+    def release(self, now: float) -> None:
+        """Take back an admitted request that was not made after all."""
+        if self.state == "half-open":
+            self.counts.breaker_probes -= 1
+            self._until = now
+
+    def record(self, replied: bool, *, asked: float, now: float) -> None:
+        """Take in how a request ended.
+
+        Parameters
+        ----------
+        replied : bool
+            Whether anybody replied in time, whatever the reply.
+        asked, now : float
+            When the request was made, and when this became known.
+        """
+        if replied:
+            # However old the request is, the reply came now.
+            self._in_a_row = 0
+            self._silent.append(False)
+            if self.state != "closed":
+                self._close(now)
+            return
+        if self.state == "closed":
+            if asked < self._since:
+                return
+            self._in_a_row += 1
+            self._silent.append(True)
+            many = len(self._silent) == self.window and sum(self._silent) >= (
+                self.share * self.window
+            )
+            if self._in_a_row >= self.failures or many:
+                self.counts.breaker_opened += 1
+                self._open(now)
+        elif self.state == "half-open" and asked >= self._since:
+            self._open(now)
+
+    def _open(self, now: float) -> None:
+        mean = min(self.longest, self.pause * 2.0 ** min(self._openings, 60))
+        self._openings += 1
+        self.state, self._since = "open", now
+        self._until = now + mean * (0.5 + self.draw())
+
+    def _close(self, now: float) -> None:
+        self.state, self._since = "closed", now
+        self._openings = self._in_a_row = 0
+        self._silent.clear()
+        self._until = -math.inf

@@ -1,0 +1,151 @@
+"""A broker's address, and a client tuned for it.
+
+What paho-mqtt does by default and neither device nor worker must have: Nagle's delay (44 ms a
+request instead of 1), a dead peer noticed only by the keepalive, a reconnect without jitter (a
+fleet that comes back in step).
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import ssl
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from gatewise.errors import InputError
+
+__all__ = ["Endpoint", "make_client", "spread_backoff"]
+
+_USER_TIMEOUT_MS: Final = 3000
+_LONGEST_BACKOFF: Final = 60
+
+
+class Endpoint:
+    """A broker's address and credentials, read from a URL.
+
+    Parameters
+    ----------
+    url : str
+        ``mqtt://[user:password@]host[:1883]`` or, over TLS, ``mqtts://[...]host[:8883]``.
+        User and password are percent-encoded where they hold ``:``, ``/`` or ``@``.
+    ca_file : str or Path, optional
+        Certificates of the authorities trusted for TLS; the system's if left out.
+    cert_file, key_file : str or Path, optional
+        The client's own certificate and key.
+
+    Attributes
+    ----------
+    host : str
+    port : int
+    url : str
+        Without user and password: fit for logs.
+
+    Raises
+    ------
+    InputError
+        If the URL is malformed, or a file is missing or cannot be used.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        self.host, self.port = _host_and_port(parts)
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        self.url = f"{parts.scheme}://{host}:{self.port}"
+        self.user = unquote(parts.username) if parts.username else None
+        self.password = unquote(parts.password) if parts.password else None
+        self.tls = parts.scheme == "mqtts"
+        if key_file is not None and cert_file is None:
+            raise InputError(f"key_file {key_file} needs its cert_file beside it")
+        files = {"ca_file": ca_file, "cert_file": cert_file, "key_file": key_file}
+        for what, path in files.items():
+            if path is not None and not self.tls:
+                raise InputError(f"{what} is for TLS; the broker's URL must begin with mqtts://")
+            if path is not None and not Path(path).is_file():
+                raise InputError(f"{what} {path} does not exist")
+        self._context = self._tls_context(ca_file, cert_file, key_file) if self.tls else None
+
+    @staticmethod
+    def _tls_context(
+        ca_file: str | Path | None, cert_file: str | Path | None, key_file: str | Path | None
+    ) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=ca_file)
+            if cert_file is not None:
+                context.load_cert_chain(cert_file, key_file)
+        except (ssl.SSLError, OSError) as error:
+            raise InputError(f"the TLS files cannot be used: {error}") from None
+        return context
+
+    def prepare(self, client: paho.Client) -> None:
+        """Give `client` the credentials and TLS settings."""
+        if self.user is not None:
+            client.username_pw_set(self.user, self.password)
+        if self._context is not None:
+            client.tls_set_context(self._context)
+
+
+def _host_and_port(parts: SplitResult) -> tuple[str, int]:
+    shown = f"{parts.scheme}://{parts.hostname or ''}"
+    if parts.scheme not in ("mqtt", "mqtts"):
+        raise InputError(f"broker {shown}: the URL must begin with mqtt:// or mqtts://")
+    try:
+        port = parts.port
+    except ValueError:
+        raise InputError(f"broker {shown}: the port is not a number up to 65535") from None
+    if not parts.hostname or port == 0 or parts.path.strip("/") or parts.query or parts.fragment:
+        raise InputError(f"broker {shown}: the URL must be mqtt://[user:password@]host[:port]")
+    return parts.hostname, port or (8883 if parts.scheme == "mqtts" else 1883)
+
+
+def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
+    """Make a paho client for 3.1.1 with a clean session, no Nagle delay and jittered back-off.
+
+    Parameters
+    ----------
+    endpoint : Endpoint
+    client_id : str
+    max_inflight : int
+        QoS 1 messages unacknowledged at a time; none is queued beyond them.
+
+    Returns
+    -------
+    paho.mqtt.client.Client
+        Not connected yet.
+    """
+    client = paho.Client(
+        CallbackAPIVersion.VERSION2,
+        client_id=client_id,
+        protocol=paho.MQTTv311,
+        clean_session=True,
+    )
+    client.max_inflight_messages_set(max_inflight)
+    client.max_queued_messages_set(max_inflight)
+    client.on_socket_open = _tune_socket
+    endpoint.prepare(client)
+    spread_backoff(client)
+    return client
+
+
+def spread_backoff(client: paho.Client) -> None:
+    """Draw new reconnect delays: from about 1 s, doubling to about a minute."""
+    jitter = random.uniform(0.5, 1.5)
+    client.reconnect_delay_set(jitter, jitter * _LONGEST_BACKOFF)  # type: ignore[arg-type]
+
+
+def _tune_socket(client: paho.Client, userdata: Any, sock: Any) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        # A dead peer is noticed after this, not after the keepalive's one and a half periods.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)

@@ -1,0 +1,198 @@
+"""What a device asks and what the cloud answers, as objects that cannot hold nonsense."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_edge.checks import check_id, check_int, check_text
+from gatewise_edge.errors import WireError
+from gatewise_edge.link.topics import check_model
+
+__all__ = [
+    "BAD_REQUEST",
+    "BUSY",
+    "EXPIRED",
+    "FAILED",
+    "MAX_CODE",
+    "MAX_COLUMNS",
+    "MAX_DETAIL",
+    "MAX_ROWS",
+    "MAX_STAGES",
+    "MAX_TTL_MS",
+    "MAX_WORKER_US",
+    "NO_MODEL",
+    "RETRYABLE",
+    "Request",
+    "Response",
+    "new_id",
+]
+
+MAX_ROWS: Final = 4096
+MAX_COLUMNS: Final = 65535
+MAX_STAGES: Final = 1024
+MAX_TTL_MS: Final = 86_400_000
+MAX_CODE: Final = 32
+MAX_DETAIL: Final = 200
+MAX_WORKER_US: Final = 2**40
+
+#: Error codes of a response. Others may come; only those in RETRYABLE are worth a retry.
+BUSY: Final = "busy"
+NO_MODEL: Final = "no-model"
+BAD_REQUEST: Final = "bad-request"
+EXPIRED: Final = "expired"
+FAILED: Final = "failed"
+RETRYABLE: Final = frozenset({BUSY, NO_MODEL})
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Request:
+    """One or several instances for the cloud.
+
+    Parameters
+    ----------
+    id : bytes
+        16 bytes, see :func:`new_id`.
+    model, version : str
+        The bundle's name and version.
+    ttl_ms : int
+        Time left to live in milliseconds, 0 to one day: the smallest of the rows'.
+    X : ndarray of float32 or float16, shape (rows, columns)
+        The cloud model's inputs, in its order. Other dtypes are cast to float32.
+
+    Raises
+    ------
+    WireError
+        If a field is out of its bounds, or a value of `X` is infinite.
+    """
+
+    id: bytes
+    model: str
+    version: str
+    ttl_ms: int
+    X: NDArray[np.float32] | NDArray[np.float16]
+
+    def __post_init__(self) -> None:
+        check_id(self.id)
+        check_model(self.model)
+        check_model(self.version, "model version")
+        check_int("ttl_ms", self.ttl_ms, 0, MAX_TTL_MS)
+        X = np.asarray(self.X)
+        if X.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
+            X = X.astype(np.float32)
+        object.__setattr__(self, "X", X)
+        if X.ndim != 2:
+            raise WireError("shape", f"the instances must form a matrix, not shape {X.shape}")
+        check_int("rows", X.shape[0], 1, MAX_ROWS)
+        check_int("columns", X.shape[1], 1, MAX_COLUMNS)
+        if np.isinf(X).any():
+            raise WireError("infinite", "the instances hold an infinite value")
+
+    @property
+    def rows(self) -> int:
+        """Number of instances."""
+        return int(self.X.shape[0])
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether a value is NaN, the mark of a missing one."""
+        return bool(np.isnan(self.X).any())
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Response:
+    """What the cloud says to a request: an answer for every row, or one error for all.
+
+    Parameters
+    ----------
+    id : bytes
+        The request's id.
+    model, version : str
+        The model that answered, or that was asked for; both empty in an error whose request
+        could not be read that far.
+    labels : ndarray of int64, shape (rows,)
+        Class indices.
+    probabilities : ndarray of float32, shape (rows, classes)
+    worker_us : int
+        What the worker took, in microseconds.
+    exits : ndarray of int64, shape (rows,), or None
+        Stage that answered each row; the number of stages is the high-cost model. None, as from
+        a worker that runs no stages: the high-cost model answered all.
+    error : str or None
+        Error code; then `labels` and `probabilities` are empty.
+    detail : str
+        What went wrong, for people; cut to 200 bytes.
+
+    Raises
+    ------
+    WireError
+        If a field is out of its bounds, shapes do not agree, a class index is too large or a
+        probability is not finite.
+    """
+
+    id: bytes
+    model: str
+    version: str
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    probabilities: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+    worker_us: int = 0
+    exits: NDArray[np.int64] | None = None
+    error: str | None = None
+    detail: str = ""
+
+    def __post_init__(self) -> None:
+        check_id(self.id)
+        if self.model or self.version or self.error is None:
+            check_model(self.model)
+            check_model(self.version, "model version")
+        object.__setattr__(self, "labels", np.asarray(self.labels, np.int64))
+        object.__setattr__(self, "probabilities", np.asarray(self.probabilities, np.float32))
+        if self.error is not None:
+            check_text("error code", self.error, 1, MAX_CODE)
+            detail = str(self.detail).encode("utf-8", "replace")[:MAX_DETAIL]
+            object.__setattr__(self, "detail", detail.decode("utf-8", "ignore"))
+            return
+        check_int("worker_us", self.worker_us, 0, MAX_WORKER_US)
+        labels, probabilities = self.labels, self.probabilities
+        if labels.ndim != 1 or probabilities.ndim != 2 or len(labels) != len(probabilities):
+            shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
+            raise WireError("shape", f"a response with {shapes}")
+        check_int("rows", labels.shape[0], 1, MAX_ROWS)
+        check_int("classes", probabilities.shape[1], 2, MAX_COLUMNS)
+        if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
+            raise WireError("range", "a response with a class index out of range")
+        if not np.isfinite(probabilities).all():
+            raise WireError("infinite", "a response with a probability that is not finite")
+        if self.exits is not None:
+            exits = np.asarray(self.exits, np.int64)
+            object.__setattr__(self, "exits", exits)
+            if exits.shape != labels.shape:
+                raise WireError("shape", f"a response with {exits.shape} exits for {labels.shape}")
+            if exits.min() < 0 or exits.max() > MAX_STAGES:
+                raise WireError("range", "a response with a stage out of range")
+
+    @property
+    def rows(self) -> int:
+        """Number of instances answered; 0 in an error."""
+        return len(self.labels)
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may do better a little later."""
+        return self.error in RETRYABLE
+
+    @classmethod
+    def refusal(cls, request: Request, code: str, detail: str = "") -> Response:
+        """Answer `request` with an error."""
+        return cls(
+            id=request.id, model=request.model, version=request.version, error=code, detail=detail
+        )
+
+
+def new_id() -> bytes:
+    """Draw a fresh request id: 128 bits from the operating system."""
+    return secrets.token_bytes(16)

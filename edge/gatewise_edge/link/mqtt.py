@@ -1,0 +1,307 @@
+"""The link over MQTT 3.1.1, for any broker.
+
+A request that meets no connection is refused at once, and what was on its way when the connection
+broke is dropped: paho would replay on reconnect what was asked before, and the device has
+answered by itself. How a client is tuned otherwise is told in :mod:`gatewise_edge.link.broker_url`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import paho.mqtt.client as paho
+
+from gatewise.errors import InputError
+from gatewise_edge.checks import check_positive
+from gatewise_edge.errors import LinkError
+from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
+from gatewise_edge.link.link import Receive
+from gatewise_edge.link.wire import (
+    check_device,
+    metrics_topic,
+    request_topic,
+    response_topic,
+    status_topic,
+)
+
+__all__ = ["Endpoint", "MqttLink", "make_client"]
+
+_LOG = logging.getLogger(__name__)
+
+_KEEPALIVE: Final = 10
+_LONGEST_DETAIL: Final = 200
+
+
+class MqttLink:
+    """A device's link to the cloud through an MQTT broker.
+
+    Publishes requests at QoS 1 on ``gw/v1/<device>/req``, reads ``gw/v1/<device>/rsp``, and
+    keeps ``gw/v1/<device>/status`` at ``online``, with what :meth:`set_status` adds, or, by the
+    broker's hand when the device vanishes, ``offline``. Connects in the background and keeps
+    trying, so that a device may start before its broker; :meth:`connect` insists.
+
+    Parameters
+    ----------
+    url : str
+        ``mqtt://[user:password@]host[:port]`` or ``mqtts://...``
+    device : str, optional
+        The device's id: one topic level, unique in the fleet. Drawn at random if left out.
+    max_inflight : int, default 64
+        Requests that the broker has not acknowledged; more are refused at once.
+    ca_file, cert_file, key_file : str or Path, optional
+        See :class:`Endpoint`.
+
+    Attributes
+    ----------
+    device : str
+    url : str
+        The broker's, without user and password.
+
+    Raises
+    ------
+    InputError
+        If the URL or a TLS file cannot be used.
+    WireError
+        If the device id cannot be a topic level.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        device: str | None = None,
+        max_inflight: int = 64,
+        ca_file: str | Path | None = None,
+        cert_file: str | Path | None = None,
+        key_file: str | Path | None = None,
+    ) -> None:
+        self._endpoint = Endpoint(url, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+        self.url = self._endpoint.url
+        self.device = check_device(device or f"dev-{secrets.token_hex(6)}")
+        self._topic = request_topic(self.device)
+        self._answers = response_topic(self.device)
+        self._receive: Receive = _drop
+        self._open = False
+        # Guards nothing that a callback waits for: paho holds locks of its own while it calls.
+        self._verdict = threading.Event()
+        self._failure: str | None = None
+        self._ready = False
+        self._subscription: int | None = None
+        self._status = "online"
+        self._watched: dict[str, Receive] = {}
+        self._watching: dict[int, str] = {}
+        self._ended = threading.Event()
+        self._client = make_client(self._endpoint, f"gw-{self.device}", max_inflight=max_inflight)
+        self._client.will_set(status_topic(self.device), "offline", qos=1, retain=True)
+        self._client.on_connect = self._on_connect
+        self._client.on_connect_fail = self._on_connect_fail
+        self._client.on_subscribe = self._on_subscribe
+        self._client.on_disconnect = self._on_disconnect
+        self._client.on_message = self._on_message
+
+    @property
+    def ready(self) -> bool:
+        """Whether the connection stands and the subscription to responses is confirmed."""
+        return self._ready and self._client.is_connected()
+
+    def open(self, receive: Receive) -> None:
+        """Connect in the background. See :meth:`gatewise_edge.link.link.Link.open`."""
+        self._receive = receive
+        self._start()
+
+    def connect(self, timeout: float = 5.0) -> None:
+        """Wait until the link is ready.
+
+        Raises
+        ------
+        LinkError
+            If the broker refuses, cannot be reached, or does not answer within `timeout`
+            seconds. The link goes on trying in the background until it is closed.
+        """
+        self._start()
+        done = self._verdict.wait(timeout)
+        if self.ready:
+            return
+        why = self._failure if done and self._failure else f"no answer within {timeout:g} s"
+        raise LinkError(self.url, f"broker {self.url} cannot be used: {why}")
+
+    def watch(self, topic: str, take: Receive) -> None:
+        """Subscribe to one more topic, on every connection anew; call this before opening.
+
+        Parameters
+        ----------
+        topic : str
+            A topic or a filter, as ``gw/v1/model/<name>/manifest``. A broker that denies it is
+            logged; the link is not the worse for it.
+        take : callable
+            Gets each message's payload, at most 256 MB by MQTT and checked by nobody, on the
+            network's thread, perhaps more than once. It must not block. What it raises is logged.
+
+        Raises
+        ------
+        InputError
+            If the link is open already, or the topic is watched.
+        """
+        if self._open:
+            raise InputError(f"topic {topic}: watch it before the link is opened")
+        if topic in self._watched:
+            raise InputError(f"topic {topic} is watched already")
+        self._watched[topic] = take
+
+    def set_status(self, detail: str) -> None:
+        """Say ``online <detail>`` from now on, as ``online digits/7``; an empty one: ``online``.
+
+        Raises
+        ------
+        InputError
+            If the detail is longer than 200 bytes.
+        """
+        if len(detail.encode("utf-8", "replace")) > _LONGEST_DETAIL:
+            raise InputError(f"a status of more than {_LONGEST_DETAIL} bytes")
+        self._status = f"online {detail}".rstrip()
+        # A broker that is not there hears it on connecting.
+        if self._client.is_connected():
+            self._say(self._status)
+
+    def publish_metrics(
+        self, read: Callable[[], Mapping[str, float]], *, every: float = 60.0
+    ) -> None:
+        """Tell the counters on ``gw/v1/<device>/metrics``, at QoS 0, until the link is closed.
+
+        Parameters
+        ----------
+        read : callable
+            Gives the counters, as ``lambda: device.counters``; on a thread of its own.
+        every : float, default 60
+            Seconds between two messages. Without a connection one is left out.
+        """
+        check_positive("every", every)
+
+        def tell() -> None:
+            while not self._ended.wait(every):
+                try:
+                    payload = json.dumps(dict(read()), allow_nan=False)
+                except Exception:
+                    _LOG.exception("the counters cannot be told")
+                    continue
+                if self.ready:
+                    self._client.publish(metrics_topic(self.device), payload, qos=0)
+
+        threading.Thread(target=tell, name="gatewise-metrics", daemon=True).start()
+
+    def send(self, payload: bytes) -> bool:
+        """Publish a request, if the link is ready. See :meth:`.Link.send`."""
+        if not self.ready:
+            return False
+        info = self._client.publish(self._topic, payload, qos=1)
+        return info.rc == paho.MQTT_ERR_SUCCESS
+
+    def close(self) -> None:
+        """Say ``offline``, disconnect, and end the network thread. May be called twice."""
+        if not self._open:
+            return
+        self._open = False
+        self._ended.set()
+        self._receive = _drop
+        if self._client.is_connected():
+            farewell = self._say("offline")
+            try:
+                farewell.wait_for_publish(timeout=1.0)
+            except (RuntimeError, ValueError):
+                _LOG.debug("the broker went before the farewell")
+        self._client.disconnect()
+        self._client.loop_stop()
+        self._ready = False
+
+    def _say(self, status: str) -> paho.MQTTMessageInfo:
+        return self._client.publish(status_topic(self.device), status, qos=1, retain=True)
+
+    def _start(self) -> None:
+        if not self._open:
+            self._open = True
+            self._client.connect_async(
+                self._endpoint.host, self._endpoint.port, keepalive=_KEEPALIVE
+            )
+            self._client.loop_start()
+
+    # -- callbacks, on paho's thread -------------------------------------------------------
+
+    def _on_connect(
+        self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
+    ) -> None:
+        # paho would send again what the last connection left: by now it is stale.
+        client.drop_out_messages()
+        if reason.is_failure:
+            self._fail(str(reason))
+            return
+        spread_backoff(client)
+        _, self._subscription = client.subscribe(self._answers, qos=1)
+        self._watching.clear()
+        for topic in self._watched:
+            _, mid = client.subscribe(topic, qos=1)
+            if mid is not None:
+                self._watching[mid] = topic
+        self._say(self._status)
+
+    def _on_subscribe(
+        self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any
+    ) -> None:
+        if mid in self._watching:
+            if any(reason.is_failure for reason in reasons):
+                _LOG.warning("the subscription to %s is not allowed", self._watching[mid])
+            return
+        if mid != self._subscription:
+            return
+        if any(reason.is_failure for reason in reasons):
+            self._fail(f"the subscription to {self._answers} is not allowed")
+            return
+        self._ready = True
+        self._failure = None
+        self._verdict.set()
+        _LOG.info("link to %s is ready", self.url)
+
+    def _on_connect_fail(self, client: paho.Client, userdata: Any) -> None:
+        # paho calls this while it handles the error and does not pass it on.
+        error = sys.exception()
+        text = getattr(error, "strerror", None) or str(error or "no connection")
+        self._fail(text)
+
+    def _on_disconnect(
+        self, client: paho.Client, userdata: Any, flags: Any, reason: Any, properties: Any
+    ) -> None:
+        self._ready = False
+        if self._open and reason.is_failure:
+            _LOG.info("link to %s is lost: %s", self.url, reason)
+            # A refused connection has said why already.
+            self._fail(self._failure or str(reason))
+
+    def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
+        # An escaping exception would end paho's thread, and every response after it.
+        try:
+            if message.topic == self._answers:
+                self._receive(bytes(message.payload))
+                return
+        except Exception:
+            _LOG.exception("a response could not be taken in")
+            return
+        for topic, take in self._watched.items():
+            if paho.topic_matches_sub(topic, message.topic):
+                try:
+                    take(bytes(message.payload))
+                except Exception:
+                    _LOG.exception("a message on %s could not be taken in", message.topic)
+
+    def _fail(self, why: str) -> None:
+        self._failure = why
+        self._verdict.set()
+
+
+def _drop(payload: bytes) -> None:
+    """Take a payload that nobody waits for."""

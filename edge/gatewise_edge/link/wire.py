@@ -1,0 +1,348 @@
+"""Messages as bytes: what device and cloud say to each other. Pure, no I/O.
+
+A message is one CBOR map (RFC 8949) with text keys; numbers travel as RFC 8746 typed arrays,
+never one by one. Layout, version 1:
+
+======== ===================== ===============================================================
+key      CBOR type             meaning
+======== ===================== ===============================================================
+``v``    unsigned              layout version, 1
+``id``   16 bytes              the request's id; a response repeats it
+``m``    text, 1 to 64 bytes   model name
+``mv``   text, 1 to 64 bytes   model version
+-------- --------------------- ---------------------------------------------------------------
+Request
+----------------------------------------------------------------------------------------------
+``ttl``  unsigned              time left to live in ms, relative (a device's clock drifts)
+``n``    unsigned, 1 to 4096   rows (instances)
+``k``    unsigned, 1 to 65535  columns: the cloud model's inputs, in its order
+``x``    tag 85 or 84          rows * columns values, row by row: float32 or float16, little-endian
+-------- --------------------- ---------------------------------------------------------------
+Response that answers
+----------------------------------------------------------------------------------------------
+``n``    unsigned              rows, as in the request
+``c``    unsigned, 2 to 65535  classes
+``y``    tag 69                class index of each row: uint16, little-endian
+``p``    tag 85                rows * classes probabilities: float32, little-endian
+``us``   unsigned              what the worker took, in microseconds
+``s``    tag 69                optional: stage that answered each row, uint16, little-endian; the
+                               number of stages, as for all rows without it: the high-cost model
+-------- --------------------- ---------------------------------------------------------------
+Response that refuses (``m`` and ``mv`` are left out where the request's were unreadable)
+----------------------------------------------------------------------------------------------
+``e``    text, 1 to 32 bytes   error code; ``busy`` and ``no-model`` may be retried
+``d``    text, 0 to 200 bytes  detail for people
+======== ===================== ===============================================================
+
+A decoder never trusts. A payload is at most :data:`MAX_PAYLOAD` bytes and exactly one map of
+at most 32 entries, definite lengths, no key twice, no nesting beyond it, no CBOR tag but the
+typed arrays above; every type, range and shape is checked. Keys that are not listed are
+ignored, so that version 1 may grow. Infinite values are refused; NaN, the mark of a missing
+value, only passes where the caller says so.
+
+>>> import numpy as np
+>>> request = Request(id=bytes(16), model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))
+>>> payload = encode_request(request)
+>>> len(payload), decode_request(payload).X.tolist()
+(64, [[1.0, 1.0]])
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import cbor2
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_edge.checks import MAX_NAME, check_id, check_int, check_text
+from gatewise_edge.errors import WireError
+from gatewise_edge.link.messages import (
+    BAD_REQUEST,
+    BUSY,
+    EXPIRED,
+    FAILED,
+    MAX_CODE,
+    MAX_COLUMNS,
+    MAX_DETAIL,
+    MAX_ROWS,
+    MAX_TTL_MS,
+    MAX_WORKER_US,
+    NO_MODEL,
+    RETRYABLE,
+    Request,
+    Response,
+    new_id,
+)
+from gatewise_edge.link.topics import (
+    REQUESTS,
+    check_device,
+    check_model,
+    dead_topic,
+    device_of,
+    manifest_topic,
+    metrics_topic,
+    request_topic,
+    response_topic,
+    shared,
+    status_topic,
+)
+
+# All that is said on the wire has its name here; messages and topics have modules of their own.
+__all__ = [
+    "BAD_REQUEST",
+    "BUSY",
+    "EXPIRED",
+    "FAILED",
+    "MAX_PAYLOAD",
+    "NO_MODEL",
+    "REQUESTS",
+    "RETRYABLE",
+    "Request",
+    "Response",
+    "check_device",
+    "check_model",
+    "dead_topic",
+    "decode_request",
+    "decode_response",
+    "device_of",
+    "encode_request",
+    "encode_response",
+    "manifest_topic",
+    "metrics_topic",
+    "new_id",
+    "request_topic",
+    "response_topic",
+    "shared",
+    "status_topic",
+]
+
+WIRE_VERSION: Final = 1
+#: Bytes of a payload at most: AWS IoT Core's limit, the lowest of the usual brokers.
+MAX_PAYLOAD: Final = 128 * 1024
+MAX_ENTRIES: Final = 32
+
+_ARRAYS: Final[dict[int, np.dtype[Any]]] = {
+    69: np.dtype("<u2"),
+    84: np.dtype("<f2"),
+    85: np.dtype("<f4"),
+}
+_TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.items()}
+
+
+# -- encoding ------------------------------------------------------------------------------
+
+
+def encode_request(request: Request) -> bytes:
+    """Write a request as a payload.
+
+    Raises
+    ------
+    WireError
+        If it is larger than :data:`MAX_PAYLOAD`: send fewer rows at a time.
+    """
+    rows, columns = request.X.shape
+    return _dumps(
+        {
+            "v": WIRE_VERSION,
+            "id": request.id,
+            "m": request.model,
+            "mv": request.version,
+            "ttl": request.ttl_ms,
+            "n": rows,
+            "k": columns,
+            "x": _typed(request.X, "<f2" if request.X.dtype == np.float16 else "<f4"),
+        }
+    )
+
+
+def encode_response(response: Response) -> bytes:
+    """Write a response as a payload.
+
+    Raises
+    ------
+    WireError
+        If it is larger than :data:`MAX_PAYLOAD`.
+    """
+    message: dict[str, Any] = {"v": WIRE_VERSION, "id": response.id}
+    if response.model:
+        message |= {"m": response.model, "mv": response.version}
+    if response.error is not None:
+        return _dumps(message | {"e": response.error, "d": response.detail})
+    message |= {
+        "n": response.rows,
+        "c": response.probabilities.shape[1],
+        "y": _typed(response.labels, "<u2"),
+        "p": _typed(response.probabilities, "<f4"),
+        "us": response.worker_us,
+    }
+    if response.exits is not None:
+        message["s"] = _typed(response.exits, "<u2")
+    return _dumps(message)
+
+
+def _typed(array: NDArray[Any], dtype: str) -> cbor2.CBORTag:
+    data = np.ascontiguousarray(array, np.dtype(dtype))
+    return cbor2.CBORTag(_TAGS[data.dtype], data.tobytes())
+
+
+def _dumps(message: dict[str, Any]) -> bytes:
+    payload: bytes = cbor2.dumps(message)
+    if len(payload) > MAX_PAYLOAD:
+        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may go")
+    return payload
+
+
+# -- decoding ------------------------------------------------------------------------------
+
+
+def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
+    """Read a request that anyone may have sent.
+
+    Parameters
+    ----------
+    payload : bytes
+    allow_missing : bool, default False
+        Let NaN pass. A worker whose models differ in this lets it pass here and checks
+        :attr:`Request.has_missing` once it knows the model.
+
+    Raises
+    ------
+    WireError
+        With a `reason` and, where one could be read, the message's `id`.
+    """
+    message = _loads(payload)
+    try:
+        shape = (message.integer("n", 1, MAX_ROWS), message.integer("k", 1, MAX_COLUMNS))
+        request = Request(
+            id=message.id,
+            model=message.text("m"),
+            version=message.text("mv"),
+            ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
+            X=message.array("x", shape, "<f4", "<f2"),
+        )
+        if not allow_missing and request.has_missing:
+            raise WireError("missing", "the instances hold a NaN")
+    except WireError as error:
+        error.id = message.id
+        raise
+    return request
+
+
+def decode_response(payload: bytes) -> Response:
+    """Read a response that anyone may have sent.
+
+    Raises
+    ------
+    WireError
+        With a `reason` and, where one could be read, the message's `id`.
+    """
+    message = _loads(payload)
+    try:
+        if message.has("e"):
+            return Response(
+                id=message.id,
+                model=message.text("m") if message.has("m") else "",
+                version=message.text("mv") if message.has("mv") else "",
+                error=message.text("e", MAX_CODE),
+                detail=message.text("d", MAX_DETAIL, shortest=0) if message.has("d") else "",
+            )
+        rows, classes = message.integer("n", 1, MAX_ROWS), message.integer("c", 2, MAX_COLUMNS)
+        return Response(
+            id=message.id,
+            model=message.text("m"),
+            version=message.text("mv"),
+            labels=message.array("y", (rows,), "<u2"),
+            probabilities=message.array("p", (rows, classes), "<f4"),
+            worker_us=message.integer("us", 0, MAX_WORKER_US),
+            exits=message.array("s", (rows,), "<u2") if message.has("s") else None,
+        )
+    except WireError as error:
+        error.id = message.id
+        raise
+
+
+class _Message:
+    """A decoded map whose entries are checked as they are taken out."""
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self._entries = entries
+        self.id: bytes = check_id(entries.get("id"))
+        version = entries.get("v")
+        if type(version) is not int or version != WIRE_VERSION:
+            raise WireError(
+                "version", f"a message of layout {str(version)[:20]}, not 1", id=self.id
+            )
+
+    def has(self, key: str) -> bool:
+        return key in self._entries
+
+    def integer(self, key: str, low: int, high: int) -> int:
+        return check_int(key, self._entries.get(key), low, high)
+
+    def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
+        return check_text(key, self._entries.get(key), shortest, longest)
+
+    def array(self, key: str, shape: tuple[int, ...], *dtypes: str) -> NDArray[Any]:
+        typed = self._entries.get(key)
+        if not isinstance(typed, _Tagged) or type(typed.value) is not bytes:
+            raise WireError("type", f"{key!r} is not a typed array")
+        dtype = _ARRAYS.get(typed.tag)
+        if dtype is None or dtype not in [np.dtype(d) for d in dtypes]:
+            raise WireError("type", f"{key!r} is a typed array of tag {typed.tag}, not of {dtypes}")
+        count = math.prod(shape)
+        if len(typed.value) != count * dtype.itemsize:
+            raise WireError("shape", f"{key!r} has {len(typed.value)} bytes, not those of {shape}")
+        values: NDArray[Any] = np.frombuffer(typed.value, dtype).reshape(shape)
+        return values.astype(dtype.newbyteorder("="), copy=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tagged:
+    tag: int
+    value: Any
+
+
+class _NoTagRuns(Mapping[int, Callable[[Any, bool], Any]]):
+    """Stands before every tag decoder of cbor2: a tag is kept as data, whatever it means.
+
+    Otherwise a sender could have dates, regular expressions, e-mails and huge decimals built.
+    """
+
+    def __getitem__(self, tag: int) -> Callable[[Any, bool], Any]:
+        return lambda value, immutable: _Tagged(tag, value)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 1
+
+
+_NO_TAG_RUNS: Final = _NoTagRuns()
+
+
+def _loads(payload: bytes) -> _Message:
+    if len(payload) > MAX_PAYLOAD:
+        raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may be")
+    stream = io.BytesIO(payload)
+    try:
+        entries = cbor2.CBORDecoder(
+            stream,
+            semantic_decoders=_NO_TAG_RUNS,
+            max_depth=4,
+            allow_indefinite=False,
+            allow_duplicate_keys=False,
+            strict_hashable_types=True,
+        ).decode()
+    except (cbor2.CBORDecodeError, ValueError, OverflowError, RecursionError) as error:
+        raise WireError("cbor", f"not a message in CBOR: {str(error)[:120]}") from None
+    if stream.tell() != len(payload):
+        raise WireError("cbor", "a message with bytes after its end")
+    if type(entries) is not dict or len(entries) > MAX_ENTRIES:
+        raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
+    return _Message(entries)

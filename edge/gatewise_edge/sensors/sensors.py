@@ -1,0 +1,331 @@
+"""Sensors as functions: read when a feature is needed, tried again, never waited for too long.
+
+:class:`Sensors` say how features are read. They run on a thread of their own, one at a time, so
+that one that blocks cannot keep the device from answering.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_edge.errors import SensorError
+from gatewise_edge.sensors.blocking_reader import Reader, StillReading
+from gatewise_edge.sensors.feature_reader import Known, Meter, Reading, Row, Source
+
+__all__ = ["Meter", "Reading", "Row", "SensorCounts", "Sensors", "Source"]
+
+FeatureSensor = Callable[[], float]
+GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
+
+
+@dataclass(slots=True)
+class SensorCounts:
+    """What a sensor has done so far.
+
+    Attributes
+    ----------
+    reads : int
+        Calls of its function, the repeated ones among them.
+    retries : int
+        Calls after one that failed.
+    failures : int
+        Instances for which it gave nothing in the end.
+    late : int
+        Instances for which it was not waited for any longer.
+    """
+
+    reads: int = 0
+    retries: int = 0
+    failures: int = 0
+    late: int = 0
+
+
+class Sensors:
+    """Sensors as functions: one a feature, one a group of features, or both.
+
+    Parameters
+    ----------
+    features : mapping of str to callable, optional
+        Feature name to a function without arguments that gives its value.
+    groups : mapping of str to callable, optional
+        Group name to a function without arguments that gives the values of the whole group:
+        a mapping by feature name, or a sequence in the bundle's order of the group's features.
+        A feature that also has its own sensor is read by that.
+    retries : int or mapping of str to int, default 0
+        How often a read that fails is tried again at once, at most, or by the name of the
+        feature or group. No try begins after the deadline.
+    retry_wait : float, default 0
+        Seconds before each further try.
+    timeout : float or mapping of str to float, optional
+        Seconds that a sensor may take for an instance, its retries included. Without one it may
+        take what is left of the deadline, and then there is no time for the cloud.
+
+    Raises
+    ------
+    InputError
+        If a number is negative, or names a sensor that is not among them.
+
+    Notes
+    -----
+    The functions never run side by side. A function gives NaN for a missing value and raises if it
+    cannot read. Each is called once an instance, if at all; a sensor that failed is not asked again
+    for that instance. Features are priced as in training: once when acquired, however many tries
+    that took, and not at all where every try failed. :attr:`counts` has the tries.
+
+    A sensor that fails sends the instance to the cloud if the cloud's model can do without its
+    value: it does not read that feature, or it was trained with missing values. Otherwise the last
+    finished stage answers, and where none has finished, :class:`SensorError` names the sensor.
+
+    Examples
+    --------
+    >>> costs = FeatureCosts([1.0, 0.5, 0.5], group=[None, "imu", "imu"], shared={"imu": 2.0},
+    ...                      names=["temp", "ax", "ay"])
+    >>> sensors = Sensors({"temp": lambda: 21.5}, groups={"imu": lambda: [0.1, 0.2]}, retries=2)
+    >>> reading = Reading(sensors.bind(costs), costs.names, Meter(costs))
+    >>> reading.acquire(np.array([1]), allow_missing=False, timeout=1.0).round(1).tolist()
+    [0.10000000149011612]
+    >>> reading.meter
+    2.5
+    >>> sensors.counts["imu"]
+    SensorCounts(reads=1, retries=0, failures=0, late=0)
+    >>> sensors.close()
+    """
+
+    def __init__(
+        self,
+        features: Mapping[str, FeatureSensor] | None = None,
+        *,
+        groups: Mapping[str, GroupSensor] | None = None,
+        retries: int | Mapping[str, int] = 0,
+        retry_wait: float = 0.0,
+        timeout: float | Mapping[str, float] | None = None,
+    ) -> None:
+        self._features = dict(features or {})
+        self._groups = dict(groups or {})
+        names = self._features.keys() | self._groups.keys()
+        self._rules = _Rules(
+            retries=_by_name("retries", retries, names),
+            wait=_by_name("retry_wait", retry_wait, names)[""],
+            timeout=_by_name("timeout", math.inf if timeout is None else timeout, names),
+        )
+        self._counts = {name: SensorCounts() for name in (*self._features, *self._groups)}
+        self._reader = Reader()
+
+    @property
+    def counts(self) -> dict[str, SensorCounts]:
+        """What each sensor has done so far, by name of its feature or group."""
+        return {name: replace(counts) for name, counts in self._counts.items()}
+
+    def bind(self, costs: FeatureCosts, needed: ArrayLike = ()) -> Source:
+        """Match the sensors with a bundle's features.
+
+        Parameters
+        ----------
+        costs : FeatureCosts
+            With names: the bundle's features and groups.
+        needed : array-like of int
+            Features that must have a sensor.
+
+        Raises
+        ------
+        InputError
+            If a name is neither a feature nor a group of the bundle, or if a needed feature has
+            no sensor.
+        """
+        names = costs.names or ()
+        for name in self._features:
+            if name not in names:
+                raise InputError(f"sensor {name!r}: the bundle has no such feature")
+        sensors: dict[int, _Sensor] = {}
+        for name, group in self._groups.items():
+            if name not in costs.group_names:
+                raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
+            members = np.flatnonzero(costs.group == costs.group_names.index(name)).tolist()
+            take = _of_group(name, group, members, names)
+            others = tuple(k for k in members if names[k] not in self._features)
+            one = _Sensor(name, others, take, self._rules, self._counts[name])
+            sensors |= dict.fromkeys(others, one)
+        for name, own in self._features.items():
+            k = names.index(name)
+            take = _of_feature(k, own)
+            sensors[k] = _Sensor(name, (k,), take, self._rules, self._counts[name])
+        for k in np.asarray(needed, np.intp).tolist():
+            if k not in sensors:
+                raise InputError(f"feature {names[k]!r} has no sensor")
+        return _BoundSensors(names, sensors, self._reader)
+
+    def close(self) -> None:
+        """End the thread that reads, unless a sensor blocks it."""
+        self._reader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """Retries and timeouts by name; the name "" is for those that are not listed."""
+
+    retries: Mapping[str, float]
+    timeout: Mapping[str, float]
+    wait: float
+
+
+def _by_name(what: str, given: Any, names: Any) -> dict[str, float]:
+    default = math.inf if what == "timeout" else 0
+    table = dict(given) if isinstance(given, Mapping) else {"": given}
+    for name, value in table.items():
+        if name and name not in names:
+            raise InputError(f"{what} for {name!r}: there is no such sensor")
+        kinds = (int,) if what == "retries" else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not value >= 0:
+            kind = "a whole number" if what == "retries" else "seconds"
+            raise InputError(f"{what} is {value!r}; give {kind}, at least 0")
+    return {"": default} | table
+
+
+@dataclass(slots=True, eq=False)
+class _Sensor:
+    """A function that gives the values of some features."""
+
+    label: str
+    members: tuple[int, ...]
+    take: Callable[[], Mapping[int, float]]
+    rules: _Rules
+    counts: SensorCounts
+    retries: float = field(init=False)
+    timeout: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.retries = self.rules.retries.get(self.label, self.rules.retries[""])
+        self.timeout = self.rules.timeout.get(self.label, self.rules.timeout[""])
+
+    def read(self, until: float) -> Mapping[int, float]:
+        """Call the function, and again after a failure while there is time."""
+        tries = 0
+        while True:
+            tries += 1
+            self.counts.reads += 1
+            try:
+                return self.take()
+            except Exception as error:
+                # A driver may raise anything; the device must still answer.
+                if tries > self.retries or time.monotonic() + self.rules.wait >= until:
+                    self.counts.failures += 1
+                    raise self._failed(error, tries) from error
+            self.counts.retries += 1
+            if self.rules.wait:
+                time.sleep(self.rules.wait)
+
+    def _failed(self, error: Exception, tries: int) -> SensorError:
+        if isinstance(error, SensorError):
+            return error
+        often = f" ({tries} tries)" if tries > 1 else ""
+        text = f"sensor {self.label!r} failed: {type(error).__name__}: {error}{often}"
+        return SensorError(self.label, text)
+
+
+class _BoundSensors:
+    """Sensors with features as indices: see :class:`Source`."""
+
+    def __init__(
+        self, names: Sequence[str], sensors: Mapping[int, _Sensor], reader: Reader
+    ) -> None:
+        self._names = names
+        self._sensors = sensors
+        self._reader = reader
+        self._timed = any(sensor.timeout < math.inf for sensor in sensors.values())
+
+    def read(
+        self, features: NDArray[np.intp], known: Known, timeout: float, *, spare: bool
+    ) -> None:
+        """See :class:`Source`."""
+        until = time.monotonic() + timeout
+        asked = features.tolist()
+        for k in asked:
+            if k not in self._sensors:
+                name = self._names[k]
+                known.failures[k] = SensorError(name, f"feature {name!r} has no sensor")
+                if not spare:
+                    raise known.failures[k]
+        if not self._timed:
+            self._run(asked, known, until, spare)
+            return
+        for k in asked:
+            if known.have[k] or k in known.failures:
+                continue
+            now = time.monotonic()
+            try:
+                self._run([k], known, min(until, now + self._sensors[k].timeout), spare)
+            except SensorError:
+                # Spared is the one that is late itself, not those that wait for it.
+                if not spare or k not in known.failures or time.monotonic() >= until:
+                    raise
+
+    def _run(self, asked: list[int], known: Known, until: float, spare: bool) -> None:
+        """Read on the other thread, in one go."""
+        reader = self._reader
+
+        def work() -> None:
+            for k in asked:
+                if known.have[k] or k in known.failures:
+                    continue
+                if time.monotonic() >= until:
+                    return  # nobody waits any longer
+                sensor = self._sensors[k]
+                reader.what = sensor.label
+                try:
+                    found = sensor.read(until)
+                except SensorError as error:
+                    known.failures |= dict.fromkeys(sensor.members, error)
+                    if spare:
+                        continue
+                    raise
+                for index in sensor.members:
+                    with np.errstate(over="ignore"):
+                        known.values[index] = found[index]
+                    known.have[index] = True
+
+        try:
+            reader.run(work, until - time.monotonic())
+        except StillReading:
+            raise self._late(reader.what or self._sensors[asked[0]].label, known) from None
+
+    def _late(self, label: str, known: Known) -> SensorError:
+        error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")
+        for k, sensor in self._sensors.items():
+            if sensor.label == label:
+                if k == sensor.members[0]:
+                    sensor.counts.late += 1
+                known.failures[k] = error
+        return error
+
+
+def _of_feature(k: int, sensor: FeatureSensor) -> Callable[[], Mapping[int, float]]:
+    return lambda: {k: float(sensor())}
+
+
+def _of_group(
+    name: str, sensor: GroupSensor, members: list[int], names: Sequence[str]
+) -> Callable[[], Mapping[int, float]]:
+    def read() -> Mapping[int, float]:
+        given = sensor()
+        if isinstance(given, Mapping):
+            missing = [names[k] for k in members if names[k] not in given]
+            if missing:
+                raise SensorError(name, f"group sensor {name!r} gave no {missing[0]!r}")
+            return {k: float(given[names[k]]) for k in members}
+        if len(given) != len(members):
+            raise SensorError(
+                name,
+                f"group sensor {name!r} gave {len(given)} values for {len(members)} features",
+            )
+        return {k: float(v) for k, v in zip(members, given, strict=True)}
+
+    return read

@@ -1,0 +1,284 @@
+"""Where ``gatewise edge`` gets its instances: a CSV file, JSON lines, or a Python callable.
+
+:func:`open_source` gives an :class:`Instances`: an iterator whose items are rows, None where the
+device's sensors are to be read, or an InputError for an instance that cannot be used (the run
+goes on after it).
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+import os
+import select
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice, repeat
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.console import note
+from gatewise.errors import InputError
+from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.sensors.table import read_csv, read_json_line, read_row
+from gatewise_edge.stop_request import Stop, Stopped
+
+__all__ = ["Instance", "Instances", "JsonLines", "open_source"]
+
+Instance = NDArray[np.float64] | InputError | None
+
+#: Bytes of one JSON line at most.
+_LONGEST_LINE: Final = 2**20
+#: Seconds before a function that failed is called again: doubled each time, up to a second.
+_FIRST_PAUSE: Final = 0.01
+#: Read in small pieces: what is taken in when the end is asked for is answered before it.
+_PIECE: Final = 4096
+
+
+class Instances(Protocol):
+    """Instances one after the other.
+
+    Attributes
+    ----------
+    sensors : Sensors or None
+        What the device reads where an item is None.
+    held : int
+        Instances that were taken from somebody and not given on yet: to be answered even if the
+        end has been asked for.
+    """
+
+    sensors: Sensors | None
+
+    @property
+    def held(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Instance]: ...
+
+    def __next__(self) -> Instance: ...
+
+
+def open_source(data: str, names: Sequence[str], stop: Stop) -> Instances:
+    """Find out what ``--data`` means and open it.
+
+    Parameters
+    ----------
+    data : str
+        ``-``: JSON lines on standard input. ``name.csv``: a table. ``module:function``: Python,
+        the module sought in the current folder first.
+    names : sequence of str
+        The bundle's features.
+    stop : Stop
+        Whoever waits for an instance is woken by it.
+
+    Raises
+    ------
+    InputError
+        If it is none of these, or cannot be opened.
+    """
+    if data == "-":
+        return JsonLines(0, names, stop)
+    if Path(data).suffix.lower() == ".csv":
+        rows, ignored = read_csv(data, names)
+        if ignored:
+            note(f"{data}: columns that are no features are left out: {', '.join(ignored)}")
+        return _Given(iter(rows))
+    module, colon, name = data.partition(":")
+    if colon and module and name and all(p.isidentifier() for p in module.split(".")):
+        return _from_python(data, _load(data, module, name), names, stop)
+    raise InputError(f"--data {data}: give a .csv file, module:function, or - for JSON lines")
+
+
+class _Given:
+    """Instances from an iterator."""
+
+    held = 0
+
+    def __init__(self, items: Iterator[Instance], sensors: Sensors | None = None) -> None:
+        self._items = items
+        self.sensors = sensors
+
+    def __iter__(self) -> Iterator[Instance]:
+        return self
+
+    def __next__(self) -> Instance:
+        return next(self._items)
+
+
+# -- JSON lines ----------------------------------------------------------------------------
+
+
+class JsonLines:
+    """One instance a line, from a file descriptor. Empty lines are skipped.
+
+    Parameters
+    ----------
+    descriptor : int
+    names : sequence of str
+        The bundle's features.
+    stop : Stop
+        Ends the wait for the next line; nothing that was read is lost.
+    """
+
+    sensors: Sensors | None = None
+
+    def __init__(self, descriptor: int, names: Sequence[str], stop: Stop) -> None:
+        self._descriptor = descriptor
+        self._stop = stop
+        self._names = names
+        self._buffer = bytearray()
+        self._ended = False
+        self._too_long = False
+
+    @property
+    def held(self) -> int:
+        """Whole lines that were read and not given yet."""
+        return self._buffer.count(b"\n") + (self._ended and bool(self._buffer))
+
+    def __iter__(self) -> Iterator[Instance]:
+        return self
+
+    def __next__(self) -> Instance:
+        while True:
+            line = self._line()
+            if self._too_long:
+                self._too_long = False
+                return InputError(f"a line of more than {_LONGEST_LINE} bytes is no instance")
+            text = line.decode("utf-8", "replace")
+            if text.strip():
+                try:
+                    return read_json_line(text, self._names)
+                except InputError as error:
+                    return error
+
+    def _line(self) -> bytes:
+        start = 0
+        while (end := self._buffer.find(b"\n", start)) < 0:
+            if self._ended:
+                if not self._buffer and not self._too_long:
+                    raise StopIteration
+                end = len(self._buffer)
+                break
+            start = len(self._buffer)
+            if start > _LONGEST_LINE:
+                self._too_long, start = True, 0
+                self._buffer.clear()
+            piece = self._read()
+            self._ended = not piece
+            self._buffer += piece
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        return line
+
+    def _read(self) -> bytes:
+        try:
+            with self._stop.interrupts():
+                select.select([self._descriptor], [], [])
+            return os.read(self._descriptor, _PIECE)
+        except OSError as error:
+            raise InputError(f"standard input cannot be read: {error.strerror}") from None
+
+
+# -- Python --------------------------------------------------------------------------------
+
+
+def _load(data: str, module: str, name: str) -> Any:
+    folder = os.getcwd()
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        found = importlib.import_module(module)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
+            raise InputError(f"--data {data}: there is no module {error.name!r} here") from None
+        why = f"{type(error).__name__}: {error}"
+        raise InputError(f"--data {data}: importing {module} failed: {why}") from error
+    if not hasattr(found, name):
+        raise InputError(f"--data {data}: module {module!r} has no {name!r}")
+    return getattr(found, name)
+
+
+def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> Instances:
+    """Sensors, an iterator, or a function to be called for each instance: whatever it is."""
+    if isinstance(found, Sensors):
+        return _Given(repeat(None), found)
+    if not hasattr(found, "__next__"):
+        if not callable(found):
+            raise InputError(f"--data {data}: give a function, Sensors or an iterator of rows")
+        with stop.interrupts():
+            try:
+                first = found()
+            except Exception as error:
+                raise _failed(f"--data {data}", error) from error
+        if isinstance(first, Sensors):
+            return _Given(repeat(None), first)
+        if not hasattr(first, "__next__"):
+            return _Given(_polled(data, found, names, first, stop))
+        found = first
+    return _Given(_drawn(data, found, names, stop))
+
+
+def _polled(
+    data: str, function: Callable[[], Any], names: Sequence[str], first: Any, stop: Stop
+) -> Iterator[Instance]:
+    """Rows of a function that is called for each; one that fails is an instance's error."""
+    given, pause = first, _FIRST_PAUSE
+    while given is not None:
+        yield _row(given, names)
+        while True:
+            try:
+                (given,) = _take(map(operator.call, (function,)), stop)
+            except Exception as error:
+                yield _failed(data, error)
+                stop.pause(pause)
+                pause = min(2 * pause, 1.0)
+            else:
+                pause = _FIRST_PAUSE
+                break
+
+
+def _drawn(data: str, rows: Iterator[Any], names: Sequence[str], stop: Stop) -> Iterator[Instance]:
+    while True:
+        try:
+            taken = _take(rows, stop)
+        except Exception as error:
+            # A generator that raised is at its end.
+            raise _failed(f"--data {data}", error) from error
+        if not taken:
+            return
+        yield _row(taken[0], names)
+
+
+def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
+    """Draw one row; one that was given as the end was asked for is kept."""
+    taken: list[Any] = []
+    try:
+        with stop.interrupts():
+            # One step of the interpreter, so that no signal comes between drawing and keeping.
+            taken.extend(islice(rows, 1))
+    except Stopped:
+        if not taken:
+            raise
+    return taken
+
+
+def _failed(what: str, error: Exception) -> InputError:
+    return InputError(f"{what} failed: {type(error).__name__}: {error}")
+
+
+def _row(given: Any, names: Sequence[str]) -> Instance:
+    if hasattr(given, "tolist"):
+        given = given.tolist()
+    if isinstance(given, Mapping | Sequence) and not isinstance(given, str | bytes):
+        plain = {k: _plain(v) for k, v in given.items()} if isinstance(given, Mapping) else given
+        try:
+            return read_row(plain if isinstance(plain, dict) else [*map(_plain, plain)], names)
+        except InputError as error:
+            return error
+    return InputError(f"an instance is a mapping by feature name or a row of {len(names)} numbers")
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,176 @@
+"""A running device as Prometheus sees it. Needs prometheus-client.
+
+======================================== ========= =================================================
+name                                     kind      meaning
+======================================== ========= =================================================
+gatewise_answers_total{route}            counter   answers: edge, cloud, fallback
+gatewise_errors_total                    counter   instances that ended in an error
+gatewise_fallbacks_total{reason}         counter   why the cloud, or a sensor, was needed in vain
+gatewise_answer_latency_seconds          histogram from the call to the answer
+gatewise_late_answers_total              counter   answers after their deadline
+gatewise_offload_ratio                   gauge     answers by the cloud, of all answers so far
+gatewise_feature_cost_total              counter   what the acquired features cost
+gatewise_cost_total                      counter   the same with the price of offloads
+gatewise_device_total{event}             counter   ``Device.counters``: what became of requests and
+                                                   responses (sent, retries, timeouts, late,
+                                                   duplicates, ...)
+gatewise_bytes_total{direction}          counter   payload bytes, up and down
+gatewise_device_state{what}              gauge     ``Device.gauges``: outstanding, breaker_open, ...
+gatewise_sensor_total{sensor,event}      counter   ``Sensors.counts``: reads, retries, ...
+gatewise_update_total{event}             counter   ``Updater.counters``: announced, taken, ...
+gatewise_link_ready                      gauge     1 while requests can be sent
+gatewise_model_info{model,version}       gauge     1: the bundle in force
+======================================== ========= =================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from gatewise_edge.device.answer import Answer
+
+if TYPE_CHECKING:
+    from gatewise_edge.device.device import Device
+    from gatewise_edge.link.link import Link
+    from gatewise_edge.sensors.sensors import Sensors
+    from gatewise_edge.update import Updater
+
+__all__ = ["EdgeMetrics"]
+
+#: Seconds; a stage takes tens of microseconds, a satellite half a second.
+_BUCKETS: Final = (
+    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
+)  # fmt: skip
+_ROUTES: Final = ("edge", "cloud", "fallback")
+
+
+class EdgeMetrics:
+    """Metrics of one device.
+
+    Parameters
+    ----------
+    device : Device
+    link : Link, optional
+    sensors : Sensors, optional
+    updater : Updater, optional
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        *,
+        link: Link | None = None,
+        sensors: Sensors | None = None,
+        updater: Updater | None = None,
+    ) -> None:
+        self._registry = CollectorRegistry()
+        self._device = device
+
+        def count(name: str, help_: str, *labels: str) -> Counter:
+            return Counter(f"gatewise_{name}", help_, labels, registry=self._registry)
+
+        self._answers = count("answers", "Answers.", "route")
+        self._errors = count("errors", "Instances that ended in an error.")
+        self._fallbacks = count("fallbacks", "Why the last stage had to stand in.", "reason")
+        self._late = count("late_answers", "Answers after their deadline.")
+        self._feature_cost = count("feature_cost", "What the acquired features cost.")
+        self._cost = count("cost", "What the answers cost, offloads included.")
+        self._latency = Histogram(
+            "gatewise_answer_latency_seconds",
+            "From the call to the answer.",
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._counts: dict[str, int] = dict.fromkeys(_ROUTES, 0)
+        for route in _ROUTES:
+            self._answers.labels(route)
+        self._registry.register(_State(device, link, sensors, updater, self._counts))
+
+    def observe(self, told: Answer | Exception) -> None:
+        """Add an answer, or the error in its place."""
+        if isinstance(told, Exception):
+            self._errors.inc()
+            return
+        self._answers.labels(told.route).inc()
+        self._counts[told.route] += 1
+        if told.route == "fallback":
+            self._fallbacks.labels(told.reason).inc()
+        self._latency.observe(told.latency_ms / 1000.0)
+        if told.latency_ms > self._device.deadline_ms:
+            self._late.inc()
+        self._feature_cost.inc(told.feature_cost)
+        self._cost.inc(told.cost)
+
+    def text(self) -> bytes:
+        """All metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+
+class _State(Collector):
+    """What is read off the device when it is asked for."""
+
+    def __init__(
+        self,
+        device: Device,
+        link: Link | None,
+        sensors: Sensors | None,
+        updater: Updater | None,
+        counts: Mapping[str, int],
+    ) -> None:
+        self._device = device
+        self._link = link
+        self._sensors = sensors
+        self._updater = updater
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        n = sum(self._counts.values())
+        ratio = self._counts["cloud"] / n if n else 0.0
+        yield GaugeMetricFamily("gatewise_offload_ratio", "Answers by the cloud.", ratio)
+        ready = float(self._link is not None and self._link.ready)
+        yield GaugeMetricFamily("gatewise_link_ready", "Whether requests can be sent.", ready)
+        manifest = self._device.bundle.manifest
+        info = GaugeMetricFamily(
+            "gatewise_model_info", "The bundle in force.", labels=["model", "version"]
+        )
+        info.add_metric([manifest.name, manifest.version], 1.0)
+        yield info
+        counters = self._device.counters
+        moved = CounterMetricFamily("gatewise_bytes", "Payload bytes.", labels=["direction"])
+        events = CounterMetricFamily(
+            "gatewise_device", "What became of requests and responses.", labels=["event"]
+        )
+        for name, value in counters.items():
+            if name.startswith("bytes_"):
+                moved.add_metric([name.removeprefix("bytes_")], value)
+            elif name not in (*_ROUTES, "errors"):
+                events.add_metric([name], value)
+        yield moved
+        yield events
+        gauges = GaugeMetricFamily("gatewise_device_state", "What is so now.", labels=["what"])
+        for name, now in self._device.gauges.items():
+            gauges.add_metric([name], now)
+        yield gauges
+        if self._sensors is not None:
+            sensed = CounterMetricFamily(
+                "gatewise_sensor", "What the sensors did.", labels=["sensor", "event"]
+            )
+            for sensor, counts in self._sensors.counts.items():
+                for event, value in asdict(counts).items():
+                    sensed.add_metric([sensor, event], value)
+            yield sensed
+        if self._updater is not None:
+            updates = CounterMetricFamily(
+                "gatewise_update", "What became of announced versions.", labels=["event"]
+            )
+            for event, value in self._updater.counters.items():
+                updates.add_metric([event], value)
+            yield updates

@@ -1,0 +1,118 @@
+"""``/metrics`` for Prometheus and ``/healthz`` for whoever restarts what is broken, over HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+from gatewise.errors import InputError
+
+__all__ = ["Endpoints"]
+
+_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Endpoints:
+    """A small HTTP server of two pages; a context manager.
+
+    ``/healthz`` is 200 and ``ok`` while all is well, else 503 and the reason. ``/metrics`` is the
+    text format of Prometheus.
+
+    Parameters
+    ----------
+    port : int
+        0: a free one.
+    metrics : callable
+        Writes the metrics.
+    trouble : callable
+        Why there is no service; None if there is.
+    host : str, default "127.0.0.1"
+        Address to listen on. There is no password: show it to those only who may read it.
+
+    Attributes
+    ----------
+    port : int
+        The one in use.
+
+    Raises
+    ------
+    InputError
+        If the port cannot be used.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        *,
+        metrics: Callable[[], bytes],
+        trouble: Callable[[], str | None],
+        host: str = "127.0.0.1",
+    ) -> None:
+        class Handler(_Handler):
+            pages = metrics, trouble
+
+        try:
+            self._server = _Server((host, port), Handler)
+        except OSError as error:
+            raise InputError(
+                f"metrics-port {port} on {host} cannot be used ({error.strerror or error}): "
+                "choose another, or 0 for a free one"
+            ) from None
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.1,), name="gatewise-http", daemon=True
+        )
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    pages: tuple[Callable[[], bytes], Callable[[], str | None]]
+    timeout = 5.0
+    server_version = "gatewise"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        metrics, trouble = self.pages
+        path = self.path.split("?", 1)[0]
+        if path == "/metrics":
+            self._say(200, metrics(), _CONTENT_TYPE)
+        elif path == "/healthz":
+            why = trouble()
+            self._say(200 if why is None else 503, f"{why or 'ok'}\n".encode())
+        else:
+            self._say(404, b"there are /metrics and /healthz\n")
+
+    do_HEAD = do_GET  # noqa: N815  the library's own name
+
+    def _say(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Say nothing: it is asked every few seconds."""

@@ -1,0 +1,223 @@
+"""Run a stage's graph with numpy alone, where there is no onnxruntime (armv7l has no wheel).
+
+The graphs hold a dozen operators (:mod:`.graph_rules` lets no other pass), and
+each adds and multiplies in an order of its own that numpy has, too: margins have the very bits
+that onnxruntime and training give. Trees are walked by :mod:`gatewise_edge.stages.walker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_edge.stages.walker import Walker
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.flat_trees import FlatTrees
+from gatewise_export.onnx_files.graph_rules import INPUT, MARGINS, StageGraph
+from gatewise_export.onnx_files.onnx_parts import Node
+from gatewise_export.onnx_files.tree_rules import Trees
+
+__all__ = ["GraphRunner", "TreeWalker", "flat_trees"]
+
+#: Numbers that the values of one run may hold together; more rows go in several runs
+_AT_ONCE: Final = 1 << 22
+#: Numbers in the table of leaves by outputs
+_MOST_VALUES: Final = 1 << 24
+
+Matrix = NDArray[np.float32]
+Values = list[Any]
+Step = Callable[[Values], None]
+
+
+class TreeWalker(Protocol):
+    """What walks trees: :class:`Walker`, or its twin in C."""
+
+    trees: FlatTrees
+
+    def walk(self, ask: Callable[[int], float]) -> Matrix:
+        """Margins of one instance, shape (1, n_outputs)."""
+        ...
+
+    def run(self, x: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
+        """Margins of many, and what each buys."""
+        ...
+
+
+class GraphRunner:
+    """A stage's graph, ready to be run; several threads may run it at a time.
+
+    Parameters
+    ----------
+    graph : StageGraph
+    file : str
+        What errors call it.
+    walker : callable
+        Makes a walker of trees.
+
+    Raises
+    ------
+    BundleError
+        If its trees have too many outputs for this runner.
+    """
+
+    def __init__(
+        self, graph: StageGraph, file: str, walker: Callable[[FlatTrees], TreeWalker] = Walker
+    ) -> None:
+        self.n_inputs = graph.n_inputs
+        places = {name: i for i, name in enumerate(dict.fromkeys((INPUT, *graph.constants)))}
+        self._steps: list[Step] = []
+        for node in graph.nodes:
+            given = [places[name] for name in node.inputs]
+            made = places.setdefault(node.outputs[0], len(places))
+            for name in node.outputs[1:]:
+                places.setdefault(name, len(places))
+            trees = graph.trees.get(node.outputs[0])
+            if trees is None:
+                self._steps.append(_step(node, given, made, graph))
+                continue
+            wide = graph.columns[node.inputs[0]]
+            self._steps.append(_tree_step(walker(flat_trees(trees, wide, file)), given[0], made))
+        self._empty: Values = [None] * len(places)
+        for name, array in graph.constants.items():
+            self._empty[places[name]] = array
+        self._margins = places[MARGINS]
+        self._rows = max(1, _AT_ONCE // max(1, graph.elements))
+
+    def run(self, x: Matrix) -> Matrix:
+        """Margins of one row or many.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_inputs)
+
+        Returns
+        -------
+        ndarray of float32, shape (n, n_outputs)
+        """
+        if len(x) <= self._rows:
+            return self._run(x)
+        parts = range(0, len(x), self._rows)
+        return np.concatenate([self._run(x[i : i + self._rows]) for i in parts])
+
+    def _run(self, x: Matrix) -> Matrix:
+        values = self._empty.copy()
+        values[0] = x
+        with np.errstate(all="ignore"):  # an infinite sum is the graph's, and is seen by its score
+            for step in self._steps:
+                step(values)
+        margins: Matrix = values[self._margins]
+        return margins
+
+
+# -- trees ---------------------------------------------------------------------------------
+
+
+def flat_trees(trees: Trees, n_features: int, file: str) -> FlatTrees:
+    """Bring the trees of a graph into the form that walkers take.
+
+    Raises
+    ------
+    BundleError
+        If the table of leaves by outputs would be too large.
+    """
+    n_nodes, n_outputs = len(trees.feature), len(trees.base)
+    # a weight of 0 changes no sum; graphs hold some for onnxruntime's sake
+    kept = np.flatnonzero(trees.weight)
+    leaf, target, weight = trees.leaf[kept], trees.target[kept], trees.weight[kept]
+    tree = np.searchsorted(trees.roots, leaf, side="right") - 1
+    least = np.full(len(trees.roots), n_outputs, np.int32)
+    most = np.full(len(trees.roots), -1, np.int32)
+    np.minimum.at(least, tree, target)
+    np.maximum.at(most, tree, target)
+    single = bool((most <= least).all())  # a tree without weights has most -1
+    if n_nodes * (1 if single else n_outputs) > _MOST_VALUES:
+        raise BundleError(
+            f"{file} is too large to be run without onnxruntime: {n_nodes} nodes with "
+            f"{n_outputs} outputs"
+        )
+    value = np.zeros((n_nodes, 1 if single else n_outputs), np.float32)
+    value[leaf, 0 if single else target] = weight
+    return FlatTrees(
+        feature=trees.feature,
+        threshold=trees.threshold,
+        left=trees.left,
+        right=trees.right,
+        nan_left=trees.nan_left,
+        value=value,
+        roots=trees.roots,
+        output=np.maximum(most, 0) if single else np.full(len(trees.roots), -1, np.int32),
+        base=trees.base,
+        n_features=n_features,
+    )
+
+
+def _tree_step(walker: TreeWalker, given: int, made: int) -> Step:
+    def run(values: Values) -> None:
+        x = values[given]
+        if len(x) == 1:  # plain Python beats numpy's calls for every level
+            values[made] = walker.walk(x[0].tolist().__getitem__)
+        else:
+            values[made] = walker.run(x)[0]
+
+    return run
+
+
+# -- the other operators -------------------------------------------------------------------
+
+
+def _step(node: Node, given: list[int], made: int, graph: StageGraph) -> Step:
+    kind = node.op_type
+    if kind in _TWO:
+        two, a, b = _TWO[kind], given[0], given[1]
+
+        def binary(values: Values) -> None:
+            values[made] = two(values[a], values[b])
+
+        return binary
+    if kind == "Concat":
+
+        def concat(values: Values) -> None:
+            values[made] = np.concatenate([values[i] for i in given], axis=1)
+
+        return concat
+    one, first = _one(node, graph), given[0]
+
+    def unary(values: Values) -> None:
+        values[made] = one(values[first])
+
+    return unary
+
+
+_TWO: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+}
+
+
+def _one(node: Node, graph: StageGraph) -> Callable[[Any], Any]:
+    kind = node.op_type
+    if kind == "Gather":
+        constant = graph.constants[node.inputs[1]]
+        index = int(constant.reshape(-1)[0])
+        place = index if constant.ndim == 0 else slice(index, index + 1)
+        return lambda v: v[:, place]
+    return _ONE[kind]
+
+
+def _largest_two(v: Any) -> Any:
+    return np.partition(v, v.shape[1] - 2, axis=1)[:, :-3:-1]
+
+
+_ONE: Final[dict[str, Callable[[Any], Any]]] = {
+    "Abs": np.abs,
+    "Unsqueeze": lambda v: v[:, :, np.newaxis],
+    # one after another, as CumSum does; numpy's sum would add in pairs
+    "CumSum": lambda v: np.cumsum(v, axis=1, dtype=np.float32),
+    "ReduceSum": lambda v: v.sum(axis=1, keepdims=True, dtype=np.float32),
+    "TopK": _largest_two,
+}

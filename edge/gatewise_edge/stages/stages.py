@@ -1,0 +1,268 @@
+"""Run a bundle's stages, and prove on the spot that they compute what they should.
+
+A stage's graph, in onnxruntime or in numpy, or its trees give raw margins; the stop score, the
+label and the probabilities are made of them by :mod:`gatewise.decision`, the very
+functions that training chose the thresholds with. One row or many go the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import answers, exit_stages, probabilities, split, stops
+from gatewise_edge.errors import SelfTestError
+from gatewise_edge.stages.stage_models import (
+    GraphModel,
+    GraphRunner,
+    Runner,
+    WalkerKind,
+    stage_models,
+)
+from gatewise_export.bundle.bundle import Bundle
+
+if TYPE_CHECKING:
+    from gatewise_edge.sensors.sensors import Reading
+    from gatewise_export.bundle.manifest import StageSpec
+
+__all__ = ["StageOutput", "StageRunner", "self_test"]
+
+Matrix = NDArray[np.float32]
+
+
+class StageOutput:
+    """What one stage says of some instances.
+
+    Parameters
+    ----------
+    outputs : ndarray of float32, shape (n, n_outputs)
+        As the graph or the trees gave them.
+    spec : StageSpec
+        The stage's entry in the manifest.
+
+    Attributes
+    ----------
+    outputs : ndarray of float32, shape (n, n_outputs)
+    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
+    score : ndarray of float32, shape (n,)
+        The stop score.
+    """
+
+    __slots__ = ("_spec", "margins", "outputs", "score")
+
+    def __init__(self, outputs: Matrix, spec: StageSpec) -> None:
+        self._spec = spec
+        self.outputs = outputs
+        self.margins, self.score = split(outputs, spec.score)
+
+    def stops(self, threshold: float | None) -> NDArray[np.bool_]:
+        """Which instances stop here, shape (n,)."""
+        return stops(self.score, threshold)
+
+    @property
+    def labels(self) -> NDArray[Any]:
+        """Class indices, int64, or where the model gives values these, float32; shape (n,)."""
+        return answers(self.margins, self._spec.link)
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Class probabilities, shape (n, n_classes); (n, 0) for values."""
+        return probabilities(self.margins, self._spec.link)
+
+
+class StageRunner:
+    """The stages of a bundle: a graph each, or trees to walk.
+
+    A stage of kind ``graph`` buys all its features and runs. One of kind ``lazy`` is walked
+    tree after tree and buys a feature when a node tests it.
+
+    Parameters
+    ----------
+    bundle : Bundle
+        Its files are hash-checked as they are read, and checked before they are run.
+    runner : {"auto", "onnxruntime", "numpy"}, default "auto"
+        What runs graphs: onnxruntime, or where that cannot be imported numpy alone, slower on
+        large models and with the same bits.
+    walker : {"auto", "python", "native"}, default "auto"
+        What walks trees: C where it can be compiled, else Python.
+
+    Attributes
+    ----------
+    inputs : tuple of ndarray of intp
+        Each stage's features, in the order of its model's columns: all that it may buy.
+    thresholds : tuple of float or None
+        The active operating point's.
+
+    Raises
+    ------
+    BundleError
+        If a stage's file is not fit to be run, or has other inputs or outputs than the manifest
+        says.
+    InputError
+        If the runner or walker asked for is not to be had on this machine.
+    """
+
+    def __init__(
+        self, bundle: Bundle, *, runner: Runner = "auto", walker: WalkerKind = "auto"
+    ) -> None:
+        manifest = bundle.manifest
+        self.specs = tuple(manifest.stages)
+        self.inputs = tuple(manifest.stage_inputs(s) for s in range(len(self.specs)))
+        self.thresholds: tuple[float | None, ...] = tuple(manifest.active_point.thresholds)
+        self._columns = [columns.tolist() for columns in self.inputs]
+        self._models = stage_models(bundle, runner, walker)
+
+    def __len__(self) -> int:
+        return len(self.specs)
+
+    def visit(
+        self,
+        stage: int,
+        reading: Reading,
+        *,
+        allow_missing: bool,
+        remaining: Callable[[], float],
+    ) -> StageOutput:
+        """Run one stage for one instance and buy what it needs.
+
+        Parameters
+        ----------
+        stage : int
+        reading : Reading
+            The instance.
+        allow_missing : bool
+            Whether NaN is a value.
+        remaining : callable
+            Gives the seconds that sensors may still take.
+
+        Raises
+        ------
+        SensorError
+            If a feature cannot be had or is refused; what was bought before it is paid.
+        """
+        model = self._models[stage]
+        if isinstance(model, GraphModel | GraphRunner):
+            x = reading.acquire(
+                self.inputs[stage], allow_missing=allow_missing, timeout=remaining()
+            )
+            return self.run(stage, x[np.newaxis])
+        columns = self._columns[stage]
+
+        def ask(column: int) -> float:
+            return reading.acquire_one(
+                columns[column], allow_missing=allow_missing, timeout=remaining()
+            )
+
+        return StageOutput(model.walk(ask), self.specs[stage])
+
+    def run(self, stage: int, x: Matrix) -> StageOutput:
+        """Run one stage on values that are all at hand.
+
+        Parameters
+        ----------
+        stage : int
+        x : ndarray of float32, shape (n, k)
+            The stage's own inputs, in its order.
+        """
+        model = self._models[stage]
+        if isinstance(model, GraphModel | GraphRunner):
+            return StageOutput(model.run(x), self.specs[stage])
+        return StageOutput(model.run(x)[0], self.specs[stage])
+
+    def run_row(self, stage: int, x: Matrix) -> tuple[StageOutput, NDArray[np.bool_]]:
+        """Run one stage as :meth:`visit` does, on a row of its own inputs, shape (k,).
+
+        Returns
+        -------
+        output : StageOutput
+        bought : ndarray of bool, shape (k,)
+        """
+        model = self._models[stage]
+        if isinstance(model, GraphModel | GraphRunner):
+            return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)
+        bought, values = np.zeros(len(x), np.bool_), list(map(float, x))
+
+        def ask(column: int) -> float:
+            bought[column] = True
+            return values[column]
+
+        return StageOutput(model.walk(ask), self.specs[stage]), bought
+
+    def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
+        """Run every stage on whole instances, shape (n, n_features), whoever stops where."""
+        return tuple(
+            self.run(s, np.ascontiguousarray(X[:, self.inputs[s]])) for s in range(len(self))
+        )
+
+    def exits(self, outputs: Sequence[StageOutput]) -> NDArray[np.int64]:
+        """First stage that stops, shape (n,); the number of stages where none does."""
+        return exit_stages([o.score for o in outputs], self.thresholds)
+
+
+def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
+    """Run the bundle's sample row by row and compare with what was computed at packing.
+
+    Margins must be equal bit for bit; exits and labels follow from them. A stage that buys node by
+    node must buy the very features that it bought there.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    runner : StageRunner, optional
+        The bundle's, if there is one already.
+
+    Returns
+    -------
+    int
+        Rows tested.
+
+    Raises
+    ------
+    SelfTestError
+        With what differed, and in how many rows.
+    BundleError
+        If the bundle has no usable sample.
+    """
+    sample = bundle.sample()  # read and checked before any graph is opened
+    runner = StageRunner(bundle) if runner is None else runner
+    X = sample["X"]
+    rows = [[runner.run_row(s, x[c]) for s, c in enumerate(runner.inputs)] for x in X]
+    outputs = [[output for output, _ in row] for row in rows]
+    exits = np.concatenate([runner.exits(row) for row in outputs])
+    if bundle.manifest.cloud is None:
+        exits = np.minimum(exits, len(runner) - 1)
+    chosen = np.array(
+        [row[min(e, len(row) - 1)].labels[0] for row, e in zip(outputs, exits, strict=True)]
+    )
+    differences = {
+        f"stage_{s}": _rows_unlike(
+            np.concatenate([row[s].outputs for row in outputs]), sample[f"stage_{s}"]
+        )
+        for s in range(len(runner))
+    }
+    for s in range(len(runner)):
+        if f"bought_{s}" in sample:
+            unlike = np.stack([row[s][1] for row in rows]) != sample[f"bought_{s}"]
+            differences[f"bought_{s}"] = int(np.count_nonzero(unlike.any(axis=1)))
+    differences["exit"] = int(np.count_nonzero(exits != sample["exit"]))
+    on_device = exits < len(runner)
+    differences["label"] = int(np.count_nonzero((chosen != sample["label"]) & on_device))
+    differences = {name: count for name, count in differences.items() if count}
+    if differences:
+        told = ", ".join(
+            f"{name} in {count} of {len(X)} rows" for name, count in differences.items()
+        )
+        raise SelfTestError(
+            f"bundle {bundle.path} computes otherwise here than where it was packed: {told}",
+            differences,
+        )
+    return len(X)
+
+
+def _rows_unlike(got: Matrix, expected: Matrix) -> int:
+    """Rows that differ in any bit; one NaN is as good as another."""
+    same = (got.view(np.uint32) == expected.view(np.uint32)) | (np.isnan(got) & np.isnan(expected))
+    return int(np.count_nonzero(~same.all(axis=1)))

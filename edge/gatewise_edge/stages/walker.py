@@ -1,0 +1,125 @@
+"""Walk the trees of a stage for one instance, and buy a feature only when a node tests it.
+
+One row in plain Python beats numpy's one-row calls. Comparisons of float32 values are exact in
+Python's floats; the sums are numpy's in float32, in the order of the trees, so that margins have
+the bits that training saw. No numba, no compiler: a device may have neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.bundle.flat_trees import FlatTrees
+
+__all__ = ["Walker"]
+
+#: Up to so many nodes are held as Python's lists: a quarter faster, and six times as large.
+_LISTED: Final = 1 << 16
+
+Matrix = NDArray[np.float32]
+
+
+class Walker:
+    """The trees of one stage, ready to be walked; several threads may walk at a time.
+
+    Parameters
+    ----------
+    trees : FlatTrees
+
+    Examples
+    --------
+    One tree asks for column 1 and, if that is above 0.5, for column 0:
+
+    >>> tree = FlatTrees(
+    ...     feature=np.array([1, -1, 0, -1, -1], np.int32),
+    ...     threshold=np.array([0.5, 0, 2, 0, 0], np.float32),
+    ...     left=np.array([1, -1, 3, -1, -1], np.int32),
+    ...     right=np.array([2, -1, 4, -1, -1], np.int32),
+    ...     nan_left=np.zeros(5, np.bool_),
+    ...     value=np.array([[0], [-1], [0], [1], [2]], np.float32),
+    ...     roots=np.array([0], np.int32), output=np.array([0], np.int32),
+    ...     base=np.array([0.25], np.float32), n_features=2)
+    >>> asked = []
+    >>> def ask(column):
+    ...     asked.append(column)
+    ...     return 0.0
+    >>> Walker(tree).walk(ask).tolist(), asked
+    ([[-0.75]], [1])
+    """
+
+    def __init__(self, trees: FlatTrees) -> None:
+        self.trees = trees
+        self._feature, self._threshold, self._left, self._right, self._nan_left = (
+            _indexable(array)
+            for array in (trees.feature, trees.threshold, trees.left, trees.right, trees.nan_left)
+        )
+        self._roots: list[int] = trees.roots.tolist()
+        # where a tree adds to one output: its place in a table of trees by outputs
+        single = np.flatnonzero(trees.output >= 0)
+        scattered = trees.n_outputs > 1 and len(single) > 0
+        self._single = (single, trees.output[single]) if scattered else None
+        self._whole = np.flatnonzero(trees.output < 0)
+
+    def walk(self, ask: Callable[[int], float]) -> Matrix:
+        """Walk tree after tree for one instance.
+
+        Parameters
+        ----------
+        ask : callable
+            Gives the value of one of the stage's inputs, a float32 number or NaN, by its column;
+            called once for each that a node tests, in the order of the first tests. What it
+            raises ends the walk.
+
+        Returns
+        -------
+        ndarray of float32, shape (1, n_outputs)
+            Bit for bit ``TreeEnsemble.margins`` of the row.
+        """
+        feature, threshold, left, right = self._feature, self._threshold, self._left, self._right
+        values: list[float | None] = [None] * self.trees.n_features
+        leaves: list[int] = []
+        for node in self._roots:
+            column = feature[node]
+            while column >= 0:
+                v = values[column]
+                if v is None:
+                    v = values[column] = ask(column)
+                if v <= threshold[node]:
+                    node = left[node]
+                elif v == v or not self._nan_left[node]:
+                    node = right[node]
+                else:
+                    node = left[node]
+                column = feature[node]
+            leaves.append(node)
+        return self._sum(leaves)
+
+    def run(self, x: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
+        """Margins of many rows and the columns that each buys; see :meth:`FlatTrees.run`."""
+        return self.trees.run(x)
+
+    def _sum(self, leaves: list[int]) -> Matrix:
+        """Add up in float32, one tree after another: ``cumsum`` adds in no other order."""
+        trees = self.trees
+        terms = reached = trees.value[leaves]
+        if self._single is not None:
+            # an output that a tree does not add to gets a 0, which changes no sum
+            terms = np.zeros((len(leaves), trees.n_outputs), np.float32)
+            terms[self._single] = reached[self._single[0], 0]
+            if len(self._whole):
+                terms[self._whole] = reached[self._whole]
+        out = np.zeros((1, trees.n_outputs), np.float32)
+        if leaves:
+            out += terms.cumsum(axis=0, dtype=np.float32)[-1]  # 0 + -0 is 0, as training has it
+        out += trees.base
+        return out
+
+
+def _indexable(array: NDArray[Any]) -> Sequence[Any]:
+    """Items as Python's own numbers: a list, or a view where a list would be large."""
+    listed: Sequence[Any] = array.tolist() if len(array) <= _LISTED else array.data
+    return listed

@@ -1,0 +1,19 @@
+# The package's public names; loaded on first use.
+from .bundle.bundle import Bundle as Bundle
+from .bundle.bundle import set_operating_point as set_operating_point
+from .bundle.errors import BundleError as BundleError
+from .bundle.errors import ConversionError as ConversionError
+from .bundle.errors import DamagedFileError as DamagedFileError
+from .bundle.errors import ManifestError as ManifestError
+from .bundle.errors import SignatureError as SignatureError
+from .bundle.errors import VerifyError as VerifyError
+from .bundle.manifest import Manifest as Manifest
+from .bundle.signing import keygen as keygen
+from .c99.writer import to_c as to_c
+from .packing.pack import pack as pack
+from .packing.skl2onnx_converters import register_converters as register_converters
+from .packing.to_onnx import to_onnx as to_onnx
+from .packing.verify import VerifyReport as VerifyReport
+from .packing.verify import self_test as self_test
+from .packing.verify import verify as verify
+from .packing.verify import verify_graphs as verify_graphs

@@ -1,0 +1,142 @@
+"""Arrays in npz files: written the same each time, read from strangers.
+
+No pickle is ever loaded, and no memory is reserved for what is not there. Standard library and
+numpy alone: a device uses this.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.storage import archive
+
+__all__ = ["check_directory", "read_arrays", "write_arrays"]
+
+MOST_ARRAYS = 2048
+MOST_BYTES = 64 << 20
+MOST_ENTRY_BYTES = 512
+"""In a zip file's list; an array's name is short."""
+MOST_HEADER_BYTES = 1 << 16
+CHUNK = 1 << 20
+
+
+def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Make an npz file whose bytes depend on the arrays alone."""
+    members = {}
+    for name, array in arrays.items():
+        content = io.BytesIO()
+        np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
+        members[f"{name}.npy"] = content.getvalue()
+    return archive(members)
+
+
+def read_arrays(
+    content: bytes,
+    file: str = "sample.npz",
+    *,
+    most_arrays: int = MOST_ARRAYS,
+    most_bytes: int = MOST_BYTES,
+) -> dict[str, NDArray[Any]]:
+    """Read an npz file from a stranger: no pickle, and no array larger than its bytes.
+
+    Parameters
+    ----------
+    content : bytes
+    file : str
+        What errors call it.
+    most_arrays : int
+    most_bytes : int
+        That all arrays together may take in memory.
+
+    Returns
+    -------
+    dict of ndarray
+        Read-only.
+
+    Raises
+    ------
+    BundleError
+        If it is not such a file.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    taken = 0
+    try:
+        check_directory(content, most_arrays * MOST_ENTRY_BYTES)
+        with zipfile.ZipFile(io.BytesIO(content)) as members:
+            entries = members.infolist()
+            if len(entries) > most_arrays:
+                raise ValueError(f"more than {most_arrays} arrays")
+            for entry in entries:
+                name = entry.filename.removesuffix(".npy")
+                if name in arrays:
+                    raise ValueError(f"the array {name[:64]!r} stands twice")
+                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise ValueError(f"the array {name[:64]!r} is not compressed by deflate")
+                data = _inflate(members, entry, most_bytes - taken)
+                if data is None:
+                    raise ValueError(f"arrays larger than {most_bytes} B")
+                taken += data.nbytes
+                arrays[name] = _array(data)
+    except (
+        ValueError, TypeError, LookupError, SyntaxError, ArithmeticError, OSError, EOFError,
+        RuntimeError, Warning, struct.error, zipfile.BadZipFile, zlib.error,
+    ) as error:  # fmt: skip
+        reason = " ".join(str(error).split())[:200]
+        raise BundleError(f"{file} cannot be read: {reason}") from error
+    return arrays
+
+
+def check_directory(content: bytes, most: int) -> None:
+    """Refuse a zip file whose list of entries, read whole into memory, is longer than `most` B.
+
+    Raises
+    ------
+    ValueError
+        Saying so, or that it is cut off.
+    """
+    at = content.rfind(b"PK\x05\x06", max(0, len(content) - _END.size - 65535))
+    if at < 0 or len(content) - at < _END.size:
+        raise ValueError("a zip file that is cut off, or none")
+    length = _END.unpack_from(content, at)[5]
+    if length > most or content[max(0, at - 20) : at].startswith(b"PK\x06\x07"):
+        raise ValueError("a zip file with too long a list of entries")
+
+
+def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> memoryview | None:
+    """A member's bytes, held once (reading all at a time holds them twice); None beyond `most`."""
+    data = io.BytesIO()
+    with members.open(entry) as member:
+        while chunk := member.read(CHUNK):
+            if data.tell() + len(chunk) > most:
+                return None
+            data.write(chunk)
+    return data.getbuffer().toreadonly()
+
+
+def _array(data: memoryview) -> NDArray[Any]:
+    # np.load would reserve whatever the header claims before it sees that the bytes are missing
+    file = io.BytesIO(data[:MOST_HEADER_BYTES])
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("an array in an unknown format")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a header that Python 2 wrote is not ours
+        shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
+    body = data[file.tell() :]
+    if dtype.hasobject or math.prod(shape) * dtype.itemsize != len(body):
+        raise ValueError("an array that is not plain numbers, or not all there")
+    flat = np.frombuffer(body, dtype)
+    return flat.reshape(shape, order="F" if by_column else "C")
+
+
+_END = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16

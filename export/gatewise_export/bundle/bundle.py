@@ -1,0 +1,304 @@
+"""Opening a bundle: a directory, or the same as one ``.gwb`` zip file.
+
+Nothing in a bundle is trusted. Only the files that its manifest lists are read; names are
+plain file names and links are refused, so that no path leaves it; sizes are bounded; every
+hash is checked before any byte is handed out, and again on each reading. No pickle and no
+code is ever loaded. Once a public key is given, the signature (:mod:`.signing`) is
+checked before anything in the manifest is used. Standard library and numpy alone: a device uses
+this; ``cryptography`` is loaded where there is a key.
+
+The errors are those of :mod:`gatewise_export.bundle.errors`: :class:`BundleError` and its branches
+:class:`ManifestError`, :class:`DamagedFileError` and :class:`SignatureError`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gatewise._version import __version__
+from gatewise_export.bundle.arrays import read_arrays
+from gatewise_export.bundle.errors import (
+    BundleError,
+    DamagedFileError,
+    ManifestError,
+    SignatureError,
+)
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_reader import MANIFEST, SAMPLE
+from gatewise_export.bundle.sample import expected
+from gatewise_export.bundle.signing import (
+    MANIFEST_CONTEXT,
+    SIGNATURE,
+    PublicKey,
+    Signer,
+)
+from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
+
+__all__ = [
+    "Bundle",
+    "BundleError",
+    "DamagedFileError",
+    "ManifestError",
+    "SignatureError",
+    "set_operating_point",
+]
+
+MOST_MANIFEST_BYTES = 4 << 20
+MOST_SAMPLE_BYTES = 64 << 20
+CHUNK = 1 << 20
+ATTEMPTS = 3
+
+
+class Bundle:
+    """A bundle that was read and checked.
+
+    Make one with :meth:`open`.
+
+    Attributes
+    ----------
+    path : Path
+    manifest : Manifest
+    signed_by : str or None
+        Id of the key whose signature was checked on opening; None if no key was given.
+
+    Examples
+    --------
+    ``bundle = Bundle.open("bundle")``, then ``bundle.read(bundle.manifest.stages[0].file)``
+    gives the first stage's model as bytes: a graph for onnxruntime, or trees.
+    """
+
+    def __init__(
+        self, path: Path, manifest: Manifest, storage: Storage, signed_by: str | None = None
+    ) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.signed_by = signed_by
+        self._storage = storage
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        public_key: str | Path | bytes | None = None,
+        for_device: bool = False,
+    ) -> Bundle:
+        """Read the manifest and check every file against it.
+
+        Parameters
+        ----------
+        path : str or Path
+            A directory, or a ``.gwb`` file.
+        public_key : str, Path or bytes, optional
+            NAME.pub as ``gatewise keygen`` writes it, or its content. The bundle must be signed
+            by this key.
+        for_device : bool, default False
+            Do without the high-cost model's file where it is not there: a device never needs it.
+
+        Raises
+        ------
+        BundleError
+            If there is no bundle, or it needs a newer Gatewise.
+        SignatureError
+            If there is a key, and the bundle is not signed, or not by it.
+        ManifestError
+            If the manifest is malformed.
+        DamagedFileError
+            If a file is missing, leaves the bundle, or differs in size or hash.
+        InputError
+            If the key cannot be used.
+        """
+        path = Path(path)
+        key = None if public_key is None else PublicKey(public_key)
+        storage = open_storage(path)
+        text = _manifest_text(path, storage, key)
+        manifest = Manifest.from_json(text)
+        _check_runtime(path, manifest.min_runtime_version)
+        if SIGNATURE in manifest.files:
+            raise ManifestError("files", f"{SIGNATURE!r} is no name for a model")
+        bundle = cls(path, manifest, storage, None if key is None else key.key_id)
+        for name in manifest.files:
+            if not (for_device and name in bundle.absent()):
+                bundle._pass_over(name, lambda chunk: None)
+        return bundle
+
+    def absent(self) -> tuple[str, ...]:
+        """Names of listed files that a bundle for devices may lack, and that are not there."""
+        cloud = self.manifest.cloud
+        if cloud is None or self._storage.has(cloud.file):
+            return ()
+        return (cloud.file,)
+
+    def claimed_keys(self) -> tuple[str, ...]:
+        """Ids of the keys that say to have signed the manifest in place, unchecked.
+
+        Empty if there is no SIGNATURE file.
+
+        Raises
+        ------
+        SignatureError
+            If the file is malformed, or speaks of another manifest.
+        """
+        signatures = read_signature_file(self._storage)
+        if signatures is None:
+            return ()
+        with self._storage.reading(MANIFEST) as file:
+            text = file.read(MOST_MANIFEST_BYTES)
+        covering = tuple(s.key_id for s in signatures if s.covers(text))
+        if not covering:
+            raise SignatureError(f"bundle {self.path}: {SIGNATURE} is of another manifest")
+        return covering
+
+    def read(self, name: str, *, most: int | None = None) -> bytes:
+        """Read a file that the manifest lists, and check its size and hash again.
+
+        Parameters
+        ----------
+        name : str
+        most : int, optional
+            Refuse it unread if the manifest says that it has more bytes.
+
+        Raises
+        ------
+        DamagedFileError
+            If it is not listed, missing, not what was packed, or too large.
+        """
+        spec = self.manifest.files.get(name)
+        if most is not None and spec is not None and spec.size > most:
+            raise DamagedFileError(
+                name, f"bundle {self.path}: {name} has {spec.size} B, more than {most} B"
+            )
+        content = io.BytesIO()
+        self._pass_over(name, content.write)
+        return content.getvalue()
+
+    def sample(self) -> dict[str, NDArray[Any]]:
+        """Real rows and every output expected of them, at the operating point in force.
+
+        Returns
+        -------
+        dict of ndarray
+            ``X`` float32 (n, n_features), all columns in the manifest's order; ``stage_<i>``
+            float32 (n, outputs) for stage i of the chain in force and, if it is lazy,
+            ``bought_<i>`` bool (n, inputs), which of its inputs it buys; ``exit`` int64 (n,), the
+            stage that answers (the number of stages: the cloud); ``label`` int64 (n,), class
+            index; ``cost`` float64 (n,); with a high-cost model ``cloud_label`` int64 (n,) and
+            ``cloud_probabilities`` float32 (n, n_classes).
+
+        Raises
+        ------
+        BundleError
+            If an array is missing or of another shape or type than the manifest says.
+        """
+        return expected(self.manifest, read_arrays(self.read(SAMPLE, most=MOST_SAMPLE_BYTES)))
+
+    def with_active(self, point: int) -> Bundle:
+        """Get the same bundle at another operating point, without writing anything."""
+        return Bundle(self.path, self.manifest.with_active(point), self._storage, self.signed_by)
+
+    def __repr__(self) -> str:
+        return f"Bundle({self.manifest.name!r} {self.manifest.version}, {str(self.path)!r})"
+
+    def _pass_over(self, name: str, take: Callable[[bytes], object]) -> None:
+        spec = self.manifest.files.get(name)
+        if spec is None:
+            raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
+        digest, size = hashlib.sha256(), 0
+        with self._storage.reading(name) as file:
+            while chunk := file.read(min(CHUNK, spec.size + 1 - size)):
+                size += len(chunk)
+                if size > spec.size:
+                    break
+                digest.update(chunk)
+                take(chunk)
+        if size != spec.size or digest.hexdigest() != spec.sha256:
+            raise DamagedFileError(
+                name,
+                f"bundle {self.path}: {name} is not the file that was packed "
+                f"({'size' if size != spec.size else 'SHA-256'} differs from the manifest)",
+            )
+
+
+def set_operating_point(path: str | Path, point: int, *, sign: str | Path | None = None) -> Bundle:
+    """Put another operating point in force: rewrites the manifest, and no graph.
+
+    Parameters
+    ----------
+    path : str or Path
+        A bundle, directory or ``.gwb``.
+    point : int
+        Index into the manifest's operating points.
+    sign : str or Path, optional
+        NAME.key, to sign the new manifest with; a signed bundle needs it.
+
+    Returns
+    -------
+    Bundle
+        The bundle opened anew.
+
+    Raises
+    ------
+    BundleError
+        If the bundle cannot be read, has no such point, or is signed and there is no key.
+    SignatureError
+        If it bears a signature by this very key that does not fit.
+    InputError
+        If the key cannot be used.
+    """
+    bundle = Bundle.open(path, for_device=True)
+    signer = None if sign is None else Signer(sign)
+    claimed = bundle.claimed_keys()
+    if signer is None and claimed:
+        raise BundleError(
+            f"bundle {path} is signed by key {claimed[0]}: another operating point must be "
+            "signed, too, so give the key (--sign NAME.key)"
+        )
+    if signer is not None and signer.public.key_id in claimed:
+        # what was tampered with must not get a good signature here
+        bundle = Bundle.open(path, public_key=signer.public.raw, for_device=True)
+    text = bundle.manifest.with_active(point).to_json().encode()
+    signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, text)
+    bundle._storage.write_manifest(text, signature)
+    key = None if signer is None else signer.public.raw
+    return Bundle.open(path, public_key=key, for_device=True)
+
+
+def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes:
+    """The manifest's bytes; with a key only if they are signed by it."""
+    for attempt in range(ATTEMPTS):
+        with storage.reading(MANIFEST) as file:
+            text = file.read(MOST_MANIFEST_BYTES + 1)
+        if len(text) > MOST_MANIFEST_BYTES:
+            raise BundleError(f"bundle {path}: {MANIFEST} is larger than {MOST_MANIFEST_BYTES} B")
+        if key is None:
+            break
+        signatures = read_signature_file(storage)
+        if signatures is None:
+            raise SignatureError(
+                f"bundle {path} is not signed, and this key asks for it: {key.key_id}"
+            )
+        try:
+            key.check(signatures, MANIFEST_CONTEXT, text, f"bundle {path}")
+            break
+        except SignatureError:
+            # perhaps another operating point was put in force between the two readings
+            if attempt == ATTEMPTS - 1:
+                raise
+    return text
+
+
+def _check_runtime(path: Path, wanted: str) -> None:
+    def numbers(version: str) -> tuple[int, ...]:
+        return tuple(int(n) for n in re.findall(r"\d+", version)[:3])
+
+    if numbers(wanted) > numbers(__version__):
+        raise BundleError(
+            f"bundle {path} needs gatewise {wanted} or newer; this is {__version__}: update it"
+        )

@@ -1,0 +1,84 @@
+"""Errors of the room that writes and reads bundles.
+
+::
+
+    GatewiseError
+    ├── BundleError             a bundle that cannot be used
+    │   ├── ManifestError       a field of its manifest is wrong        (.field)
+    │   ├── DamagedFileError    a file missing, altered or out of place (.file)
+    │   └── SignatureError      not signed, or not by the key asked for
+    ├── ConversionError         a model that has no form as a graph
+    └── VerifyError             graphs that decide unlike the system    (.report)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gatewise.errors import GatewiseError
+
+if TYPE_CHECKING:
+    from gatewise_export.packing.verify import VerifyReport
+
+__all__ = [
+    "BundleError",
+    "ConversionError",
+    "DamagedFileError",
+    "ManifestError",
+    "SignatureError",
+    "VerifyError",
+]
+
+
+class BundleError(GatewiseError):
+    """A bundle that is missing, malformed, altered, or too new for this program."""
+
+
+class ManifestError(BundleError):
+    """A manifest with a field that is missing, of the wrong type, or out of range.
+
+    Attributes
+    ----------
+    field : str
+        Where, as ``stages[0].inputs[2]``.
+    """
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"manifest.json: {field}: {why}")
+        self.field = field
+
+
+class DamagedFileError(BundleError):
+    """A file of a bundle that is missing, leaves the bundle, or is not what was packed.
+
+    Attributes
+    ----------
+    file : str
+        Its name in the manifest.
+    """
+
+    def __init__(self, file: str, message: str) -> None:
+        super().__init__(message)
+        self.file = file
+
+
+class SignatureError(BundleError):
+    """A signature that is missing, malformed, by another key, or of something else."""
+
+
+class ConversionError(GatewiseError):
+    """A model that cannot be written as an ONNX graph; the message says why."""
+
+
+class VerifyError(GatewiseError):
+    """Graphs that do not decide as the system they were made from.
+
+    Attributes
+    ----------
+    report : VerifyReport
+        What differed.
+    """
+
+    def __init__(self, message: str, report: VerifyReport) -> None:
+        super().__init__(message)
+        self.report = report

@@ -1,0 +1,173 @@
+"""Reading JSON from strangers: every type, range and name is checked, and errors say where."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from gatewise_export.bundle.errors import ManifestError
+
+__all__ = ["Field"]
+
+MOST_CONTAINERS = 200_000
+"""Lists and objects of a document."""
+
+Choice = TypeVar("Choice", bound=str)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A value in a JSON document, and where it stands.
+
+    Every reader below returns the plain value or raises :class:`ManifestError`.
+
+    Examples
+    --------
+    >>> document = Field.parse('{"stages": [{"outputs": 10}]}')
+    >>> stage = document["stages"].items(1, 64)[0]
+    >>> stage.where, stage["outputs"].integer(1, 100)
+    ('stages[0]', 10)
+    """
+
+    value: Any
+    where: str = "the document"
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> Field:
+        """Parse JSON: no NaN or infinity, no key twice in one object."""
+        try:
+            _bounded(text)
+            if isinstance(text, bytes):
+                text = text.decode("utf-8")
+            value = json.loads(text, parse_constant=_refuse, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise ManifestError("the document", f"not readable JSON: {error}") from error
+        return cls(value)
+
+    def fail(self, why: str) -> NoReturn:
+        """Raise an error that names this field."""
+        raise ManifestError(self.where, why)
+
+    # -- containers ------------------------------------------------------------------------
+
+    def keys(self, needed: Sequence[str], optional: Sequence[str] = ()) -> None:
+        """Demand an object with exactly these keys."""
+        if not isinstance(self.value, dict):
+            self.fail(f"must be an object, not {_kind(self.value)}")
+        missing = [k for k in needed if k not in self.value]
+        if missing:
+            self.fail(f"lacks {missing[0]!r}")
+        unknown = [k for k in self.value if k not in needed and k not in optional]
+        if unknown:
+            self.fail(f"has an unknown key {unknown[0][:64]!r}")
+
+    def __getitem__(self, key: str) -> Field:
+        if not isinstance(self.value, dict) or key not in self.value:
+            self.fail(f"lacks {key!r}")
+        return self._child(key)
+
+    def get(self, key: str) -> Field | None:
+        """The field of an optional key; None where it is missing or null."""
+        if not isinstance(self.value, dict) or self.value.get(key) is None:
+            return None
+        return self._child(key)
+
+    def entries(self, most: int) -> dict[str, Field]:
+        """The fields of an object with any keys."""
+        if not isinstance(self.value, dict):
+            self.fail(f"must be an object, not {_kind(self.value)}")
+        if len(self.value) > most:
+            self.fail(f"has {len(self.value)} entries, more than {most}")
+        return {key: self._child(key) for key in self.value}
+
+    def items(self, least: int, most: int) -> list[Field]:
+        """The fields of a list of bounded length."""
+        if not isinstance(self.value, list):
+            self.fail(f"must be a list, not {_kind(self.value)}")
+        if not least <= len(self.value) <= most:
+            self.fail(f"must have {least} to {most} entries, not {len(self.value)}")
+        return [Field(v, f"{self.where}[{i}]") for i, v in enumerate(self.value)]
+
+    def _child(self, key: str) -> Field:
+        prefix = "" if self.where == "the document" else f"{self.where}."
+        return Field(self.value[key], prefix + key)
+
+    # -- plain values ----------------------------------------------------------------------
+
+    def text(self, longest: int = 256) -> str:
+        """Text of 1 to `longest` UTF-8 bytes, without control characters."""
+        value = self.value
+        if not isinstance(value, str):
+            self.fail(f"must be text, not {_kind(value)}")
+        try:
+            size = len(value.encode("utf-8"))
+        except UnicodeEncodeError:
+            self.fail("is not valid Unicode")
+        if not 1 <= size <= longest:
+            self.fail(f"must have 1 to {longest} bytes, not {size}")
+        if not value.isprintable():
+            self.fail(f"{value!r} holds a control character")
+        return value
+
+    def choice(self, allowed: Sequence[Choice]) -> Choice:
+        """One of a few words."""
+        found = next((word for word in allowed if word == self.value), None)
+        if found is None:
+            self.fail(f"must be {' or '.join(map(repr, allowed))}, not {_short(self.value)}")
+        return found
+
+    def integer(self, least: int, most: int) -> int:
+        """A whole number."""
+        value = self.value
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.fail(f"must be a whole number, not {_short(value)}")
+        if not least <= value <= most:
+            self.fail(f"must be {least} to {most}, not {_short(value)}")
+        return value
+
+    def number(self, least: float, most: float) -> float:
+        """A finite number."""
+        value = self.value
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            self.fail(f"must be a number, not {_short(value)}")
+        if not (least <= value <= most and math.isfinite(value)):
+            self.fail(f"must be {least:g} to {most:g}, not {_short(value)}")
+        return float(value)
+
+
+def _bounded(text: str | bytes) -> None:
+    """Refuse what would take many times its size in memory: an empty list takes 30 times."""
+    if isinstance(text, str):
+        found = text.count("[") + text.count("{")
+    else:
+        found = text.count(b"[") + text.count(b"{")
+    if found > MOST_CONTAINERS:
+        raise ValueError(f"{found} lists and objects, more than {MOST_CONTAINERS}")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+    return "null" if value is None else names.get(type(value), "a number")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return _kind(value)
+    text = json.dumps(value)
+    return text if len(text) <= 64 else text[:60] + "..."
+
+
+def _refuse(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [k for k, _ in pairs]
+        double = next(k for k in keys if keys.count(k) > 1)
+        raise ValueError(f"key {double[:64]!r} stands twice")
+    return found

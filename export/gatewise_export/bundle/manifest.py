@@ -1,0 +1,283 @@
+"""What a bundle says about itself: ``manifest.json``, schema version 1.
+
+A device and a cloud worker read this with the standard library and numpy alone. Reading is
+strict: every type, range, name and reference is checked, unknown keys are refused, and
+:class:`ManifestError` names the field. Thresholds live only here, so that another operating
+point leaves every graph as it is.
+
+A system may hold several *chains* of stages (Adapt fits one for each strength of its
+penalty); each operating point belongs to one. `Manifest.stages` are those of the chain in
+force, in order, and it is all that a device needs to know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.acquisition import Bought, exit_costs
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.decision import Link
+from gatewise.tiers import Tier, cascade_costs
+from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.manifest_specs import (
+    ClassLabel,
+    CloudKind,
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Missing,
+    OperatingPointSpec,
+    StageSpec,
+    Task,
+)
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "CloudKind",
+    "CloudSpec",
+    "FeatureSpec",
+    "FileSpec",
+    "GroupSpec",
+    "Manifest",
+    "OperatingPointSpec",
+    "StageSpec",
+    "Task",
+]
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest of a bundle.
+
+    Attributes
+    ----------
+    name, version : str
+        Of the bundle; topic levels, so without ``/ + #``, at most 64 bytes.
+    created : str
+        ISO 8601, UTC.
+    classes : tuple
+        The user's labels, all of one type; models speak of their indices. Empty unless the task
+        is ``classify``.
+    link : {"sigmoid", "softmax", "identity"}
+        Of the last stage listed; each stage has its own.
+    features : tuple of FeatureSpec
+        Columns of an instance, in order.
+    groups : tuple of GroupSpec
+    prices : CloudPrices
+    missing : dict
+        Under ``stages`` and ``cloud``: whether NaN is a value, "allowed" or "refused".
+    every_stage : tuple of StageSpec
+        The stages of all chains.
+    chains : tuple of tuple of int
+        Indices into `every_stage`.
+    cloud : CloudSpec or None
+    operating_points : tuple of OperatingPointSpec
+    active : int
+        Index of the operating point in force.
+    files : dict of str to FileSpec
+    reference_accuracy : float or None
+        Of the high-cost model on validation data.
+    task : {"classify", "regress", "rank"}
+        What an answer is: a class, a measured value, or a document's score. Where it is a value,
+        there is no cloud, each chain is one stage with one margin and link ``identity``, that
+        margin is the answer, and `accuracy` of an operating point is the estimator's own score:
+        R² of a regressor, Average Precision@5 of a ranker.
+    """
+
+    name: str
+    version: str
+    created: str
+    classes: tuple[ClassLabel, ...]
+    link: Link
+    features: tuple[FeatureSpec, ...]
+    groups: tuple[GroupSpec, ...]
+    prices: CloudPrices
+    missing: dict[str, Missing]
+    every_stage: tuple[StageSpec, ...]
+    chains: tuple[tuple[int, ...], ...]
+    cloud: CloudSpec | None
+    operating_points: tuple[OperatingPointSpec, ...]
+    active: int
+    files: dict[str, FileSpec]
+    reference_accuracy: float | None = None
+    min_runtime_version: str = "0.1.0"
+    task: Task = "classify"
+    schema_version: int = SCHEMA_VERSION
+    _columns: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        columns = {f.name: k for k, f in enumerate(self.features)}
+        object.__setattr__(self, "_columns", columns)
+
+    # -- what a runtime asks ---------------------------------------------------------------
+
+    @property
+    def active_point(self) -> OperatingPointSpec:
+        """The operating point in force."""
+        return self.operating_points[self.active]
+
+    @property
+    def stages(self) -> tuple[StageSpec, ...]:
+        """Stages of the chain in force, in order."""
+        return tuple(self.every_stage[s] for s in self.chains[self.active_point.chain])
+
+    @property
+    def tiers(self) -> tuple[Tier, ...]:
+        """Where the stages of the chain in force run."""
+        return tuple(stage.tier for stage in self.stages)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of the columns of an instance."""
+        return tuple(f.name for f in self.features)
+
+    @property
+    def answers_values(self) -> bool:
+        """Whether answers are values, not classes: the task is regress or rank."""
+        return self.task != "classify"
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes; 0 where answers are values."""
+        return len(self.classes)
+
+    def stage_inputs(self, stage: int) -> NDArray[np.intp]:
+        """Columns that a stage of the chain in force reads, in its order."""
+        return self._indices(self.stages[stage].inputs)
+
+    def cloud_inputs(self) -> NDArray[np.intp]:
+        """Columns that the high-cost model reads, in its order; none without one."""
+        return self._indices(() if self.cloud is None else self.cloud.inputs)
+
+    def request_inputs(self) -> NDArray[np.intp]:
+        """Columns that a request carries, in its order.
+
+        The high-cost model's, in its order; if stages are placed beyond the device, the union
+        with theirs, in the order of the columns.
+        """
+        beyond = [s for s, tier in enumerate(self.tiers) if tier != "device"]
+        if not beyond:
+            return self.cloud_inputs()
+        parts = [self.cloud_inputs(), *(self.stage_inputs(s) for s in beyond)]
+        return np.unique(np.concatenate(parts))
+
+    def feature_costs(self) -> FeatureCosts:
+        """Prices of the features, with their names."""
+        return FeatureCosts(
+            [f.own for f in self.features],
+            group=[f.group for f in self.features],
+            shared={g.name: g.shared for g in self.groups},
+            names=self.feature_names,
+        )
+
+    def cloud_prices(self) -> CloudPrices:
+        """Prices of an offload beside its features."""
+        return self.prices
+
+    def exit_costs(self, bought: Sequence[Bought] | None = None) -> NDArray[np.float64]:
+        """Cost of an instance that leaves at each stage and, last, of an offloaded one.
+
+        Parameters
+        ----------
+        bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features), optional
+            What each stage of the chain in force buys, for all instances or for each; all that
+            it may buy by default, so that the costs are upper bounds where a stage is lazy.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_exits,), or (n_exits, n) if some stage's is for each
+            n_exits is n_stages + 1, or n_stages without a high-cost model.
+        """
+        costs, asked = self.feature_costs(), self.cloud_inputs()
+        if bought is None:
+            bought = [self.buys(s) for s in range(len(self.stages))]
+        if self.cloud is None:
+            return exit_costs(costs, bought)[:-1]
+        return cascade_costs(costs, bought, costs.mask(asked), self.prices, self.tiers)
+
+    def buys(self, stage: int, columns: Bought | None = None) -> Bought:
+        """Features that a stage of the chain in force buys.
+
+        Parameters
+        ----------
+        stage : int
+        columns : ndarray of bool, shape (n, n_inputs), optional
+            Which of its inputs each instance buys; all of them by default.
+
+        Returns
+        -------
+        ndarray of bool, shape (n_features,) or (n, n_features)
+        """
+        inputs = self.stage_inputs(stage)
+        shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
+        bought = np.zeros(shape, np.bool_)
+        bought[..., inputs] = True if columns is None else columns
+        return bought
+
+    def with_active(self, point: int) -> Manifest:
+        """Get the same manifest at another operating point.
+
+        Raises
+        ------
+        ManifestError
+            If there is no such point.
+        """
+        Field(point, "active").integer(0, len(self.operating_points) - 1)
+        return replace(self, active=point)
+
+    def _indices(self, names: Sequence[str]) -> NDArray[np.intp]:
+        return np.array([self._columns[n] for n in names], np.intp)
+
+    # -- JSON ------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Write the manifest as JSON text; the same manifest gives the same bytes."""
+        document = self.to_document()
+        return json.dumps(document, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+
+    def to_document(self) -> dict[str, Any]:
+        """Make the JSON document: plain lists, objects, texts and numbers."""
+        return {
+            "schema_version": self.schema_version,
+            "name": self.name,
+            "version": self.version,
+            "created": self.created,
+            "min_runtime_version": self.min_runtime_version,
+            "task": self.task,
+            "classes": list(self.classes),
+            "link": self.link,
+            "features": [asdict(f) for f in self.features],
+            "groups": [asdict(g) for g in self.groups],
+            "prices": asdict(self.prices),
+            "missing": dict(self.missing),
+            "stages": [asdict(s) for s in self.every_stage],
+            "chains": [list(c) for c in self.chains],
+            "cloud": None if self.cloud is None else asdict(self.cloud),
+            "operating_points": [asdict(p) for p in self.operating_points],
+            "active": self.active,
+            "reference_accuracy": self.reference_accuracy,
+            "files": {name: asdict(f) for name, f in sorted(self.files.items())},
+        }
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Manifest:
+        """Read and check a manifest.
+
+        Raises
+        ------
+        ManifestError
+            For anything that is missing, unknown, of the wrong type or range, or that refers
+            to what is not there; `.field` says where.
+        """
+        from gatewise_export.bundle.manifest_reader import read_manifest
+
+        return read_manifest(Field.parse(text))

@@ -1,0 +1,385 @@
+"""The strict reading of ``manifest.json``: nothing is taken that was not checked."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from gatewise.costs import CloudPrices
+from gatewise.decision import ALWAYS_STOP, Link, Score
+from gatewise.tiers import TIERS, in_order
+from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.manifest import SCHEMA_VERSION, Manifest
+from gatewise_export.bundle.manifest_specs import (
+    ClassLabel,
+    CloudKind,
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Missing,
+    OperatingPointSpec,
+    StageKind,
+    StageSpec,
+    Task,
+)
+
+__all__ = ["MANIFEST", "MOST_BYTES", "SAMPLE", "read_manifest"]
+
+MANIFEST = "manifest.json"
+SAMPLE = "sample.npz"
+
+LINKS: tuple[Link, ...] = ("sigmoid", "softmax", "identity")
+TASKS: tuple[Task, ...] = ("classify", "regress", "rank")
+SCORES: tuple[Score, ...] = ("margin", "column")
+STAGE_KINDS: tuple[StageKind, ...] = ("graph", "lazy")
+CLOUD_KINDS: tuple[CloudKind, ...] = ("margins", "classifier")
+MISSING: tuple[Missing, ...] = ("allowed", "refused")
+
+MOST_FEATURES = 65535
+MOST_CLASSES = 65535
+MOST_STAGES = 1024
+MOST_POINTS = 65536
+MOST_BYTES = 1 << 30
+"""A file of a bundle is at most this large (1 GiB)."""
+MOST_BYTES_OF_ALL = 2 << 30
+"""All files of a bundle together (2 GiB): each is read through on opening."""
+LARGEST = 1e300
+FLOAT32 = float(np.finfo(np.float32).max)
+
+FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
+VERSION = re.compile(r"\d{1,4}\.\d{1,4}\.\d{1,4}", re.ASCII)
+SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+NEEDED = (
+    "schema_version", "name", "version", "created", "min_runtime_version", "task", "classes",
+    "link", "features", "groups", "prices", "missing", "stages", "cloud", "operating_points",
+    "active", "files",
+)  # fmt: skip
+
+
+def read_manifest(document: Field) -> Manifest:
+    """Check a parsed document and make it a manifest.
+
+    Parameters
+    ----------
+    document : Field
+
+    Raises
+    ------
+    ManifestError
+        Naming the first field found wrong.
+    """
+    document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
+    document.keys(NEEDED, ("chains", "reference_accuracy"))
+    task = document["task"].choice(TASKS)
+    classes = _classes(document["classes"], task)
+    groups, features = _groups_and_features(document)
+    names = {f.name for f in features}
+    files = _files(document["files"])
+    stages = tuple(
+        _stage(f, names, files, len(classes)) for f in document["stages"].items(1, MOST_STAGES)
+    )
+    cloud_field = document.get("cloud")
+    cloud = None if cloud_field is None else _cloud(cloud_field, names, files)
+    chains = _chains(document.get("chains"), len(stages))
+    _tiers(document["stages"], stages, chains, cloud is not None)
+    _only_values(document, task, stages, chains, cloud is not None)
+    points = tuple(
+        _point(f, chains, cloud is not None, task)
+        for f in document["operating_points"].items(1, MOST_POINTS)
+    )
+    link = document["link"].choice(LINKS)
+    if link != stages[-1].link:
+        document["link"].fail(f"is {link!r}, the last stage's is {stages[-1].link!r}")
+    used = [s.file for s in stages] + [SAMPLE] + ([cloud.file] if cloud is not None else [])
+    _unique(document["files"], used, "two models share the file")
+    if set(files) != set(used):
+        strange = sorted(set(files) ^ set(used))[0]
+        document["files"].fail(f"and what the manifest uses differ in {strange!r}")
+    missing = document["missing"]
+    missing.keys(("stages", "cloud"))
+    reference = document.get("reference_accuracy")
+    return Manifest(
+        name=_topic_level(document["name"]),
+        version=_topic_level(document["version"]),
+        created=_time(document["created"]),
+        min_runtime_version=_match(document["min_runtime_version"], VERSION, "as 1.2.3"),
+        task=task,
+        classes=classes,
+        link=link,
+        features=features,
+        groups=groups,
+        prices=_prices(document["prices"]),
+        missing={k: missing[k].choice(MISSING) for k in ("stages", "cloud")},
+        every_stage=stages,
+        chains=chains,
+        cloud=cloud,
+        operating_points=points,
+        active=document["active"].integer(0, len(points) - 1),
+        files=files,
+        reference_accuracy=None if reference is None else _merit(reference, task),
+    )
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _classes(field: Field, task: Task) -> tuple[ClassLabel, ...]:
+    if task != "classify":
+        field.items(0, 0)
+        return ()
+    items = field.items(2, MOST_CLASSES)
+    for item in items:
+        if type(item.value) not in (int, float, str, bool):
+            item.fail("must be a number, text, true or false")
+        if type(item.value) is not type(items[0].value):
+            item.fail("is of another type than the first class")
+        if isinstance(item.value, float):
+            item.number(-LARGEST, LARGEST)
+    _unique(field, [i.value for i in items], "class")
+    return tuple(i.value for i in items)
+
+
+def _groups_and_features(
+    document: Field,
+) -> tuple[tuple[GroupSpec, ...], tuple[FeatureSpec, ...]]:
+    groups = []
+    for item in document["groups"].items(0, MOST_FEATURES):
+        item.keys(("name", "shared"))
+        groups.append(GroupSpec(item["name"].text(), item["shared"].number(0.0, LARGEST)))
+    _unique(document["groups"], [g.name for g in groups], "group")
+    known = {g.name for g in groups}
+    features = []
+    for item in document["features"].items(1, MOST_FEATURES):
+        item.keys(("name", "own", "group"))
+        field = item.get("group")
+        group = None if field is None else field.text()
+        if group is not None and group not in known:
+            item["group"].fail(f"{group!r} is not among the groups")
+        own = item["own"].number(0.0, LARGEST)
+        features.append(FeatureSpec(item["name"].text(), own, group))
+    _unique(document["features"], [f.name for f in features], "feature")
+    empty = known - {f.group for f in features}
+    if empty:
+        document["groups"].fail(f"no feature is in {sorted(empty)[0]!r}")
+    return tuple(groups), tuple(features)
+
+
+def _prices(field: Field) -> CloudPrices:
+    keys = ("request", "byte", "evaluation")
+    field.keys(keys, ("gateway",))
+    gateway = field.get("gateway")
+    return CloudPrices(
+        **{k: field[k].number(0.0, LARGEST) for k in keys},
+        gateway=0.0 if gateway is None else gateway.number(0.0, LARGEST),
+    )
+
+
+def _stage(field: Field, features: set[str], files: dict[str, FileSpec], classes: int) -> StageSpec:
+    field.keys(("file", "kind", "inputs", "carry", "tier", "bytes", "link", "score", "outputs"))
+    field["carry"].items(0, 0)
+    stage = StageSpec(
+        file=_file(field["file"], files),
+        kind=field["kind"].choice(STAGE_KINDS),
+        inputs=_inputs(field["inputs"], features),
+        tier=field["tier"].choice(TIERS),
+        bytes=field["bytes"].integer(0, MOST_BYTES),
+        link=field["link"].choice(LINKS),
+        score=field["score"].choice(SCORES),
+        outputs=field["outputs"].integer(1, MOST_CLASSES + 1),
+    )
+    if stage.bytes != files[stage.file].size:
+        field["bytes"].fail(f"is {stage.bytes}, but files says {files[stage.file].size}")
+    margins = stage.outputs - (stage.score == "column")
+    fitting = 1 if stage.link == "sigmoid" or not classes else classes
+    if margins != fitting or (stage.link == "sigmoid" and classes != 2):
+        field["outputs"].fail(
+            f"leaves {margins} margins, which do not fit link {stage.link!r} and {classes} classes"
+        )
+    return stage
+
+
+def _cloud(field: Field, features: set[str], files: dict[str, FileSpec]) -> CloudSpec:
+    field.keys(("file", "inputs", "kind", "link"))
+    return CloudSpec(
+        file=_file(field["file"], files),
+        inputs=_inputs(field["inputs"], features),
+        kind=field["kind"].choice(CLOUD_KINDS),
+        link=field["link"].choice(LINKS),
+    )
+
+
+def _chains(field: Field | None, n_stages: int) -> tuple[tuple[int, ...], ...]:
+    if field is None:
+        return (tuple(range(n_stages)),)
+    chains = []
+    for item in field.items(1, MOST_STAGES):
+        chain = tuple(i.integer(0, n_stages - 1) for i in item.items(1, n_stages))
+        _unique(item, chain, "stage")
+        chains.append(chain)
+    idle = set(range(n_stages)).difference(*chains)
+    if idle:
+        field.fail(f"stage {min(idle)} is in no chain")
+    return tuple(chains)
+
+
+def _tiers(
+    field: Field,
+    stages: tuple[StageSpec, ...],
+    chains: tuple[tuple[int, ...], ...],
+    cloud: bool,
+) -> None:
+    """Check that chains start on the device and never come back to it."""
+    for number, (item, stage) in enumerate(zip(field.items(1, MOST_STAGES), stages, strict=True)):
+        if stage.tier != "device" and not cloud:
+            item["tier"].fail("must be 'device': there is no cloud model")
+        if stage.tier != "device" and stage.kind == "lazy":
+            item["tier"].fail("must be 'device': a lazy stage asks the device's sensors")
+        for chain in chains:
+            upto = chain[: chain.index(number) + 1] if number in chain else ()
+            if not in_order([stages[s].tier for s in upto]):
+                item["tier"].fail(
+                    f"{stage.tier!r} cannot follow {[stages[s].tier for s in upto[:-1]]}: a chain "
+                    "starts on the device and goes on to a gateway, then to the cloud"
+                )
+
+
+def _only_values(
+    document: Field,
+    task: Task,
+    stages: tuple[StageSpec, ...],
+    chains: tuple[tuple[int, ...], ...],
+    cloud: bool,
+) -> None:
+    """Check what a bundle that answers with values may hold: chains of one plain stage."""
+    if task == "classify":
+        return
+    if cloud:
+        document["cloud"].fail(f"must be null: there are no classes to offload for task {task!r}")
+    if any(len(chain) != 1 for chain in chains):
+        Field(None, "chains").fail(f"must hold one stage each for task {task!r}")
+    for item, stage in zip(document["stages"].items(1, MOST_STAGES), stages, strict=True):
+        if stage.link != "identity":
+            item["link"].fail(f"must be 'identity' for task {task!r}")
+        if stage.score != "margin":
+            item["score"].fail(f"must be 'margin' for task {task!r}")
+
+
+def _merit(field: Field, task: Task) -> float:
+    """An accuracy or average precision from 0 to 1, or R², which has no floor."""
+    return field.number(-LARGEST if task == "regress" else 0.0, 1.0)
+
+
+def _point(
+    field: Field, chains: tuple[tuple[int, ...], ...], cloud: bool, task: Task
+) -> OperatingPointSpec:
+    field.keys(
+        ("thresholds", "expected_cost", "accuracy", "offload_rate", "guarantee"),
+        ("accuracy_error", "chain"),
+    )
+    chain_field, error = field.get("chain"), field.get("accuracy_error")
+    chain = 0 if chain_field is None else chain_field.integer(0, len(chains) - 1)
+    length = len(chains[chain])
+    thresholds = tuple(
+        None if t.value is None else t.number(-FLOAT32, FLOAT32)
+        for t in field["thresholds"].items(length, length)
+    )
+    if not cloud and thresholds[-1] != ALWAYS_STOP:
+        field["thresholds"].fail(
+            f"must end with {ALWAYS_STOP!r} (always stop): there is no cloud model to go on to"
+        )
+    guarantee = field.get("guarantee")
+    return OperatingPointSpec(
+        thresholds=thresholds,
+        expected_cost=field["expected_cost"].number(0.0, LARGEST),
+        accuracy=_merit(field["accuracy"], task),
+        offload_rate=field["offload_rate"].number(0.0, 1.0),
+        guarantee=None if guarantee is None else _plain(guarantee),
+        accuracy_error=0.0
+        if error is None
+        else error.number(0.0, LARGEST if task == "regress" else 1.0),
+        chain=chain,
+    )
+
+
+def _files(field: Field) -> dict[str, FileSpec]:
+    files = {}
+    for name, item in field.entries(MOST_STAGES + 2).items():
+        _match(Field(name, field.where), FILE_NAME, "a plain file name: letters, digits, . _ -")
+        item.keys(("sha256", "size"))
+        files[name] = FileSpec(
+            sha256=_match(item["sha256"], SHA256, "64 hexadecimal digits"),
+            size=item["size"].integer(0, MOST_BYTES),
+        )
+    if sum(f.size for f in files.values()) > MOST_BYTES_OF_ALL:
+        field.fail(f"of more than {MOST_BYTES_OF_ALL} B together")
+    if MANIFEST in files:
+        field.fail(f"lists {MANIFEST!r} itself")
+    return files
+
+
+# -- values --------------------------------------------------------------------------------
+
+
+def _file(field: Field, files: dict[str, FileSpec]) -> str:
+    name = _match(field, FILE_NAME, "a plain file name: letters, digits, . _ -")
+    if name not in files:
+        field.fail(f"{name!r} is not listed under files")
+    return name
+
+
+def _inputs(field: Field, features: set[str]) -> tuple[str, ...]:
+    items = field.items(0, MOST_FEATURES)
+    for item in items:
+        if item.text() not in features:
+            item.fail(f"{item.text()!r} is not a feature")
+    names = tuple(i.text() for i in items)
+    _unique(field, names, "feature")
+    return names
+
+
+def _plain(field: Field) -> dict[str, Any]:
+    """Free entries, but only texts, numbers, true, false and null."""
+    entries = field.entries(64)
+    for entry in entries.values():
+        if isinstance(entry.value, dict | list):
+            entry.fail("must be a plain value")
+    return {k: e.value for k, e in entries.items()}
+
+
+def _topic_level(field: Field) -> str:
+    text = field.text(64)
+    if any(c in "/+#" for c in text):
+        field.fail(f"{text!r} holds '/', '+' or '#': it is a level of MQTT topics")
+    return text
+
+
+def _time(field: Field) -> str:
+    text = field.text(64)
+    try:
+        offset = datetime.fromisoformat(text).utcoffset()
+    except ValueError:
+        offset = None
+    if offset != timedelta(0):
+        field.fail(f"{text!r} is not a time in ISO 8601, UTC")
+    return text
+
+
+def _match(field: Field, pattern: re.Pattern[str], wanted: str) -> str:
+    text = field.text()
+    if pattern.fullmatch(text) is None:
+        field.fail(f"{text!r} is not {wanted}")
+    return text
+
+
+def _unique(field: Field, values: Iterable[Any], what: str) -> None:
+    seen = set()
+    for value in values:
+        if value in seen:
+            field.fail(f"{what} {value!r} stands twice")
+        seen.add(value)

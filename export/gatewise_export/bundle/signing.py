@@ -1,0 +1,288 @@
+"""Ed25519 signatures: who made a bundle, an announcement; checked before anything in it is used.
+
+``SIGNATURE``, beside ``manifest.json``, is ASCII text::
+
+    gatewise signature 1
+    ed25519 9f86d081884c7d65 <sha256 of the manifest> <base64 of 64 bytes>
+
+The second word is the id of the key: the first 8 bytes of the SHA-256 of the 32 bytes of the
+public key (RFC 8032), in hexadecimal. What is signed is a context (:data:`MANIFEST_CONTEXT`),
+then the manifest's bytes as they stand in the file; the manifest holds the hash of every other
+file. The context keeps a signature from being passed off as one of something else.
+
+A second signature line may follow. It stands there while a directory moves from one manifest to
+another, so that at every moment, whenever the power fails, the manifest in place is covered by
+one of the two (:meth:`.Storage.write_manifest`); the hash tells by which.
+
+Keys are PEM files: NAME.key (PKCS #8, not encrypted, readable by its owner alone) and NAME.pub.
+The ``cryptography`` library is loaded only when a key is used.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.errors import SignatureError
+
+__all__ = [
+    "MANIFEST_CONTEXT",
+    "MOST_SIGNATURE_BYTES",
+    "SIGNATURE",
+    "PublicKey",
+    "Signature",
+    "Signer",
+    "keygen",
+    "read_signatures",
+    "write_signatures",
+]
+
+SIGNATURE: Final = "SIGNATURE"
+MANIFEST_CONTEXT: Final = b"gatewise manifest signature, version 1\0"
+MOST_SIGNATURE_BYTES: Final = 512
+
+_HEADER: Final = "gatewise signature 1"
+_MOST_KEY_BYTES: Final = 16 << 10
+
+
+@dataclass(frozen=True)
+class Signature:
+    """One signature.
+
+    Attributes
+    ----------
+    key_id : str
+        16 hexadecimal digits.
+    digest : str
+        SHA-256 of the content that it signs, hexadecimal. It is a hint: the signature decides.
+    value : bytes
+        64 bytes.
+    """
+
+    key_id: str
+    digest: str
+    value: bytes
+
+    def covers(self, content: bytes) -> bool:
+        """Whether it is a signature of `content`, by its own word."""
+        return self.digest == hashlib.sha256(content).hexdigest()
+
+
+class PublicKey:
+    """A public key that signatures are checked with.
+
+    Parameters
+    ----------
+    source : str, Path or bytes
+        A PEM file; or its content, or the 32 bytes of the key, as bytes.
+
+    Attributes
+    ----------
+    key_id : str
+        16 hexadecimal digits.
+    raw : bytes
+        The 32 bytes of the key.
+
+    Raises
+    ------
+    InputError
+        If it is no Ed25519 public key.
+    """
+
+    def __init__(self, source: str | Path | bytes) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        content = source if isinstance(source, bytes) else _key_file(source)
+        shown = "the public key" if isinstance(source, bytes) else f"public key {source}"
+        try:
+            if len(content) == 32:
+                key: object = Ed25519PublicKey.from_public_bytes(content)
+            else:
+                key = load_pem_public_key(content)
+        except Exception:  # the library's own errors share no base
+            if b"PRIVATE KEY" in content:
+                raise InputError(f"{shown} is a private key: give NAME.pub") from None
+            raise InputError(f"{shown} is no PEM file of a public key") from None
+        if not isinstance(key, Ed25519PublicKey):
+            raise InputError(f"{shown} is no Ed25519 key; `gatewise keygen` makes one")
+        self._key = key
+        self.raw = key.public_bytes_raw()
+        self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
+
+    def check(self, signatures: list[Signature], context: bytes, content: bytes, what: str) -> None:
+        """Demand that one of the signatures is this key's and fits.
+
+        Parameters
+        ----------
+        signatures : list of Signature
+        context, content : bytes
+        what : str
+            How messages call it.
+
+        Raises
+        ------
+        SignatureError
+            Saying which of the two it was.
+        """
+        from cryptography.exceptions import InvalidSignature
+
+        own = [s for s in signatures if s.key_id == self.key_id]
+        if not own:
+            others = ", ".join(s.key_id for s in signatures)
+            raise SignatureError(f"{what} is signed by key {others}, not by {self.key_id}")
+        for signature in own:
+            if signature.covers(content):
+                try:
+                    self._key.verify(signature.value, context + content)
+                except InvalidSignature:
+                    break
+                return
+        raise SignatureError(
+            f"{what}: the signature by key {self.key_id} does not fit: it was altered, or signs "
+            "something else"
+        )
+
+
+class Signer:
+    """A private key that signs.
+
+    Parameters
+    ----------
+    path : str or Path
+        NAME.key as :func:`keygen` writes it.
+
+    Attributes
+    ----------
+    public : PublicKey
+
+    Raises
+    ------
+    InputError
+        If it is no Ed25519 private key, is encrypted, or cannot be read.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+        content = _key_file(path)
+        try:
+            key: object = load_pem_private_key(content, password=None)
+        except TypeError:
+            raise InputError(f"key {path} is encrypted: give one without a password") from None
+        except Exception:  # the library's own errors share no base
+            if b"PUBLIC KEY" in content:
+                raise InputError(f"key {path} is a public key: give NAME.key") from None
+            raise InputError(f"key {path} is no PEM file of a private key") from None
+        if not isinstance(key, Ed25519PrivateKey):
+            raise InputError(f"key {path} is no Ed25519 key; `gatewise keygen` makes one")
+        self._key = key
+        self.public = PublicKey(key.public_key().public_bytes_raw())
+
+    def sign(self, context: bytes, content: bytes) -> Signature:
+        """Sign `content` under a context."""
+        digest = hashlib.sha256(content).hexdigest()
+        return Signature(self.public.key_id, digest, self._key.sign(context + content))
+
+
+def keygen(name: str | Path) -> tuple[Path, Path]:
+    """Make a key pair: NAME.key, readable by its owner alone, and NAME.pub.
+
+    Parameters
+    ----------
+    name : str or Path
+        Where, without the endings.
+
+    Returns
+    -------
+    key, pub : Path
+
+    Raises
+    ------
+    InputError
+        If a file is there already, or cannot be written; no key is ever overwritten.
+    """
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    key = Ed25519PrivateKey.generate()
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    paths = Path(f"{name}.key"), Path(f"{name}.pub")
+    for path in paths:
+        if path.exists() or path.is_symlink():
+            raise InputError(f"{path} exists: a key is never overwritten; choose another name")
+    for path, content, mode in zip(paths, (secret, public), (0o600, 0o644), strict=True):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}") from None
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    return paths
+
+
+def write_signatures(*signatures: Signature) -> bytes:
+    """Write the content of a SIGNATURE file: one signature, or two."""
+    lines = [
+        f"ed25519 {s.key_id} {s.digest} {base64.b64encode(s.value).decode()}" for s in signatures
+    ]
+    return "\n".join([_HEADER, *lines, ""]).encode()
+
+
+def read_signatures(content: bytes, what: str) -> list[Signature]:
+    """Read the content of a SIGNATURE file.
+
+    Parameters
+    ----------
+    content : bytes
+    what : str
+        How messages call it.
+
+    Raises
+    ------
+    SignatureError
+        If it is not exactly what :func:`write_signatures` would have written.
+    """
+    try:
+        header, *lines, end = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
+        signatures = [
+            Signature(key_id, digest, base64.b64decode(value, validate=True))
+            for _, key_id, digest, value in (line.split(" ") for line in lines)
+        ]
+    except ValueError:  # UnicodeDecodeError and binascii.Error are such
+        raise SignatureError(f"{what} is no signature that this program knows") from None
+    # One form alone: what reads well but differs in a bit was not written by a signer.
+    well = header == _HEADER and not end and 1 <= len(signatures) <= 2
+    well = well and all(
+        _hex(s.key_id, 16) and _hex(s.digest, 64) and len(s.value) == 64 for s in signatures
+    )
+    if not well or write_signatures(*signatures) != content:
+        raise SignatureError(f"{what} is no signature that this program knows")
+    return signatures
+
+
+def _hex(text: str, length: int) -> bool:
+    return len(text) == length and set(text) <= set("0123456789abcdef")
+
+
+def _key_file(path: str | Path) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(_MOST_KEY_BYTES)
+    except OSError as error:
+        raise InputError(f"key {path} cannot be read: {error.strerror}") from None

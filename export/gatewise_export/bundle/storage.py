@@ -1,0 +1,253 @@
+"""Where a bundle's files are: a directory or one zip file, behind one small face.
+
+Names come from a manifest that was checked: plain file names. Links, pipes and directories
+in their place are refused, so that no path leaves the bundle.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import secrets
+import shutil
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import IO, Protocol
+
+from gatewise_export.bundle.errors import BundleError, DamagedFileError
+from gatewise_export.bundle.manifest_reader import MANIFEST
+from gatewise_export.bundle.signing import (
+    MOST_SIGNATURE_BYTES,
+    SIGNATURE,
+    Signature,
+    read_signatures,
+    write_signatures,
+)
+
+__all__ = ["Storage", "archive", "open_storage", "read_signature_file", "sync_folder", "write_file"]
+
+MOST_DIRECTORY_BYTES = 1 << 20
+"""A zip file's list of entries is at most this large: it is read whole into memory."""
+
+
+class Storage(Protocol):
+    """A place that holds files by name."""
+
+    def reading(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """Open a file; DamagedFileError if it is not there or not a plain file."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Whether anything is there under this name."""
+        ...
+
+    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+        """Put another manifest, and its signature, in place of the old ones.
+
+        A signed bundle stays whole whenever this is cut short. In a directory the new signature
+        is first put beside the old one, in one SIGNATURE file; then the new manifest takes its
+        place; then the old signature goes. Each step is one rename, and after each the manifest in
+        place is covered. A reader that meets the change half way reads the manifest again.
+        """
+        ...
+
+
+def open_storage(path: Path) -> Storage:
+    """Find out what kind of bundle a path is.
+
+    Raises
+    ------
+    BundleError
+        If there is none.
+    """
+    if path.is_dir():
+        return _Folder(path)
+    if not path.exists():
+        raise BundleError(f"bundle {path} does not exist")
+    if not zipfile.is_zipfile(path):
+        raise BundleError(f"{path} is not a bundle: neither a directory nor a .gwb zip file")
+    return _Archive(path)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk: a device may lose power at any time."""
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(path: Path) -> None:
+    """Wait until the names in a folder, after a rename, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_signature_file(storage: Storage) -> list[Signature] | None:
+    """The signatures beside a manifest; None where there is no SIGNATURE file.
+
+    Raises
+    ------
+    SignatureError
+        If the file is malformed.
+    DamagedFileError
+        If it is no plain file.
+    """
+    if not storage.has(SIGNATURE):
+        return None
+    with storage.reading(SIGNATURE) as file:
+        return read_signatures(file.read(MOST_SIGNATURE_BYTES + 1), SIGNATURE)
+
+
+def archive(files: Mapping[str, bytes]) -> bytes:
+    """Make a zip file whose bytes depend on the contents alone: no times, a fixed order."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as writer:
+        for name, data in sorted(files.items()):
+            writer.writestr(_entry(name), data)
+    return content.getvalue()
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name)  # dated 1980-01-01
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.create_system = 3
+    entry.external_attr = 0o644 << 16
+    return entry
+
+
+class _Folder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[IO[bytes]]:
+        # not following links keeps the path inside; not blocking keeps a pipe from hanging us
+        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        try:
+            descriptor = os.open(self.path / name, flags)
+        except FileNotFoundError:
+            raise DamagedFileError(name, f"bundle {self.path}: {name} is missing") from None
+        except OSError as error:
+            raise DamagedFileError(
+                name,
+                f"bundle {self.path}: {name} cannot be opened as a plain file ({error.strerror})",
+            ) from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise DamagedFileError(name, f"bundle {self.path}: {name} is not a plain file")
+        with os.fdopen(descriptor, "rb") as file:
+            yield file
+
+    def has(self, name: str) -> bool:
+        return os.path.lexists(self.path / name)
+
+    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+        if signature is not None:
+            with self.reading(MANIFEST) as file:
+                present = file.read()
+            before = [s for s in read_signature_file(self) or [] if s.covers(present)]
+            self._replace(SIGNATURE, write_signatures(*before[:1], signature))
+        self._replace(MANIFEST, text)
+        if signature is not None:
+            self._replace(SIGNATURE, write_signatures(signature))
+
+    def _replace(self, name: str, content: bytes) -> None:
+        for left in self.path.glob(f".{name}.*"):  # by a writer that was killed
+            left.unlink(missing_ok=True)
+        fresh = self.path / f".{name}.{secrets.token_hex(4)}"
+        try:
+            write_file(fresh, content)
+            os.replace(fresh, self.path / name)
+            sync_folder(self.path)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
+class _Archive:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        _check_directory(path)
+
+    def has(self, name: str) -> bool:
+        try:
+            with zipfile.ZipFile(self.path) as reader:
+                return name in reader.namelist()
+        except (zipfile.BadZipFile, OSError) as error:
+            raise BundleError(f"bundle {self.path} cannot be read: {error}") from error
+
+    @contextmanager
+    def reading(self, name: str) -> Iterator[IO[bytes]]:
+        try:
+            with zipfile.ZipFile(self.path) as reader:
+                if (times := reader.namelist().count(name)) != 1:
+                    how = f"stands in it {'twice' if times == 2 else f'{times} times'}"
+                    raise DamagedFileError(
+                        name, f"bundle {self.path}: {name} {how if times else 'is missing'}"
+                    )
+                # the others' decoders may ask for gigabytes of memory
+                if reader.getinfo(name).compress_type not in _METHODS:
+                    raise DamagedFileError(
+                        name, f"bundle {self.path}: {name} is compressed otherwise than by deflate"
+                    )
+                with reader.open(name) as file:
+                    yield file
+        except (
+            zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError
+        ) as error:  # fmt: skip
+            raise DamagedFileError(
+                name, f"bundle {self.path}: {name} cannot be read: {error}"
+            ) from error
+
+    def write_manifest(self, text: bytes, signature: Signature | None) -> None:
+        fresh = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
+        changed = {MANIFEST: text}
+        if signature is not None:
+            changed[SIGNATURE] = write_signatures(signature)
+        try:
+            with zipfile.ZipFile(self.path) as old, zipfile.ZipFile(fresh, "x") as new:
+                for name in sorted({*old.namelist(), *changed}):
+                    if name in changed:
+                        new.writestr(_entry(name), changed[name])
+                        continue
+                    with old.open(name) as source, new.open(_entry(name), "w") as target:
+                        shutil.copyfileobj(source, target)
+            _sync_file(fresh)
+            os.replace(fresh, self.path)
+            sync_folder(self.path.parent)
+        finally:
+            fresh.unlink(missing_ok=True)
+
+
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+_END = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
+_ZIP64_LOCATOR = b"PK\x06\x07"
+
+
+def _check_directory(path: Path) -> None:
+    """Refuse a zip file whose list of entries would fill the memory, before it is read."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _END.size - 65535 - 20))
+        tail = file.read()
+    at = tail.rfind(b"PK\x05\x06")
+    if at < 0 or len(tail) - at < _END.size:
+        raise BundleError(f"{path} is not a bundle: its zip file is cut off")
+    length = _END.unpack_from(tail, at)[5]
+    if length > MOST_DIRECTORY_BYTES or tail[max(0, at - 20) : at].startswith(_ZIP64_LOCATOR):
+        raise BundleError(
+            f"bundle {path}: the zip file's list of entries is larger than {MOST_DIRECTORY_BYTES} B"
+        )
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,137 @@
+"""What ``gatewise verify --data`` does: match a table with a bundle, compare, measure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.packing.verify import Outcome, VerifyReport, graph_outcome, verify_graphs
+from gatewise_training.data import datasets
+from gatewise_training.data.datasets import Dataset
+
+__all__ = ["check_data", "what_is_checked"]
+
+
+def check_data(
+    bundle: Bundle, source: str, target: str | None
+) -> tuple[VerifyReport, dict[str, float]]:
+    """Hold a bundle's graphs against their flat arrays on the rows of a table.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    source : str
+        A file, or the name of a bundled set; columns are found by name.
+    target : str or None
+        The label's column.
+
+    Returns
+    -------
+    report : VerifyReport
+    measured : dict
+        ``accuracy`` (of a regressor ``r2``; of a ranker nothing, since the table does not tell
+        its queries), mean ``cost`` and ``offload_rate`` on these rows.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, holds NaN where the bundle refuses it, or a label is unknown.
+    """
+    manifest = bundle.manifest
+    if bundle.absent():
+        raise InputError(
+            f"{bundle.path} is for devices, without {bundle.absent()[0]}: check it without --data, "
+            "or the bundle that it was made of"
+        )
+    data = datasets.load(source, target=target)
+    x = _columns(data, manifest, source)
+    _check_missing(x, manifest, source)
+    said = graph_outcome(bundle, x)
+    return verify_graphs(bundle, x), _merit(said, data.y, manifest, source) | {
+        "cost": float(said.costs.mean()),
+        "offload_rate": float(np.mean(said.exits == len(manifest.stages))),
+    }
+
+
+def what_is_checked(bundle: Bundle, *, with_data: bool) -> list[str]:
+    """What ``gatewise verify`` holds against what, a line each."""
+    manifest = bundle.manifest
+    said = "value" if manifest.answers_values else "label"
+    chain = len(manifest.stages)
+    lines = [f"size and SHA-256 of {len(manifest.files)} files"]
+    if bundle.signed_by is not None:
+        lines.append(f"signature of the manifest by key {bundle.signed_by}")
+    lines.append(
+        f"sample: every output of {chain} stage{'s' * (chain > 1)}, exit, {said} and cost, "
+        "against what training computed"
+    )
+    if with_data:
+        lines.append(f"data: the same, against the flat arrays in {', '.join(_files(bundle))}")
+    if bundle.absent():
+        lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
+    elif manifest.cloud is not None:
+        of_arrays = with_data and manifest.cloud.kind == "margins"
+        lines.append(
+            "high-cost model: label and probabilities of the sample"
+            + (", and of the data against its flat arrays" if of_arrays else "")
+        )
+    idle = len(manifest.every_stage) - chain
+    if idle:
+        lines.append(f"not run: {idle} stages of chains that are not in force")
+    return lines
+
+
+def _files(bundle: Bundle) -> list[str]:
+    return [stage.file for stage in bundle.manifest.stages]
+
+
+def _merit(said: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
+    """How good the answers are, as far as a table can tell."""
+    if manifest.task == "classify":
+        truth = _class_indices(y, manifest, source)
+        return {"accuracy": float(np.mean(said.labels == truth))}
+    if manifest.task == "rank":
+        return {}
+    try:
+        values = np.asarray(y, np.float64)
+    except ValueError as error:
+        raise InputError(f"{source}: the bundle gives values, and the label is none") from error
+    error_squares = ((values - said.labels.astype(np.float64)) ** 2).sum()
+    spread = ((values - values.mean()) ** 2).sum()
+    return {"r2": float(1.0 - error_squares / spread) if spread > 0 else float("nan")}
+
+
+def _columns(data: Dataset, manifest: Manifest, source: str) -> NDArray[np.float32]:
+    place = {name: k for k, name in enumerate(data.feature_names)}
+    absent = [name for name in manifest.feature_names if name not in place]
+    if absent:
+        raise InputError(f"{source} has no column {absent[0]!r}, which the bundle knows")
+    return np.ascontiguousarray(data.X[:, [place[name] for name in manifest.feature_names]])
+
+
+def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> None:
+    refused = np.zeros(x.shape[1], bool)
+    if manifest.missing["stages"] == "refused":
+        for s in range(len(manifest.stages)):
+            refused[manifest.stage_inputs(s)] = True
+    if manifest.missing["cloud"] == "refused":
+        refused[manifest.cloud_inputs()] = True
+    empty = np.flatnonzero(np.isnan(x).any(axis=0) & refused)
+    if len(empty):
+        raise InputError(
+            f"{source}: column {manifest.feature_names[empty[0]]!r} is empty (NaN) in some rows, "
+            "and the bundle takes no missing values"
+        )
+
+
+def _class_indices(y: NDArray[Any], manifest: Manifest, source: str) -> NDArray[np.int64]:
+    place = {label: i for i, label in enumerate(manifest.classes)}
+    strange = [label for label in np.unique(y).tolist() if label not in place]
+    if strange:
+        raise InputError(f"{source}: label {strange[0]!r} is not among the bundle's classes")
+    return np.array([place[label] for label in y.tolist()], np.int64)

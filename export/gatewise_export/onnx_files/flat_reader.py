@@ -1,0 +1,136 @@
+"""Graphs of flat models read back into flat arrays: the way of ``onnx_graph`` in reverse.
+
+Lets a bundle be checked without the system that it was made from: onnxruntime runs the graph,
+the flat arrays are summed beside it, and both must say the same, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.kernel_machine import SQUARINGS, KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import FlatModel
+from gatewise.models.stop_score_model import PlainModel, ScoredModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.onnx_files.onnx_parts import Graph, Node
+from gatewise_export.onnx_files.onnx_reader import read_model
+from gatewise_export.onnx_files.protobuf import Malformed
+from gatewise_export.onnx_files.tree_rules import read_trees_node
+
+__all__ = ["read_flat"]
+
+MOST_NODES = 1 << 24
+"""Of a tree ensemble: a high-cost model may be large."""
+LINEAR = (
+    ("Sub", "Mul", "Mul", "CumSum", "Gather", "Add"),
+    ("Sub", "Mul", "Unsqueeze", "Mul", "CumSum", "Gather", "Add"),
+)
+KERNEL = ("Sub", "Mul", "Unsqueeze", "Sub", "Mul", "CumSum", "Gather", "Mul", "Add", "Div") + (
+    "Mul",
+) * SQUARINGS
+KERNELS = tuple(KERNEL + form[2:] for form in LINEAR)
+CONSTANT = ("ReduceSum", "Add")
+TREES = ("TreeEnsembleRegressor",)
+STOP = ("Concat", "TreeEnsembleRegressor", "Add", "Concat")
+OWN_SCORES = (("Abs",), ("TopK", "Gather", "Gather", "Sub"))
+
+
+def read_flat(content: bytes) -> FlatModel:
+    """Read a graph that :func:`gatewise_export.packing.onnx_graph.flat_graph` wrote.
+
+    Parameters
+    ----------
+    content : bytes
+        The ONNX file.
+
+    Raises
+    ------
+    BundleError
+        If it is not such a graph.
+    """
+    graph = read_model(content).graph
+    try:
+        forms = tuple(node.op_type for node in graph.nodes)
+        n_features = _columns(graph)
+        for own in OWN_SCORES:
+            if forms[-len(own + STOP) :] == own + STOP:
+                model = _plain(graph, forms[: -len(own + STOP)], n_features)
+                wide = n_features + model.n_outputs + 1
+                return ScoredModel(model, _trees(graph.nodes[-3], wide))
+        return _plain(graph, forms, n_features)
+    except (KeyError, IndexError, ValueError, TypeError) as error:  # Malformed is a ValueError
+        raise BundleError(f"a graph with flat arrays that do not fit together: {error}") from error
+
+
+def _columns(graph: Graph) -> int:
+    """Columns of the first input."""
+    shape = graph.inputs[0].shape
+    columns = None if shape is None else shape[1]
+    if not isinstance(columns, int):
+        raise Malformed("the input has no number of columns")
+    return columns
+
+
+def _plain(graph: Graph, forms: tuple[str, ...], n_features: int) -> PlainModel:
+    """Read the classifier that a graph's first nodes, of these forms, make."""
+    if forms == TREES:
+        return _trees(graph.nodes[0], n_features)
+    if forms in KERNELS:
+        return _kernel(graph)
+    if forms in LINEAR or forms == CONSTANT:
+        return _linear(graph, constant=forms == CONSTANT)
+    raise BundleError("a graph of another form than Gatewise writes: it cannot be read back")
+
+
+def _trees(written: Node, n_features: int) -> TreeEnsemble:
+    trees = read_trees_node(written, width=n_features, ordered=True, most_nodes=MOST_NODES)
+    value = np.zeros((len(trees.feature), len(trees.base)), np.float32)
+    value[trees.leaf, trees.target] = trees.weight
+    return TreeEnsemble(
+        feature=trees.feature,
+        # copies, since training's walk is compiled for arrays that may be written
+        threshold=trees.threshold.copy(),
+        left=trees.left,
+        right=trees.right,
+        nan_left=trees.nan_left,
+        value=value,
+        roots=trees.roots,
+        output=np.full(len(trees.roots), -1, np.int32),
+        base=trees.base.copy(),
+        n_features=n_features,
+    )
+
+
+def _linear(graph: Graph, *, constant: bool) -> LinearModel:
+    arrays = _arrays(graph)
+    if constant:
+        none = np.zeros(0, np.float32)
+        value = arrays["value"]
+        return LinearModel(none, none, np.zeros((0, len(value)), np.float32), value)
+    return LinearModel(arrays["mean"], arrays["scale"], _weights(arrays), arrays["bias"])
+
+
+def _kernel(graph: Graph) -> KernelModel:
+    arrays = _arrays(graph)
+    return KernelModel(
+        mean=arrays["mean"],
+        scale=arrays["scale"],
+        landmarks=np.ascontiguousarray(arrays["landmarks"].T),
+        rate=np.float32(arrays["rate"]),
+        weights=_weights(arrays),
+        bias=arrays["bias"],
+    )
+
+
+def _arrays(graph: Graph) -> dict[str, NDArray[Any]]:
+    return {t.name: t.array().copy() for t in graph.initializers}
+
+
+def _weights(arrays: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    weights: NDArray[np.float32] = arrays["weights"]
+    return weights[:, None] if weights.ndim == 1 else weights

@@ -1,0 +1,116 @@
+"""Which ONNX graphs may be run: asked before any runtime opens one.
+
+A few hundred bytes can make a runtime reserve gigabytes or never end (`ConstantOfShape`, `Tile`,
+a product of two long vectors, a loop, a tree that bites its tail), and onnxruntime folds constants
+while it loads. A stage's graph may therefore hold nothing but what
+:mod:`.onnx_graph` writes, and every value's size is known beforehand. A cloud
+model's graph may come from another converter: it is held against a list of what is refused
+(:mod:`gatewise_export.onnx_files.cloud_rules`).
+
+Standard library and numpy alone: a device uses this.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.onnx_files.cloud_rules import check_cloud
+from gatewise_export.onnx_files.onnx_parts import Model
+from gatewise_export.onnx_files.onnx_reader import read_model
+from gatewise_export.onnx_files.protobuf import Malformed
+from gatewise_export.onnx_files.stage_operators import ML_DOMAIN, MOST_TREE_NODES
+from gatewise_export.onnx_files.stage_rules import INPUT, MARGINS, StageGraph, check_stage
+
+__all__ = [
+    "INPUT",
+    "MARGINS",
+    "MOST_STAGE_BYTES",
+    "StageGraph",
+    "check_cloud_graph",
+    "check_stage_graph",
+    "read_stage_graph",
+]
+
+MOST_STAGE_BYTES: Final = 32 << 20
+MOST_PARTS: Final = 4096
+_DOMAINS: Final = {"", "ai.onnx", ML_DOMAIN}
+
+
+def check_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: int) -> None:
+    """Refuse a graph that is not fit to be a stage, before a runtime opens it.
+
+    Parameters
+    ----------
+    content : bytes
+        The ONNX file, from a stranger.
+    file : str
+        What errors call it.
+    n_inputs, n_outputs : int
+        Columns of ``x`` and of ``margins``, as the manifest says.
+
+    Raises
+    ------
+    BundleError
+        One line that names the file and the reason.
+    """
+    read_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
+
+
+def read_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: int) -> StageGraph:
+    """Read a stage's graph as :func:`check_stage_graph` does, and keep what was read."""
+    model = read_model(
+        content,
+        file,
+        most_bytes=MOST_STAGE_BYTES,
+        most_parts=MOST_PARTS,
+        most_texts=MOST_TREE_NODES,
+    )
+    try:
+        _check_model(model)
+        return check_stage(model, n_inputs, n_outputs)
+    except Malformed as error:
+        raise BundleError(f"{file} is refused: {error}") from None
+
+
+def check_cloud_graph(content: bytes, *, file: str) -> None:
+    """Refuse a high-cost model's graph that could harm a worker, before a runtime opens it.
+
+    Parameters
+    ----------
+    content : bytes
+        The ONNX file, from a stranger.
+    file : str
+        What errors call it.
+
+    Raises
+    ------
+    BundleError
+        One line that names the file and the reason.
+
+    Notes
+    -----
+    Any operator of ONNX's own two domains may stand in it, but none that loops or branches
+    (`Scan`, which goes along a tensor and ends, may), none with data in another file, none
+    whose result is as large as a number says that only a run will know. Sizes are followed from
+    node to node as far as they can be known beforehand; a worker's own limit of memory
+    is the second line.
+    """
+    model = read_model(content, file)
+    try:
+        _check_model(model)
+        check_cloud(model)
+    except Malformed as error:
+        raise BundleError(f"{file} is refused: {error}") from None
+
+
+def _check_model(model: Model) -> None:
+    strange = sorted(set(model.opsets) - _DOMAINS)
+    if strange:
+        raise Malformed(f"it asks for the custom domain {strange[0]!r}")
+    if model.functions:
+        raise Malformed(f"it brings along the function {model.functions[0]!r}")
+    if model.others:
+        raise Malformed(f"it brings along instructions for {model.others[0]}")
+    if model.graph.n_sparse:
+        raise Malformed("it holds sparse tensors")

@@ -1,0 +1,247 @@
+"""What an ONNX file holds, as :mod:`gatewise_export.onnx_files.onnx_reader` reads it.
+
+Numbers are fetched from the file when they are asked for, so that a file can be looked over
+before any memory is spent on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.onnx_files.protobuf import FIXED32, FIXED64, VARINT, Malformed, Run, Wire
+
+__all__ = ["DTYPES", "FLOAT", "INT64", "Attribute", "Graph", "Model", "Node", "Tensor", "ValueInfo"]
+
+FLOAT: Final = 1
+INT64: Final = 7
+STRING: Final = 8
+
+#: TensorProto.DataType and the type that numpy has for it
+DTYPES: Final[dict[int, type]] = {
+    1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64,
+    9: np.bool_, 10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64,
+}  # fmt: skip
+#: TensorProto: the list that a type's numbers are in where they are not raw bytes
+_FIELD_OF: Final = {
+    1: 4, 2: 5, 3: 5, 4: 5, 5: 5, 6: 5, 7: 7, 9: 5, 10: 5, 11: 10, 12: 11, 13: 11,
+}  # fmt: skip
+FIXED_FIELDS: Final = {4: FIXED32, 5: VARINT, 7: VARINT, 10: FIXED64, 11: VARINT}
+
+#: AttributeProto.AttributeType
+_FLOATS, _INTS = 6, 7
+
+Shape = tuple[int | str | None, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Tensor:
+    """A constant.
+
+    Attributes
+    ----------
+    name : str
+    kind : int
+        TensorProto.DataType.
+    shape : tuple of int
+        As the file says; :meth:`check` holds it against the bytes.
+    external : bool
+        Whether it says that its bytes are in another file.
+    """
+
+    name: str
+    kind: int
+    shape: tuple[int, ...]
+    external: bool
+    raw: tuple[int, int] | None
+    runs: Mapping[int, tuple[Run, ...]]
+    texts: tuple[tuple[int, int], ...]
+    wire: Wire
+
+    @property
+    def size(self) -> int:
+        """Number of elements that the shape asks for."""
+        return math.prod(self.shape)
+
+    def check(self) -> None:
+        """Hold shape and type against the bytes that are there.
+
+        Raises
+        ------
+        Malformed
+            If there are more or fewer than the shape asks for, or the type has no form here.
+        """
+        if self.external:
+            raise Malformed(f"tensor {self.name!r} keeps its data in another file")
+        if any(not 0 <= d < 1 << 31 for d in self.shape):
+            raise Malformed(f"tensor {self.name!r} has an impossible shape {self.shape}")
+        if self.kind != STRING and self.kind not in DTYPES:
+            raise Malformed(f"tensor {self.name!r} is of an unknown type {self.kind}")
+        counts = {n: sum(r.count for r in runs) for n, runs in self.runs.items()}
+        counts[6] = len(self.texts)
+        own = 6 if self.kind == STRING else _FIELD_OF[self.kind]
+        listed = counts.pop(own, 0)
+        if any(counts.values()) or (self.raw is not None and (listed or self.kind == STRING)):
+            raise Malformed(f"tensor {self.name!r} holds data of several kinds")
+        if self.raw is not None:
+            width = np.dtype(DTYPES[self.kind]).itemsize
+            there, rest = divmod(self.raw[1] - self.raw[0], width)
+            listed = -1 if rest else there
+        if listed != self.size:
+            raise Malformed(
+                f"tensor {self.name!r} of shape {self.shape} does not hold {self.size} elements"
+            )
+
+    def array(self) -> NDArray[Any]:
+        """Its numbers (a tensor of texts has none), read-only.
+
+        Raises
+        ------
+        Malformed
+            As :meth:`check`, or if it is a tensor of texts.
+        """
+        self.check()
+        if self.kind == STRING:
+            raise Malformed(f"tensor {self.name!r} holds texts")
+        dtype = np.dtype(DTYPES[self.kind])
+        if self.raw is not None:
+            content = self.wire.bytes(*self.raw)
+            return (
+                np.frombuffer(content, dtype.newbyteorder("<"))
+                .astype(dtype, copy=False)
+                .reshape(self.shape)
+            )
+        number = _FIELD_OF[self.kind]
+        parts = [self._listed(run, dtype) for run in self.runs.get(number, ())]
+        flat = np.concatenate([np.zeros(0, dtype), *parts])
+        flat.setflags(write=False)
+        return flat.reshape(self.shape)
+
+    def _listed(self, run: Run, dtype: np.dtype[Any]) -> NDArray[Any]:
+        if run.kind == VARINT:
+            numbers = self.wire.integers(run)
+            if dtype == np.float16:  # its bits stand in the list
+                return numbers.astype(np.uint16).view(np.float16)
+            return numbers.astype(dtype)
+        return self.wire.fixed(run, np.float64 if run.kind == FIXED64 else np.float32)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Attribute:
+    """A setting of a node.
+
+    Attributes
+    ----------
+    name : str
+    kind : int
+        AttributeProto.AttributeType: 1 float, 2 int, 3 text, 4 tensor, 5 graph; 6 to 10 lists
+        of these.
+    held : object
+        Its value; for lists of numbers where they lie.
+    """
+
+    name: str
+    kind: int
+    held: Any
+    wire: Wire
+
+    def __len__(self) -> int:
+        """Number of entries of a list; 1 for a single value."""
+        if self.kind in (_FLOATS, _INTS):
+            return sum(run.count for run in self.held)
+        return len(self.held) if self.kind > _FLOATS else 1
+
+    @property
+    def value(self) -> Any:
+        """float, int, bytes, Tensor, Graph; float32 or int64 array; tuple of the rest."""
+        if self.kind not in (_FLOATS, _INTS):
+            return self.held
+        if self.kind == _INTS:
+            parts = [self.wire.integers(run) for run in self.held]
+            return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+        floats = [self.wire.fixed(run, np.float32) for run in self.held]
+        return np.concatenate(floats) if floats else np.zeros(0, np.float32)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Node:
+    """One operation."""
+
+    op_type: str
+    domain: str
+    name: str
+    overload: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Attribute]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Value of an attribute."""
+        attribute = self.attributes.get(name)
+        return default if attribute is None else attribute.value
+
+
+@dataclass(frozen=True, slots=True)
+class ValueInfo:
+    """What a graph says of an input or output.
+
+    Attributes
+    ----------
+    name : str
+    kind : str
+        ``tensor``, ``sequence``, ``map``, ``opaque``, ``sparse``, ``optional`` or ``nothing``.
+    element : int
+        A tensor's TensorProto.DataType.
+    shape : tuple of int, str or None, or None
+        A tensor's: numbers, names, None where nothing is said; None altogether without a shape.
+    """
+
+    name: str
+    kind: str
+    element: int
+    shape: Shape | None
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Graph:
+    """Nodes in order, and the constants and values that they speak of."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    initializers: tuple[Tensor, ...]
+    inputs: tuple[ValueInfo, ...]
+    outputs: tuple[ValueInfo, ...]
+    values: tuple[ValueInfo, ...]
+    n_sparse: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Model:
+    """An ONNX file.
+
+    Attributes
+    ----------
+    ir_version : int
+    opsets : dict of str to int
+        Version of each operator domain; "" is ONNX's own.
+    graph : Graph
+    functions : tuple of str
+        Names of functions that it brings along.
+    metadata : dict of str to str
+    producer : str
+    others : tuple of str
+        Parts that were passed over: ``training``, ``devices``.
+    """
+
+    ir_version: int
+    opsets: Mapping[str, int]
+    graph: Graph
+    functions: tuple[str, ...]
+    metadata: Mapping[str, str]
+    producer: str
+    others: tuple[str, ...]

@@ -1,0 +1,332 @@
+"""Tree ensembles inside ONNX graphs, held against what a runtime relies on.
+
+A runtime walks from node to node by the numbers that the file gives and asks nothing: a child
+that does not exist reads foreign memory, a cycle never ends, a long chain uses up the stack.
+onnx.checker lets all of these pass. Standard library and numpy alone: a device uses this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.onnx_files.onnx_parts import Node, Tensor
+from gatewise_export.onnx_files.protobuf import Malformed
+
+__all__ = ["MOST_DEPTH", "TREE_OPERATORS", "Trees", "read_trees_node"]
+
+#: Operators, and what their leaves' entries are called
+TREE_OPERATORS: Final = {"TreeEnsembleRegressor": "target", "TreeEnsembleClassifier": "class"}
+MOST_DEPTH: Final = 1024
+"""Nodes on a path: a runtime that builds its trees by calling itself has stack for these."""
+MOST_OUTPUTS: Final = 65536
+
+_NODE_ARRAYS: Final = (
+    "nodes_treeids", "nodes_nodeids", "nodes_featureids", "nodes_truenodeids",
+    "nodes_falsenodeids",
+)  # fmt: skip
+_MODES: Final = (b"LEAF", b"BRANCH_LEQ")
+_MORE_MODES: Final = (b"BRANCH_LT", b"BRANCH_GTE", b"BRANCH_GT", b"BRANCH_EQ", b"BRANCH_NEQ")
+_ENUM: Final = {"aggregate_function": b"SUM", "post_transform": b"NONE"}
+
+Ints = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """Checked trees; nodes are numbered through all trees, in the file's order.
+
+    Attributes
+    ----------
+    feature : ndarray of int32, shape (n_nodes,)
+        -1 at a leaf.
+    threshold : ndarray of float32, shape (n_nodes,)
+    left, right : ndarray of int32, shape (n_nodes,)
+        Children where the test holds and where not; -1 at a leaf.
+    nan_left : ndarray of bool, shape (n_nodes,)
+    roots : ndarray of int32, shape (n_trees,)
+    leaf, target : ndarray of int32, shape (n_entries,)
+        What a leaf adds to which output:
+    weight : ndarray of float32, shape (n_entries,)
+    base : ndarray of float32, shape (n_outputs,)
+    """
+
+    feature: Ints
+    threshold: NDArray[np.float32]
+    left: Ints
+    right: Ints
+    nan_left: NDArray[np.bool_]
+    roots: Ints
+    leaf: Ints
+    target: Ints
+    weight: NDArray[np.float32]
+    base: NDArray[np.float32]
+
+
+def read_trees_node(node: Node, *, width: int | None, ordered: bool, most_nodes: int) -> Trees:
+    """Read the trees of a node and check them.
+
+    Parameters
+    ----------
+    node : Node
+        A TreeEnsembleRegressor or TreeEnsembleClassifier.
+    width : int or None
+        Columns of its input; None where they are not known.
+    ordered : bool
+        Demand the form that this package writes: tests of ``<=`` alone, trees and their nodes
+        and entries in ascending order, plain sums.
+    most_nodes : int
+
+    Raises
+    ------
+    Malformed
+        Naming the attribute.
+    """
+    return _Check(node, width, ordered).all(most_nodes)
+
+
+class _Check:
+    def __init__(self, node: Node, width: int | None, ordered: bool) -> None:
+        self.node = node
+        self.ordered = ordered
+        self.width = MOST_OUTPUTS if width is None else width
+        self.entry = TREE_OPERATORS[node.op_type]
+
+    def all(self, most_nodes: int) -> Trees:
+        self.lengths(most_nodes)
+        n_outputs = self.n_outputs()
+        inner = self.modes()
+        key, order = self.keys()
+        roots = self.roots(key)
+        left = self.children("nodes_truenodeids", inner, key, order)
+        right = self.children("nodes_falsenodeids", inner, key, order)
+        self.shape_of_trees(inner, left, right, roots)
+        feature = self.features(inner)
+        threshold = self.floats("nodes_values")
+        if np.isnan(threshold).any():
+            raise Malformed("'nodes_values' holds NaN")
+        leaf, target, weight = self.entries(inner, key, order, n_outputs)
+        return Trees(
+            feature=feature,
+            threshold=threshold,
+            left=left,
+            right=right,
+            nan_left=self.missing(),
+            roots=roots,
+            leaf=leaf,
+            target=target,
+            weight=weight,
+            base=self.base(n_outputs),
+        )
+
+    # -- arrays ----------------------------------------------------------------------------
+
+    def lengths(self, most_nodes: int) -> None:
+        """Compare before anything is read."""
+        n = self.n = self.length("nodes_modes")
+        if not 0 < n <= most_nodes:
+            raise Malformed(f"trees of {n} nodes; 1 to {most_nodes} are allowed")
+        for name in (*_NODE_ARRAYS, "nodes_values"):
+            if self.length(name) != n:
+                raise Malformed(f"{name!r} has {self.length(name)} entries for {n} nodes")
+        optional = ["nodes_missing_value_tracks_true", "nodes_hitrates"]
+        for name in optional:
+            if self.length(name) not in (0, n):
+                raise Malformed(f"{name!r} has {self.length(name)} entries for {n} nodes")
+        entries = self.length(f"{self.entry}_ids")
+        for part in ("treeids", "nodeids", "weights"):
+            if self.length(f"{self.entry}_{part}") != entries:
+                raise Malformed(f"'{self.entry}_{part}' and '{self.entry}_ids' differ in length")
+        if entries > most_nodes * 64:
+            raise Malformed(f"leaves with {entries} entries")
+
+    def length(self, name: str) -> int:
+        attributes = self.node.attributes
+        if f"{name}_as_tensor" in attributes:
+            tensor = attributes[f"{name}_as_tensor"].value
+            if name in attributes or not isinstance(tensor, Tensor) or len(tensor.shape) != 1:
+                raise Malformed(f"'{name}_as_tensor' is no list of numbers, or stands beside one")
+            tensor.check()
+            return tensor.size
+        if name not in attributes:
+            return 0
+        wanted = 8 if name == "nodes_modes" else 6 if name.endswith(_FLOAT_ENDS) else 7
+        if attributes[name].kind != wanted:
+            raise Malformed(f"{name!r} is of the wrong type")
+        return len(attributes[name])
+
+    def ints(self, name: str) -> Ints:
+        value = self.node.get(name)
+        if value is None:
+            return np.zeros(0, np.int32)
+        if len(value) and not (value.min() >= 0 and value.max() < 1 << 31):
+            raise Malformed(f"{name!r} holds a number that is negative or too large")
+        return np.asarray(value, np.int32)
+
+    def floats(self, name: str) -> NDArray[np.float32]:
+        tensor = self.node.get(f"{name}_as_tensor")
+        if isinstance(tensor, Tensor):
+            if tensor.kind not in (1, 11):
+                raise Malformed(f"'{name}_as_tensor' holds no floating-point numbers")
+            with np.errstate(over="ignore"):
+                return tensor.array().astype(np.float32)
+        value = self.node.get(name)
+        return np.zeros(0, np.float32) if value is None else np.asarray(value, np.float32)
+
+    def n_outputs(self) -> int:
+        if self.entry == "target":
+            n = self.node.get("n_targets", 0)
+        else:
+            n = sum(self.length_of(f"classlabels_{t}") for t in ("int64s", "strings"))
+        if not isinstance(n, int) or not 0 < n <= MOST_OUTPUTS:
+            raise Malformed(f"trees of {n} outputs; 1 to {MOST_OUTPUTS} are allowed")
+        if self.ordered:
+            for name, wanted in _ENUM.items():
+                if self.node.get(name, wanted) != wanted:
+                    raise Malformed(f"{name!r} must be {wanted.decode()}")
+        return n
+
+    def length_of(self, name: str) -> int:
+        attribute = self.node.attributes.get(name)
+        return 0 if attribute is None else len(attribute)
+
+    def modes(self) -> NDArray[np.bool_]:
+        modes = self.node.get("nodes_modes")
+        allowed = _MODES if self.ordered else _MODES + _MORE_MODES
+        strange = next((m for m in set(modes) if m not in allowed), None)
+        if strange is not None:
+            raise Malformed(f"'nodes_modes' holds {strange[:20]!r}")
+        return np.fromiter((m != b"LEAF" for m in modes), np.bool_, len(modes))
+
+    # -- structure -------------------------------------------------------------------------
+
+    def keys(self) -> tuple[NDArray[np.int64], NDArray[np.intp] | None]:
+        """One number for tree and node, and the order that sorts them (None: they are)."""
+        key = self.ints("nodes_treeids").astype(np.int64) << 31
+        key |= self.ints("nodes_nodeids")
+        if (key[1:] > key[:-1]).all():
+            return key, None
+        if self.ordered:
+            raise Malformed("'nodes_treeids' and 'nodes_nodeids' must ascend")
+        order = np.argsort(key, kind="stable")
+        if (key[order[1:]] == key[order[:-1]]).any():
+            raise Malformed("'nodes_nodeids' names a node twice")
+        return key, order
+
+    def find(
+        self, key: NDArray[np.int64], order: NDArray[np.intp] | None, wanted: NDArray[np.int64]
+    ) -> tuple[Ints, NDArray[np.bool_]]:
+        """Places of nodes, and whether each is there."""
+        place = np.searchsorted(key, wanted, sorter=order)
+        np.minimum(place, self.n - 1, out=place)
+        if order is not None:
+            place = order[place]
+        return place.astype(np.int32), key[place] == wanted
+
+    def roots(self, key: NDArray[np.int64]) -> Ints:
+        """The first node of each tree, whose nodes stand together."""
+        tree = key >> 31
+        first = np.flatnonzero(np.append(True, tree[1:] != tree[:-1]))
+        if len(np.unique(tree[first])) != len(first):
+            raise Malformed("'nodes_treeids' mixes the nodes of trees")
+        if self.ordered and (key[first] != np.arange(len(first), dtype=np.int64) << 31).any():
+            raise Malformed("'nodes_treeids' and 'nodes_nodeids' must count from 0")
+        return first.astype(np.int32)
+
+    def children(
+        self,
+        name: str,
+        inner: NDArray[np.bool_],
+        key: NDArray[np.int64],
+        order: NDArray[np.intp] | None,
+    ) -> Ints:
+        number = self.ints(name)
+        here = np.flatnonzero(inner)
+        wanted = (key[here] >> 31 << 31) | number[here]
+        place, there = self.find(key, order, wanted)
+        if not there.all():
+            raise Malformed(f"{name!r} points to a child that its tree does not have")
+        child = np.full(self.n, -1, np.int32)
+        child[here] = place
+        return child
+
+    def shape_of_trees(
+        self, inner: NDArray[np.bool_], left: Ints, right: Ints, roots: Ints
+    ) -> None:
+        """Every node but a root has one parent, and all are reached from the roots."""
+        parents = np.bincount(np.concatenate([left[inner], right[inner]]), minlength=self.n)
+        parents[roots] += 1
+        if (parents != 1).any():
+            raise Malformed("a cyclic tree: nodes have several parents, or none")
+        level, reached, depth = roots, 0, 0
+        while len(level):
+            reached += len(level)
+            depth += 1
+            if depth > MOST_DEPTH:
+                raise Malformed(f"a tree deeper than {MOST_DEPTH} nodes")
+            level = level[inner[level]]
+            level = np.concatenate([left[level], right[level]])
+        if reached != self.n:
+            raise Malformed("a cyclic tree: nodes that no root leads to")
+
+    def features(self, inner: NDArray[np.bool_]) -> Ints:
+        feature = self.ints("nodes_featureids")
+        if (feature >= max(self.width, 1)).any() or (inner.any() and not self.width):
+            raise Malformed(
+                f"'nodes_featureids' holds feature id {feature.max()}, out of range for "
+                f"{self.width} columns"
+            )
+        return np.where(inner, feature, np.int32(-1))
+
+    def missing(self) -> NDArray[np.bool_]:
+        flags = self.ints("nodes_missing_value_tracks_true")
+        if (flags > 1).any():
+            raise Malformed("'nodes_missing_value_tracks_true' holds other numbers than 0 and 1")
+        return flags.astype(np.bool_) if len(flags) else np.zeros(self.n, np.bool_)
+
+    # -- leaves ----------------------------------------------------------------------------
+
+    def entries(
+        self,
+        inner: NDArray[np.bool_],
+        key: NDArray[np.int64],
+        order: NDArray[np.intp] | None,
+        n_outputs: int,
+    ) -> tuple[Ints, Ints, NDArray[np.float32]]:
+        wanted = self.ints(f"{self.entry}_treeids").astype(np.int64) << 31
+        wanted |= self.ints(f"{self.entry}_nodeids")
+        leaf, there = self.find(key, order, wanted)
+        if not there.all() or inner[leaf].any():
+            raise Malformed(f"'{self.entry}_nodeids' names a node that is not there, or no leaf")
+        target = self.ints(f"{self.entry}_ids")
+        if (target >= n_outputs).any():
+            raise Malformed(
+                f"'{self.entry}_ids' holds {target.max()}, out of range for {n_outputs} outputs"
+            )
+        filled = np.zeros(self.n, np.bool_)
+        filled[leaf] = True
+        if not (filled | inner).all():
+            raise Malformed("a leaf without an entry")
+        if self.ordered:
+            place = leaf.astype(np.int64) * n_outputs + target
+            if not (place[1:] > place[:-1]).all():
+                raise Malformed(f"'{self.entry}_nodeids' and '{self.entry}_ids' must ascend")
+        weight = self.floats(f"{self.entry}_weights")
+        if not np.isfinite(weight).all():
+            raise Malformed(f"'{self.entry}_weights' is not finite everywhere")
+        return leaf, target, weight
+
+    def base(self, n_outputs: int) -> NDArray[np.float32]:
+        base = self.floats("base_values")
+        # a binary classifier's may be one for both classes
+        if len(base) not in ((0, n_outputs) if self.ordered else (0, 1, n_outputs)):
+            raise Malformed(f"'base_values' has {len(base)} entries for {n_outputs} outputs")
+        if not np.isfinite(base).all():
+            raise Malformed("'base_values' is not finite everywhere")
+        return base if len(base) else np.zeros(n_outputs, np.float32)
+
+
+_FLOAT_ENDS: Final = ("values", "weights", "hitrates")

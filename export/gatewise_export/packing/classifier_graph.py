@@ -1,0 +1,233 @@
+"""Classifiers' graphs from elsewhere: checked, and given the outputs that a worker expects.
+
+skl2onnx's graphs and users' own speak of their own labels; a bundle speaks of class indices.
+A few nodes at the end turn one into the other, and nothing inside changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.packing.onnx_graph import INPUT, ML_DOMAIN, ML_OPSET, constant, tensor
+from gatewise_training.learners.high_cost_model import HighCostModel
+
+__all__ = ["labels_in_metadata", "read_given", "with_class_indices"]
+
+
+def read_given(content: bytes) -> onnx.ModelProto:
+    """Read and check a graph that a user gave.
+
+    Raises
+    ------
+    ConversionError
+        If it is not ONNX, keeps tensors in other files, needs operators that onnxruntime
+        alone does not know, is malformed, or gives no tensor of labels and of probabilities.
+    """
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:  # protobuf's DecodeError is not public
+        raise ConversionError(f"high-cost model: not an ONNX file: {error}") from error
+    outside = [t.name for t in _tensors(model.graph) if t.data_location == TensorProto.EXTERNAL]
+    if outside:
+        raise ConversionError(
+            f"high-cost model: its ONNX file keeps {outside[0]!r} in another file; save it as one"
+        )
+    strange = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
+    if strange or model.functions:
+        raise ConversionError(
+            "high-cost model: its ONNX file uses operators that onnxruntime alone does not know "
+            f"({', '.join(sorted(strange)) or 'functions'})"
+        )
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConversionError(f"high-cost model: its ONNX file is malformed: {reason}") from error
+    known = {t.name for t in model.graph.initializer}
+    inputs = [i.type.tensor_type.elem_type for i in model.graph.input if i.name not in known]
+    if inputs != [TensorProto.FLOAT]:
+        raise ConversionError("high-cost model: its ONNX file must have one float32 input")
+    outputs = model.graph.output[:2]
+    if len(outputs) < 2 or not all(o.type.HasField("tensor_type") for o in outputs):
+        raise ConversionError(
+            "high-cost model: its ONNX file must give labels and probabilities as tensors "
+            "(skl2onnx: options={'zipmap': False})"
+        )
+    return model
+
+
+def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    found = list(graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            found += [attribute.t, *attribute.tensors]
+        for inner in _inner_graphs(node):
+            found += _tensors(inner)
+    return found
+
+
+def _inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Bodies of a node that loops or branches."""
+    single = [a.g for a in node.attribute if a.HasField("g")]
+    return single + [g for a in node.attribute for g in a.graphs]
+
+
+def labels_in_metadata(model: onnx.ModelProto) -> list[Any] | None:
+    """Labels of the graph's classes; None where its label output is the class index."""
+    text = next((p.value for p in model.metadata_props if p.key == "classes"), None)
+    return None if text is None else list(json.loads(text))
+
+
+# -- the same outputs for all --------------------------------------------------------------
+
+
+def with_class_indices(
+    model: onnx.ModelProto, own: Sequence[Any] | None, f0: HighCostModel, *, has_probabilities: bool
+) -> onnx.ModelProto:
+    """Put class indices and one column a class at the end of a classifier's graph.
+
+    Parameters
+    ----------
+    model : onnx.ModelProto
+        First output: labels, int64 or text; second: one column for each of its own classes.
+        Changed in place.
+    own : sequence of int or str, or None
+        Its own classes; None where its labels are positions already.
+    f0 : HighCostModel
+        Tells its input's width, and the class index of each of its own classes.
+    has_probabilities : bool
+        Whether the second output is probabilities; else they become 0 and 1.
+
+    Returns
+    -------
+    onnx.ModelProto
+        Input ``x``; outputs ``label``, int64 (n,), and ``probabilities``, float32
+        (n, n_classes).
+    """
+    graph = model.graph
+    _rename(graph, {})
+    known = {t.name for t in graph.initializer}
+    source = next(i for i in graph.input if i.name not in known)
+    label, scores = graph.output[0], graph.output[1]
+    nodes = [helper.make_node("Identity", [INPUT], [source.name])]
+    after = [constant("flat", np.array([-1]))]
+    tail = [helper.make_node("Reshape", [label.name, "flat"], ["own_label"])]
+    tail += _indices(model, label, own, f0, after)
+    if has_probabilities:
+        tail.append(helper.make_node("Cast", [scores.name], ["own_columns"], to=TensorProto.FLOAT))
+        tail += _columns(f0, after)
+    else:
+        tail += _one_hot(f0.n_classes, after)
+    kept = [i for i in graph.input if i.name in known]
+    body = list(graph.node)
+    del graph.node[:], graph.input[:], graph.output[:]
+    graph.node.extend([*nodes, *body, *tail])
+    graph.initializer.extend(after)
+    graph.input.extend([tensor(INPUT, TensorProto.FLOAT, "n", len(f0.features)), *kept])
+    graph.output.extend(
+        [
+            tensor("label", TensorProto.INT64, "n"),
+            tensor("probabilities", TensorProto.FLOAT, "n", f0.n_classes),
+        ]
+    )
+    onnx.checker.check_model(model)
+    return model
+
+
+def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
+    """Number all values: names of ours cannot clash, and skl2onnx's global counters are gone."""
+
+    def fresh(name: str) -> str:
+        return names.setdefault(name, f"v{len(names)}") if name else ""
+
+    for value in (*graph.input, *graph.initializer):
+        value.name = fresh(value.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = fresh(sparse.values.name)
+    for node in graph.node:
+        node.name = node.doc_string = ""
+        node.input[:] = [fresh(name) for name in node.input]
+        for inner in _inner_graphs(node):
+            _rename(inner, names)
+        node.output[:] = [fresh(name) for name in node.output]
+    for value in graph.output:
+        value.name = fresh(value.name)
+    graph.name, graph.doc_string = "f0", ""
+    del graph.value_info[:], graph.quantization_annotation[:]
+
+
+def _indices(
+    model: onnx.ModelProto,
+    label: onnx.ValueInfoProto,
+    own: Sequence[Any] | None,
+    f0: HighCostModel,
+    constants: list[onnx.TensorProto],
+) -> list[onnx.NodeProto]:
+    """Nodes from the graph's own labels to class indices."""
+    lookup = np.arange(f0.n_classes) if f0.lookup is None else f0.lookup
+    if own is None or list(own) == list(range(len(own))):
+        nodes = [helper.make_node("Cast", ["own_label"], ["position"], to=TensorProto.INT64)]
+    elif label.type.tensor_type.elem_type == TensorProto.STRING:
+        words = [str(c) for c in own]
+        versions = {o.domain: o.version for o in model.opset_import}
+        if ML_DOMAIN not in versions:
+            model.opset_import.append(helper.make_opsetid(ML_DOMAIN, ML_OPSET))
+        table: dict[str, Any] = (
+            {"classes_strings": words}
+            if versions.get(ML_DOMAIN) == 1
+            else {"keys_strings": words, "values_int64s": list(range(len(words)))}
+        )
+        nodes = [
+            helper.make_node("LabelEncoder", ["own_label"], ["position"], domain=ML_DOMAIN, **table)
+        ]
+    else:
+        numbers = np.array([int(c) for c in own], np.int64)
+        if numbers.tolist() != list(own):
+            raise ConversionError(
+                f"high-cost model: class labels {own[:3]!r} are neither whole numbers nor text"
+            )
+        constants += [
+            constant("own_classes", numbers[None, :]),
+            constant("own_column", np.array([-1, 1])),
+        ]
+        nodes = [
+            helper.make_node("Cast", ["own_label"], ["whole_label"], to=TensorProto.INT64),
+            helper.make_node("Reshape", ["whole_label", "own_column"], ["label_column"]),
+            helper.make_node("Equal", ["label_column", "own_classes"], ["is_own"]),
+            helper.make_node("Cast", ["is_own"], ["one_own"], to=TensorProto.INT64),
+            helper.make_node("ArgMax", ["one_own"], ["position"], axis=1, keepdims=0),
+        ]
+    constants.append(constant("lookup", lookup.astype(np.int64)))
+    return [*nodes, helper.make_node("Gather", ["lookup", "position"], ["label"])]
+
+
+def _columns(f0: HighCostModel, constants: list[onnx.TensorProto]) -> list[onnx.NodeProto]:
+    """Nodes from the graph's own columns to one column a class."""
+    lookup = f0.lookup
+    if lookup is None or np.array_equal(lookup, np.arange(f0.n_classes)):
+        return [helper.make_node("Identity", ["own_columns"], ["probabilities"])]
+    place: NDArray[np.float32] = np.zeros((len(lookup), f0.n_classes), np.float32)
+    place[np.arange(len(lookup)), lookup] = 1  # each sum has one term: nothing is rounded
+    constants.append(constant("place", place))
+    return [helper.make_node("MatMul", ["own_columns", "place"], ["probabilities"])]
+
+
+def _one_hot(n_classes: int, constants: list[onnx.TensorProto]) -> list[onnx.NodeProto]:
+    """Nodes from labels to probabilities of 0 and 1, for a classifier that gives none."""
+    constants += [
+        constant("classes", np.arange(n_classes)[None, :]),
+        constant("column", np.array([-1, 1])),
+    ]
+    return [
+        helper.make_node("Reshape", ["label", "column"], ["index_column"]),
+        helper.make_node("Equal", ["index_column", "classes"], ["is_class"]),
+        helper.make_node("Cast", ["is_class"], ["probabilities"], to=TensorProto.FLOAT),
+    ]

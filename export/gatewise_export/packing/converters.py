@@ -1,0 +1,193 @@
+"""The high-cost model as a graph that a cloud worker runs.
+
+Tree ensembles (our own boosted model, a given forest or LightGBM model) become flat trees and
+go through the one builder of :mod:`gatewise_export.packing.onnx_graph`: output ``margins``. Other
+scikit-learn classifiers go through skl2onnx, and a given ONNX graph stays as it is inside:
+these answer with ``label``, the class index, and ``probabilities``, one column a class.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import onnx
+
+from gatewise.decision import Link
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.bundle.manifest import CloudKind
+from gatewise_export.packing.classifier_graph import (
+    labels_in_metadata,
+    read_given,
+    with_class_indices,
+)
+from gatewise_export.packing.onnx_graph import INPUT, ML_DOMAIN, ML_OPSET, OPSET, flat_graph
+from gatewise_training.learners.high_cost_model import HighCostModel
+
+__all__ = ["CloudGraph", "high_cost_graph"]
+
+NEVER = np.float32(-1e30)
+"""Margin of a class that the model does not know."""
+
+
+class CloudGraph(NamedTuple):
+    """A high-cost model's graph, and how its outputs are to be read."""
+
+    model: onnx.ModelProto
+    kind: CloudKind
+    link: Link
+
+
+def high_cost_graph(model: HighCostModel) -> CloudGraph:
+    """Write a high-cost model as a graph with the input ``x``, float32 (n, n_used).
+
+    Parameters
+    ----------
+    model : HighCostModel
+
+    Returns
+    -------
+    CloudGraph
+        Of kind ``margins`` (one output) or ``classifier`` (outputs ``label``, int64 (n,), the
+        class index, and ``probabilities``, float32 (n, n_classes)).
+
+    Raises
+    ------
+    ConversionError
+        If there is no converter for the estimator, or a given graph is not usable.
+    """
+    trees = model.trees
+    link = model.link
+    estimator = _unwrapped(model.estimator)
+    if trees is None and estimator is not None:
+        found = _flat(estimator)
+        if found is not None:
+            trees, link = _over_all_classes(*found, model)
+    if trees is not None:
+        return CloudGraph(flat_graph(trees), "margins", link)
+    if model.onnx is not None:
+        graph = read_given(model.onnx)
+        own = labels_in_metadata(graph)
+        has_probabilities = True
+    else:
+        graph = _converted(estimator, len(model.features))
+        own = np.asarray(estimator.classes_).tolist()
+        has_probabilities = hasattr(estimator, "predict_proba")
+    return CloudGraph(
+        with_class_indices(graph, own, model, has_probabilities=has_probabilities),
+        "classifier",
+        "identity",
+    )
+
+
+def _unwrapped(estimator: Any) -> Any:
+    """Look into scikit-learn's FrozenEstimator, which no converter knows."""
+    while type(estimator).__name__ == "FrozenEstimator":
+        estimator = estimator.estimator
+    return estimator
+
+
+# -- flat trees ----------------------------------------------------------------------------
+
+
+def _flat(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
+    """Flat trees of a forest or a LightGBM classifier over its own classes; None for others."""
+    from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+
+    if isinstance(estimator, ExtraTreesClassifier | RandomForestClassifier):
+        return TreeEnsemble.from_forest(estimator), "identity"
+    if hasattr(estimator, "booster_"):
+        booster = estimator.booster_
+        goal = next(
+            line.removeprefix("objective=")
+            for line in booster.model_to_string(num_iteration=0).splitlines()
+            if line.startswith("objective=")
+        )
+        if goal == "binary sigmoid:1":
+            return _boosted(booster), "sigmoid"
+        if goal.startswith("multiclass "):
+            return _boosted(booster), "softmax"
+        raise ConversionError(
+            f"high-cost model: LightGBM objective {goal!r} has no exact form here; "
+            "use objective 'binary' or 'multiclass'"
+        )
+    return None
+
+
+def _boosted(booster: Any) -> TreeEnsemble:
+    try:
+        return TreeEnsemble.from_lightgbm(booster)
+    except InputError as error:
+        raise ConversionError(f"high-cost model: {error}") from error
+
+
+def _over_all_classes(
+    trees: TreeEnsemble, link: Link, model: HighCostModel
+) -> tuple[TreeEnsemble, Link]:
+    """Give a model that was not fitted on every class an output for each."""
+    lookup = model.lookup
+    if lookup is None or np.array_equal(lookup, np.arange(model.n_classes)):
+        return trees, link
+    if link == "identity":
+        value = np.zeros((trees.n_nodes, model.n_classes), np.float32)
+        value[:, lookup] = trees.value
+        return replace(trees, value=value, base=np.zeros(model.n_classes, np.float32)), link
+    base = np.full(model.n_classes, NEVER)
+    base[lookup] = trees.base if link == "softmax" else 0
+    own = lookup if link == "softmax" else lookup[1:]  # sigmoid(m) is softmax(0, m)
+    return replace(trees, output=own[trees.output].astype(np.int32), base=base), "softmax"
+
+
+# -- scikit-learn --------------------------------------------------------------------------
+
+
+def _converted(estimator: Any, n_features: int) -> onnx.ModelProto:
+    import skl2onnx
+    from skl2onnx.common.data_types import FloatTensorType
+
+    with warnings.catch_warnings():
+        # the converter of SVC reads what scikit-learn 1.9 calls deprecated
+        warnings.filterwarnings("ignore", "Attribute `prob[AB]_` was deprecated", FutureWarning)
+        try:
+            graph: onnx.ModelProto = skl2onnx.to_onnx(
+                estimator,
+                name="f0",
+                initial_types=[(INPUT, FloatTensorType([None, n_features]))],
+                options=_options(estimator),
+                target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
+            )
+        except Exception as error:  # skl2onnx raises types of every kind
+            reason = " ".join(str(error).split())[:200]
+            raise ConversionError(
+                f"high-cost model: skl2onnx cannot convert {type(estimator).__name__}: {reason}; "
+                "give another classifier, or an ONNX file"
+            ) from error
+    return graph
+
+
+def _options(estimator: Any) -> dict[Any, dict[str, Any]]:
+    """What skl2onnx must be told to compute what scikit-learn computes."""
+    from sklearn.calibration import CalibratedClassifierCV
+    from sklearn.pipeline import Pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    # a division, not the product with the inverse: one bit can move a row across a split
+    options: dict[Any, dict[str, Any]] = {StandardScaler: {"div": "div"}}
+    if hasattr(estimator, "predict_proba"):
+        options[id(estimator)] = {"zipmap": False}
+    last = estimator[-1] if isinstance(estimator, Pipeline) else estimator
+    for part in getattr(last, "calibrated_classifiers_", ()):
+        inner = part.estimator
+        # without this, a pipeline inside a calibration is calibrated on its probabilities
+        # where scikit-learn takes its decision function (sklearn-onnx issue 1246)
+        if (
+            isinstance(last, CalibratedClassifierCV)
+            and isinstance(inner, Pipeline)
+            and hasattr(inner, "decision_function")
+        ):
+            options[id(inner)] = options[id(inner[-1])] = {"raw_scores": True}
+    return options

@@ -1,0 +1,300 @@
+"""A fitted system becomes a bundle: models, manifest, hashes, sample; proved, then put in place.
+
+A stage becomes an ONNX graph, or the flat arrays of its trees if it buys node by node. A bundle
+is written beside its destination and takes its place only when its models decide as the system
+does. The same system gives the same files, byte for byte; only `created` differs.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import is_regressor
+
+from gatewise.decision import ALWAYS_STOP
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.arrays import write_arrays
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import VerifyError
+from gatewise_export.bundle.flat_trees import write_trees
+from gatewise_export.bundle.manifest import (
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Manifest,
+    OperatingPointSpec,
+    StageSpec,
+    Task,
+)
+from gatewise_export.bundle.manifest_reader import MANIFEST, SAMPLE
+from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
+from gatewise_export.packing.converters import CloudGraph, high_cost_graph
+from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.packing.repack import check_destination, put_in_place, remove, write
+from gatewise_export.packing.verify import run_cloud, verify
+
+if TYPE_CHECKING:
+    from gatewise.models.stage import Stage
+    from gatewise_training.cascades.base import Budgeted
+    from gatewise_training.learners.high_cost_model import HighCostModel
+
+__all__ = ["check_destination", "pack"]
+
+CLOUD = "cloud.onnx"
+MOST_SAMPLE_ROWS = 64
+CLOSE = 1e-3
+"""Rows whose two best classes lie closer than this are left out of the sample."""
+CLOUD_TOLERANCE = 0.05
+"""How far a converted high-cost model's probabilities may be off on the sample."""
+
+
+def pack(
+    system: Budgeted,
+    path: str | Path,
+    *,
+    sample: ArrayLike,
+    name: str = "model",
+    version: str = "1",
+    created: datetime | None = None,
+    sign: str | Path | None = None,
+) -> Bundle:
+    """Write a fitted system as a bundle.
+
+    Parameters
+    ----------
+    system : fitted system
+        All operating points of its frontier go along; the one in force stays so.
+    path : str or Path
+        Where: a directory, or one zip file if it ends in ``.gwb``. A bundle that is there is
+        replaced, anything else refused.
+    sample : array-like of shape (n, n_features)
+        A few real rows for the self-test that a device runs; 64 at most are taken.
+    name, version : str
+        Of the bundle; levels of MQTT topics, so without ``/ + #``.
+    created : datetime, optional
+        Now by default.
+    sign : str or Path, optional
+        NAME.key as ``gatewise keygen`` writes it: the bundle is signed with it.
+
+    Returns
+    -------
+    Bundle
+        As it was written, opened anew.
+
+    Raises
+    ------
+    BundleError
+        If something else is at `path`, or a name cannot stand in a manifest.
+    InputError
+        If `system` is no fitted one, the sample does not fit it, or the key cannot be used.
+    ConversionError
+        If the high-cost model has no form as a graph.
+    VerifyError
+        If the graphs do not decide as the system on the sample. Nothing is left at `path`.
+    """
+    path = Path(path)
+    if path.is_symlink():  # a link stays a link: what it leads to is replaced
+        path = path.resolve()
+    check_destination(path)
+    signer = None if sign is None else Signer(sign)
+    if not hasattr(system, "operating_points_"):
+        raise InputError(
+            f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
+            "to_onnx gives a graph for other runtimes"
+        )
+    x = _sample_rows(system, sample)
+    chains = getattr(system, "chains_", (system.stages_,))
+    stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
+    f0 = system.high_cost_model_
+    cloud = None if f0 is None else high_cost_graph(f0)
+    files = {_file(i, stage): _content(stage) for i, stage in enumerate(stages)}
+    if f0 is not None and cloud is not None:
+        files[CLOUD] = _bytes(cloud.model)
+        x = _without_close_calls(x, files[CLOUD], cloud, f0.features)
+    files[SAMPLE] = write_arrays(_sample_arrays(x, stages, files, cloud, f0))
+    manifest = _manifest(
+        system, stages, [[stages.index(s) for s in c] for c in chains], cloud, files,
+        name, version, datetime.now(UTC) if created is None else created.astimezone(UTC),
+    )  # fmt: skip
+    text = files[MANIFEST] = manifest.to_json().encode()
+    if signer is not None:
+        files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write(fresh, files, as_archive=path.suffix == ".gwb")
+        _prove(system, Bundle.open(fresh), x)
+        put_in_place(fresh, path)
+    finally:
+        remove(fresh)
+    return Bundle.open(path, public_key=None if signer is None else signer.public.raw)
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _file(number: int, stage: Stage) -> str:
+    return f"stage_{number}.npz" if stage.acquisition == "node" else f"stage_{number}.onnx"
+
+
+def _content(stage: Stage) -> bytes:
+    """Trees that are walked as arrays, any other model as a graph."""
+    if stage.acquisition == "node" and isinstance(stage.model, TreeEnsemble):
+        return write_trees(stage.model)
+    return _bytes(flat_graph(stage.model))
+
+
+def _bytes(model: onnx.ModelProto) -> bytes:
+    content: bytes = model.SerializeToString(deterministic=True)
+    return content
+
+
+def _sample_rows(system: Budgeted, sample: ArrayLike) -> NDArray[np.float32]:
+    x = np.ascontiguousarray(sample, np.float32)
+    if x.ndim != 2 or not len(x) or x.shape[1] != system.n_features_in_:
+        raise InputError(
+            f"sample must have rows of {system.n_features_in_} features, not shape {x.shape}"
+        )
+    return x[:MOST_SAMPLE_ROWS]
+
+
+def _without_close_calls(
+    x: NDArray[np.float32], content: bytes, cloud: CloudGraph, features: NDArray[np.intp]
+) -> NDArray[np.float32]:
+    """Leave out rows whose label the last bit of another machine's ``exp`` could turn."""
+    _, chances = run_cloud(content, x[:, features], cloud.kind, cloud.link)
+    best = np.sort(chances, axis=1)[:, -2:]
+    clear = best[:, 1] - best[:, 0] > CLOSE
+    return x[clear] if clear.any() else x
+
+
+def _sample_arrays(
+    x: NDArray[np.float32],
+    stages: Sequence[Stage],
+    files: dict[str, bytes],
+    cloud: CloudGraph | None,
+    f0: HighCostModel | None,
+) -> dict[str, NDArray[Any]]:
+    arrays: dict[str, NDArray[Any]] = {"X": x}
+    for i, stage in enumerate(stages):
+        arrays[f"stage_{i}"] = stage.margins(x)
+        if stage.acquisition == "node":
+            arrays[f"bought_{i}"] = stage.bought(x)[:, stage.features]
+    if cloud is not None and f0 is not None:
+        said, chances = run_cloud(files[CLOUD], x[:, f0.features], cloud.kind, cloud.link)
+        arrays["cloud_label"] = said.astype(np.int64)
+        arrays["cloud_probabilities"] = chances.astype(np.float32)
+    return arrays
+
+
+def _manifest(
+    system: Budgeted,
+    stages: Sequence[Stage],
+    chains: Sequence[Sequence[int]],
+    cloud: CloudGraph | None,
+    files: dict[str, bytes],
+    name: str,
+    version: str,
+    created: datetime,
+) -> Manifest:
+    names, costs = system.feature_names_, system.feature_costs_
+    groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
+    points = system.operating_points_
+    specs = tuple(
+        StageSpec(
+            file=_file(i, stage),
+            kind="lazy" if stage.acquisition == "node" else "graph",
+            inputs=tuple(names[k] for k in stage.features),
+            bytes=len(files[_file(i, stage)]),
+            link=stage.link,
+            score=stage.score,
+            outputs=stage.model.n_outputs,
+            tier=stage.tier,
+        )
+        for i, stage in enumerate(stages)
+    )
+    cloud_spec = None
+    if cloud is not None and system.high_cost_model_ is not None:
+        asked = tuple(names[k] for k in system.high_cost_model_.features)
+        cloud_spec = CloudSpec(file=CLOUD, inputs=asked, kind=cloud.kind, link=cloud.link)
+    return Manifest(
+        name=name,
+        version=version,
+        created=created.isoformat(timespec="seconds"),
+        task=_task(system),
+        classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
+        link=specs[-1].link,
+        features=tuple(
+            FeatureSpec(n, float(own), g)
+            for n, own, g in zip(names, costs.own, groups, strict=True)
+        ),
+        groups=tuple(
+            GroupSpec(g, float(price))
+            for g, price in zip(costs.group_names, costs.shared, strict=True)
+        ),
+        prices=system.cloud_prices_,
+        missing=dict(system.missing_),
+        every_stage=specs,
+        chains=tuple(tuple(c) for c in chains),
+        cloud=cloud_spec,
+        operating_points=tuple(
+            OperatingPointSpec(
+                # without a cloud the last stage's answer stands, whatever its score
+                thresholds=p.thresholds if cloud else (*p.thresholds[:-1], ALWAYS_STOP),
+                expected_cost=p.cost,
+                accuracy=p.accuracy,
+                offload_rate=p.offload_rate,
+                guarantee=None if p.guarantee is None else dict(p.guarantee),
+                accuracy_error=p.accuracy_error,
+                chain=p.chain,
+            )
+            for p in points
+        ),
+        active=points.index(system.operating_point_),
+        files={
+            n: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+            for n, content in files.items()
+        },
+        reference_accuracy=system.frontier_.reference_accuracy,
+    )
+
+
+def _task(system: Budgeted) -> Task:
+    if hasattr(system, "classes_"):
+        return "classify"
+    return "regress" if is_regressor(system) else "rank"
+
+
+def _prove(system: Budgeted, bundle: Bundle, x: NDArray[np.float32]) -> None:
+    """Hold every chain of the bundle against the system; raise VerifyError if they differ."""
+    firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
+    for number in {bundle.manifest.active, *firsts.values()}:
+        twin = copy.copy(system)
+        twin.operating_point_ = system.operating_points_[number]
+        report = verify(twin, bundle.with_active(number), x)
+        if not report.agrees or report.max_margin_difference > 0:
+            raise VerifyError(
+                f"the graphs decide {max(report.differing_decisions, report.differing_labels)} of "
+                f"{report.rows} sample rows unlike the system: nothing was packed",
+                report,
+            )
+        off = report.cloud_probability_max_difference
+        if report.cloud_label_differences or off > CLOUD_TOLERANCE:
+            raise VerifyError(
+                f"the high-cost model's graph gives {report.cloud_label_differences} of "
+                f"{report.rows} sample rows another label, and probabilities up to {off:.2g} off: "
+                "its converter does not compute what the model does; scale the features in a "
+                "pipeline, or give another model or an ONNX file",
+                report,
+            )

@@ -1,0 +1,157 @@
+"""Packing an existing bundle anew: as one file, signed, or without what a device never needs.
+
+The manifest stays as it is, byte for byte, so that a signature of it stays good. Light: no
+learning library is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_reader import MANIFEST
+from gatewise_export.bundle.signing import (
+    MANIFEST_CONTEXT,
+    SIGNATURE,
+    PublicKey,
+    Signer,
+    write_signatures,
+)
+from gatewise_export.bundle.storage import archive, open_storage, sync_folder, write_file
+
+__all__ = ["check_destination", "put_in_place", "remove", "repack", "write"]
+
+
+def repack(
+    bundle: str | Path,
+    path: str | Path,
+    *,
+    sign: str | Path | None = None,
+    for_device: bool = False,
+) -> Bundle:
+    """Copy a bundle to another place, perhaps of another kind.
+
+    Parameters
+    ----------
+    bundle : str or Path
+        A directory or ``.gwb`` file. Its signature goes along if it is not signed anew.
+    path : str or Path
+        Where: one zip file if it ends in ``.gwb``, else a directory. A bundle that is there is
+        replaced, anything else refused.
+    sign : str or Path, optional
+        NAME.key: sign it.
+    for_device : bool, default False
+        Leave the high-cost model out: what devices fetch over the air.
+
+    Returns
+    -------
+    Bundle
+        As it was written, opened anew.
+
+    Raises
+    ------
+    BundleError
+        If there is no bundle, or something else is at `path`.
+    SignatureError
+        If it bears a signature by this very key that does not fit.
+    InputError
+        If the key cannot be used.
+    """
+    path = Path(path)
+    if path.is_symlink():
+        path = path.resolve()
+    check_destination(path)
+    signer = None if sign is None else Signer(sign)
+    opened = Bundle.open(bundle, for_device=for_device)
+    key: PublicKey | None = None
+    if signer is not None:
+        key = signer.public
+        if key.key_id in opened.claimed_keys():
+            opened = Bundle.open(bundle, public_key=key.raw, for_device=for_device)
+    storage = open_storage(opened.path)
+    names = set(opened.manifest.files)
+    if for_device and opened.manifest.cloud is not None:
+        names -= {opened.manifest.cloud.file}
+    files = {name: opened.read(name) for name in names}
+    with storage.reading(MANIFEST) as file:
+        text = files[MANIFEST] = file.read()
+    if Manifest.from_json(text) != opened.manifest:
+        raise BundleError(f"bundle {bundle} changed while it was read: try again")
+    if signer is not None:
+        files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
+    elif opened.claimed_keys():
+        with storage.reading(SIGNATURE) as file:
+            files[SIGNATURE] = file.read()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write(fresh, files, as_archive=path.suffix == ".gwb")
+        put_in_place(fresh, path)
+    finally:
+        remove(fresh)
+    return Bundle.open(path, public_key=None if key is None else key.raw, for_device=for_device)
+
+
+def write(fresh: Path, files: dict[str, bytes], *, as_archive: bool) -> None:
+    """Write a bundle's files where nothing is yet."""
+    if as_archive:
+        write_file(fresh, archive(files))
+        return
+    fresh.mkdir()
+    for name, content in files.items():
+        write_file(fresh / name, content)
+
+
+def put_in_place(fresh: Path, path: Path) -> None:
+    """Let what was written take its place."""
+    if not path.is_dir():
+        os.replace(fresh, path)
+        sync_folder(path.parent)
+        return
+    old = path.with_name(f"{fresh.name}.old")
+    os.rename(path, old)
+    try:
+        os.rename(fresh, path)
+    except OSError:
+        os.rename(old, path)
+        raise
+    sync_folder(path.parent)
+    remove(old)
+
+
+def remove(path: Path) -> None:
+    """Remove a bundle of either kind, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def check_destination(path: Path) -> None:
+    """Refuse a place that holds anything but a bundle, before work is spent on a new one.
+
+    Raises
+    ------
+    BundleError
+        If `path` exists and is neither empty nor a bundle.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if path.is_dir() == (path.suffix == ".gwb"):
+        raise BundleError(f"{path} exists and is of the other kind of bundle; choose another place")
+    try:
+        with open_storage(path).reading(MANIFEST) as file:
+            manifest = Manifest.from_json(file.read())
+    except BundleError as error:
+        raise BundleError(
+            f"{path} exists and is not a bundle: choose another place, or remove it ({error})"
+        ) from error
+    if path.is_dir():
+        others = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE})
+        if others:
+            raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")

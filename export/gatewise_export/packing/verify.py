@@ -1,0 +1,363 @@
+"""Does a bundle decide as it must? Three witnesses, compared decision by decision.
+
+- *the graphs* in onnxruntime, as device and worker run them (trees that a device walks: here in
+  numpy, all rows at once);
+- *the system* that the bundle was made from, in Python (:func:`verify`);
+- *the flat arrays*, read back out of the graphs and summed as in training
+  (:func:`verify_graphs`), for a bundle whose system is elsewhere.
+
+:func:`self_test` holds the graphs against ``sample.npz`` alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise import _onnxruntime
+from gatewise.acquisition import Bought, at_exits
+from gatewise.decision import Link, answers, exit_stages, labels, probabilities, split
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.flat_trees import FlatTrees, read_trees
+from gatewise_export.bundle.manifest import CloudKind, Manifest, StageSpec
+from gatewise_export.onnx_files.flat_reader import read_flat
+from gatewise_export.onnx_files.graph_rules import (
+    MOST_STAGE_BYTES,
+    check_cloud_graph,
+    check_stage_graph,
+)
+
+if TYPE_CHECKING:
+    from gatewise_training.cascades.base import Budgeted
+
+__all__ = [
+    "Outcome",
+    "VerifyReport",
+    "graph_outcome",
+    "run_cloud",
+    "self_test",
+    "verify",
+    "verify_graphs",
+]
+
+
+BATCH = 256
+"""Rows at a time: a kernel machine's graph holds all gaps of a batch to all landmarks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What one witness says to n rows.
+
+    Attributes
+    ----------
+    margins : tuple of ndarray of float32, shape (n, outputs)
+        Outputs of each stage of the chain in force, for all rows.
+    exits : ndarray of int64, shape (n,)
+        Stage that answers; the number of stages: the cloud.
+    labels : ndarray of int64 or float32, shape (n,)
+        Class indices of the answers; values, where the bundle answers with these.
+    costs : ndarray of float64, shape (n,)
+    cloud_labels : ndarray of int64, shape (n,), or None
+        The high-cost model's, for all rows; None without one, or where it cannot testify.
+    cloud_probabilities : ndarray, shape (n, n_classes), or None
+    """
+
+    margins: tuple[NDArray[np.float32], ...]
+    exits: NDArray[np.int64]
+    labels: NDArray[Any]
+    costs: NDArray[np.float64]
+    cloud_labels: NDArray[np.int64] | None
+    cloud_probabilities: NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """How far two witnesses differ.
+
+    Attributes
+    ----------
+    rows : int
+    differing_decisions : int
+        Rows that another stage (or the cloud) answers.
+    differing_labels : int
+        Rows with another label.
+    differing_costs : int
+        Rows with another cost.
+    max_margin_difference : float
+        Largest difference of a stage's outputs.
+    cloud_label_differences : int
+        Rows to which the high-cost model says another label, offloaded or not.
+    cloud_probability_max_difference : float
+    """
+
+    rows: int
+    differing_decisions: int
+    differing_labels: int
+    differing_costs: int
+    max_margin_difference: float
+    cloud_label_differences: int
+    cloud_probability_max_difference: float
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every row has the same decision, label and cost."""
+        return not (self.differing_decisions or self.differing_labels or self.differing_costs)
+
+
+def verify(system: Budgeted, bundle: Bundle, X: ArrayLike) -> VerifyReport:
+    """Compare a bundle's graphs with the fitted system that it was made from.
+
+    Parameters
+    ----------
+    system : fitted system
+        At the operating point that is in force in the bundle.
+    bundle : Bundle
+    X : array-like of shape (n, n_features)
+
+    Returns
+    -------
+    VerifyReport
+    """
+    x = np.ascontiguousarray(X, np.float32)
+    rows = X if hasattr(X, "columns") else _named(system, x)
+    f0 = system.high_cost_model_
+    said = system.predict(rows)
+    if bundle.manifest.answers_values:
+        said = said.astype(np.float32)
+    else:
+        said = np.searchsorted(system.classes_, said).astype(np.int64)
+    of_system = Outcome(
+        margins=tuple(stage.margins(x) for stage in system.stages_),
+        exits=system.exit_stage(rows),
+        labels=said,
+        costs=system.cost(rows),
+        cloud_labels=None if f0 is None else f0.labels(x),
+        cloud_probabilities=None if f0 is None else f0.predict_proba(x),
+    )
+    return _compare(graph_outcome(bundle, x), of_system)
+
+
+def _named(system: Budgeted, x: NDArray[np.float32]) -> Any:
+    """Rows as a table, for a system that was fitted on one and wants to see its names."""
+    if not hasattr(system, "feature_names_in_"):
+        return x
+    import pandas as pd
+
+    return pd.DataFrame(x, columns=system.feature_names_in_)
+
+
+def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
+    """Compare a bundle's graphs with their flat arrays, read back and summed in numpy.
+
+    A high-cost model that is not made of flat arrays cannot testify against itself: for
+    offloaded rows its own label stands on both sides.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    X : array-like of shape (n, n_features)
+        In the order of the manifest's features.
+
+    Raises
+    ------
+    BundleError
+        If a stage's graph is not of the forms that Gatewise writes.
+    """
+    x = np.ascontiguousarray(X, np.float32)
+    of_graphs = graph_outcome(bundle, x)
+    manifest = bundle.manifest
+    margins, bought = [], []
+    for s, stage in enumerate(manifest.stages):
+        columns = x[:, manifest.stage_inputs(s)]
+        lazy = stage.kind == "lazy"
+        flat = _ensemble(bundle, stage) if lazy else read_flat(bundle.read(stage.file))
+        margins.append(flat.margins(columns))
+        asked = flat.visited(columns) if isinstance(flat, TreeEnsemble) and lazy else None
+        bought.append(manifest.buys(s, asked))
+    cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
+    if manifest.cloud is not None and manifest.cloud.kind == "margins":
+        outputs = read_flat(bundle.read(manifest.cloud.file)).margins(x[:, manifest.cloud_inputs()])
+        cloud = labels(outputs), probabilities(outputs, manifest.cloud.link)
+    return _compare(of_graphs, _outcome(manifest, margins, bought, *cloud))
+
+
+def self_test(bundle: Bundle) -> VerifyReport:
+    """Compare a bundle's graphs, run here, with what its sample expects."""
+    sample = bundle.sample()
+    expected = Outcome(
+        margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),
+        exits=sample["exit"],
+        labels=sample["label"],
+        costs=sample["cost"],
+        cloud_labels=sample.get("cloud_label"),
+        cloud_probabilities=sample.get("cloud_probabilities"),
+    )
+    # a bundle for devices comes without the high-cost model, whose words stand then unchecked
+    given = (expected.cloud_labels, expected.cloud_probabilities) if bundle.absent() else None
+    return _compare(graph_outcome(bundle, sample["X"], cloud=given), expected)
+
+
+_Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
+
+
+def graph_outcome(
+    bundle: Bundle, x: NDArray[np.float32], *, cloud: _Cloud | None = None
+) -> Outcome:
+    """Run every graph of a bundle on all rows, in onnxruntime.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    x : ndarray of float32, shape (n, n_features)
+    cloud : pair of ndarray or None, optional
+        Class indices and probabilities that stand for the high-cost model's, which is not run.
+
+    Raises
+    ------
+    BundleError
+        If onnxruntime refuses a graph, or its outputs are not as the manifest says.
+    """
+    manifest = bundle.manifest
+    _check_graphs(bundle)
+    margins, bought = [], []
+    for s, stage in enumerate(manifest.stages):
+        columns, asked = x[:, manifest.stage_inputs(s)], None
+        if stage.kind == "lazy":
+            outputs, asked = _trees(bundle, stage).run(columns)
+        else:
+            outputs = run_graph(bundle.read(stage.file), columns, stage.file)[0]
+        if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
+            raise BundleError(f"{bundle}: {stage.file} gives {outputs.dtype} {outputs.shape}")
+        margins.append(outputs)
+        bought.append(manifest.buys(s, asked))
+    said = _cloud_answers(bundle, x) if cloud is None else cloud
+    return _outcome(manifest, margins, bought, *said)
+
+
+def _check_graphs(bundle: Bundle) -> None:
+    """Refuse graphs that a device or a worker would refuse, before any is opened."""
+    for stage in bundle.manifest.stages:
+        if stage.kind == "graph":
+            content = bundle.read(stage.file, most=MOST_STAGE_BYTES)
+            n_inputs, n_outputs = len(stage.inputs), stage.outputs
+            check_stage_graph(content, file=stage.file, n_inputs=n_inputs, n_outputs=n_outputs)
+    cloud = bundle.manifest.cloud
+    if cloud is not None and not bundle.absent():
+        check_cloud_graph(bundle.read(cloud.file), file=cloud.file)
+
+
+def _trees(bundle: Bundle, stage: StageSpec) -> FlatTrees:
+    return read_trees(
+        bundle.read(stage.file), stage.file, n_features=len(stage.inputs), n_outputs=stage.outputs
+    )
+
+
+def _ensemble(bundle: Bundle, stage: StageSpec) -> TreeEnsemble:
+    """The same arrays as training walks them: another program for another witness."""
+    # copies, since training's walk is compiled for arrays that may be written
+    fields: dict[str, Any] = copy.deepcopy(vars(_trees(bundle, stage)))
+    return TreeEnsemble(**fields)
+
+
+def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray[Any]]:
+    """Run an ONNX file with onnxruntime; its outputs, in order.
+
+    Raises
+    ------
+    BundleError
+        If onnxruntime refuses it; the message calls it `name`.
+    """
+    onnxruntime = _onnxruntime.load()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # one order of summation
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        read = session.get_inputs()[0].name
+        parts = [
+            session.run(None, {read: np.ascontiguousarray(x[i : i + BATCH])})
+            for i in range(0, max(len(x), 1), BATCH)
+        ]
+    except Exception as error:  # onnxruntime's own errors share no base
+        reason = " ".join(str(error).split())[:200]
+        raise BundleError(f"onnxruntime does not run {name}: {reason}") from error
+    return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
+
+
+def run_cloud(
+    content: bytes, x: NDArray[np.float32], kind: CloudKind, link: Link
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Class indices and probabilities that a high-cost model's graph gives."""
+    outputs = run_graph(content, x, "cloud.onnx")
+    if kind == "margins":
+        return labels(outputs[0]), probabilities(outputs[0], link)
+    return outputs[0], outputs[1]
+
+
+def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
+    cloud = bundle.manifest.cloud
+    if cloud is None:
+        return None, None
+    said, chances = run_cloud(
+        bundle.read(cloud.file), x[:, bundle.manifest.cloud_inputs()], cloud.kind, cloud.link
+    )
+    shape = (len(x), bundle.manifest.n_classes)
+    if said.shape != shape[:1] or said.dtype != np.int64 or chances.shape != shape:
+        raise BundleError(
+            f"{bundle}: {cloud.file} gives {said.dtype} {said.shape}, {chances.shape}"
+        )
+    return said, chances
+
+
+def _outcome(
+    manifest: Manifest,
+    margins: Sequence[NDArray[np.float32]],
+    bought: Sequence[Bought],
+    cloud_labels: NDArray[np.int64] | None,
+    cloud_probabilities: NDArray[Any] | None,
+) -> Outcome:
+    """Decide from all margins, as a device does one by one."""
+    parts = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
+    exits = exit_stages([score for _, score in parts], manifest.active_point.thresholds)
+    said = [answers(m, s.link) for (m, _), s in zip(parts, manifest.stages, strict=True)]
+    if cloud_labels is not None:
+        said.append(cloud_labels)
+    exits = np.minimum(exits, len(said) - 1)
+    return Outcome(
+        margins=tuple(margins),
+        exits=exits,
+        labels=np.stack(said)[exits, np.arange(len(exits))],
+        costs=at_exits(manifest.exit_costs(bought), exits),
+        cloud_labels=cloud_labels,
+        cloud_probabilities=cloud_probabilities,
+    )
+
+
+def _compare(one: Outcome, other: Outcome) -> VerifyReport:
+    def count(a: NDArray[Any] | None, b: NDArray[Any] | None) -> int:
+        return 0 if a is None or b is None else int(np.count_nonzero(a != b))
+
+    def gap(a: NDArray[Any] | None, b: NDArray[Any] | None) -> float:
+        if a is None or b is None or not a.size:
+            return 0.0
+        apart = np.abs(a.astype(np.float64) - b.astype(np.float64))
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        return float(np.where(same, 0.0, np.nan_to_num(apart, nan=np.inf)).max())
+
+    return VerifyReport(
+        rows=len(one.exits),
+        differing_decisions=count(one.exits, other.exits),
+        differing_labels=count(one.labels, other.labels),
+        differing_costs=count(one.costs, other.costs),
+        max_margin_difference=max(map(gap, one.margins, other.margins)),
+        cloud_label_differences=count(one.cloud_labels, other.cloud_labels),
+        cloud_probability_max_difference=gap(one.cloud_probabilities, other.cloud_probabilities),
+    )

@@ -1,0 +1,93 @@
+"""What rows pay for features: stage by stage, or node by node.
+
+A stage that acquires by "stage" buys all features of its model for every row that visits it. One
+that acquires by "node" (CEGB's lazy acquisition, NIPS 2017, section 3) buys for each row the
+features on the paths that the row takes through its trees. Either way a row pays for the union
+over the stages that it visits, and for a group's shared price once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+
+__all__ = ["Acquisition", "Bought", "at_exits", "exit_costs"]
+
+Acquisition = Literal["stage", "node"]
+
+Bought = NDArray[np.bool_]
+"""Features that a stage buys: shape (n_features,) for every row alike, or (n, n_features)."""
+
+
+def exit_costs(
+    costs: FeatureCosts,
+    bought: Sequence[Bought],
+    offload: Bought | None = None,
+    *,
+    request: float = 0.0,
+    union: bool = True,
+) -> NDArray[np.float64]:
+    """Cost of leaving at each stage and, last, of an offloaded instance.
+
+    Parameters
+    ----------
+    costs : FeatureCosts
+    bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+        What each stage of a chain buys.
+    offload : ndarray of bool, shape (n_features,), optional
+        Features of the high-cost model; without one the last stage's answer stands.
+    request : float, default 0
+        What an offloaded instance pays beside its features.
+    union : bool, default True
+        Whether an offloaded instance pays also for what the stages have bought.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
+        The second where some stage buys node by node.
+
+    Examples
+    --------
+    Two rows visit a stage that buys for the first of them one feature of two:
+
+    >>> costs = FeatureCosts([1.0, 2.0, 4.0])
+    >>> exit_costs(costs, [np.array([[1, 0, 0], [1, 1, 0]], bool)], np.array([0, 1, 1], bool))
+    array([[1., 3.],
+           [7., 7.]])
+    """
+    held: Bought = np.zeros(costs.n_features, bool)
+    out = []
+    for more in bought:
+        held = held | more
+        out.append(_price(costs, held))
+    if offload is None:
+        out.append(out[-1])
+    else:
+        out.append(_price(costs, held | offload if union else offload) + request)
+    return np.stack(np.broadcast_arrays(*out))
+
+
+def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Cost of each row.
+
+    Parameters
+    ----------
+    costs : ndarray of float64, shape (n_exits,) or (n_exits, n)
+        As :func:`exit_costs` gives them.
+    exits : ndarray of int64, shape (n,)
+        Where each row leaves.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+    """
+    return costs[exits] if costs.ndim == 1 else costs[exits, np.arange(len(exits))]
+
+
+def _price(costs: FeatureCosts, bought: Bought) -> NDArray[np.float64]:
+    return np.asarray(costs.of(bought) if bought.ndim == 1 else costs.per_instance(bought))

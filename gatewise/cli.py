@@ -1,0 +1,236 @@
+"""The ``gatewise`` command: a table of sub-commands, each loaded only when it is called.
+
+Every room keeps its own commands (``commands`` in its ``cli`` module); this is where they
+hang on one root. ``gatewise --help`` reads the table and imports no room, and
+``gatewise edge`` imports the edge alone, so that it starts on a device that has neither
+scikit-learn nor LightGBM.
+
+Exit status: 0 success, 1 something unexpected or a run that failed its own check, 2 bad
+input (one line says what is wrong and what to do), 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from gatewise.errors import GatewiseError, InputError
+
+__all__ = ["TABLE", "Entry", "build", "main"]
+
+EXAMPLES = """\
+Examples:
+
+\b
+  gatewise demo                   train, deploy, measure: demo-out/report.html
+  gatewise simulate demo-out/bundle --data demo-out/instances.csv
+  gatewise train data.csv --target label --out bundle
+  gatewise edge bundle --broker mqtt://localhost --device pi-1 --data rows.csv
+"""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a sub-command lives.
+
+    Parameters
+    ----------
+    module : str
+        Module with a ``commands`` dict that holds the function under the sub-command's name.
+    help : str
+        One line for ``gatewise --help``.
+    extra : str
+        The extra of the distribution that brings what the command needs.
+    """
+
+    module: str
+    help: str
+    extra: str
+
+
+TABLE: dict[str, Entry] = {
+    "demo": Entry("gatewise_sim.demo.cli", "Train, pack, deploy over MQTT and measure.", "sim"),
+    "simulate": Entry(
+        "gatewise_sim.simulation.cli", "What would a fleet do and cost? Before it is bought.", "sim"
+    ),
+    "train": Entry(
+        "gatewise_export.commands.cli", "Learn a system from a table; pack a bundle.", "export"
+    ),
+    "frontier": Entry("gatewise_export.commands.cli", "Show the accuracy-cost frontier.", "export"),
+    "inspect": Entry("gatewise_export.commands.cli", "Show what is in a bundle.", "edge"),
+    "verify": Entry("gatewise_export.commands.cli", "Check a bundle's decisions.", "export"),
+    "c99": Entry("gatewise_export.c99.cli", "Write a bundle's stages as C99.", "export"),
+    "pack": Entry(
+        "gatewise_export.commands.sign_cli", "Sign a bundle; pack it for devices.", "edge"
+    ),
+    "keygen": Entry("gatewise_export.commands.sign_cli", "Make a key pair for signing.", "edge"),
+    "publish": Entry("gatewise_edge.update.cli", "Announce a bundle to its devices.", "edge"),
+    "edge": Entry("gatewise_edge.service.cli", "Run a device: rows in, answers out.", "edge"),
+    "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
+    "broker": Entry("gatewise_cloud.service.broker_cli", "Run a broker, or prepare one.", "cloud"),
+    "report": Entry("gatewise_sim.compare.cli", "Show a run's figures, or compare runs.", "sim"),
+    "doctor": Entry("gatewise_sim.doctor.cli", "Find out what is wrong, and what to do.", "edge"),
+}
+
+
+class _Root(TyperGroup):
+    """A group that knows its commands' names and builds one when it is called."""
+
+    # The contexts are typer's own and private, hence Any.
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(TABLE)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return build(cmd_name) if cmd_name in TABLE else None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] not in TABLE and not args[0].startswith("-"):
+            close = get_close_matches(args[0], TABLE, n=1)
+            hint = f", did you mean {close[0]!r}?" if close else ""
+            ctx.fail(f"no command {args[0]!r}{hint}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in TABLE.items()])
+
+
+def build(name: str) -> Any:
+    """Make the typer command of one sub-command, importing its module.
+
+    Parameters
+    ----------
+    name : str
+        A key of :data:`TABLE`.
+
+    Returns
+    -------
+    typer's command object
+
+    Raises
+    ------
+    InputError
+        If a library that the command needs is not installed; the message names the extra.
+    """
+    entry = TABLE[name]
+    try:
+        function: Callable[..., Any] = importlib.import_module(entry.module).commands[name]
+    except ModuleNotFoundError as error:
+        raise _not_installed(error, entry.extra) from error
+    app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.command(name, help=_keep_examples(inspect.getdoc(function) or entry.help))(function)
+    return typer.main.get_command(app)
+
+
+def _keep_examples(text: str) -> str:
+    """Mark indented paragraphs, so that the help formatter does not re-wrap them."""
+    paragraphs = text.split("\n\n")
+    indented = [any(line.startswith(" ") for line in p.splitlines()) for p in paragraphs]
+    return "\n\n".join(
+        f"\b\n{p}" if marked and not p.startswith("\b") else p
+        for p, marked in zip(paragraphs, indented, strict=True)
+    )
+
+
+def _not_installed(error: ModuleNotFoundError, extra: str) -> Exception:
+    """Say which extra brings a library; a missing module of ours stays what it is: a bug."""
+    if error.name is None or error.name.startswith("gatewise"):
+        return error
+    return InputError(
+        f"this needs {error.name}, which is not installed: pip install 'gatewise[{extra}]'"
+    )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from gatewise._version import __version__
+
+        print(f"gatewise {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show a traceback on errors (anywhere on the line).")
+    ] = False,
+) -> None:
+    """Cost-aware classification across edge and cloud.
+
+    A gate and a cheap model answer on the device; the big model answers the hard instances,
+    behind MQTT.
+    """
+
+
+def _app() -> Any:
+    app = typer.Typer(
+        cls=_Root,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+        epilog=EXAMPLES,
+    )
+    app.callback()(_root)
+    return typer.main.get_command(app)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments without the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        Exit status: 0, 1, 2 or 130 (module docstring).
+    """
+    args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    end = args.index("--") if "--" in args else len(args)
+    debug = "--debug" in args[:end]
+    # onnxruntime's wheels report to their makers unless told not to before they are loaded.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    args = [a for i, a in enumerate(args) if i >= end or a != "--debug"]
+    try:
+        status = _app().main(args, prog_name="gatewise", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if debug:
+            raise
+        return _tell(error, args)
+
+
+def _tell(error: Exception, args: Sequence[str]) -> int:
+    """Print one line about an error and choose the exit status."""
+    called = next((a for a in args if a in TABLE), None)
+    if isinstance(error, ModuleNotFoundError):
+        error = _not_installed(error, TABLE[called].extra if called else "sim")
+    if isinstance(error, GatewiseError):
+        text, status = str(error), 2
+    elif isinstance(error, typer.TyperException):  # the command line itself is wrong
+        command = f"gatewise {called}" if called else "gatewise"
+        text, status = f"{error.format_message()} (see `{command} --help`)", error.exit_code
+    elif isinstance(error, OSError) and error.filename is not None:
+        text, status = f"{error.filename}: {error.strerror}", 2
+    else:
+        text = f"unexpected {type(error).__name__}: {error}; run with --debug to see where"
+        status = 1
+    print("gatewise: " + " ".join(text.split()), file=sys.stderr)
+    return status

@@ -1,0 +1,302 @@
+"""What things cost: features and feature groups, requests, bytes and cloud evaluations.
+
+One definition for training, device, cloud and simulator, in numpy alone so that a device
+can read it. For one instance, acquiring the set ``S`` of features costs::
+
+    sum(own[k] for k in S) + sum(shared[g] for g in groups touched by S)
+
+An instance that is offloaded also pays for the features of the high-cost model that the
+device has not bought yet, and the prices of :class:`CloudPrices`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.costs_file import read_prices
+from gatewise.errors import InputError
+from gatewise.prices import CloudPrices, check_price, request_bytes
+
+__all__ = ["CloudPrices", "FeatureCosts", "request_bytes"]
+
+Label = int | str
+
+
+class FeatureCosts:
+    """Prices of features and of feature groups.
+
+    Parameters
+    ----------
+    own : array-like of shape (n_features,)
+        What feature ``k`` costs by itself, at least 0.
+    group : sequence of n_features labels, optional
+        The group of each feature: an int, a str, or None (as -1) for no group. A group's
+        shared price is paid once, when the first of its features is acquired.
+    shared : mapping of label to price, or sequence indexed by int label, optional
+        Shared price of each group; groups that are not listed share no price.
+    names : sequence of str, optional
+        The features' names, for messages and for matching a table's columns.
+
+    Attributes
+    ----------
+    own : ndarray of float64, shape (n_features,)
+    group : ndarray of intp, shape (n_features,)
+        Index into `group_names`, -1 for no group.
+    shared : ndarray of float64, shape (n_groups,)
+    group_names : tuple of str
+    names : tuple of str or None
+
+    Raises
+    ------
+    InputError
+        If a price is negative, NaN or infinite, a length does not match, a name is double, or
+        a shared price names a group that no feature belongs to. The message names the culprit.
+
+    Examples
+    --------
+    A blood sample costs 2.10, each test on it its own price:
+
+    >>> costs = FeatureCosts([1.0, 5.17, 3.10], group=[None, "blood", "blood"],
+    ...                      shared={"blood": 2.10}, names=["age", "chol", "fbs"])
+    >>> round(costs.of([1, 2]), 2)
+    10.37
+    >>> round(costs.total, 2)
+    11.37
+    """
+
+    def __init__(
+        self,
+        own: ArrayLike,
+        *,
+        group: Sequence[Label | None] | NDArray[Any] | None = None,
+        shared: Mapping[Any, float] | Sequence[float] | NDArray[Any] | None = None,
+        names: Iterable[str] | None = None,
+    ) -> None:
+        self.names = None if names is None else tuple(str(n) for n in names)
+        self.own = _own_prices(own, self.names)
+        n = len(self.own)
+        if self.names is not None:
+            if len(self.names) != n:
+                raise InputError(f"{n} feature costs but {len(self.names)} feature names")
+            doubles = {x for x in self.names if self.names.count(x) > 1}
+            if doubles:
+                raise InputError(f"feature name {sorted(doubles)[0]!r} stands twice in the costs")
+        labels = [None] * n if group is None else [_label(g) for g in group]
+        if len(labels) != n:
+            raise InputError(f"{n} feature costs but {len(labels)} group labels")
+        prices = _shared_prices(shared)
+        present = list(dict.fromkeys(g for g in labels if g is not None))
+        unknown = [g for g in prices if g not in present and prices[g] != 0.0]
+        if unknown:
+            raise InputError(f"shared price of group {unknown[0]!r}, but no feature is in it")
+        self.group_names: tuple[str, ...] = tuple(str(g) for g in present)
+        if len(set(self.group_names)) != len(present):
+            raise InputError("two groups have the same name; use either numbers or strings")
+        self.group = np.array([-1 if g is None else present.index(g) for g in labels], np.intp)
+        self.shared = np.array([prices.get(g, 0.0) for g in present], np.float64)
+        for array in (self.own, self.group, self.shared):
+            array.setflags(write=False)
+
+    # -- ways in ---------------------------------------------------------------------------
+
+    @classmethod
+    def uniform(cls, n_features: int, price: float = 1.0) -> FeatureCosts:
+        """Every feature costs `price`; no groups.
+
+        Examples
+        --------
+        >>> FeatureCosts.uniform(16).total
+        16.0
+        """
+        return cls(np.full(n_features, price))
+
+    @classmethod
+    def from_file(cls, path: str | Path, *, names: Sequence[str] | None = None) -> FeatureCosts:
+        """Read prices from a TOML or CSV file.
+
+        TOML: a table ``[features]`` of ``name = price`` or ``name = {own = price, group =
+        "g"}``, and ``[groups]`` of ``g = shared price``. CSV: a header with ``feature`` and
+        ``own`` and, if wanted, ``group`` and ``shared`` (the same on each row of a group).
+
+        Parameters
+        ----------
+        path : str or Path
+            The file; its ending (.toml or .csv) tells the format.
+        names : sequence of str, optional
+            The features that must be priced, in the order wanted (a table's columns).
+
+        Raises
+        ------
+        InputError
+            If the file is missing or malformed, or if a feature is unknown or has no price.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise InputError(f"costs file {path} does not exist")
+        features, groups = read_prices(path)
+        if not features:
+            raise InputError(f"costs file {path} lists no feature")
+        order = list(features)
+        if names is not None:
+            order = [str(n) for n in names]
+            missing = [n for n in order if n not in features]
+            if missing:
+                raise InputError(f"costs file {path} has no price for feature {missing[0]!r}")
+            extra = [n for n in features if n not in order]
+            if extra:
+                raise InputError(f"costs file {path} prices an unknown feature {extra[0]!r}")
+        return cls(
+            [features[n][0] for n in order],
+            group=[features[n][1] for n in order],
+            shared=groups,
+            names=order,
+        )
+
+    # -- reading ---------------------------------------------------------------------------
+
+    @property
+    def n_features(self) -> int:
+        """Number of features priced."""
+        return len(self.own)
+
+    @property
+    def total(self) -> float:
+        """Price of acquiring every feature: what always asking the cloud costs."""
+        return self.of(np.arange(self.n_features))
+
+    @property
+    def alone(self) -> NDArray[np.float64]:
+        """Price of each feature bought by itself, its group's shared price included.
+
+        Returns
+        -------
+        ndarray of float64, shape (n_features,)
+        """
+        return np.asarray(self.own + np.append(self.shared, 0.0)[self.group], np.float64)
+
+    def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
+        """Indices (or a mask) of features as a mask of shape (n_features,)."""
+        chosen = np.zeros(self.n_features, bool)
+        index = np.asarray(features)
+        chosen[index if index.dtype == bool else index.astype(np.intp)] = True
+        return chosen
+
+    def of(self, features: ArrayLike, bought: ArrayLike | None = None) -> float:
+        """Price of acquiring `features` when `bought` ones are already paid.
+
+        Parameters
+        ----------
+        features, bought : array-like
+            Indices of features, or masks of shape (n_features,).
+
+        Returns
+        -------
+        float
+            Own prices of the new features and shared prices of the groups newly touched.
+        """
+        new = self.mask(features)
+        groups = self._touched(new)
+        if bought is not None:
+            old = self.mask(bought)
+            new &= ~old
+            groups &= ~self._touched(old)
+        return math.fsum([*self.own[new].tolist(), *self.shared[groups].tolist()])
+
+    def per_instance(self, acquired: ArrayLike) -> NDArray[np.float64]:
+        """Cost of each instance, given which features it acquired.
+
+        Parameters
+        ----------
+        acquired : array-like of bool, shape (n_instances, n_features)
+
+        Returns
+        -------
+        ndarray of float64, shape (n_instances,)
+            For each row exactly what :meth:`of` says.
+        """
+        acquired = np.asarray(acquired, bool)
+        touched = (
+            acquired[:, self.group == g].any(axis=1, keepdims=True) for g in range(len(self.shared))
+        )
+        bought = np.hstack([acquired, *touched])
+        prices = np.concatenate([self.own, self.shared])
+        if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
+            return np.asarray(bought @ prices, np.float64)  # exact in any order
+        keys = np.packbits(bought, axis=1)  # rows pay for one of a few sets
+        _, first, which = np.unique(
+            keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
+        )
+        listed = prices.tolist()
+        sums = [math.fsum(compress(listed, bought[i].tolist())) for i in first]
+        return np.array(sums, np.float64)[which]
+
+    def members(self, feature: int) -> NDArray[np.intp]:
+        """Features bought together with `feature`: those of its group, or itself alone."""
+        g = self.group[feature]
+        return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
+
+    def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        touched = np.zeros(len(self.shared), bool)
+        ids = self.group[mask]
+        touched[ids[ids >= 0]] = True
+        return touched
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, FeatureCosts):
+            return NotImplemented
+        return (
+            self.names == other.names
+            and self.group_names == other.group_names
+            and np.array_equal(self.own, other.own)
+            and np.array_equal(self.group, other.group)
+            and np.array_equal(self.shared, other.shared)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.own.tobytes(), self.group.tobytes(), self.shared.tobytes()))
+
+    def __repr__(self) -> str:
+        groups = f", {len(self.shared)} groups" if len(self.shared) else ""
+        return f"FeatureCosts({self.n_features} features{groups}, total {self.total:g})"
+
+
+def _own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:
+    try:
+        prices = np.array(own, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"feature costs must be numbers: {error}") from error
+    if prices.ndim != 1 or not len(prices):
+        raise InputError(f"feature costs must be a list of prices, not of shape {prices.shape}")
+    for k, price in enumerate(prices):
+        name = repr(names[k]) if names is not None and k < len(names) else str(k)
+        check_price(f"the cost of feature {name}", float(price))
+    return prices
+
+
+def _label(group: Any) -> Label | None:
+    if group is None or (isinstance(group, float) and math.isnan(group)):
+        return None
+    if isinstance(group, int | np.integer):
+        return None if group < 0 else int(group)
+    return str(group) or None
+
+
+def _shared_prices(shared: Any) -> dict[Label, float]:
+    if shared is None:
+        return {}
+    items = shared.items() if isinstance(shared, Mapping) else enumerate(shared)
+    prices: dict[Label, float] = {}
+    for group, price in items:
+        label = _label(group)
+        if label is None:
+            raise InputError(f"shared price of group {group!r}: not a group")
+        check_price(f"the shared price of group {group!r}", price)
+        prices[label] = float(price)
+    return prices

@@ -1,0 +1,5 @@
+"""Names of ``gatewise_cloud`` in the facade."""
+
+from gatewise_cloud import Worker
+
+__all__ = ["Worker"]

@@ -1,0 +1,33 @@
+"""Names of ``gatewise_training`` in the facade."""
+
+from gatewise_training import (
+    AdaptGBRT,
+    AdaptLin,
+    AdaptLstsq,
+    BudgetForest,
+    BudgetPrune,
+    CEGBClassifier,
+    CEGBRanker,
+    CEGBRegressor,
+    ConfidenceCascade,
+    FrontierDisplay,
+    GreedyMiser,
+    L1Cascade,
+    StagedCascade,
+)
+
+__all__ = [
+    "AdaptGBRT",
+    "AdaptLin",
+    "AdaptLstsq",
+    "BudgetForest",
+    "BudgetPrune",
+    "CEGBClassifier",
+    "CEGBRanker",
+    "CEGBRegressor",
+    "ConfidenceCascade",
+    "FrontierDisplay",
+    "GreedyMiser",
+    "L1Cascade",
+    "StagedCascade",
+]

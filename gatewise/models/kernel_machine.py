@@ -1,0 +1,300 @@
+"""Kernel machines as flat float32 arrays, with the same bits on every machine.
+
+The kernel is the rational quadratic ``(1 + gamma d / 64) ** -64`` of the squared distance
+``d``, all but the Gaussian ``exp(-gamma d)`` and positive definite too. It needs one division
+and six squarings, which every machine rounds alike; an ``exp`` is another number in every
+library. Fitted as a least-squares SVM on landmarks (Nystroem): a ridge regression on the
+kernel's features, with gamma, the scaling and the ridge chosen by leave-one-out errors, which
+have a closed form (Rifkin & Lippert, 2007).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import eigh
+from scipy.optimize import minimize_scalar
+
+from gatewise.models.losses import log_loss, one_hot
+
+__all__ = ["KernelModel", "fit_kernel", "left_out_error"]
+
+SQUARINGS = 6
+"""The kernel's exponent is two to this power."""
+
+RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
+GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Candidates, as multiples of one over the summed variance of the features."""
+
+CHOOSING_ROWS, CHOOSING_LANDMARKS = 1500, 200
+"""Rows and landmarks on which scaling, gamma and ridge are chosen; all rows then fit."""
+
+
+@dataclass(frozen=True, eq=False)
+class KernelModel:
+    """``margins = sum_l (1 + rate ||z - landmark_l||^2) ** -64 * weights_l + bias``.
+
+    Attributes
+    ----------
+    mean, scale : ndarray of float32, shape (n_features,)
+        ``z = (x - mean) * scale``.
+    landmarks : ndarray of float32, shape (n_landmarks, n_features)
+        In the space of z.
+    rate : float32
+        ``gamma / 64``.
+    weights : ndarray of float32, shape (n_landmarks, n_outputs)
+    bias : ndarray of float32, shape (n_outputs,)
+    """
+
+    mean: NDArray[np.float32]
+    scale: NDArray[np.float32]
+    landmarks: NDArray[np.float32]
+    rate: np.float32
+    weights: NDArray[np.float32]
+    bias: NDArray[np.float32]
+
+    @property
+    def n_features(self) -> int:
+        """Columns of the input."""
+        return int(self.landmarks.shape[1])
+
+    @property
+    def n_outputs(self) -> int:
+        """Number of margins a row gets."""
+        return len(self.bias)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the flat arrays."""
+        arrays = (self.mean, self.scale, self.landmarks, self.weights, self.bias)
+        return sum(a.nbytes for a in arrays)
+
+    def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Add up feature by feature, then landmark by landmark, in float32.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of float32, shape (n, n_outputs)
+        """
+        z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
+        out = np.zeros((len(z), self.n_outputs), np.float32)
+        _add_kernels(z, self.landmarks, self.rate, self.weights, self.bias, out)
+        return out
+
+    def used(self) -> NDArray[np.intp]:
+        """Features that vary among the landmarks or are scaled at all, ascending."""
+        return np.flatnonzero(self.scale != 0).astype(np.intp)
+
+    def compact(self) -> tuple[KernelModel, NDArray[np.intp]]:
+        """Keep the features in use; returns the smaller model and which they are."""
+        used = self.used()
+        kept = KernelModel(
+            self.mean[used],
+            self.scale[used],
+            np.ascontiguousarray(self.landmarks[:, used]),
+            self.rate,
+            self.weights,
+            self.bias,
+        )
+        return kept, used
+
+
+def fit_kernel(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    n_classes: int,
+    *,
+    weight: NDArray[np.float64] | None = None,
+    n_landmarks: int = 512,
+    seed: int = 0,
+) -> tuple[KernelModel, NDArray[np.float32]]:
+    """Fit a least-squares SVM on landmarks drawn from the rows.
+
+    Parameters
+    ----------
+    x : ndarray of float32, shape (n, n_features)
+    y : ndarray of int64, shape (n,)
+        Class indices.
+    n_classes : int
+    weight : ndarray of float64, shape (n,), optional
+    n_landmarks : int, default 512
+        At most; the model's size on the device grows with it.
+    seed : int
+
+    Returns
+    -------
+    model : KernelModel
+        Margins of shape (n, 1) for two classes, (n, n_classes) for more, scaled so that
+        sigmoid or softmax of them are probabilities.
+    left_out : ndarray of float32, shape (n, n_outputs)
+        Margins of each row by the model fitted without that row: honest predictions for the
+        price of one fit.
+    """
+    weight = np.ones(len(x)) if weight is None else weight / weight.mean()
+    target = one_hot(y, n_classes)
+    shuffled = np.random.default_rng(seed).permutation(len(x))
+    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:CHOOSING_ROWS])
+    z = ((x - mean) * scale).astype(np.float64)
+    basis = _Basis(z[shuffled[:n_landmarks]], gamma)
+    whole = _Ridge(basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),))
+    factor = _temperature(whole.left_out, target, weight)
+    model = KernelModel(
+        mean=mean,
+        scale=scale,
+        landmarks=np.ascontiguousarray(basis.landmarks, np.float32),
+        rate=np.float32(basis.gamma / 2**SQUARINGS),
+        weights=np.ascontiguousarray(factor * basis.root @ whole.coefficients[:-1], np.float32),
+        bias=(factor * whole.coefficients[-1]).astype(np.float32),
+    )
+    return model, (factor * whole.left_out).astype(np.float32)
+
+
+def left_out_error(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    n_classes: int,
+    weight: NDArray[np.float64],
+    *,
+    n_landmarks: int = 120,
+) -> float:
+    """Mean squared leave-one-out error of a small kernel machine: how much columns tell.
+
+    Parameters
+    ----------
+    x : ndarray of float32, shape (n, n_features)
+        The first `n_landmarks` rows are the landmarks. No columns: the error of guessing.
+    y : ndarray of int64, shape (n,)
+    n_classes : int
+    weight : ndarray of float64, shape (n,)
+
+    Returns
+    -------
+    float
+        Of targets -1 and 1, summed over the outputs.
+    """
+    target = 2.0 * one_hot(y, n_classes) - 1.0
+    if not x.shape[1]:
+        return _Ridge(np.ones((len(x), 1)), target, weight).error
+    mean, scale = _scalings(x)[0]
+    z = ((x - mean) * scale).astype(np.float64)
+    basis = _Basis(z[:n_landmarks], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
+    return _Ridge(basis.features(z), target, weight).error
+
+
+_Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+def _choose(
+    x: NDArray[np.float32],
+    target: NDArray[np.float64],
+    weight: NDArray[np.float64],
+    rows: NDArray[np.intp],
+) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
+    """Scaling, gamma and ridge (a row) with the least left-out error on some of the rows."""
+    tried = []
+    for mean, scale in _scalings(x):
+        z = ((x[rows] - mean) * scale).astype(np.float64)
+        spread = max(float(z.var(axis=0).sum()), 1e-9)
+        for gamma in GAMMAS:
+            basis = _Basis(z[:CHOOSING_LANDMARKS], gamma / spread)
+            ridge = _Ridge(basis.features(z), 2.0 * target[rows] - 1.0, weight[rows])
+            tried.append((ridge.error, mean, scale, gamma / spread, ridge.ridge / len(rows)))
+    return min(tried, key=lambda t: t[0])[1:]
+
+
+class _Basis:
+    """The kernel's features with respect to landmarks, whitened."""
+
+    def __init__(self, landmarks: NDArray[np.float64], gamma: float) -> None:
+        self.landmarks, self.gamma = landmarks, gamma
+        values, vectors = eigh(self._kernel(landmarks))
+        kept = values > 1e-5 * values[-1]  # smaller ones would cost float32 its digits
+        self.root = vectors[:, kept] / np.sqrt(values[kept])
+
+    def _kernel(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        squares = (z * z).sum(axis=1)[:, None] + (self.landmarks**2).sum(axis=1)
+        distance = np.maximum(squares - 2.0 * z @ self.landmarks.T, 0.0)
+        power: NDArray[np.float64] = 1.0 / (1.0 + distance * (self.gamma / 2**SQUARINGS))
+        for _ in range(SQUARINGS):
+            power = power * power
+        return power
+
+    def features(self, z: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Whitened kernel values and a last column of ones, shape (n, rank + 1)."""
+        return np.column_stack([self._kernel(z) @ self.root, np.ones(len(z))])
+
+
+class _Ridge:
+    """Weighted ridge regression with the best ridge by leave-one-out error."""
+
+    def __init__(
+        self,
+        features: NDArray[np.float64],
+        target: NDArray[np.float64],
+        weight: NDArray[np.float64],
+        ridges: tuple[float, ...] = RIDGES,
+    ) -> None:
+        weighted = features * weight[:, None]
+        values, vectors = eigh(features.T @ weighted)
+        rotated = features @ vectors
+        moments = vectors.T @ (weighted.T @ target)
+        self.error = np.inf
+        for ridge in ridges:
+            inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
+            fitted = rotated @ (inverse[:, None] * moments)
+            leverage = weight * ((rotated**2) @ inverse)
+            residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
+            error = float(np.average((residual**2).sum(axis=1), weights=weight))
+            if error < self.error:
+                self.error, self.ridge = error, ridge
+                self.coefficients = vectors @ (inverse[:, None] * moments)
+                self.left_out = target - residual
+
+
+def _scalings(x: NDArray[np.float32]) -> list[_Scaling]:
+    """Standard scores, and unit ranges, which a rarely touched column cannot blow up."""
+    out = []
+    for centre, width in (
+        (x.mean(axis=0, dtype=np.float64), x.std(axis=0, dtype=np.float64)),
+        (x.min(axis=0).astype(np.float64), np.ptp(x, axis=0).astype(np.float64)),
+    ):
+        scale = np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
+        out.append((centre.astype(np.float32), scale.astype(np.float32)))
+    return out
+
+
+def _temperature(
+    margins: NDArray[np.float64], target: NDArray[np.float64], weight: NDArray[np.float64]
+) -> float:
+    """Factor that makes left-out margins the best log odds."""
+
+    def loss(log_factor: float) -> float:
+        return float(np.average(log_loss(np.exp(log_factor) * margins, target), weights=weight))
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 5.0), method="bounded").x))
+
+
+@numba.njit(cache=True, nogil=True)
+def _add_kernels(z: Any, landmarks: Any, rate: Any, weights: Any, bias: Any, out: Any) -> None:
+    one = np.float32(1.0)  # a bare 1.0 would pull everything into float64
+    for i in range(len(z)):
+        for m in range(len(landmarks)):
+            distance = np.float32(0.0)
+            for j in range(z.shape[1]):
+                gap = z[i, j] - landmarks[m, j]
+                distance += gap * gap
+            power = one / (distance * rate + one)
+            for _ in range(SQUARINGS):
+                power = power * power
+            for o in range(len(bias)):
+                out[i, o] += power * weights[m, o]
+        for o in range(len(bias)):
+            out[i, o] += bias[o]

@@ -1,0 +1,124 @@
+"""One step of a cascade: the features it buys, the small model it runs, its stop score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.acquisition import Acquisition, Bought
+from gatewise.decision import Link, Score, split
+from gatewise.errors import InputError
+from gatewise.models.stop_score_model import PlainModel, ScoredModel
+from gatewise.models.trees import TreeEnsemble
+from gatewise.tiers import Tier
+
+__all__ = ["FlatModel", "Stage"]
+
+FlatModel = PlainModel | ScoredModel
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A stage as the device runs it.
+
+    Attributes
+    ----------
+    model : TreeEnsemble, LinearModel, KernelModel or ScoredModel
+        Reads a float32 matrix of the stage's features.
+    features : ndarray of intp, shape (n_inputs,)
+        Which columns of the instance those are, in the model's order.
+    link : {"sigmoid", "softmax", "identity"}
+        From margins to probabilities.
+    score : {"margin", "column"}
+        Whether the stop score is computed from the margins or is the last output.
+    acquisition : {"stage", "node"}
+        Whether a row that visits the stage buys all its features, or only those on the paths
+        that it takes through the stage's trees.
+    tier : {"device", "gateway", "cloud"}
+        Where it runs. Beyond the device its features come with the request, so it buys by stage.
+    """
+
+    model: FlatModel
+    features: NDArray[np.intp]
+    link: Link
+    score: Score = "margin"
+    acquisition: Acquisition = "stage"
+    tier: Tier = "device"
+
+    def __post_init__(self) -> None:
+        if self.acquisition == "node" and not isinstance(self.model, TreeEnsemble):
+            raise InputError("only a stage of trees can buy node by node")
+        if self.acquisition == "node" and not self.on_device:
+            raise InputError("only on the device can a stage buy node by node")
+        if isinstance(self.model, ScoredModel) and self.score != "column":
+            raise InputError("a model with a stop score of its own needs score='column'")
+
+    @classmethod
+    def of(
+        cls,
+        model: PlainModel,
+        link: Link,
+        score: Score = "margin",
+        acquisition: Acquisition = "stage",
+    ) -> Stage:
+        """Make a stage of a model over all columns: it keeps only those that it uses."""
+        kept, used = model.compact()
+        return cls(kept, used, link, score, acquisition)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the model's flat arrays: what a device must hold."""
+        return self.model.nbytes
+
+    @property
+    def n_trees(self) -> int:
+        """Trees that one decision of the stage evaluates; 0 for models without any."""
+        return self.model.n_trees if isinstance(self.model, TreeEnsemble | ScoredModel) else 0
+
+    @property
+    def on_device(self) -> bool:
+        """Whether the device itself runs it."""
+        return self.tier == "device"
+
+    def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Outputs of the stage for whole instances.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+            All columns; the stage reads its own.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, n_outputs)
+        """
+        return self.model.margins(x[:, self.features])
+
+    def bought(self, x: NDArray[np.float32]) -> Bought:
+        """Which columns of the instance the stage buys for rows that visit it.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+
+        Returns
+        -------
+        ndarray of bool, shape (n_features,) or, node by node, (n, n_features)
+        """
+        if self.acquisition == "node" and isinstance(self.model, TreeEnsemble):
+            bought = np.zeros(x.shape, bool)
+            bought[:, self.features] = self.model.visited(x[:, self.features])
+            return bought
+        return self.at_most(x.shape[1])
+
+    def at_most(self, n_features: int) -> Bought:
+        """Columns that the stage may buy for some row, as a mask of shape (n_features,)."""
+        bought = np.zeros(n_features, bool)
+        bought[self.features] = True
+        return bought
+
+    def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Class margins, shape (n, 1) or (n, n_classes), and stop scores, shape (n,)."""
+        return split(self.margins(x), self.score)

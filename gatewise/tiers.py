@@ -1,0 +1,190 @@
+"""Where stages run, on the device, on a gateway or in the cloud, and what the hops cost.
+
+The sensors are the device's, and an instance leaves the device in ONE request, which carries the
+features of the high-cost model and of every stage beyond the device: they are bought on leaving,
+whoever answers in the end. In numpy alone, since devices read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.acquisition import Bought, exit_costs
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.prices import CloudPrices
+
+__all__ = ["TIERS", "Tier", "cascade_costs", "in_order", "on_device", "place", "sent"]
+
+Tier = Literal["device", "gateway", "cloud"]
+TIERS: tuple[Tier, ...] = ("device", "gateway", "cloud")
+
+
+def in_order(tiers: Sequence[Tier]) -> bool:
+    """Whether stages start on the device, and none comes back from a gateway or the cloud."""
+    ranks = [TIERS.index(tier) for tier in tiers]
+    return ranks == sorted(ranks) and (not ranks or ranks[0] == 0)
+
+
+def on_device(tiers: Sequence[Tier]) -> int:
+    """Number of stages, the first ones, that run on the device."""
+    return sum(tier == "device" for tier in tiers)
+
+
+def place(wanted: Any, n_stages: int) -> tuple[Tier, ...]:
+    """Tier of each stage of a chain.
+
+    Parameters
+    ----------
+    wanted : None, sequence of str, or mapping of str to int or None
+        None: all on the device. A sequence: the tier of the first stage, the second, and so on;
+        stages behind its end are where the last one is. A mapping: how many stages run on a
+        tier; the last tier takes the others as well, and its number may be None.
+    n_stages : int
+
+    Raises
+    ------
+    InputError
+        For an unknown tier, a bad number, no stage on the device, or a way back to it.
+
+    Examples
+    --------
+    >>> place({"device": 2, "gateway": None}, 4)
+    ('device', 'device', 'gateway', 'gateway')
+    >>> place(("device", "gateway", "cloud"), 2)
+    ('device', 'gateway')
+    """
+    if wanted is None:
+        return (TIERS[0],) * n_stages
+    if isinstance(wanted, Mapping):
+        listed = _from_counts(wanted)
+    elif isinstance(wanted, str) or not isinstance(wanted, Sequence):
+        raise InputError(
+            f"tiers must be a sequence of {list(TIERS)}, or how many stages run on each, "
+            f"not {wanted!r}"
+        )
+    else:
+        listed = list(wanted)
+    for tier in listed:
+        if tier not in TIERS:
+            raise InputError(f"tiers has {tier!r}; a tier is one of {list(TIERS)}")
+    if not listed or listed[0] != "device":
+        raise InputError("tiers must start on the device: it needs an answer of its own")
+    if not in_order(listed):
+        raise InputError(
+            f"tiers {tuple(listed)!r} go back; stages run on the device, then a gateway, then "
+            "the cloud"
+        )
+    placed: list[Tier] = [*listed, *[listed[-1]] * n_stages]
+    return tuple(placed[:n_stages])
+
+
+def _from_counts(wanted: Mapping[Any, Any]) -> list[Any]:
+    for tier in wanted:
+        if tier not in TIERS:
+            raise InputError(f"tiers has {tier!r}; a tier is one of {list(TIERS)}")
+    named = [tier for tier in TIERS if tier in wanted]
+    listed: list[Any] = []
+    for tier in named:
+        count = wanted[tier]
+        last = tier == named[-1]
+        if count is None and last:
+            count = 1
+        if not isinstance(count, int | np.integer) or isinstance(count, bool) or count < 0:
+            rest = " or None" if last else ""
+            raise InputError(f"tiers[{tier!r}] must be a number of stages{rest}, not {count!r}")
+        if last and count == 0:
+            raise InputError(f"tiers[{tier!r}] is 0, but the last tier takes all further stages")
+        listed += [tier] * int(count)
+    return listed
+
+
+def sent(bought: Sequence[Bought], tiers: Sequence[Tier], offload: Bought) -> NDArray[np.bool_]:
+    """Features that the one request of an instance carries.
+
+    Parameters
+    ----------
+    bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+        What each stage may buy; beyond the device the same for all rows.
+    tiers : sequence of {"device", "gateway", "cloud"}
+        Of the stages; an empty one: all on the device.
+    offload : ndarray of bool, shape (n_features,)
+        Features of the high-cost model.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_features,)
+    """
+    carried: NDArray[np.bool_] = offload.copy()
+    for mask, tier in zip(bought, tiers, strict=bool(tiers)):
+        if tier != "device":
+            carried |= mask
+    return carried
+
+
+def cascade_costs(
+    costs: FeatureCosts,
+    bought: Sequence[Bought],
+    offload: Bought,
+    prices: CloudPrices,
+    tiers: Sequence[Tier] = (),
+    *,
+    union: bool = True,
+) -> NDArray[np.float64]:
+    """Cost of leaving at each stage and, last, at the high-cost model.
+
+    An instance answered on the device pays for the features of the stages that it visited. Any
+    other also pays, on leaving, for the features that its request carries (:func:`sent`), the
+    request and its bytes; then a gateway's evaluation if the chain has stages on one, whether it
+    answers or passes the instance on; and the cloud's evaluation only if the high-cost model
+    answers.
+
+    Parameters
+    ----------
+    costs : FeatureCosts
+    bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+        What each stage buys; those beyond the device the same for all rows.
+    offload : ndarray of bool, shape (n_features,)
+        Features of the high-cost model.
+    prices : CloudPrices
+    tiers : sequence of {"device", "gateway", "cloud"}
+        Of the stages; all on the device by default.
+    union : bool, default True
+        Whether an instance that the high-cost model answers pays for features that the device
+        has bought and it does not read; the authors of Adapt leave them out.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
+        The second where some stage buys node by node.
+
+    Examples
+    --------
+    Three features at 1; the stage on the gateway is answered for a request, not an evaluation:
+
+    >>> masks = np.eye(3, dtype=bool)
+    >>> prices = CloudPrices(request=10.0, gateway=1.0, evaluation=100.0)
+    >>> cascade_costs(FeatureCosts.uniform(3), masks[:2], masks[2], prices, ("device", "gateway"))
+    array([  1.,  14., 114.])
+    """
+    first = on_device(tiers) if tiers else len(bought)
+    carried = sent(bought, tiers, offload)
+    beyond = [carried] * (len(bought) - first)
+    gateway = prices.gateway if "gateway" in tiers else 0.0
+    n_sent = int(np.count_nonzero(carried))
+    out = exit_costs(
+        costs,
+        [*bought[:first], *beyond],
+        offload if not union else carried,
+        request=prices.of_offload(n_sent) + gateway,
+        union=union,
+    )
+    out[first:-1] += prices.of_message(n_sent)
+    for s, tier in enumerate(tiers):
+        if tier != "device":
+            out[s] += gateway
+    return out

@@ -1,0 +1,19 @@
+# The package's public names; loaded on first use.
+from .demo import Options as Options
+from .demo import run_demo as run_demo
+from .errors import RunError as RunError
+from .fleet import FleetSettings as FleetSettings
+from .fleet import Routes as Routes
+from .fleet import ServiceTime as ServiceTime
+from .fleet import estimate_fleet as estimate_fleet
+from .fleet import simulate_fleet as simulate_fleet
+from .money import Prices as Prices
+from .network import PROFILES as PROFILES
+from .network import DelayProxy as DelayProxy
+from .network import LinkProfile as LinkProfile
+from .network import Outages as Outages
+from .network import VirtualLink as VirtualLink
+from .simulation import Job as Job
+from .simulation import Scenario as Scenario
+from .simulation import simulate as simulate
+from .sweep import run_sweep as run_sweep

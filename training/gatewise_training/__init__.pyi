@@ -1,0 +1,19 @@
+# The package's public names; loaded on first use.
+from .adapt.gbrt import AdaptGBRT as AdaptGBRT
+from .adapt.greedy_miser import GreedyMiser as GreedyMiser
+from .adapt.l1 import L1Cascade as L1Cascade
+from .adapt.lin import AdaptLin as AdaptLin
+from .adapt.lstsq import AdaptLstsq as AdaptLstsq
+from .cascades.confidence import ConfidenceCascade as ConfidenceCascade
+from .cascades.staged import StagedCascade as StagedCascade
+from .cegb.classifier import CEGBClassifier as CEGBClassifier
+from .cegb.ranker import CEGBRanker as CEGBRanker
+from .cegb.regressor import CEGBRegressor as CEGBRegressor
+from .costs import CloudPrices as CloudPrices
+from .costs import FeatureCosts as FeatureCosts
+from .forests.budget_forest import BudgetForest as BudgetForest
+from .forests.budget_prune import BudgetPrune as BudgetPrune
+from .learners.high_cost_model import HighCostModel as HighCostModel
+from .operating_points.frontier import Frontier as Frontier
+from .operating_points.frontier import FrontierDisplay as FrontierDisplay
+from .operating_points.frontier import OperatingPoint as OperatingPoint

@@ -1,0 +1,370 @@
+"""What every budgeted model shares: fit, frontier, operating points, prediction, cost.
+
+A budgeted model is one or several chains of stages. A method says how chains are fitted; the
+rest is here, in the shape of a scikit-learn classifier. :class:`.Cascade`
+adds the high-cost model behind the stages.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
+
+from gatewise.acquisition import Bought, at_exits, exit_costs
+from gatewise.console import progress
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.decision import exit_stages, labels, probabilities, split
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise.tiers import Tier
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.data.input_checks import (
+    Table,
+    check_costs,
+    check_rows,
+    check_training,
+    feature_names,
+)
+from gatewise_training.data.validation_split import Resampling
+from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.operating_points.calibration_rows import Calibration, hold_back
+from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
+
+__all__ = ["Budgeted"]
+
+MAX_LOSS = 0.01
+SLACK = 1.0
+"""Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
+
+
+class Budgeted(ClassifierMixin, BaseEstimator, ABC):
+    """Base of the budgeted models.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (n_classes,)
+    n_features_in_ : int
+    feature_names_ : tuple of str
+        Column names, x0, x1, ... where the table had none.
+    feature_costs_ : FeatureCosts
+    cloud_prices_ : CloudPrices
+    high_cost_model_ : HighCostModel or None
+    frontier_ : Frontier
+        Operating points on judging rows.
+    operating_point_ : OperatingPoint
+        The one in force.
+    calibration_ : Calibration or None
+        The rows that certify, where a guarantee was asked for.
+    """
+
+    feature_costs: FeatureCosts | None
+    budget: float | None
+    max_loss: float | None
+    allow_missing: bool
+    random_state: Any
+    n_jobs: int | None
+    verbose: int
+    high_cost_model_: HighCostModel | None
+
+    _cross_fits = True  # whether a fit is cheap enough to be done five times on small data
+
+    @abstractmethod
+    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        """Fit the method's chains of stages, the unpenalised one last; a method's one duty."""
+
+    # -- fit -------------------------------------------------------------------------------
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+    ) -> Self:
+        """Fit all models and find the whole frontier.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+            Numbers; taken as float32. A DataFrame's column names are kept and checked.
+        y : array-like of shape (n,)
+            Class labels.
+        sample_weight : array-like of shape (n,), optional
+        validation : pair (X_val, y_val), optional
+            Rows that judge: they choose models, thresholds and the operating point. By
+            default a fifth of the rows is held out, or on up to 5,000 rows five-fold
+            cross-fitting lets every row judge.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            For data, prices or a budget that cannot be used; it says which and why.
+        """
+        self._check_settings()
+        table = check_training(
+            self, X, y, sample_weight, validation, allow_missing=self.allow_missing
+        )
+        self.classes_ = table.classes
+        self.feature_names_ = feature_names(self)
+        self.feature_costs_ = check_costs(
+            self.feature_costs, self.feature_names_, hasattr(self, "feature_names_in_")
+        )
+        self.cloud_prices_ = getattr(self, "cloud_prices", None) or CloudPrices()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        confidence: float | None = getattr(self, "guarantee", None)
+        certifying = None
+        if confidence is not None:
+            table, certifying = hold_back(table, confidence, seed)
+        plan = Resampling.plan(
+            table.x,
+            table.y,
+            table.weight,
+            validation=table.validation,
+            seed=seed,
+            cross=self._cross_fits,
+        )
+        title = f"fit {type(self).__name__}"
+        # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
+        with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
+            problem = Problem(
+                plan, len(table.classes), self.feature_costs_, seed, self.n_jobs, report
+            )
+            problem = self._with_high_cost_model(problem)
+            self.high_cost_model_ = problem.high_cost_model
+            chains = self._fit_chains(problem)
+            report(1, 1, "thresholds")
+            self._settle(problem, chains, certifying)
+        return self
+
+    def _with_high_cost_model(self, problem: Problem) -> Problem:
+        return problem
+
+    def _settle(self, problem: Problem, chains: Sequence[Chain], certifying: Table | None) -> None:
+        """Tune thresholds of every chain; keep the chains that reach the frontier."""
+        plan, f0 = problem.plan, problem.high_cost_model
+        y, weight, said = plan.y[plan.held], plan.weight[plan.held], problem.high_cost_labels
+        x_held = plan.x[plan.held]
+        if said is None:  # without a high-cost model, the dearest chain's last word
+            said = labels(split(chains[-1].held_outputs[-1], chains[-1].stages[-1].score)[0])
+        records = [
+            self._record(c.stages, c.held_outputs, c.bought(x_held), y, weight, said)
+            for c in chains
+        ]
+        points = [
+            point
+            for number, record in enumerate(records)
+            for point in frontier_points(record, chain=number, seed=problem.seed)
+        ]
+        # of the high-cost model, or without one of the last chain's last stage
+        reference = float(np.average(records[-1].correct[-1], weights=records[-1].weights))
+        frontier = Frontier.of(points, reference_accuracy=reference)
+        kept = sorted({p.chain for p in frontier.points})
+        self.calibration_ = None
+        if certifying is not None:
+            kept = list(range(len(chains)))  # certifying may come to need any of them
+            x, y, weight = certifying.x, certifying.y, certifying.weight
+            said = labels(chains[-1].stages[-1].run(x)[0]) if f0 is None else f0.labels(x)
+            unseen = [
+                self._record(
+                    c.stages,
+                    [s.margins(x) for s in c.stages],
+                    [s.bought(x) for s in c.stages],
+                    y,
+                    weight,
+                    said,
+                )
+                for c in chains
+            ]
+            confidence = self.guarantee
+            self.calibration_ = Calibration(tuple(records), tuple(unseen), confidence)
+        self.chains_ = tuple(chains[c].stages for c in kept)
+        renumbered = tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points)
+        self.frontier_ = replace(frontier, points=renumbered)
+        self.operating_point_ = self._pick()
+
+    def _record(
+        self,
+        stages: Sequence[Stage],
+        outputs: Sequence[NDArray[np.float32]],
+        bought: Sequence[Bought],
+        y: NDArray[np.int64],
+        weight: NDArray[np.float64],
+        reference: NDArray[np.int64],
+    ) -> ChainRecord:
+        """What a chain does on rows whose labels are known, beside the reference's answers."""
+        parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
+        said = [labels(margins) for margins, _ in parts]
+        right = [answer == y for answer in (*said, reference)]
+        tiers = [stage.tier for stage in stages]
+        return ChainRecord(
+            scores=np.stack([score for _, score in parts]),
+            correct=np.stack(right).astype(np.float64),
+            exit_costs=self._exit_costs(bought, tiers=tiers),
+            cost_limits=self._exit_costs(
+                [s.at_most(self.n_features_in_) for s in stages], tiers=tiers
+            ),
+            weights=weight / weight.mean(),
+            has_cloud=self.high_cost_model_ is not None,
+            trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
+            nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
+        )
+
+    def _check_settings(self) -> None:
+        for name in ("budget", "max_loss", "offload_rate"):
+            value = getattr(self, name, None)
+            if value is not None and not (np.isfinite(value) and value >= 0):
+                raise InputError(f"{name} must be a number of at least 0, not {value!r}")
+
+    def _pick(self) -> OperatingPoint:
+        if self.budget is not None:
+            return self._choose(budget=self.budget)
+        return self._choose(max_loss=MAX_LOSS if self.max_loss is None else self.max_loss)
+
+    def _choose(self, **wanted: float | None) -> OperatingPoint:
+        """Take a point of the frontier, or with a guarantee a certified one."""
+        if self.calibration_ is None:
+            return self.frontier_.at(**wanted, slack=SLACK)
+        return self.calibration_.certify(self.frontier_, **wanted)
+
+    def _exit_costs(
+        self,
+        bought: Sequence[Bought],
+        accounting: str = "union",
+        *,
+        tiers: Sequence[Tier] = (),
+    ) -> NDArray[np.float64]:
+        """Cost of leaving at each stage and, last, of leaving none.
+
+        For all rows alike, or where a stage buys node by node for each of them. `tiers` are the
+        stages'; without a high-cost model all are on the device.
+        """
+        return exit_costs(self.feature_costs_, bought)
+
+    # -- the fitted system -----------------------------------------------------------------
+
+    @property
+    def stages_(self) -> tuple[Stage, ...]:
+        """Stages of the chain in force."""
+        check_is_fitted(self, "operating_point_")
+        return self.chains_[self.operating_point_.chain]
+
+    @property
+    def operating_points_(self) -> tuple[OperatingPoint, ...]:
+        """The frontier's points and, if it is none of them, the one in force; by cost."""
+        check_is_fitted(self, "operating_point_")
+        points = set(self.frontier_.points) | {self.operating_point_}
+        return tuple(sorted(points, key=lambda p: (p.cost, p.accuracy)))
+
+    @property
+    def missing_(self) -> dict[str, Literal["allowed", "refused"]]:
+        """Whether NaN is a value to the stages and to the high-cost model."""
+        check_is_fitted(self, "operating_point_")
+        word: Literal["allowed", "refused"] = "allowed" if self.allow_missing else "refused"
+        return {"stages": word, "cloud": word}
+
+    def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
+        """Stage at which each row is answered, shape (n,); the number of stages: offloaded."""
+        return self._route(self._rows(X))[0]
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Labels, shape (n,): of the stage that answers, or of the high-cost model."""
+        x = self._rows(X)
+        exits, outputs = self._route(x)
+        index = np.zeros(len(x), np.int64)
+        for s, stage in enumerate(self.stages_):
+            index[exits == s] = labels(split(outputs[s][exits == s], stage.score)[0])
+        sent = exits == len(self.stages_)
+        if self.high_cost_model_ is not None and sent.any():
+            index[sent] = self.high_cost_model_.labels(x[sent])
+        return self.classes_[index]
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Class probabilities of the model that answers, shape (n, n_classes)."""
+        x = self._rows(X)
+        exits, outputs = self._route(x)
+        proba = np.zeros((len(x), len(self.classes_)))
+        for s, stage in enumerate(self.stages_):
+            here = exits == s
+            proba[here] = probabilities(split(outputs[s][here], stage.score)[0], stage.link)
+        sent = exits == len(self.stages_)
+        if self.high_cost_model_ is not None and sent.any():
+            proba[sent] = self.high_cost_model_.predict_proba(x[sent])
+        return proba
+
+    def cost(
+        self, X: ArrayLike, accounting: Literal["union", "paper"] = "union"
+    ) -> NDArray[np.float64]:
+        """Cost of each row, in the unit of the feature costs.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, n_features)
+        accounting : {"union", "paper"}
+            What an offloaded row pays for features: all that stages and high-cost model
+            read, or the high-cost model's only, as the authors of Adapt account for it.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+        """
+        if accounting not in ("union", "paper"):
+            raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
+        x = self._rows(X)
+        bought = [stage.bought(x) for stage in self.stages_]
+        tiers = [stage.tier for stage in self.stages_]
+        return at_exits(self._exit_costs(bought, accounting, tiers=tiers), self._route(x)[0])
+
+    def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
+        """Get the same fitted models at another operating point; nothing is refitted.
+
+        Parameters
+        ----------
+        budget, max_loss : float, optional
+            Exactly one; see :meth:`Frontier.at`.
+
+        Returns
+        -------
+        Self
+            A copy that shares the models.
+        """
+        return self._moved(budget=budget, max_loss=max_loss)
+
+    def _moved(self, **wanted: float | None) -> Self:
+        check_is_fitted(self, "operating_point_")
+        other = copy.copy(self)
+        other.operating_point_ = self._choose(**wanted)
+        return other
+
+    def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
+        check_is_fitted(self, "operating_point_")
+        rows: NDArray[np.float32] = check_rows(self, X, allow_missing=self.allow_missing)
+        return rows
+
+    def _route(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], list[NDArray[np.float32]]]:
+        outputs = [stage.margins(x) for stage in self.stages_]
+        scores = [split(o, s.score)[1] for o, s in zip(outputs, self.stages_, strict=True)]
+        exits = exit_stages(scores, self.operating_point_.thresholds)
+        if self.high_cost_model_ is None:
+            exits = np.minimum(exits, len(self.stages_) - 1)
+        return exits, outputs
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.allow_missing
+        return tags

@@ -1,0 +1,120 @@
+"""Cascades: stages on the device before a high-cost model in the cloud."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from gatewise.acquisition import Bought
+from gatewise.costs import CloudPrices
+from gatewise.errors import InputError
+from gatewise.tiers import Tier, cascade_costs
+from gatewise_training.cascades.base import Budgeted
+from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.learners.high_cost_training import train_high_cost_model
+from gatewise_training.operating_points.frontier import OperatingPoint
+
+__all__ = ["Cascade"]
+
+
+class Cascade(Budgeted):
+    """Base of the cascades; see :class:`StagedCascade` for the common parameters.
+
+    Beside what every budgeted model has: ``high_cost_model_`` is there, ``offload`` says which
+    rows go to it, and an operating point may be picked by `offload_rate`.
+    """
+
+    high_cost_model: Any
+    cloud_prices: CloudPrices | None
+    offload_rate: float | None
+    high_cost_model_: HighCostModel
+
+    def _with_high_cost_model(self, problem: Problem) -> Problem:
+        given, plan = self.high_cost_model, problem.plan
+        if given is None or (not isinstance(given, str | bytes) and not _is_ready(given)):
+            problem.report(0, 1, "high-cost model")
+            f0, said, _ = train_high_cost_model(
+                plan,
+                problem.n_classes,
+                template=given,
+                allow_missing=self.allow_missing,
+                seed=problem.seed,
+                n_jobs=self.n_jobs,
+                report=lambda what: problem.report(0, 1, what),
+            )
+        else:
+            names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
+            f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
+            said = f0.labels(plan.x[plan.held])
+        return replace(problem, high_cost_model=f0, high_cost_labels=said)
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.budget is not None and self.offload_rate is not None:
+            raise InputError("give budget or offload_rate, not both")
+
+    def _pick(self) -> OperatingPoint:
+        if self.offload_rate is not None:
+            return self._choose(offload_rate=self.offload_rate)
+        return super()._pick()
+
+    def _exit_costs(
+        self,
+        bought: Sequence[Bought],
+        accounting: str = "union",
+        *,
+        tiers: Sequence[Tier] = (),
+    ) -> NDArray[np.float64]:
+        """Cost of leaving at each stage and, last, of an offloaded instance."""
+        costs, f0 = self.feature_costs_, self.high_cost_model_
+        return cascade_costs(
+            costs,
+            bought,
+            costs.mask(f0.features),
+            self.cloud_prices_,
+            tiers,
+            union=accounting == "union",
+        )
+
+    def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Which rows go to the high-cost model, shape (n,)."""
+        return np.equal(self.exit_stage(X), len(self.stages_))
+
+    def at(
+        self,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        offload_rate: float | None = None,
+    ) -> Self:
+        """Get the same fitted models at another operating point; nothing is refitted.
+
+        Parameters
+        ----------
+        budget, max_loss, offload_rate : float, optional
+            Exactly one; see :meth:`Frontier.at`.
+
+        Returns
+        -------
+        Self
+            A copy that shares the models.
+        """
+        return self._moved(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+
+
+def _is_ready(model: Any) -> bool:
+    """Whether a given high-cost model is fitted (a path always is)."""
+    if not hasattr(model, "fit"):
+        return True
+    try:
+        check_is_fitted(model)
+    except NotFittedError:
+        return False
+    return True

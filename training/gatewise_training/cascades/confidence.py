@@ -1,0 +1,116 @@
+"""ConfidenceCascade: one low-cost model, and a threshold on how sure it is of itself.
+
+The plainest useful baseline. There is no gate to learn: an instance is offloaded where the
+low-cost model's margin is narrow. The model is fitted to all rows alike, on a subset of the
+features that is the same for all instances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import joblib
+import numpy as np
+
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.feature_selection.penalised import nested_sets
+from gatewise_training.learners.model_families import FAMILIES, Bounds, judged_stage
+
+__all__ = ["ConfidenceCascade"]
+
+
+class ConfidenceCascade(Cascade):
+    """One low-cost model on a static subset of the features; narrow margins are offloaded.
+
+    Parameters
+    ----------
+    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate, guarantee,
+    allow_missing, random_state, n_jobs, verbose
+        As for :class:`StagedCascade`.
+    low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
+        Family of the low-cost model.
+    n_subsets : int, default 8
+        Feature subsets tried, from cheap ones chosen by boosted trees under a first-use
+        penalty up to all features; 1 tries all features only.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> f0 = LogisticRegression(max_iter=5000)
+    >>> system = ConfidenceCascade(f0, low_cost_model="linear", random_state=0).fit(X, y)
+    >>> len(system.stages_)
+    1
+    """
+
+    def __init__(
+        self,
+        high_cost_model: Any = None,
+        feature_costs: FeatureCosts | None = None,
+        *,
+        cloud_prices: CloudPrices | None = None,
+        budget: float | None = None,
+        max_loss: float | None = 0.01,
+        offload_rate: float | None = None,
+        guarantee: float | None = None,
+        low_cost_model: str = "boosting",
+        n_subsets: int = 8,
+        allow_missing: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.high_cost_model = high_cost_model
+        self.feature_costs = feature_costs
+        self.cloud_prices = cloud_prices
+        self.budget = budget
+        self.max_loss = max_loss
+        self.offload_rate = offload_rate
+        self.guarantee = guarantee
+        self.low_cost_model = low_cost_model
+        self.n_subsets = n_subsets
+        self.allow_missing = allow_missing
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        plan, n_classes, seed = problem.plan, problem.n_classes, problem.seed
+        every = np.arange(problem.costs.n_features)
+        subsets = [every]
+        if self.n_subsets > 1:
+            cheap = nested_sets(
+                plan,
+                problem.costs,
+                n_classes,
+                n_stages=self.n_subsets - 1,
+                seed=seed,
+                report=lambda done, total: problem.report(done, 2 * total, "choosing features"),
+            )
+            subsets = [s for s in cheap if len(s) < len(every)] + subsets
+        fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
+            joblib.delayed(judged_stage)(
+                plan, self.low_cost_model, subset, n_classes, seed, Bounds()
+            )
+            for subset in subsets
+        )
+        chains = []
+        for done, (stage, outputs) in enumerate(fitted):
+            problem.report(len(subsets) + done, 2 * len(subsets), "fitting low-cost models")
+            chains.append(Chain((stage,), (outputs,)))
+        return chains
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.low_cost_model not in FAMILIES:
+            known = ", ".join(sorted(FAMILIES))
+            raise InputError(f"low_cost_model must be one of {known}, not {self.low_cost_model!r}")
+        if self.allow_missing and self.low_cost_model != "boosting":
+            raise InputError("allow_missing needs low_cost_model='boosting': no other takes NaN")
+        if self.n_subsets < 1:
+            raise InputError(f"n_subsets must be at least 1, not {self.n_subsets}")

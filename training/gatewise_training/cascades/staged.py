@@ -1,0 +1,300 @@
+"""StagedCascade: nested stages from cheap to dear before the high-cost model.
+
+The recommended default. Feature sets grow from the cheapest useful one; on each set the best
+of several model families answers if its margin is wide enough, else the next stage is bought.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.acquisition import Acquisition
+from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise.tiers import Tier, place
+from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.cascades.family_selection import Contest, Winner
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.lazy_stages import lazy_chain
+from gatewise_training.cascades.stop_scores import with_stop_scores
+from gatewise_training.feature_selection.backward import backward_sets
+from gatewise_training.feature_selection.forward import forward_sets, purchases
+from gatewise_training.feature_selection.penalised import nested_sets
+from gatewise_training.learners.model_families import FAMILIES, Bounds, families_for, family_of
+
+__all__ = ["StagedCascade"]
+
+FEW_PURCHASES = 32
+"""Up to so many things to buy, forward selection is cheap enough to be tried always."""
+
+PROBES = {"low": 6, "normal": 3, "high": 1}
+"""By effort: on large data every so many feature sets try all families."""
+
+ROWS_A_STAGE = 50
+"""Judging rows that a stage must have: a threshold is a parameter too."""
+
+
+class StagedCascade(Cascade):
+    """Cheap stages first, each buying more features; hard instances go to the cloud.
+
+    Parameters
+    ----------
+    high_cost_model : classifier, path of an ONNX file, or None
+        A fitted one is used as it is, an unfitted scikit-learn classifier is fitted, None
+        trains the best of boosted trees, extra-trees and an RBF-SVM.
+    feature_costs : FeatureCosts, optional
+        Prices; 1 a feature by default.
+    cloud_prices : CloudPrices, optional
+        Price of a request, of its bytes and of an evaluation; 0 by default.
+    budget : float, optional
+        Mean cost per instance that may be spent.
+    max_loss : float, default 0.01
+        Without a budget: the cheapest operating point within this accuracy loss.
+    offload_rate : float, optional
+        Share of instances that may go to the cloud, instead of a budget.
+    guarantee : float, optional
+        Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate` shall hold on
+        new instances; rows are then set aside to certify it
+        (:mod:`gatewise_training.operating_points.guarantee`).
+    acquisition : {"stage", "node"}
+        Whether an instance that visits a stage buys all features of the stage, or node by node
+        those on the paths that it takes through the stage's trees. The second is cheaper, and
+        takes boosted trees only (`families` and `effort` have no say).
+    stop : {"margin", "learned", "auto"}
+        What a stage stops by: its margin; a score learned on judging rows, for the stages whose
+        margin leaves something to learn (:mod:`.stop_scores`); or whichever is
+        better at an operating point. A learned score reads what the stage has paid for anyway.
+        It may add a little accuracy at some budgets ("auto"), hardly ever a larger cut; and it is
+        only as honest as judging rows are like those to come (of other persons, other days),
+        where margins are more robust.
+    tiers : sequence or mapping, optional
+        Where stages run. A sequence names the tier of each, "device", "gateway" or "cloud", in
+        this order; stages behind its end run where the last one does. A mapping says how many
+        run on each tier: ``{"device": 3, "gateway": None}``. All on the device by default.
+    n_stages : int, default 10
+        Stages at most; on few rows fewer, one for 50 judging rows.
+    effort : {"normal", "low", "high"}
+        Time for the search. On more than 5,000 rows low and normal try every model family on
+        some feature sets only, and low leaves forward selection out.
+    families : sequence of str, optional
+        Model families that each stage chooses from on judging rows. By default boosting,
+        extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
+        boosting alone competes.
+    max_stage_bytes, max_trees : int, optional
+        Bounds of a small device: size of a stage's flat arrays, and its trees; those of a learned
+        stop score count. They hold on every tier.
+    allow_missing : bool, default False
+        Whether NaN is a value; then only boosting serves.
+    random_state : int, RandomState or None
+    n_jobs : int, optional
+        Parallel fits (joblib).
+    verbose : int, default 0
+        1 shows progress.
+
+    Attributes
+    ----------
+    stages_ : tuple of Stage
+    families_ : tuple of str
+        The family each stage took: the one that is least wrong where it is sure.
+    frontier_, operating_point_, high_cost_model_, ... : see :class:`Cascade`
+
+    Notes
+    -----
+    Each stage stops where its margin clears a threshold. Thresholds are tuned jointly for the
+    exact mean cost, along the whole frontier (:mod:`.thresholds`).
+
+    An instance leaves the device in one request, whoever answers it then. It pays for the features
+    that the request carries (those of all stages beyond the device and of the high-cost model),
+    the request and its bytes; where stages run on a gateway, the price of its work; and the
+    cloud's evaluation only if the high-cost model answers
+    (:func:`gatewise.tiers.cascade_costs`). ``offload`` tells of the high-cost model
+    alone. The frontier's bytes and trees are those on the device.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> system = StagedCascade(n_stages=3, families=("linear",), random_state=0).fit(X, y)
+    >>> bool(system.cost(X).mean() < 15)  # of 30 features
+    True
+    """
+
+    def __init__(
+        self,
+        high_cost_model: Any = None,
+        feature_costs: FeatureCosts | None = None,
+        *,
+        cloud_prices: CloudPrices | None = None,
+        budget: float | None = None,
+        max_loss: float | None = 0.01,
+        offload_rate: float | None = None,
+        guarantee: float | None = None,
+        acquisition: Acquisition = "stage",
+        stop: Literal["margin", "learned", "auto"] = "margin",
+        tiers: Sequence[Tier] | Mapping[Tier, int | None] | None = None,
+        n_stages: int = 10,
+        effort: Literal["low", "normal", "high"] = "normal",
+        max_stage_bytes: int | None = None,
+        max_trees: int | None = None,
+        families: Sequence[str] | None = None,
+        allow_missing: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.high_cost_model = high_cost_model
+        self.feature_costs = feature_costs
+        self.cloud_prices = cloud_prices
+        self.budget = budget
+        self.max_loss = max_loss
+        self.offload_rate = offload_rate
+        self.guarantee = guarantee
+        self.acquisition = acquisition
+        self.stop = stop
+        self.tiers = tiers
+        self.n_stages = n_stages
+        self.effort = effort
+        self.families = families
+        self.max_stage_bytes = max_stage_bytes
+        self.max_trees = max_trees
+        self.allow_missing = allow_missing
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @property
+    def families_(self) -> tuple[str, ...]:
+        """Model family of each stage of the chain in force."""
+        return tuple(family_of(stage) for stage in self.stages_)
+
+    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        bounds = Bounds(self.max_stage_bytes, self.max_trees)
+        if self.acquisition == "node":
+            chain = lazy_chain(problem, n_stages=self._most_stages(problem), bounds=bounds)
+            if chain is None:
+                raise InputError("no stage that buys node by node is worth its price or fits")
+            return self._placed([chain])
+        ladders = self._ladders(problem)
+        contest = Contest(
+            problem.plan,
+            problem.costs,
+            problem.n_classes,
+            self._tried(len(problem.plan.fit_rows)),
+            bounds,
+            problem.seed,
+            problem.n_jobs,
+            lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
+            PROBES[self.effort],
+        )
+        best = contest.winners([chosen for ladder in ladders for chosen in ladder])
+        if not best:
+            raise InputError(
+                f"no stage fits max_stage_bytes={self.max_stage_bytes}, "
+                f"max_trees={self.max_trees}; give more room"
+            )
+        chains = []
+        for ladder in ladders:
+            steps = [best[s] for s in (tuple(c.tolist()) for c in ladder) if s in best]
+            if steps:
+                chains.append(_chain(steps))
+        if self.stop != "margin":
+            problem.report(1, 1, "stop scores")
+            learned = with_stop_scores(chains, problem, bounds)
+            kept = chains if self.stop == "auto" else []
+            better = zip(chains, learned, strict=True)
+            chains = [*kept, *(new or old for old, new in better if new or not kept)]
+        return self._placed(chains)
+
+    def _placed(self, chains: Sequence[Chain]) -> list[Chain]:
+        """Put the stages where they run; a stage of several chains stays one on each tier."""
+        known: dict[tuple[Stage, Tier], Stage] = {}
+        placed = []
+        for chain in chains:
+            pairs = list(zip(chain.stages, place(self.tiers, len(chain.stages)), strict=True))
+            for stage, tier in pairs:
+                known.setdefault((stage, tier), _at(stage, tier))
+            placed.append(_with_stages(chain, tuple(known[pair] for pair in pairs)))
+        return placed
+
+    def _tried(self, n_rows: int) -> tuple[str, ...]:
+        """Families that compete: those asked for, less those that NaN would break."""
+        able = families_for(n_rows, allow_missing=self.allow_missing)
+        if self.families is None:
+            return able
+        wanted = tuple(f for f in self.families if not self.allow_missing or f in able)
+        return wanted or able
+
+    def _most_stages(self, problem: Problem) -> int:
+        return max(1, min(self.n_stages, len(problem.plan.held) // ROWS_A_STAGE))
+
+    def _ladders(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
+        """Nested feature sets, found in three ways; what several find is fitted once."""
+
+        def report(done: int, total: int) -> None:
+            problem.report(done, 2 * total, "choosing features")
+
+        plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
+        seed = problem.seed
+        n = self._most_stages(problem)
+        ladders = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
+        # with many classes a penalty may jump from no feature to nearly all
+        poor = len(ladders[0]) <= n // 2
+        few = len(purchases(costs)) <= FEW_PURCHASES and self.effort != "low"
+        if not self.allow_missing and (poor or few):
+            ladders.append(
+                forward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)
+            )
+        ladders.append(backward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report))
+        return [ladder for ladder in ladders if ladder]
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.acquisition not in ("stage", "node"):
+            raise InputError(f"acquisition must be 'stage' or 'node', not {self.acquisition!r}")
+        if self.stop not in ("margin", "learned", "auto"):
+            raise InputError(f"stop must be 'margin', 'learned' or 'auto', not {self.stop!r}")
+        if self.stop == "learned" and self.acquisition == "node":
+            raise InputError(
+                "a learned stop score needs acquisition='stage': it reads all features"
+            )
+        place(self.tiers, 1)
+        if self.effort not in PROBES:
+            raise InputError(f"effort must be one of {list(PROBES)}, not {self.effort!r}")
+        if self.n_stages < 1:
+            raise InputError(f"n_stages must be at least 1, not {self.n_stages}")
+        for name in ("max_stage_bytes", "max_trees"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, not {value}")
+        if self.families is not None and (
+            not len(self.families) or not set(self.families) <= set(FAMILIES)
+        ):
+            raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
+
+
+def _chain(steps: Sequence[Winner]) -> Chain:
+    return Chain(tuple(w.stage for w in steps), tuple(w.held_outputs for w in steps))
+
+
+def _at(stage: Stage, tier: Tier) -> Stage:
+    """The stage on a tier; beyond the device its features come with the request, all of them."""
+    return stage if tier == stage.tier else replace(stage, tier=tier, acquisition="stage")
+
+
+def _with_stages(chain: Chain, stages: tuple[Stage, ...]) -> Chain:
+    """The same chain of stages that run elsewhere: beyond the device all rows buy alike."""
+    bought = chain.held_bought
+    if bought is not None:
+        n = bought[0].shape[-1]
+        bought = tuple(
+            mask if stage.on_device else stage.at_most(n)
+            for mask, stage in zip(bought, stages, strict=True)
+        )
+    return replace(chain, stages=stages, held_bought=bought)

@@ -1,0 +1,258 @@
+"""What the trees learn: classes, measured values, or the order of a query's documents.
+
+A target knows its loss, its derivatives and how good outputs are, and can be cut down to some
+rows. Growing, sweeping and judging (:mod:`gatewise_training.cegb.growth`,
+:mod:`gatewise_training.cegb.sweep`) ask no more of it, so that classifier, regressor and ranker
+share them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import Link, labels
+from gatewise.models.losses import (
+    log_loss,
+    log_loss_gradient,
+    log_loss_hessian,
+    one_hot,
+    prior_margins,
+)
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.data.metrics import average_precisions_at
+from gatewise_training.data.validation_split import Rows
+
+__all__ = ["Classes", "Measured", "Objective", "Ranking", "Target"]
+
+Array = NDArray[np.float64]
+Outputs = NDArray[np.float32]
+Objective = Literal["binary", "regression", "lambdarank"]
+
+HESSIAN_FLOOR = 1e-7
+DEPTH = 5
+"""Documents of a query that count: Average Precision@5."""
+
+
+class Target(Protocol):
+    """What growing, sweeping and judging ask of a target of n rows."""
+
+    @property
+    def n_outputs(self) -> int:
+        """Trees grown a round."""
+
+    @property
+    def link(self) -> Link:
+        """From outputs to predictions."""
+
+    @property
+    def native(self) -> Mapping[str, Any] | None:
+        """LightGBM's settings where its own objective gives the derivatives."""
+
+    @property
+    def weight(self) -> Array:
+        """Weights of the rows' costs, shape (n,)."""
+
+    def dataset(self) -> dict[str, Any]:
+        """Labels and queries for ``lightgbm.Dataset``."""
+
+    def take(self, rows: Rows) -> Self:
+        """Keep some of the rows, in that order."""
+
+    def start(self) -> Array:
+        """Margins of the best constant model, shape (n_outputs,)."""
+
+    def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
+        """Gradient and hessian of the summed loss, of the margins' shape (n, n_outputs)."""
+
+    def loss(self, margins: Array) -> float:
+        """Mean loss; what ends the growth on judging rows."""
+
+    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
+        """Put trees that were grown on margins above `start` into the unit of the answers."""
+
+    def merits(self, outputs: Outputs) -> tuple[Array, Array]:
+        """How good each answer (of a query: its ranking) is, and weights; their mean is the score."""  # noqa: E501
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """Class labels under the log loss; the merit of an answer is whether it is right.
+
+    Attributes
+    ----------
+    y : ndarray of int64, shape (n,)
+        Class indices.
+    weight : ndarray of float64, shape (n,)
+    n_classes : int
+    """
+
+    y: NDArray[np.int64]
+    weight: Array
+    n_classes: int
+    native: None = field(default=None, init=False)
+
+    @property
+    def n_outputs(self) -> int:
+        return 1 if self.n_classes == 2 else self.n_classes
+
+    @property
+    def link(self) -> Link:
+        return "sigmoid" if self.n_classes == 2 else "softmax"
+
+    def dataset(self) -> dict[str, Any]:
+        return {"label": self.y}
+
+    def take(self, rows: Rows) -> Self:
+        return replace(self, y=self.y[rows], weight=self.weight[rows])
+
+    def start(self) -> Array:
+        return prior_margins(one_hot(self.y, self.n_classes), self.weight)
+
+    def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
+        weight = (self.weight / self.weight.mean())[:, None]
+        gradient = weight * log_loss_gradient(margins, one_hot(self.y, self.n_classes))
+        if not newton:  # trees fitted to the negative gradient by least squares
+            return gradient, np.ones_like(gradient)
+        # LightGBM's own factor for classes that share one softmax
+        more = 1.0 if self.n_outputs == 1 else self.n_outputs / (self.n_outputs - 1)
+        return gradient, np.maximum(weight * more * log_loss_hessian(margins), HESSIAN_FLOOR)
+
+    def loss(self, margins: Array) -> float:
+        each = log_loss(margins, one_hot(self.y, self.n_classes))
+        return float(np.average(each, weights=self.weight))
+
+    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
+        return replace(trees, base=start.astype(np.float32))
+
+    def merits(self, outputs: Outputs) -> tuple[Array, Array]:
+        return (labels(outputs) == self.y).astype(np.float64), self.weight
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Measured values under half the squared error, in units of their standard deviation.
+
+    So a penalty means the same whatever the values' unit: the share of the variance that a
+    price must explain is twice the penalty. The score is R².
+
+    Attributes
+    ----------
+    y : ndarray of float64, shape (n,)
+    weight : ndarray of float64, shape (n,)
+    scale : float
+        Standard deviation of all rows' values.
+    """
+
+    y: Array
+    weight: Array
+    scale: float
+    n_outputs: int = field(default=1, init=False)
+    link: Link = field(default="identity", init=False)
+    native: None = field(default=None, init=False)
+
+    @classmethod
+    def of(cls, y: Array, weight: Array) -> Measured:
+        """Take values and weights; values that are all alike have scale 1."""
+        return cls(y, weight, float(y.std()) or 1.0)
+
+    def dataset(self) -> dict[str, Any]:
+        return {"label": np.zeros(len(self.y))}
+
+    def take(self, rows: Rows) -> Self:
+        return replace(self, y=self.y[rows], weight=self.weight[rows])
+
+    def start(self) -> Array:
+        return np.array([np.average(self.y, weights=self.weight)]) / self.scale
+
+    def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
+        weight = (self.weight / self.weight.mean())[:, None]
+        gradient = weight * (margins - self.y[:, None] / self.scale)
+        return gradient, np.maximum(weight, HESSIAN_FLOOR) if newton else np.ones_like(gradient)
+
+    def loss(self, margins: Array) -> float:
+        gap = margins[:, 0] - self.y / self.scale
+        return float(np.average(gap**2, weights=self.weight)) / 2.0
+
+    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
+        value = (trees.value.astype(np.float64) * self.scale).astype(np.float32)
+        return replace(trees, value=value, base=(start * self.scale).astype(np.float32))
+
+    def merits(self, outputs: Outputs) -> tuple[Array, Array]:
+        centre = np.average(self.y, weights=self.weight)
+        spread = float(np.average((self.y - centre) ** 2, weights=self.weight))
+        error = (outputs[:, 0].astype(np.float64) - self.y) ** 2
+        return 1.0 - error / (spread or 1.0), self.weight
+
+
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """Graded relevance of queries' documents; the merit of a query is its Average Precision@5.
+
+    Attributes
+    ----------
+    y : ndarray of int64, shape (n,)
+        Grades; 0 is irrelevant.
+    qid : ndarray of int64, shape (n,)
+        Query of each document; a query's documents lie together.
+    objective : {"binary", "regression", "lambdarank"}
+        Log loss of relevant or not, squared error of the grade, or LightGBM's LambdaRank.
+    inner : Classes or Measured
+        The pointwise target. LambdaRank does not ask it.
+    """
+
+    y: NDArray[np.int64]
+    qid: NDArray[np.int64]
+    objective: Objective
+    inner: Classes | Measured
+    n_outputs: int = field(default=1, init=False)
+    link: Link = field(default="identity", init=False)
+
+    @classmethod
+    def of(cls, y: NDArray[np.int64], qid: NDArray[np.int64], objective: Objective) -> Ranking:
+        """Choose the pointwise target of an objective."""
+        ones = np.ones(len(y))
+        if objective == "binary":
+            return cls(y, qid, objective, Classes((y > 0).astype(np.int64), ones, 2))
+        return cls(y, qid, objective, Measured.of(y.astype(np.float64), ones))
+
+    @property
+    def native(self) -> Mapping[str, Any] | None:
+        if self.objective != "lambdarank":
+            return None
+        return {"objective": "lambdarank", "lambdarank_truncation_level": 2 * DEPTH}
+
+    @property
+    def weight(self) -> Array:
+        return self.inner.weight
+
+    def dataset(self) -> dict[str, Any]:
+        if self.native is None:
+            return self.inner.dataset()
+        opens = np.flatnonzero(np.append(True, self.qid[1:] != self.qid[:-1]))
+        return {"label": self.y, "group": np.diff(np.append(opens, len(self.qid)))}
+
+    def take(self, rows: Rows) -> Self:
+        return replace(self, y=self.y[rows], qid=self.qid[rows], inner=self.inner.take(rows))
+
+    def start(self) -> Array:
+        return self.inner.start() if self.native is None else np.zeros(1)
+
+    def derivatives(self, margins: Array, *, newton: bool) -> tuple[Array, Array]:
+        return self.inner.derivatives(margins, newton=newton)
+
+    def loss(self, margins: Array) -> float:
+        if self.native is None:
+            return self.inner.loss(margins)
+        return 1.0 - float(self.merits(margins.astype(np.float32))[0].mean())
+
+    def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
+        return self.inner.finish(trees, start) if self.native is None else trees
+
+    def merits(self, outputs: Outputs) -> tuple[Array, Array]:
+        each = average_precisions_at(outputs[:, 0], self.y > 0, self.qid, DEPTH)
+        return each, np.ones(len(each))

@@ -1,0 +1,123 @@
+"""Backward elimination: nested feature sets, from all of them down to the cheapest useful one.
+
+The counterpart of a penalty: a boosted model is fitted on what is left, and the purchases that
+bring the least gain for their price go. It keeps features that only work together, which a
+penalty on first uses, growing from nothing, may never find.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise_training.data.validation_split import Resampling
+from gatewise_training.feature_selection.forward import purchases, spread
+from gatewise_training.learners.boosting import log_loss_params, tree_params
+
+__all__ = ["backward_sets"]
+
+ROWS = 20000
+"""Rows that judge features: a choice needs fewer than a model."""
+
+STEP = 0.2
+"""Share of the price that goes at a time, at least one purchase."""
+
+
+def backward_sets(
+    plan: Resampling,
+    costs: FeatureCosts,
+    n_classes: int,
+    *,
+    n_stages: int,
+    largest: float = 0.75,
+    seed: int = 0,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[NDArray[np.intp]]:
+    """Nested sets by backward elimination.
+
+    Parameters
+    ----------
+    plan : Resampling
+    costs : FeatureCosts
+    n_classes : int
+    n_stages : int
+        Sets at most; their costs spread geometrically.
+    largest : float, default 0.75
+        Share of the cost of all features that the largest set may have.
+    seed : int
+    report : callable (done, total)
+
+    Returns
+    -------
+    list of ndarray of intp
+        Column indices, each set a superset of the one before.
+    """
+    rows = np.random.default_rng(seed).permutation(plan.fit_rows)[:ROWS]
+    bundles = purchases(costs)
+    by_price = np.argsort(costs.alone, kind="stable")
+    left = np.ones(costs.n_features, bool)
+    path: list[NDArray[np.bool_]] = []
+    while left.any():
+        report(len(bundles) - _count(bundles, left), len(bundles))
+        # of columns that say the same the booster splits on the first: let it be the cheapest
+        gain = _gains(plan, rows, by_price[left[by_price]], n_classes, seed)
+        left = _without_least(gain, left, bundles, costs)
+        if left.any() and costs.of(left) <= largest * costs.total:
+            path.append(left)
+    return spread(path[::-1], costs, n_stages)
+
+
+def _gains(
+    plan: Resampling,
+    rows: NDArray[np.intp],
+    columns: NDArray[np.intp],
+    n_classes: int,
+    seed: int,
+) -> NDArray[np.float64]:
+    """What each column takes off a boosted model's loss, shape (n_features,)."""
+    few = {"num_leaves": 31, "learning_rate": 0.2}
+    settings = tree_params(seed) | few | log_loss_params(n_classes)
+    data = lgb.Dataset(
+        np.ascontiguousarray(plan.x[np.ix_(rows, columns)]),
+        plan.y[rows],
+        weight=plan.weight[rows],
+        params=settings,
+    )
+    booster = lgb.train(settings, data, 60 if n_classes == 2 else 25)
+    gain = np.zeros(plan.x.shape[1])
+    gain[columns] = booster.feature_importance("gain")
+    return gain
+
+
+def _without_least(
+    gain: NDArray[np.float64],
+    left: NDArray[np.bool_],
+    bundles: list[NDArray[np.intp]],
+    costs: FeatureCosts,
+) -> NDArray[np.bool_]:
+    """Drop what brings nothing, then the least gain for its price until a step is done."""
+    left = left.copy()
+    before = costs.of(left)
+    while left.any():
+        worth = {}
+        for number, bundle in enumerate(bundles):
+            if left[bundle].any():
+                rest = left.copy()
+                rest[bundle] = False
+                saved = max(costs.of(left) - costs.of(rest), 1e-12)
+                worth[number] = float(gain[bundle].sum()) / saved
+        least = min(worth, key=lambda number: worth[number])
+        if costs.of(left) <= (1 - STEP) * before and worth[least] > 0:
+            break
+        left[bundles[least]] = False
+        if costs.of(left) < before and len(worth) <= 1 / STEP:
+            break  # of the last few, one at a time
+    return left
+
+
+def _count(bundles: list[NDArray[np.intp]], left: NDArray[np.bool_]) -> int:
+    return sum(bool(left[bundle].any()) for bundle in bundles)

@@ -1,0 +1,126 @@
+"""Which features each stage may buy: a chain of nested sets, from the cheapest useful one.
+
+Each set is what a boosted model chooses under a first-use penalty (CEGB) when the set before
+it is already paid. The penalty is found by bisection for a cost that grows geometrically. Sets
+are nested, so that a stage never pays for what a later one would not use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise_training.data.validation_split import Resampling
+from gatewise_training.learners.boosting import first_use_penalty, log_loss_params, tree_params
+
+__all__ = ["nested_sets"]
+
+SELECTION_ROWS = 20000
+"""Rows used to choose features: a choice needs fewer than a model."""
+
+
+def nested_sets(
+    plan: Resampling,
+    costs: FeatureCosts,
+    n_classes: int,
+    *,
+    n_stages: int,
+    largest: float = 0.6,
+    seed: int = 0,
+    report: Callable[[int, int], None] = lambda _done, _total: None,
+) -> list[NDArray[np.intp]]:
+    """Find nested feature sets whose costs grow geometrically.
+
+    Parameters
+    ----------
+    plan : Resampling
+    costs : FeatureCosts
+    n_classes : int
+    n_stages : int
+        Sets at most; equal ones are dropped.
+    largest : float, default 0.6
+        Cost of the last set as a share of the cost of all features.
+    seed : int
+    report : callable (done, total)
+
+    Returns
+    -------
+    list of ndarray of intp
+        Column indices, each set a superset of the one before.
+    """
+    chooser = _Chooser(plan, costs, n_classes, seed)
+    cheapest = float(costs.alone.min())
+    dearest = largest * costs.total
+    free = np.flatnonzero(costs.alone == 0)
+    sets: list[NDArray[np.intp]] = [free] if len(free) else []
+    if dearest <= 0:
+        return sets
+    start = min(max(cheapest, 0.02 * costs.total), dearest)
+    paid = np.zeros(costs.n_features, bool)
+    paid[free] = True
+    for done, target in enumerate(np.geomspace(start, dearest, n_stages)):
+        report(done, n_stages)
+        if costs.of(paid) >= 0.95 * target:
+            continue
+        paid = chooser.closest(paid, float(target))
+        chosen = np.flatnonzero(paid)
+        if len(chosen) and (not sets or len(chosen) > len(sets[-1])):
+            sets.append(chosen)
+    return sets or [np.arange(costs.n_features)]
+
+
+class _Chooser:
+    """Feature sets of penalised boosted models, by bisection on the penalty."""
+
+    def __init__(self, plan: Resampling, costs: FeatureCosts, n_classes: int, seed: int) -> None:
+        rows = plan.fit_rows
+        if len(rows) > SELECTION_ROWS:
+            rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
+        self._costs = costs
+        few = {"num_leaves": 8, "learning_rate": 0.3}
+        self._params = tree_params(seed) | few | log_loss_params(n_classes)
+        self._rounds = 40 if n_classes > 2 else 60
+        self._data = lgb.Dataset(  # binned once for all penalties
+            plan.x[rows], plan.y[rows], weight=plan.weight[rows], params=self._params
+        )
+
+    def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
+        """The set, `paid` included, whose cost is closest to `target` on a log scale."""
+        low, high = 1e-3, 1e5  # penalty of the summed loss per mean feature price
+        best, least = paid, math.inf
+        for _ in range(10):  # to within 2 %
+            middle = (low * high) ** 0.5
+            found = self._choose(paid, middle)
+            cost = self._costs.of(found)
+            if self._gap(found, target) < least:
+                best, least = found, self._gap(found, target)
+            if abs(cost - target) < 0.02 * target:
+                break
+            low, high = (middle, high) if cost > target else (low, middle)
+        return best
+
+    def _gap(self, chosen: NDArray[np.bool_], target: float) -> float:
+        return abs(math.log(max(self._costs.of(chosen), 1e-12) / target))
+
+    def _choose(self, paid: NDArray[np.bool_], strength: float) -> NDArray[np.bool_]:
+        unit = self._costs.total / self._costs.n_features
+        penalty = first_use_penalty(self._costs, paid, strength / max(unit, 1e-12))
+        settings = self._params | {
+            "cegb_tradeoff": 1.0,
+            "cegb_penalty_feature_coupled": penalty.tolist(),
+        }
+        booster = lgb.train(settings, self._data, self._rounds)
+        used: NDArray[np.bool_] = booster.feature_importance("split") > 0
+        return self._buy_groups(paid | used)
+
+    def _buy_groups(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Add what a touched group gives for nothing: members without a price of their own."""
+        for g in np.unique(self._costs.group[chosen]):
+            if g >= 0:
+                chosen = chosen | ((self._costs.group == g) & (self._costs.own == 0))
+        return chosen

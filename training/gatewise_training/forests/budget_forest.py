@@ -1,0 +1,353 @@
+"""BudgetForest: random forests whose trees are grown for a low cost of features.
+
+Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015 (BudgetRF): trees on bootstrap
+samples by minimax splits of threshold-Pairs, added until validation data costs more than the
+budget. Beside it cost-aware growth: the largest gain in entropy or Gini index less a price on
+what instances have not bought yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import joblib
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.acquisition import Bought
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.stage import Stage
+from gatewise_training.cascades.base import Budgeted
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.data.input_checks import Table
+from gatewise_training.data.validation_split import Rows
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import (
+    Criterion,
+    Purchases,
+    Splits,
+    check_rule,
+    grow,
+    join,
+    leaf_of,
+)
+from gatewise_training.forests.grower.prefixes import Voting, Walked, first_trees, shares
+from gatewise_training.prune.forest import Forest
+
+__all__ = ["BudgetForest"]
+
+ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
+"""Thresholds of Pairs tried: of the paper's ten (section 3) about every other one."""
+
+MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
+"""Bits, or expected errors, that a purchase of mean price must save."""
+
+BATCH = 8
+"""Trees grown before the cost is looked at again: the same for any number of jobs."""
+
+
+class BudgetForest(Budgeted):
+    """A forest within a budget; an instance buys what its own paths ask for.
+
+    A single model, and no cloud: operating points are the first 1, 2, ... trees of a forest, for
+    each `alpha` or `mu` tried, and no tree at all. An instance pays for the features on the paths
+    that it takes, each once, over all trees. :meth:`at` moves along them without another fit.
+
+    Parameters
+    ----------
+    feature_costs, budget, guarantee, allow_missing, random_state, n_jobs, verbose
+        As for :class:`StagedCascade`. With a budget, trees are added until the judging rows cost
+        more on average, or there are `n_estimators`; the operating point is the most accurate
+        within the budget. Without one all trees are grown.
+    max_loss : float, default 0.01
+        Without a budget: the cheapest point within this accuracy loss of the last and dearest
+        forest (all trees, and the smallest alpha or mu).
+    criterion : {"threshold_pairs", "entropy", "gini"}, default "threshold_pairs"
+        BudgetRF's minimax splits; or the largest gain, less `mu` times what instances at the
+        node have to pay.
+    alpha : float, optional
+        Threshold of Pairs, in examples: a class with up to so many examples at a node does not
+        count, so higher ones give shallower, cheaper trees. By default 35, 15, 6, 2 and 0 are
+        tried, and validation chooses. Not read by the other criteria.
+    mu : float or "auto", default 0.0
+        For "entropy" and "gini": the gain in bits, or expected errors, that one example's purchase
+        of mean price must bring. What was bought in earlier splits or trees, feature or group, is
+        free. "auto" tries 0.3, 0.1, 0.03, 0.01 and 0. Trees grow one after another then.
+    splits : {"exact", "stumps"}, default "exact"
+        All thresholds, or the paper's 80, 40 or 20 random ones.
+    n_estimators : int, default 40
+        Trees at most.
+    max_features : int, optional
+        Features tried at a node; all by default, as in the paper.
+    max_depth : int, optional
+    voting : {"mean", "majority"}, default "mean"
+        How trees agree: leaf distributions are averaged, or each tree has one vote, as in the
+        paper. Margins and probabilities are these means, or the shares of the votes.
+
+    Attributes
+    ----------
+    forest_ : Forest
+        The trees in force.
+
+    Notes
+    -----
+    Threshold-Pairs charges a feature's own and its group's shared price at each split anew, as the
+    paper does. Bootstrap samples draw rows in proportion to their weights.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_breast_cancer
+    >>> X, y = load_breast_cancer(return_X_y=True)
+    >>> forest = BudgetForest(budget=4.0, alpha=0.0, n_estimators=5, random_state=0).fit(X, y)
+    >>> bool(forest.operating_point_.cost <= 4.0)
+    True
+    """
+
+    def __init__(
+        self,
+        feature_costs: FeatureCosts | None = None,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = 0.01,
+        guarantee: float | None = None,
+        criterion: Criterion = "threshold_pairs",
+        alpha: float | None = None,
+        mu: float | Literal["auto"] = 0.0,
+        splits: Splits = "exact",
+        n_estimators: int = 40,
+        max_features: int | None = None,
+        max_depth: int | None = None,
+        voting: Voting = "mean",
+        allow_missing: bool = False,
+        random_state: Any = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.feature_costs = feature_costs
+        self.budget = budget
+        self.max_loss = max_loss
+        self.guarantee = guarantee
+        self.criterion = criterion
+        self.alpha = alpha
+        self.mu = mu
+        self.splits = splits
+        self.n_estimators = n_estimators
+        self.max_features = max_features
+        self.max_depth = max_depth
+        self.voting = voting
+        self.allow_missing = allow_missing
+        self.random_state = random_state
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    @property
+    def forest_(self) -> Forest:
+        """The trees in force, with the class counts of all nodes."""
+        forest, number = self.grown_[self.operating_point_.chain]
+        return forest.select(range(number))
+
+    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+        plan = problem.plan
+        parts = [rows for rows, _ in plan.folds]
+        if len(parts) > 1:
+            parts.append(plan.fit_rows)
+        codes = Codes.of(plan.x[plan.fit_rows])
+        place = np.zeros(len(plan.x), np.intp)
+        place[plan.fit_rows] = np.arange(len(plan.fit_rows))
+        growths = []
+        for alpha, mu in self._rules():
+            members = [
+                _Growing(self, problem, alpha, mu, codes.take(place[rows]), rows, number)
+                for number, rows in enumerate(parts)
+            ]
+            growths.append(_Growth(problem, members))
+        self._grow(problem, growths)
+        leaves = [leaf_of(plan.y[r], plan.weight[r], problem.n_classes, codes) for r in parts]
+        chains = _chains(problem, leaves, [1], self.voting)
+        self._sources = [(leaves[-1], 1)]
+        for growth in growths:
+            forests = [join(member.trees) for member in growth.members]
+            numbers = _numbers(growth.n_trees, growth.passing)
+            chains += _chains(problem, forests, numbers, self.voting)
+            self._sources += [(forests[-1], number) for number in numbers]
+        return chains
+
+    def _grow(self, problem: Problem, growths: Sequence[_Growth]) -> None:
+        """Add trees to all forests until each is complete or costs more than the budget."""
+        total = self.n_estimators * len(growths)
+        while going := [g for g in growths if g.passing is None and g.n_trees < self.n_estimators]:
+            jobs = [job for g in going for job in g.jobs(min(BATCH, self.n_estimators - g.n_trees))]
+            joblib.Parallel(problem.n_jobs, prefer="threads")(joblib.delayed(job)() for job in jobs)
+            for growth in going:
+                growth.look(self.budget)
+            done = sum(self.n_estimators if g.passing else g.n_trees for g in growths)
+            problem.report(done, total, "growing trees")
+
+    def _rules(self) -> list[tuple[float, float]]:
+        """Pairs of alpha and mu to try; what penalises least stands last."""
+        if self.criterion == "threshold_pairs":
+            return [(a, 0.0) for a in (ALPHAS if self.alpha is None else (self.alpha,))]
+        return [(0.0, m) for m in (MUS if self.mu == "auto" else (float(self.mu),))]
+
+    def _settle(self, problem: Problem, chains: Sequence[Chain], certifying: Table | None) -> None:
+        super()._settle(problem, chains, certifying)
+        of = {id(c.stages): source for c, source in zip(chains, self._sources, strict=True)}
+        self.grown_ = tuple(of[id(stages)] for stages in self.chains_)
+        del self._sources
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        mu = MUS[0] if self.mu == "auto" else self.mu
+        check_rule(self.criterion, self.splits, 0.0 if self.alpha is None else self.alpha, mu)
+        if self.voting not in ("mean", "majority"):
+            raise InputError(f"voting must be 'mean' or 'majority', not {self.voting!r}")
+        for name in ("n_estimators", "max_features", "max_depth"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise InputError(f"{name} must be at least 1, not {value!r}")
+
+
+@dataclass(eq=False)
+class _Growing:
+    """Trees of one rule on some of the rows."""
+
+    system: BudgetForest
+    problem: Problem
+    alpha: float
+    mu: float
+    codes: Codes
+    rows: Rows
+    part: int
+    trees: list[Forest] = field(default_factory=list)
+
+    @cached_property
+    def bought(self) -> Purchases:
+        return Purchases.none(self.problem.costs, len(self.rows) if self.mu > 0 else 0)
+
+    @cached_property
+    def x(self) -> NDArray[np.float32]:
+        return np.ascontiguousarray(self.problem.plan.x[self.rows])
+
+    def tree(self, number: int) -> Forest:
+        """Grow the tree of a number; its sample is the same under every rule."""
+        plan, system = self.problem.plan, self.system
+        rng = np.random.default_rng((self.problem.seed, self.part, number))
+        weight = plan.weight[self.rows]
+        drawn = rng.multinomial(len(self.rows), weight / weight.sum())
+        return grow(
+            self.codes,
+            plan.y[self.rows],
+            drawn,
+            self.problem.n_classes,
+            self.problem.costs,
+            criterion=system.criterion,
+            alpha=self.alpha,
+            mu=self.mu,
+            bought=self.bought,
+            splits=system.splits,
+            max_features=system.max_features,
+            max_depth=system.max_depth,
+            seed=int(rng.integers(2**31)),
+        )
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """Grow trees; under a price each knows what the ones before it have bought."""
+        for number in numbers:
+            tree = self.tree(number)
+            if self.mu > 0:
+                self.bought.add(tree.trees, self.x)
+            self.trees[number] = tree
+
+
+@dataclass(eq=False)
+class _Growth:
+    """The forests of one rule, one for each fold and the last for all rows."""
+
+    problem: Problem
+    members: list[_Growing]
+    passing: int | None = None  # number of trees with which the judging rows pass the budget
+
+    @property
+    def n_trees(self) -> int:
+        return len(self.members[0].trees)
+
+    def jobs(self, count: int) -> list[Any]:
+        """What is to be done for so many trees more, all at once."""
+        jobs = []
+        for member in self.members:
+            first = len(member.trees)
+            member.trees += [None] * count  # type: ignore[list-item]  # filled by the jobs
+            numbers = range(first, first + count)
+            groups = [numbers] if member.mu > 0 else [[number] for number in numbers]
+            jobs += [_Job(member, group) for group in groups]
+        return jobs
+
+    def look(self, budget: float | None) -> None:
+        """See whether the judging rows cost more than the budget by now, and since which tree."""
+        if budget is None:
+            return
+        plan, costs = self.problem.plan, self.problem.costs
+        folds = list(zip(self.members, plan.folds, strict=False))
+        walks = [Walked.of(join(m.trees), plan.x[held]) for m, (_, held) in folds]
+        first = np.concatenate([walked.first for walked in walks])
+        weight = plan.weight[plan.held]
+        low, high = 0, self.n_trees + 1  # costs rise with the number of trees
+        while high - low > 1:
+            middle = (low + high) // 2
+            dear = np.average(costs.per_instance(first < middle), weights=weight) > budget + 1e-9
+            low, high = (low, middle) if dear else (middle, high)
+        self.passing = high if high <= self.n_trees else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    member: _Growing
+    numbers: Sequence[int]
+
+    def __call__(self) -> None:
+        self.member.add(self.numbers)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prefix(Chain):
+    """The first trees of a forest; the judging rows' purchases are worked out when asked for."""
+
+    first: NDArray[np.int32] = field(kw_only=True)
+    number: int = field(kw_only=True)
+
+    def bought(self, x_held: NDArray[np.float32]) -> Sequence[Bought]:
+        """What each stage buys on the judging rows."""
+        return [self.first < self.number]
+
+
+def _chains(
+    problem: Problem, forests: Sequence[Forest], numbers: Sequence[int], voting: Voting
+) -> list[Chain]:
+    """One chain for each number of first trees; forests of the folds judge, the last is kept."""
+    plan = problem.plan
+    folds = list(zip(forests, plan.folds, strict=False))
+    walks = [Walked.of(forest, plan.x[held]) for forest, (_, held) in folds]
+    first = np.concatenate([walked.first for walked in walks])
+    said = [shares(forest, voting) for forest in forests]
+    chains: list[Chain] = []
+    for number in numbers:
+        trees = first_trees(forests[-1], number, said[-1])
+        stage = Stage.of(trees, "identity", acquisition="node")
+        outputs = np.concatenate([w.outputs(number, s) for w, s in zip(walks, said, strict=False)])
+        chains.append(_Prefix((stage,), (outputs,), first=first, number=number))
+    return chains
+
+
+def _numbers(n_trees: int, passing: int | None) -> list[int]:
+    """Numbers of trees to judge: each up to ten, then in steps of a tenth; the budget's exactly."""
+    last = n_trees if passing is None else passing
+    numbers = {last, max(last - 1, 1)}
+    number = 1
+    while number < last:
+        numbers.add(number)
+        number = max(number + 1, round(1.1 * number))
+    return sorted(numbers)

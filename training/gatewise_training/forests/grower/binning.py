@@ -1,0 +1,186 @@
+"""Columns as small integer codes: what the grower sorts and counts instead of floats.
+
+One code for each distinct value, so that no split is lost, up to 65,535 of them; columns with
+more are cut into bins of about equally many rows. A threshold lies midway between the largest
+value on its left and the smallest on its right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+
+__all__ = ["MOST_CODES", "Codes", "Sparse", "between"]
+
+MOST_CODES = 65535
+"""Codes of a column at most; uint16 has room for one more, NaN's."""
+
+FEW_CODES = 16
+PREVAILS = 0.75
+"""A column is sparse if it has few codes, and one of them stands in so many of the rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Codes:
+    """The columns of a table as codes that keep the order of the values.
+
+    Attributes
+    ----------
+    codes : ndarray of uint8 or uint16, shape (n_features, n)
+        uint8 where no column has more than 255 codes. NaN has a code of its own above all
+        others, ``n_codes[k]``.
+    lower, upper : ndarray of float32, shape (n_codes.sum(),)
+        Smallest and largest value of each code, column after column.
+    start : ndarray of int64, shape (n_features + 1,)
+        Where each column's values begin in `lower` and `upper`.
+
+    Examples
+    --------
+    >>> x = np.array([[5.0], [2.0], [np.nan], [5.0]], np.float32)
+    >>> codes = Codes.of(x)
+    >>> codes.codes
+    array([[1, 0, 2, 1]], dtype=uint8)
+    >>> codes.lower
+    array([2., 5.], dtype=float32)
+    """
+
+    codes: NDArray[Any]
+    lower: NDArray[np.float32]
+    upper: NDArray[np.float32]
+    start: NDArray[np.int64]
+
+    @property
+    def n_features(self) -> int:
+        """Number of columns."""
+        return len(self.codes)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.codes.shape[1])
+
+    @property
+    def n_codes(self) -> NDArray[np.int64]:
+        """Codes of each column without NaN's, shape (n_features,)."""
+        return np.diff(self.start)
+
+    @classmethod
+    def of(cls, x: NDArray[np.float32], *, most: int = MOST_CODES) -> Codes:
+        """Code the columns of a table.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+            Finite, or NaN.
+        most : int, default 65535
+            Codes of a column at most.
+
+        Raises
+        ------
+        InputError
+            If `most` is not between 1 and 65,535.
+        """
+        if not 1 <= most <= MOST_CODES:
+            raise InputError(f"a column has 1 to {MOST_CODES} codes, not {most}")
+        columns = [_code(np.ascontiguousarray(x[:, k]), most) for k in range(x.shape[1])]
+        widest = max((len(lower) for _, lower, _ in columns), default=0)
+        codes = np.empty((x.shape[1], len(x)), np.uint8 if widest <= 255 else np.uint16)
+        for k, (code, _, _) in enumerate(columns):
+            codes[k] = code
+        none = [np.zeros(0, np.float32)]
+        return cls(
+            codes,
+            np.concatenate([lower for _, lower, _ in columns] or none),
+            np.concatenate([upper for _, _, upper in columns] or none),
+            np.cumsum([0, *(len(lower) for _, lower, _ in columns)]).astype(np.int64),
+        )
+
+    @cached_property
+    def sparse(self) -> Sparse:
+        """The columns in which one code prevails, row by row."""
+        return Sparse.of(self)
+
+    def take(self, rows: NDArray[np.intp]) -> Codes:
+        """Some of the rows under the same codes."""
+        return Codes(np.ascontiguousarray(self.codes[:, rows]), self.lower, self.upper, self.start)
+
+
+@dataclass(frozen=True, eq=False)
+class Sparse:
+    """What a row has in sparse columns, flags of a category mostly, where it differs.
+
+    A node counts all these columns by one walk over its rows' few entries. Each column has a slot
+    for each of its codes.
+
+    Attributes
+    ----------
+    common : ndarray of int32, shape (n_features,)
+        The prevailing code; -1 for a column that is not sparse.
+    offset : ndarray of int32, shape (n_features + 1,)
+        Where each column's slots begin; NaN's code is the last.
+    entry_start : ndarray of int64, shape (n + 1,)
+        Where each row's entries begin.
+    entry_slot, entry_feature : ndarray of int32, shape (n_entries,)
+        Codes that differ from the common one, as slots, and their columns.
+    """
+
+    common: NDArray[np.int32]
+    offset: NDArray[np.int32]
+    entry_start: NDArray[np.int64]
+    entry_slot: NDArray[np.int32]
+    entry_feature: NDArray[np.int32]
+
+    @classmethod
+    def of(cls, codes: Codes) -> Sparse:
+        """Find the sparse columns."""
+        common = np.full(codes.n_features, -1, np.int32)
+        for k in np.flatnonzero(codes.n_codes < FEW_CODES):
+            counts = np.bincount(codes.codes[k], minlength=1)
+            if counts.max() >= PREVAILS * codes.n_rows:
+                common[k] = counts.argmax()
+        columns = np.flatnonzero(common >= 0)
+        slots = np.where(common >= 0, codes.n_codes + 1, 0)
+        offset = np.concatenate([[0], np.cumsum(slots)]).astype(np.int32)
+        row, which = np.nonzero((codes.codes[columns] != common[columns, None]).T)
+        feature = columns[which].astype(np.int32)
+        slot = offset[feature] + codes.codes[feature, row].astype(np.int32)
+        start = np.searchsorted(row, np.arange(codes.n_rows + 1)).astype(np.int64)
+        return cls(common, offset, start, slot.astype(np.int32), feature)
+
+
+def _code(
+    column: NDArray[np.float32], most: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+    """Codes of one column, and the smallest and largest value of each."""
+    real = ~np.isnan(column)
+    values = np.unique(column[real])
+    place = np.searchsorted(values, column[real])
+    if len(values) > most:
+        # the rows below a value, in steps of one bin's share; several steps may fall on one value
+        counts = np.bincount(place)
+        middle = np.cumsum(counts) - counts / 2
+        step = np.minimum((middle * (most / counts.sum())).astype(np.int64), most - 1)
+        _, bins = np.unique(step, return_inverse=True)
+    else:
+        bins = np.arange(len(values))
+    first = np.flatnonzero(np.diff(bins, prepend=-1))
+    last = np.append(first[1:], len(values))[: len(first)] - 1
+    code = np.full(len(column), len(first), np.int64)
+    code[real] = bins[place]
+    return code, values[first], values[last]
+
+
+@numba.njit(cache=True, nogil=True)
+def between(low: float, high: float) -> Any:
+    """Get the float32 threshold between two float32 values: midway, in ``[low, high)``."""
+    middle = np.float32(0.5 * (np.float64(low) + np.float64(high)))
+    if middle >= np.float32(high):
+        return np.float32(low)
+    return middle

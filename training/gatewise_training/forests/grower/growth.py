@@ -1,0 +1,267 @@
+"""Trees of a table: what one bootstrap sample, prices and a rule make of coded columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.impurity import log_table
+from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS
+from gatewise_training.forests.grower.tree_kernel import grow_tree
+from gatewise_training.prune.forest import Forest
+
+__all__ = ["Criterion", "Purchases", "Splits", "check_rule", "grow", "join", "leaf_of"]
+
+Criterion = Literal["threshold_pairs", "entropy", "gini"]
+Splits = Literal["exact", "stumps"]
+
+RULES = {"threshold_pairs": PAIRS, "entropy": ENTROPY, "gini": GINI}
+
+
+@dataclass(frozen=True, eq=False)
+class Purchases:
+    """What each training row has bought for the trees grown so far.
+
+    Attributes
+    ----------
+    goods : ndarray of bool, shape (n_features + n_groups, n)
+        Features first, then groups; written by :meth:`add`.
+    costs : FeatureCosts
+    """
+
+    goods: NDArray[np.bool_]
+    costs: FeatureCosts
+
+    @classmethod
+    def none(cls, costs: FeatureCosts, n: int) -> Purchases:
+        """Nothing yet, for n rows."""
+        return cls(np.zeros((costs.n_features + len(costs.shared), n), np.bool_), costs)
+
+    def add(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> None:
+        """Let every row buy what it asks for on its paths, rows out of the bag too."""
+        visited = trees.visited(x)
+        n_features = self.costs.n_features
+        for k in np.flatnonzero(visited.any(axis=0)):
+            self.goods[k] |= visited[:, k]
+            if self.costs.group[k] >= 0:
+                self.goods[n_features + self.costs.group[k]] |= visited[:, k]
+
+
+def grow(
+    codes: Codes,
+    y: NDArray[np.int64],
+    drawn: NDArray[np.int64],
+    n_classes: int,
+    costs: FeatureCosts,
+    *,
+    criterion: Criterion = "threshold_pairs",
+    alpha: float = 0.0,
+    mu: float = 0.0,
+    bought: Purchases | None = None,
+    splits: Splits = "exact",
+    max_features: int | None = None,
+    max_depth: int | None = None,
+    seed: int = 0,
+) -> Forest:
+    """Grow one tree.
+
+    Parameters
+    ----------
+    codes : Codes
+        Of n rows.
+    y : ndarray of int64, shape (n,)
+        Class indices.
+    drawn : ndarray of int64, shape (n,)
+        How often the bootstrap sample holds each row.
+    n_classes : int
+    costs : FeatureCosts
+        "threshold_pairs" charges a feature its own and its group's shared price each time, as
+        in the paper.
+    criterion : {"threshold_pairs", "entropy", "gini"}, default "threshold_pairs"
+        Minimax splits by threshold-Pairs (BudgetRF), or the largest gain in bits, or in expected
+        errors, summed over the examples.
+    alpha : float, default 0.0
+        Threshold of Pairs, in examples.
+    mu : float, default 0.0
+        For entropy and Gini: what an example's purchase of mean price must gain.
+    bought : Purchases, optional
+        What rows have paid for in earlier trees; nothing by default.
+    splits : {"exact", "stumps"}, default "exact"
+        All thresholds, or 80, 40 or 20 random ones for each feature, as in the paper.
+    max_features : int, optional
+        Features to try at a node; all by default.
+    max_depth : int, optional
+    seed : int, default 0
+        Of random features and stumps.
+
+    Returns
+    -------
+    Forest
+        Of one tree.
+
+    Raises
+    ------
+    InputError
+        For an unknown rule, a negative alpha or mu, mu with threshold-Pairs, and a sample without
+        rows.
+
+    Examples
+    --------
+    >>> codes = Codes.of(np.array([[0.0], [1.0], [2.0]], np.float32))
+    >>> labels, drawn = np.array([0, 0, 1]), np.ones(3, np.int64)
+    >>> grow(codes, labels, drawn, 2, FeatureCosts.uniform(1)).trees.threshold
+    array([1.5, 0. , 0. ], dtype=float32)
+    """
+    check_rule(criterion, splits, alpha, mu)
+    if max_features is not None and max_features < 1:
+        raise InputError(f"max_features must be at least 1, not {max_features}")
+    rows = np.flatnonzero(drawn).astype(np.int32)
+    if not len(rows):
+        raise InputError("a bootstrap sample without rows cannot grow a tree")
+    sparse = codes.sparse
+    mean = float(costs.alone.mean())
+    if bought is None:
+        bought = Purchases.none(costs, codes.n_rows if mu > 0 else 0)
+    table = log_table(int(drawn.sum())) if criterion == "entropy" else np.zeros(1)
+    feature, threshold, left, right, nan_left, counts = grow_tree(
+        codes.codes,
+        codes.start,
+        codes.lower,
+        codes.upper,
+        sparse.common,
+        sparse.offset,
+        sparse.entry_start,
+        sparse.entry_slot,
+        sparse.entry_feature,
+        rows,
+        y[rows].astype(np.int32),
+        drawn[rows].astype(np.int32),
+        n_classes,
+        RULES[criterion],
+        float(alpha),
+        table,
+        costs.alone,
+        costs.own,
+        costs.shared,
+        costs.group.astype(np.int64),
+        mu / mean if mean > 0 else 0.0,
+        bought.goods,
+        splits == "stumps",
+        codes.n_features if max_features is None else min(max_features, codes.n_features),
+        len(rows) if max_depth is None else max_depth,
+        seed,
+    )
+    return _forest(
+        feature, threshold, left, right, nan_left, counts.astype(np.float64), codes.n_features
+    )
+
+
+def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
+    """Refuse rules that there are not.
+
+    Raises
+    ------
+    InputError
+    """
+    if criterion not in RULES:
+        raise InputError(f"criterion must be one of {', '.join(RULES)}, not {criterion!r}")
+    if splits not in ("exact", "stumps"):
+        raise InputError(f"splits must be 'exact' or 'stumps', not {splits!r}")
+    for name, value in (("alpha", alpha), ("mu", mu)):
+        if not (np.isfinite(value) and value >= 0):
+            raise InputError(f"{name} must be a number of at least 0, not {value!r}")
+    if mu > 0 and criterion == "threshold_pairs":
+        raise InputError(
+            "mu weighs purchases against gains: it needs criterion='entropy' or 'gini'; "
+            "threshold-Pairs has the prices in its own rule"
+        )
+
+
+def join(forests: Sequence[Forest]) -> Forest:
+    """Make one forest of several: trees one after another, averaged.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    if not forests:
+        raise InputError("a forest needs at least one tree")
+    parts = [forest.trees for forest in forests]
+    sizes = np.cumsum([0, *(part.n_nodes for part in parts)])
+
+    def moved(name: str) -> NDArray[np.int32]:
+        return np.concatenate(
+            [
+                np.where(getattr(part, name) < 0, -1, getattr(part, name) + size)
+                for part, size in zip(parts, sizes, strict=False)
+            ]
+        ).astype(np.int32)
+
+    trees = TreeEnsemble(
+        feature=np.concatenate([part.feature for part in parts]),
+        threshold=np.concatenate([part.threshold for part in parts]),
+        left=moved("left"),
+        right=moved("right"),
+        nan_left=np.concatenate([part.nan_left for part in parts]),
+        value=np.concatenate([part.value for part in parts]),
+        roots=moved("roots"),
+        output=np.concatenate([part.output for part in parts]),
+        base=parts[0].base,
+        n_features=parts[0].n_features,
+    )
+    return Forest.of_counts(trees, np.concatenate([forest.counts for forest in forests]))
+
+
+def leaf_of(
+    y: NDArray[np.int64], weight: NDArray[np.float64], n_classes: int, codes: Codes
+) -> Forest:
+    """Make a forest of one leaf: the shares of the classes, for nothing.
+
+    Parameters
+    ----------
+    y : ndarray of int64, shape (n,)
+    weight : ndarray of float64, shape (n,)
+    n_classes : int
+    codes : Codes
+        Of the table that the forest is for.
+    """
+    counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
+    return _forest(
+        np.full(1, -1, np.int32), np.zeros(1, np.float32), np.full(1, -1, np.int32),
+        np.full(1, -1, np.int32), np.zeros(1, bool), counts, codes.n_features,
+    )  # fmt: skip
+
+
+def _forest(
+    feature: NDArray[np.int32],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int32],
+    right: NDArray[np.int32],
+    nan_left: NDArray[np.bool_],
+    counts: NDArray[np.float64],
+    n_features: int,
+) -> Forest:
+    """One tree of its nodes."""
+    n_classes = counts.shape[1]
+    trees = TreeEnsemble(
+        feature=feature,
+        threshold=threshold,
+        left=left,
+        right=right,
+        nan_left=nan_left,
+        value=np.zeros((len(feature), n_classes), np.float32),
+        roots=np.zeros(1, np.int32),
+        output=np.full(1, -1, np.int32),
+        base=np.zeros(n_classes, np.float32),
+        n_features=n_features,
+    )
+    return Forest.of_counts(trees, counts)

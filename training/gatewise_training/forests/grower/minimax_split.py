@@ -1,0 +1,188 @@
+"""The best minimax boundary of one column, without sorting it.
+
+Along the codes of a column the left child's threshold-Pairs impurity rises from 0 to the node's,
+and the right child's falls from there to 0. The worse child is least just before or just after the
+code at which they cross. So only the neighbourhood of the crossing need be sorted out: rows are
+counted into coarse bins of codes, the bin with the crossing is counted into finer ones, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from gatewise_training.forests.grower.impurity import change_of_pairs
+
+__all__ = ["FEW", "crossing", "crossing_of_few"]
+
+FEW = 24
+"""Up to so many rows are ranked one against the other."""
+
+ROWS_A_BIN = 2
+FEWEST_BINS = 8
+
+
+@numba.njit(cache=True, nogil=True)
+def crossing(
+    code: Any, y: Any, weight: Any, low: int, high: int, whole: Any, alpha: float, impurity: float,
+    spare: Any, histogram: Any, left: Any, right: Any,
+) -> Any:  # fmt: skip
+    """Find the boundary whose worse child has the least threshold-Pairs impurity.
+
+    Parameters
+    ----------
+    code : ndarray of int32, shape (n,)
+        Codes of the node's rows; at least two are distinct.
+    y, weight : ndarray of int32, shape (n,)
+        Their classes, and how often each was drawn.
+    low, high : int
+        Least and largest code.
+    whole : ndarray of int32, shape (n_classes,)
+        Class counts of the node.
+    alpha : float
+    impurity : float
+        The node's, above 0.
+    spare : ndarray of int32, shape (3, at least n)
+        Working array, like the following.
+    histogram : ndarray of int32, shape (at least max(8, n / 2) * n_classes,)
+    left, right : ndarray of int64, shape (n_classes,)
+
+    Returns
+    -------
+    worst : float
+        Impurity of the worse child.
+    below, above : int
+        The codes that occur on either side of the boundary. Of two equal boundaries beside the
+        crossing the lower one.
+    """
+    n_classes = len(whole)
+    n_right = 0.0
+    for m in range(n_classes):
+        left[m] = 0
+        right[m] = whole[m]
+        n_right += whole[m]
+    n_left, f_left, f_right = 0.0, 0.0, impurity
+    below, above = -1, -1  # codes that occur beside the bin which is looked into
+    n = len(code)
+    while True:
+        most = max(n // ROWS_A_BIN, FEWEST_BINS)
+        shift = 0
+        while (high - low) >> shift >= most:
+            shift += 1
+        histogram[: (((high - low) >> shift) + 1) * n_classes] = 0
+        for i in range(n):
+            histogram[((code[i] - low) >> shift) * n_classes + y[i]] += weight[i]
+        at, last = 0, -1  # bins
+        while True:
+            more_left, more_right, joined = 0.0, 0.0, 0.0
+            for m in range(n_classes):
+                more = histogram[at * n_classes + m]
+                if more:
+                    more_left += change_of_pairs(left, n_left + joined, m, more, alpha)
+                    more_right += change_of_pairs(right, n_right - joined, m, -more, alpha)
+                    left[m] += more
+                    right[m] -= more
+                    joined += more
+            if f_left + more_left >= f_right + more_right and joined > 0.0:
+                break
+            f_left += more_left
+            f_right += more_right
+            n_left += joined
+            n_right -= joined
+            if joined > 0.0:
+                last = at
+            at += 1
+        if shift == 0:
+            break
+        # look into the bin: step back before it, and keep its rows
+        inside = 0
+        first, end = low + (at << shift), low + ((at + 1) << shift)
+        for m in range(n_classes):
+            left[m] -= histogram[at * n_classes + m]
+            right[m] += histogram[at * n_classes + m]
+        new_low, new_high = high, low
+        for i in range(n):
+            c = code[i]
+            if c < first:
+                below = max(below, c)
+            elif c >= end:
+                above = c if above < 0 else min(above, c)
+            else:
+                new_low, new_high = min(new_low, c), max(new_high, c)
+                spare[0, inside], spare[1, inside], spare[2, inside] = c, y[i], weight[i]
+                inside += 1
+        code, y, weight = spare[0, :inside], spare[1, :inside], spare[2, :inside]
+        n, low, high = inside, new_low, new_high
+    middle = low + at
+    if last >= 0:
+        below = low + last
+    f_after = f_left + more_left
+    if below >= 0 and f_right <= f_after:
+        return f_right, below, middle
+    for b in range(at + 1, high - low + 1):
+        some = np.int32(0)
+        for m in range(n_classes):
+            some |= histogram[b * n_classes + m]
+        if some:
+            above = low + b
+            break
+    if above < 0:
+        return f_right, below, middle
+    return f_after, middle, above
+
+
+@numba.njit(cache=True, nogil=True)
+def crossing_of_few(
+    code: Any, y: Any, weight: Any, n: int, whole: Any, alpha: float, impurity: float, keys: Any,
+    left: Any, right: Any,
+) -> Any:  # fmt: skip
+    """Do the same as :func:`crossing` for a few rows, which are ranked.
+
+    Parameters
+    ----------
+    code, y, weight, whole, alpha, impurity, left, right
+        As for :func:`crossing`; `code` may be longer.
+    n : int
+        Rows, at most 256.
+    keys : ndarray of int32, shape (at least 2 * n,)
+        Working array.
+
+    Returns
+    -------
+    worst : float
+    below, above : int
+    """
+    for i in range(n):
+        keys[n + i] = code[i] << 8 | i
+    for i in range(n):  # to count the smaller ones takes no branch, which a sort cannot predict
+        key, place = keys[n + i], 0
+        for j in range(n):
+            place += keys[n + j] < key
+        keys[place] = key
+    n_right = 0.0
+    for m in range(len(whole)):
+        left[m] = 0
+        right[m] = whole[m]
+        n_right += whole[m]
+    n_left, f_left, f_right = 0.0, 0.0, impurity
+    before, below, c = impurity, -1, keys[0] >> 8
+    for j in range(n):
+        i = keys[j] & 255
+        if keys[j] >> 8 != c:  # a boundary: is the crossing behind?
+            if f_left >= f_right:
+                if below >= 0 and before <= f_left:
+                    return before, below, c
+                return f_left, c, keys[j] >> 8
+            below, c = c, keys[j] >> 8
+            before = f_right
+        m = y[i]
+        more = weight[i]
+        f_left += change_of_pairs(left, n_left, m, more, alpha)
+        f_right += change_of_pairs(right, n_right, m, -more, alpha)
+        left[m] += more
+        right[m] -= more
+        n_left += more
+        n_right -= more
+    return before, below, c

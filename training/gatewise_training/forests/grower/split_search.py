@@ -1,0 +1,156 @@
+"""The best boundary between two codes of one column, by minimax impurity or by gain.
+
+Boundary e parts the codes up to the e-th that occurs at the node from those above.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+
+from gatewise_training.forests.grower.impurity import change_of_pairs, entropy, gini
+
+__all__ = ["ENTROPY", "GINI", "PAIRS", "best_gain", "draw_stumps", "least_worst_pairs"]
+
+PAIRS, ENTROPY, GINI = 0, 1, 2
+
+
+@numba.njit(cache=True, nogil=True)
+def least_worst_pairs(
+    count: Any, events: int, whole: Any, alpha: float, impurity: float, allowed: Any, left: Any,
+    right: Any,
+) -> Any:  # fmt: skip
+    """Find the boundary whose worse child has the least threshold-Pairs impurity.
+
+    From boundary to boundary the left child's impurity rises and the right one's falls (the
+    function is monotone), so the search ends where they cross. For columns whose codes are not
+    counted yet :func:`.crossing` does the same faster.
+
+    Parameters
+    ----------
+    count : ndarray of int32, shape (at least events, n_classes)
+        Of :func:`tally`.
+    events : int
+        Distinct codes at the node.
+    whole : ndarray, shape (n_classes,)
+        Class counts of the node.
+    alpha : float
+    impurity : float
+        The node's.
+    allowed : ndarray of bool
+        Boundaries that may be chosen; empty if all may.
+    left, right : ndarray of int64, shape (n_classes,)
+        Working arrays.
+
+    Returns
+    -------
+    worst : float
+        Impurity of the worse child; infinite if no boundary may be chosen.
+    boundary : int
+        Of the best the one nearest the crossing, the lower of two; -1 if there is none.
+    """
+    n_right = 0.0
+    for m in range(len(whole)):
+        left[m] = 0
+        right[m] = whole[m]
+        n_right += whole[m]
+    n_left, f_left, f_right = 0.0, 0.0, impurity
+    best, at = np.inf, -1
+    for e in range(events - 1):
+        for m in range(len(whole)):
+            more = count[e, m]
+            if more:
+                f_left += change_of_pairs(left, n_left, m, more, alpha)
+                f_right += change_of_pairs(right, n_right, m, -more, alpha)
+                left[m] += more
+                right[m] -= more
+                n_left += more
+                n_right -= more
+        worst = max(f_left, f_right)
+        nearer = worst < best or (worst == best and f_left < f_right)
+        if nearer and (len(allowed) == 0 or allowed[e]):
+            best, at = worst, e
+        if f_left >= f_right and worst >= best:
+            break
+    return best, at
+
+
+@numba.njit(cache=True, nogil=True)
+def best_gain(
+    count: Any, events: int, whole: Any, rule: int, table: Any, impurity: float, allowed: Any,
+    left: Any, right: Any,
+) -> Any:  # fmt: skip
+    """Find the boundary that lowers the summed impurity of the children most.
+
+    Parameters are those of :func:`least_worst_pairs`, with `rule` ENTROPY or GINI and the table of
+    logarithms.
+
+    Returns
+    -------
+    gain : float
+        At least 0; minus infinity if no boundary may be chosen.
+    boundary : int
+        The first of the best; -1 if there is none.
+    """
+    for m in range(len(whole)):
+        left[m] = 0
+        right[m] = whole[m]
+    best, at = -np.inf, -1
+    for e in range(events - 1):
+        for m in range(len(whole)):
+            left[m] += count[e, m]
+            right[m] -= count[e, m]
+        if len(allowed) and not allowed[e]:
+            continue
+        if rule == ENTROPY:
+            gain = impurity - entropy(left, table) - entropy(right, table)
+        else:
+            gain = impurity - gini(left) - gini(right)
+        if gain > best:
+            best, at = gain, e
+    return max(best, 0.0) if at >= 0 else best, at
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_stumps(
+    code: Any, events: int, lower: Any, upper: Any, n_examples: int, allowed: Any, draws: Any
+) -> None:
+    """Mark the boundaries that random thresholds fall on (BudgetRF, section 3).
+
+    80, 40 or 20 thresholds for more than 2000, more than 500, or fewer examples, uniform over the
+    range of the values at the node. A boundary before NaN may always be chosen.
+
+    Parameters
+    ----------
+    code : ndarray of int32
+        Codes that occur, ascending.
+    events : int
+        How many.
+    lower, upper : ndarray of float32
+        Values of the column's codes.
+    n_examples : int
+        At the node.
+    allowed : ndarray of bool
+        Receives the answer.
+    draws : ndarray of float64, shape (80,)
+        Working array.
+    """
+    real = events - 1 if code[events - 1] == len(lower) else events
+    for e in range(events - 1):
+        allowed[e] = e == real - 1
+    if real < 2:
+        return
+    n_draws = 80 if n_examples > 2000 else 40 if n_examples > 500 else 20
+    low, high = np.float64(lower[code[0]]), np.float64(upper[code[real - 1]])
+    for d in range(n_draws):
+        draws[d] = low + (high - low) * np.random.random()  # noqa: NPY002  (numba's stream)
+    drawn = draws[:n_draws]
+    drawn.sort()
+    e = 0
+    for d in range(n_draws):
+        while e < real - 1 and drawn[d] >= upper[code[e + 1]]:
+            e += 1
+        if e < real - 1 and drawn[d] >= upper[code[e]]:
+            allowed[e] = True

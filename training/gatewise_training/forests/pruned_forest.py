@@ -1,0 +1,217 @@
+"""A forest grown and pruned for all prices of cost, and chains of its prunings.
+
+What :class:`gatewise_training.forests.budget_prune.BudgetPrune` does with each set of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.validation import check_is_fitted
+
+from gatewise.acquisition import Bought
+from gatewise.models.stage import Stage
+from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.data.validation_split import Rows
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import Purchases, grow, join
+from gatewise_training.prune import PruningPath, prune
+from gatewise_training.prune.baselines.greedy_prune import greedy_prune
+from gatewise_training.prune.baselines.per_tree import per_tree
+from gatewise_training.prune.budget_interpolation import keep_within
+from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.nested_prunings import PruneSequence
+
+__all__ = ["Pruned", "Recipe", "chains_of", "forest_of", "is_fitted", "widened"]
+
+GAP = 0.5
+"""Share of the step between two points that a pruning may stay below its cost."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How a forest is had, and pruned for all prices of cost.
+
+    Attributes
+    ----------
+    problem : Problem
+    growing, pruning : ndarray of intp
+        Rows that grow the trees, and rows whose costs are minimised.
+    given : Forest or None
+        A forest to prune as it is.
+    estimator : object or None
+        What to fit a copy of; an entropy forest of `n_estimators` trees by default.
+    n_estimators : int
+    mu : float or None
+        For cost-aware growth: bits that a purchase of mean price must save.
+    solver, depth_cost
+        See :func:`gatewise_training.prune.prune`.
+    n_points : int
+        Prunings that will be judged.
+    """
+
+    problem: Problem
+    growing: Rows
+    pruning: Rows
+    given: Forest | None
+    estimator: Any
+    n_estimators: int
+    mu: float | None
+    solver: str
+    depth_cost: float
+    n_points: int
+
+    def __call__(self, *, n_jobs: int | None) -> Pruned:
+        """Grow and prune."""
+        plan = self.problem.plan
+        forest = self.given
+        if forest is None:
+            forest = self._grown(n_jobs) if self.mu is None else self._cost_aware(self.mu)
+        path = prune(
+            forest,
+            np.ascontiguousarray(plan.x[self.pruning]),
+            plan.y[self.pruning],
+            self.problem.costs,
+            solver=self.solver,
+            depth_cost=self.depth_cost,
+        )
+        baselines = (
+            per_tree(path.problem),
+            greedy_prune(path.problem, forest, self.problem.costs),
+        )
+        gap = GAP * float(path.sequence.costs[0]) / self.n_points
+        return Pruned(forest, path, baselines, gap)
+
+    def _grown(self, n_jobs: int | None) -> Forest:
+        plan = self.problem.plan
+        y = plan.y[self.growing]
+        if self.estimator is None:
+            model = RandomForestClassifier(
+                self.n_estimators,
+                criterion="entropy",
+                max_features=None,
+                random_state=self.problem.seed,
+                n_jobs=n_jobs,
+            )
+        else:
+            model = clone(self.estimator)
+            if model.get_params().get("random_state", 0) is None:
+                model.set_params(random_state=self.problem.seed)
+        model.fit(plan.x[self.growing], y, sample_weight=plan.weight[self.growing])
+        seen = np.asarray(model.classes_, np.intp)
+        return widened(forest_of(model), seen, self.problem.n_classes)
+
+    def _cost_aware(self, mu: float) -> Forest:
+        """Grow trees one after another, each knowing what the ones before it have bought."""
+        problem, plan, rows = self.problem, self.problem.plan, self.growing
+        x = np.ascontiguousarray(plan.x[rows])
+        codes, weight = Codes.of(x), plan.weight[rows]
+        bought = Purchases.none(problem.costs, len(rows) if mu > 0 else 0)
+        trees = []
+        for number in range(self.n_estimators):
+            rng = np.random.default_rng((problem.seed, number))
+            tree = grow(
+                codes,
+                plan.y[rows],
+                rng.multinomial(len(rows), weight / weight.sum()),
+                problem.n_classes,
+                problem.costs,
+                criterion="entropy",
+                mu=mu,
+                bought=bought,
+                seed=int(rng.integers(2**31)),
+            )
+            if mu > 0:
+                bought.add(tree.trees, x)
+            trees.append(tree)
+        return join(trees)
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """A forest and its path, and what its prunings do on unseen rows.
+
+    Attributes
+    ----------
+    forest : Forest
+    path : PruningPath
+    baselines : tuple of PruneSequence
+        What fills the gaps of the path.
+    gap : float
+        How far the cost may stay below a budget before a gap is filled.
+    """
+
+    forest: Forest
+    path: PruningPath
+    baselines: tuple[PruneSequence, ...]
+    gap: float
+
+    def stage(self, budget: float | None) -> Stage:
+        """The pruning within a budget, or the whole forest, as a device runs it."""
+        forest = self.forest
+        if budget is not None:
+            exact = self.path.sequence
+            forest = forest.pruned(keep_within(exact, budget, self.baselines, gap=self.gap))
+        return Stage.of(forest.trees, "identity", acquisition="node")
+
+    def judged(
+        self, x: NDArray[np.float32], budgets: Sequence[float | None]
+    ) -> list[tuple[NDArray[np.float32], Bought]]:
+        """Outputs and purchases on some rows, of each pruning."""
+        x = np.ascontiguousarray(x)
+        stages = (self.stage(budget) for budget in budgets)
+        return [(stage.margins(x), stage.bought(x)) for stage in stages]
+
+
+def chains_of(problem: Problem, members: Sequence[Pruned], n_points: int) -> list[Chain]:
+    """Prunings of a forest at the same costs in all folds: from single leaves to the whole forest.
+
+    Forests of the folds judge, the last is kept.
+    """
+    plan, kept = problem.plan, members[-1]
+    dearest = float(kept.path.sequence.costs[0])
+    steps = np.linspace(0.0, dearest, n_points) if dearest > 0 else np.zeros(0)
+    budgets: list[float | None] = [*steps.tolist(), None]
+    judges = [
+        member.judged(plan.x[held], budgets)
+        for member, (_, held) in zip(members, plan.folds, strict=False)
+    ]
+    chains = []
+    for i, budget in enumerate(budgets):
+        outputs = np.concatenate([judged[i][0] for judged in judges])
+        bought = np.concatenate([judged[i][1] for judged in judges])
+        chains.append(Chain((kept.stage(budget),), (outputs,), (bought,)))
+    return chains
+
+
+def is_fitted(estimator: Any) -> bool:
+    """Whether a scikit-learn estimator is fitted."""
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        return False
+    return True
+
+
+def forest_of(estimator: Any) -> Forest:
+    """The flat form of a fitted forest."""
+    own = getattr(estimator, "forest_", None)
+    return own if isinstance(own, Forest) else Forest.from_sklearn(estimator)
+
+
+def widened(forest: Forest, seen: NDArray[np.intp], n_classes: int) -> Forest:
+    """Give a forest that has not seen every class columns for them all."""
+    if len(seen) == n_classes:
+        return forest
+    value = np.zeros((forest.n_nodes, n_classes), np.float32)
+    counts = np.zeros((forest.n_nodes, n_classes))
+    value[:, seen], counts[:, seen] = forest.trees.value, forest.counts
+    trees = replace(forest.trees, value=value, base=np.zeros(n_classes, np.float32))
+    return replace(forest, trees=trees, counts=counts)

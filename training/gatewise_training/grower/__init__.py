@@ -1,1 +1,0 @@
-"""Growing classification trees under a price: BudgetRF's minimax splits, and cost-aware entropy."""

@@ -1,0 +1,230 @@
+"""Gradient boosting on LightGBM: full models, and models that pay for features once.
+
+LightGBM's ``cegb_penalty_feature_coupled`` charges a feature the first time any tree uses it
+(CEGB, NIPS 2017, section 3; the first-use penalty of GreedyMiser and Adapt-GBRT). Groups are
+ours: a feature's penalty carries its group's shared price until a member of the group is in
+use. One thread per fit: on small data a second one costs more than it brings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import lightgbm as lgb
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.decision import Link
+from gatewise.models.trees import TreeEnsemble
+
+Derivatives = Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+__all__ = [
+    "LARGE_ROWS",
+    "RANDOM_THRESHOLDS",
+    "CoupledBooster",
+    "capacity",
+    "first_use_penalty",
+    "fit_boosting",
+    "link_of",
+    "log_loss_params",
+    "tree_params",
+]
+
+LARGE_ROWS = 5000
+"""Above this many rows boosted trees may be large."""
+
+RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.05}
+"""LightGBM settings: one random threshold a feature is tried, which averages out on few rows."""
+
+
+def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
+    """LightGBM parameters that every fit here shares; `changes` override them."""
+    return {
+        "verbosity": -1,
+        "num_threads": 1,
+        "seed": seed,
+        "deterministic": True,
+        "force_row_wise": True,
+        "num_leaves": 31,
+        "learning_rate": 0.1,
+        "min_data_in_leaf": 5,
+        "max_bin": 255,
+        "feature_pre_filter": False,
+    } | changes
+
+
+def capacity(n_rows: int, n_classes: int) -> dict[str, Any]:
+    """LightGBM settings of a strong model on so many rows: leaves and learning rate.
+
+    Stages get what the high-cost model gets: weaker ones never come within 1 % of it.
+
+    Examples
+    --------
+    >>> capacity(1000, 2)
+    {'num_leaves': 15, 'learning_rate': 0.1}
+    """
+    if n_rows <= LARGE_ROWS:
+        return {"num_leaves": 15, "learning_rate": 0.1}
+    # at rates above 0.1 the losses of rare classes run away
+    return {"num_leaves": 255 if n_classes == 2 else 63, "learning_rate": 0.1}
+
+
+def link_of(n_classes: int) -> Link:
+    """Sigmoid for two classes (one margin), softmax for more (a margin a class)."""
+    return "sigmoid" if n_classes == 2 else "softmax"
+
+
+def log_loss_params(n_classes: int) -> dict[str, Any]:
+    """LightGBM's settings for the log loss of two or more classes."""
+    if n_classes == 2:
+        return {"objective": "binary", "metric": "binary_logloss"}
+    return {"objective": "multiclass", "num_class": n_classes, "metric": "multi_logloss"}
+
+
+def fit_boosting(
+    x: NDArray[np.float32],
+    y: NDArray[np.int64],
+    n_classes: int,
+    *,
+    weight: NDArray[np.float64] | None = None,
+    validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None,
+    rounds: int = 200,
+    patience: int = 20,
+    seed: int = 0,
+    params: Mapping[str, Any] | None = None,
+) -> tuple[TreeEnsemble, int]:
+    """Fit a boosted classifier; with `validation`, stop early on its log loss.
+
+    Parameters
+    ----------
+    x : ndarray of float32, shape (n, n_features)
+    y : ndarray of int64, shape (n,)
+        Class indices.
+    n_classes : int
+    weight : ndarray of float64, shape (n,), optional
+    validation : tuple of arrays, optional
+        Rows and class indices that decide the number of rounds.
+    rounds, patience : int
+        Rounds at most, and rounds without improvement that end the fit.
+    seed : int
+    params : mapping, optional
+        LightGBM parameters over those of :func:`tree_params`.
+
+    Returns
+    -------
+    ensemble : TreeEnsemble
+        Margins of shape (n, 1) for two classes, (n, n_classes) for more.
+    rounds : int
+        Rounds kept.
+    """
+    settings = tree_params(seed) | log_loss_params(n_classes) | dict(params or {})
+    data = lgb.Dataset(x, y, weight=weight, params=settings, free_raw_data=False)
+    callbacks: list[Callable[..., Any]] = []
+    valid = None
+    if validation is not None:
+        valid = [data.create_valid(validation[0], validation[1])]
+        callbacks = [lgb.early_stopping(patience, verbose=False)]
+    booster = lgb.train(settings, data, rounds, valid_sets=valid, callbacks=callbacks)
+    kept = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
+    return TreeEnsemble.from_lightgbm(booster, num_iteration=kept), kept
+
+
+def first_use_penalty(
+    costs: FeatureCosts, used: NDArray[np.bool_], strength: float
+) -> NDArray[np.float64]:
+    """Price of a first use of each feature, given which are in use, times `strength`.
+
+    Own price, plus the group's shared price while no member of the group is in use; 0 for a
+    feature in use.
+
+    Returns
+    -------
+    ndarray of float64, shape (n_features,)
+    """
+    touched = np.zeros(len(costs.shared) + 1, bool)
+    touched[costs.group[used]] = True
+    shared = np.append(np.where(touched[:-1], 0.0, costs.shared), 0.0)  # -1 picks the 0
+    price = np.where(used, 0.0, costs.own + shared[costs.group])
+    return np.asarray(strength * price, np.float64)
+
+
+class CoupledBooster:
+    """A LightGBM booster driven round by round, paying for each feature once.
+
+    Parameters
+    ----------
+    x : ndarray of float32, shape (n, n_features)
+    n_outputs : int
+        Trees grown a round.
+    costs : FeatureCosts
+    strength : float
+        Penalty of one unit of cost, in LightGBM's gain: twice the drop of the summed loss, so
+        a mean loss plus ``gamma * cost`` over ``n`` rows wants ``2 * n * gamma``.
+    paid : ndarray of bool, shape (n_features,), optional
+        Features in use already, which cost nothing more.
+    seed : int
+    params : mapping, optional
+        LightGBM parameters over those of :func:`tree_params`.
+    """
+
+    def __init__(
+        self,
+        x: NDArray[np.float32],
+        n_outputs: int,
+        *,
+        costs: FeatureCosts,
+        strength: float,
+        paid: NDArray[np.bool_] | None = None,
+        seed: int = 0,
+        params: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._costs = costs
+        self._strength = strength
+        self._paid = np.zeros(costs.n_features, bool) if paid is None else paid.copy()
+        penalty = first_use_penalty(costs, self._paid, strength)
+        settings = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
+        settings |= dict(params or {})
+        if penalty.any():
+            settings |= {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": penalty.tolist()}
+        # without a column that varies LightGBM grows nothing and fails a check of its own
+        self._idle = not (np.nanmin(x, axis=0) < np.nanmax(x, axis=0)).any()
+        self._groups_open = bool(costs.shared.any() and strength > 0)
+        data = lgb.Dataset(x, np.zeros(len(x)), params=settings, free_raw_data=True)
+        self.booster = lgb.Booster(settings, data)
+
+    def update(self, derivatives: Derivatives) -> bool:
+        """Grow one tree an output; returns False once no output can be split further.
+
+        Parameters
+        ----------
+        derivatives : callable
+            From the current outputs, shape (n, n_outputs), to gradient and hessian of the
+            summed loss, of the same shape.
+        """
+        if self._idle:
+            return False
+
+        def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
+            gradient, hessian = derivatives(np.reshape(scores, (len(scores), -1)))
+            return np.squeeze(gradient), np.squeeze(hessian)
+
+        finished = self.booster.update(fobj=objective)
+        if self._groups_open:
+            self._settle_groups()
+        return not finished
+
+    def used(self) -> NDArray[np.bool_]:
+        """Features in use, those paid beforehand included, shape (n_features,)."""
+        return self._paid | (self.booster.feature_importance("split") > 0)
+
+    def _settle_groups(self) -> None:
+        # LightGBM remembers by itself which features were charged; what it cannot know is
+        # that the rest of a touched group has become cheaper.
+        used = self.used()
+        penalty = first_use_penalty(self._costs, used, self._strength)
+        self.booster.reset_parameter({"cegb_penalty_feature_coupled": penalty.tolist()})
+        touched = np.unique(self._costs.group[used])
+        self._groups_open = len(touched[touched >= 0]) < len(self._costs.shared)

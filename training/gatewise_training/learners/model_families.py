@@ -1,0 +1,275 @@
+"""Model families of a stage: what may answer on the device, each as a flat model.
+
+A family fits a small model on some columns and hands back flat arrays whose float32 margins
+are the same bits everywhere. Which family a stage takes is decided on judging rows. Bounds for
+small devices are part of the fit: a family shrinks itself to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import Link
+from gatewise.models.kernel_machine import fit_kernel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import Stage
+from gatewise.models.stop_score_model import PlainModel, ScoredModel
+from gatewise.models.trees import NODE_BYTES, TreeEnsemble
+from gatewise_training.data.validation_split import Resampling, Rows, cross_fit
+from gatewise_training.learners.boosting import (
+    LARGE_ROWS,
+    RANDOM_THRESHOLDS,
+    capacity,
+    fit_boosting,
+    link_of,
+)
+
+__all__ = ["FAMILIES", "Bounds", "families_for", "family_of", "judged_stage"]
+
+ROUNDS = 600
+"""Boosting rounds at most; held rows end them earlier."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a device has room for.
+
+    Attributes
+    ----------
+    stage_bytes : int or None
+        Size of a stage's flat arrays at most.
+    trees : int or None
+        Trees of a stage at most.
+    """
+
+    stage_bytes: int | None = None
+    trees: int | None = None
+
+    def admit(self, stage: Stage) -> bool:
+        """Whether a fitted stage is within the bounds."""
+        fits = self.stage_bytes is None or stage.nbytes <= self.stage_bytes
+        return fits and (self.trees is None or stage.n_trees <= self.trees)
+
+    def tree_budget(self, n_trees: int, n_leaves: int, value_bytes: int = 0) -> tuple[int, int]:
+        """Trees and leaves of each that fit, shrinking leaves to no less than 8 first."""
+        if self.trees is not None:
+            n_trees = max(1, min(n_trees, self.trees))
+        if self.stage_bytes is not None:
+            node = NODE_BYTES + value_bytes
+            wanted = n_trees * (2 * n_leaves - 1) * node
+            while wanted > self.stage_bytes and n_leaves > 8:
+                n_leaves = max(8, n_leaves // 2)
+                wanted = n_trees * (2 * n_leaves - 1) * node
+            n_trees = max(1, min(n_trees, self.stage_bytes // ((2 * n_leaves - 1) * node)))
+        return n_trees, n_leaves
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """A fitted stage and its boosting rounds."""
+
+    stage: Stage
+    rounds: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """Rows and columns that a family fits on."""
+
+    plan: Resampling
+    x: NDArray[np.float32]
+    rows: Rows
+    held: Rows | None
+    rounds: int | None
+    n_classes: int
+    seed: int
+    bounds: Bounds
+
+    @property
+    def x_fit(self) -> NDArray[np.float32]:
+        return self.x[self.rows]
+
+    @property
+    def y_fit(self) -> NDArray[np.int64]:
+        return self.plan.y[self.rows]
+
+    @property
+    def weight(self) -> NDArray[np.float64]:
+        return self.plan.weight[self.rows]
+
+
+_Fitted = tuple[PlainModel, Link, int]
+
+
+def _boosting(task: _Task) -> _Fitted:
+    return _boosted(task, capacity(len(task.plan.fit_rows), task.n_classes))
+
+
+def _random_boosting(task: _Task) -> _Fitted:
+    return _boosted(task, capacity(len(task.plan.fit_rows), task.n_classes) | RANDOM_THRESHOLDS)
+
+
+def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
+    outputs = 1 if task.n_classes == 2 else task.n_classes
+    trees, leaves = task.bounds.tree_budget(ROUNDS * outputs, params["num_leaves"])
+    held = task.held
+    model, kept = fit_boosting(
+        task.x_fit,
+        task.y_fit,
+        task.n_classes,
+        weight=task.weight,
+        validation=None if held is None else (task.x[held], task.plan.y[held]),
+        rounds=task.rounds or max(1, trees // outputs),
+        seed=task.seed,
+        params=params | {"num_leaves": leaves},
+    )
+    return model, link_of(task.n_classes), kept
+
+
+def _extra_trees(task: _Task) -> _Fitted:
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    bound = task.bounds.stage_bytes is not None
+    trees, leaves = task.bounds.tree_budget(100, 256, 4 * (task.n_classes - 1))
+    forest = ExtraTreesClassifier(
+        trees,
+        min_samples_leaf=2,
+        max_leaf_nodes=leaves if bound else None,
+        random_state=task.seed,
+    )
+    forest.fit(task.x_fit, task.y_fit, sample_weight=task.weight)
+    model = TreeEnsemble.from_forest(forest)
+    return _all_classes(model, np.asarray(forest.classes_), task.n_classes), "identity", 0
+
+
+def _linear(task: _Task) -> _Fitted:
+    from sklearn.linear_model import LogisticRegression
+
+    x, n_classes = task.x_fit, task.n_classes
+    mean = x.mean(axis=0, dtype=np.float64).astype(np.float32)
+    spread = x.std(axis=0, dtype=np.float64)
+    scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0).astype(np.float32)
+    z = ((x - mean) * scale).astype(np.float64)
+    model = LogisticRegression(C=1.0, max_iter=200, tol=1e-3)
+    model.fit(z, task.y_fit, sample_weight=task.weight)
+    weights, bias = model.coef_.T, model.intercept_
+    if n_classes > 2:  # a class that this fold has not seen must not win
+        seen = np.asarray(model.classes_)
+        if len(seen) == 2:
+            weights, bias = weights * [[0.0, 1.0]], np.append(0.0, bias)
+        full = np.zeros((x.shape[1], n_classes)), np.full(n_classes, -1e9)
+        full[0][:, seen], full[1][seen] = weights, bias
+        weights, bias = full
+    flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
+    return flat, link_of(n_classes), 0
+
+
+def _svm(task: _Task) -> _Fitted:
+    return _svm_left_out(task)[0]
+
+
+def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
+    marks = 512
+    if task.bounds.stage_bytes is not None:
+        outputs = 1 if task.n_classes == 2 else task.n_classes
+        marks = min(marks, task.bounds.stage_bytes // (4 * (task.x.shape[1] + outputs)) - 4)
+    model, left_out = fit_kernel(
+        task.x_fit,
+        task.y_fit,
+        task.n_classes,
+        weight=task.weight,
+        n_landmarks=max(1, marks),
+        seed=task.seed,
+    )
+    return (model, link_of(task.n_classes), 0), left_out
+
+
+FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
+    "boosting": _boosting,
+    "random-boosting": _random_boosting,
+    "extra-trees": _extra_trees,
+    "linear": _linear,
+    "svm": _svm,
+}
+"""Families by name. Only the two kinds of boosting take NaN."""
+
+
+def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
+    """Families worth trying on so many rows; random thresholds lose once rows are many.
+
+    Examples
+    --------
+    >>> families_for(20_000)
+    ('boosting', 'extra-trees', 'linear', 'svm')
+    """
+    few = ("random-boosting",) if n_rows <= LARGE_ROWS else ()
+    return ("boosting", *few, *(() if allow_missing else ("extra-trees", "linear", "svm")))
+
+
+def judged_stage(
+    plan: Resampling,
+    family: str,
+    features: NDArray[np.intp],
+    n_classes: int,
+    seed: int,
+    bounds: Bounds,
+) -> tuple[Stage, NDArray[np.float32]]:
+    """Fit a stage of one family on some columns, with honest outputs on the judging rows.
+
+    Parameters
+    ----------
+    plan : Resampling
+    family : str
+        A key of `FAMILIES`.
+    features : ndarray of intp
+        Columns that the stage may read; the model may use fewer.
+    n_classes : int
+    seed : int
+    bounds : Bounds
+
+    Returns
+    -------
+    stage : Stage
+    outputs : ndarray of float32, shape (n_held, n_outputs)
+        In the order of ``plan.held``.
+    """
+    x = np.ascontiguousarray(plan.x[:, features])
+
+    def task(rows: Rows, held: Rows | None, rounds: int | None) -> _Task:
+        return _Task(plan, x, rows, held, rounds, n_classes, seed, bounds)
+
+    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> _Judged:
+        return placed(FAMILIES[family](task(rows, held, rounds)))
+
+    def placed(fitted: _Fitted) -> _Judged:
+        model, link, rounds = fitted
+        stage = Stage.of(model, link)
+        return _Judged(replace(stage, features=features[stage.features]), rounds)
+
+    if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
+        fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
+        return placed(fitted).stage, left_out[plan.held]
+    kept, outputs = cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
+    return kept.stage, outputs
+
+
+def family_of(stage: Stage) -> str:
+    """Name of the family that a stage's model is of."""
+    model = stage.model.model if isinstance(stage.model, ScoredModel) else stage.model
+    if isinstance(model, TreeEnsemble):
+        return "extra-trees" if stage.link == "identity" else "boosting"
+    return "linear" if isinstance(model, LinearModel) else "svm"
+
+
+def _all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:
+    """Widen a forest that has not seen every class (a rare one may miss a fold)."""
+    if len(seen) == n_classes:
+        return trees
+    value = np.zeros((trees.n_nodes, n_classes), np.float32)
+    value[:, seen] = trees.value
+    return replace(trees, value=value, base=np.zeros(n_classes, np.float32))

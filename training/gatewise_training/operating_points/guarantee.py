@@ -1,0 +1,271 @@
+"""Guarantees: an operating point whose loss, mean cost or offload rate is held to a bound.
+
+Thresholds tuned on validation rows overshoot there. A guarantee says, from calibration rows
+that no choice has seen: "with confidence 0.95 the bound holds on new instances". It is made by
+Learn-then-Test with a fixed sequence: candidates stand in an order in which the calibration
+rows had no say, each is tested at the full level (:mod:`.risk_tests`), and
+the last one before the first failure is taken. The number of candidates costs nothing, so
+:func:`.candidates` sets them as close as the tuning rows allow, in an
+order in which hardly any fails before its turn. One start at the safe end then loses nothing
+against several that share the level, and what stays unused is the test's own margin.
+
+The promise is about instances drawn like the calibration rows, independent of each other.
+
+References
+----------
+Angelopoulos, Bates, Candès, Jordan & Lei: Learn then Test: calibrating predictive algorithms
+to achieve risk control, 2021 (arXiv 2110.01052).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import ALWAYS_STOP
+from gatewise.errors import InputError
+from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
+from gatewise_training.operating_points.thresholds import ChainRecord
+
+__all__ = ["Loss", "Promise", "certify", "checked_records"]
+
+Loss = Literal["difference", "regret"]
+
+TOGETHER = 32
+"""Candidates that are tested in one go."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """A bound to keep, and with which confidence.
+
+    Attributes
+    ----------
+    kind : str
+        "budget", "max_loss" or "offload_rate".
+    bound : float
+    confidence : float
+    """
+
+    kind: str
+    bound: float
+    confidence: float
+
+    @classmethod
+    def of(cls, confidence: float, **bounds: float | None) -> Promise:
+        """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None.
+
+        Raises
+        ------
+        InputError
+            Unless exactly one is given, from 0 on, a loss or a rate up to 1; and for a
+            confidence that is not between 0 and 1.
+        """
+        if not 0 < confidence < 1:
+            raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
+        given = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
+        if len(given) != 1:
+            raise InputError("give exactly one of budget, max_loss and offload_rate")
+        kind, bound = given[0]
+        if not (0 <= bound <= (np.finfo(float).max if kind == "budget" else 1)):
+            limits = "a number of at least 0" if kind == "budget" else "between 0 and 1"
+            raise InputError(f"{kind} must be {limits}, not {bound}")
+        return cls(kind, float(bound), float(confidence))
+
+    @property
+    def level(self) -> float:
+        """Probability of a false certificate, at most."""
+        return 1.0 - self.confidence
+
+    def is_certain(self, chains: Sequence[ChainRecord], point: OperatingPoint) -> bool:
+        """Whether thresholds alone keep the bound, on any rows with numbers for scores."""
+        record = chains[point.chain]
+        exits = reachable(record, point.thresholds)
+        if self.kind == "budget":
+            return float(record.dearest()[exits].max()) <= self.bound
+        if self.kind == "offload_rate":
+            return not record.has_cloud or record.n_stages not in exits
+        if record.has_cloud:
+            return exits == [record.n_stages]
+        return record is chains[-1] and exits == [record.n_stages - 1]
+
+
+def certify(
+    records: ChainRecord | Sequence[ChainRecord],
+    candidates: Sequence[OperatingPoint],
+    *,
+    budget: float | None = None,
+    max_loss: float | None = None,
+    offload_rate: float | None = None,
+    confidence: float = 0.95,
+    loss: Loss = "difference",
+) -> OperatingPoint | None:
+    """Find the boldest candidate that keeps a bound with the confidence asked for.
+
+    Parameters
+    ----------
+    records : ChainRecord, or a sequence with one for each chain
+        Of the calibration rows, the same rows for every chain, of unit weight. No model,
+        threshold or candidate may have been chosen with them. The last record's last row is
+        the reference that `max_loss` is measured against.
+    candidates : sequence of OperatingPoint
+        From the safest to the boldest, in an order fixed without the calibration rows, as
+        :func:`.candidates` gives them. Their `chain` says which record
+        is theirs.
+    budget, max_loss, offload_rate : float, optional
+        Exactly one: the bound on the mean cost, on the accuracy lost against the high-cost
+        model (without one, against the last chain's last stage), or on the share offloaded.
+    confidence : float, default 0.95
+        Of all calibration sets that could have been drawn, the share for which the bound
+        holds.
+    loss : {"difference", "regret"}, default "difference"
+        What `max_loss` bounds: the reference's accuracy minus the system's, or the share of
+        instances that the system gets wrong and the reference right. The regret is the larger
+        of the two, so a bound on it promises more and leaves more unused.
+
+    Returns
+    -------
+    OperatingPoint or None
+        With cost, accuracy and offload rate on the calibration rows, and as its `guarantee`
+        a dict of kind, bound, confidence, calibration_rows and method: "exact binomial" (of
+        offloads), "exact paired difference" (of right answers), "exact regret", "betting" (on
+        the cost), or "certain" where the thresholds alone keep the bound, whatever the rows.
+        None if not even the first candidate passes.
+
+    Raises
+    ------
+    InputError
+        For a bound or confidence out of range, weighted rows, or records that do not match.
+    """
+    promise = Promise.of(confidence, budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    chains = checked_records(records, promise, weighted=False)
+    found: tuple[OperatingPoint, str] | None = None
+    for point, method in _tested(chains, candidates, promise, loss):
+        if method is None:
+            break
+        found = point, method
+    if found is None:
+        return None
+    point, method = found
+    measured = chains[point.chain].measure(point.thresholds, point.chain)
+    terms = {
+        "kind": promise.kind,
+        "bound": promise.bound,
+        "confidence": promise.confidence,
+        "calibration_rows": len(chains[0].weights),
+        "method": method,
+    }
+    return replace(measured, guarantee=terms)
+
+
+def reachable(record: ChainRecord, thresholds: Sequence[float | None]) -> list[int]:
+    """List the exits that a row whose scores are numbers can take; the last is the cloud."""
+    exits = []
+    for stage, threshold in enumerate(thresholds):
+        if threshold is not None:
+            exits.append(stage)
+            if threshold <= ALWAYS_STOP and not np.isnan(record.scores[stage]).any():
+                return exits
+    return [*exits, record.n_stages]
+
+
+def checked_records(
+    records: ChainRecord | Sequence[ChainRecord], promise: Promise, *, weighted: bool
+) -> Sequence[ChainRecord]:
+    """Check that records fit together and suit a promise; always as a sequence.
+
+    Parameters
+    ----------
+    records : ChainRecord or sequence of ChainRecord
+    promise : Promise
+    weighted : bool
+        Whether the rows may have weights.
+
+    Raises
+    ------
+    InputError
+        For no records or no rows, records of different rows, weights other than 1, or for
+        `max_loss` answers that are not simply right or wrong.
+    """
+    chains = [records] if isinstance(records, ChainRecord) else list(records)
+    sizes = {len(record.weights) for record in chains}
+    if len(sizes) != 1 or sizes == {0}:
+        raise InputError("a guarantee needs one record for each chain, all of the same rows")
+    if not weighted and any((record.weights != 1).any() for record in chains):
+        raise InputError(
+            "a guarantee needs calibration rows of weight 1: its tests count rows; "
+            "draw rows in proportion to their weights instead"
+        )
+    if promise.kind == "max_loss" and any(
+        not np.isin(record.correct, (0, 1)).all() for record in chains
+    ):
+        raise InputError("a guaranteed max_loss needs answers that are right or wrong (1 or 0)")
+    return chains
+
+
+def _tested(
+    chains: Sequence[ChainRecord],
+    candidates: Sequence[OperatingPoint],
+    promise: Promise,
+    loss: Loss,
+) -> Iterator[tuple[OperatingPoint, str | None]]:
+    """Yield each candidate with the method that certifies it, or None."""
+    for start in range(0, len(candidates), TOGETHER):
+        group = candidates[start : start + TOGETHER]
+        owners = [chains[p.chain] for p in group]
+        exits = np.stack([r.exits(p.thresholds) for r, p in zip(owners, group, strict=True)])
+        if promise.kind == "offload_rate":
+            sent = [(e == r.n_stages).sum() for r, e in zip(owners, exits, strict=True)]
+            passed = rate_pvalue(sent, exits.shape[1], promise.bound) <= promise.level
+            method = "exact binomial"
+        elif promise.kind == "budget":
+            passed, method = _costs_pass(owners, group, exits, promise), "betting"
+        else:
+            passed = _losses_pass(owners, chains[-1].correct[-1], exits, promise, loss)
+            method = "exact paired difference" if loss == "difference" else "exact regret"
+        for point, good in zip(group, passed, strict=True):
+            certain = promise.is_certain(chains, point)
+            yield point, "certain" if certain else method if good else None
+
+
+def _costs_pass(
+    owners: Sequence[ChainRecord],
+    group: Sequence[OperatingPoint],
+    exits: NDArray[np.int64],
+    promise: Promise,
+) -> NDArray[np.bool_]:
+    # a bet needs rows in random order, and files are often sorted
+    order = np.random.default_rng(0).permutation(exits.shape[1])
+    costs = np.stack([r.costs(e)[order] for r, e in zip(owners, exits, strict=True)])
+    ways = [reachable(r, p.thresholds) for r, p in zip(owners, group, strict=True)]
+    pvalues = mean_pvalue(
+        costs,
+        promise.bound,
+        lowest=np.array([r.cheapest()[w].min() for r, w in zip(owners, ways, strict=True)]),
+        highest=np.array([r.dearest()[w].max() for r, w in zip(owners, ways, strict=True)]),
+        level=promise.level,
+    )
+    return pvalues <= promise.level
+
+
+def _losses_pass(
+    owners: Sequence[ChainRecord],
+    reference: NDArray[np.float64],
+    exits: NDArray[np.int64],
+    promise: Promise,
+    loss: Loss,
+) -> NDArray[np.bool_]:
+    n = exits.shape[1]
+    right = np.stack([r.correct[e, np.arange(n)] for r, e in zip(owners, exits, strict=True)])
+    worse = (right < reference).sum(axis=1)
+    if loss == "regret":
+        return rate_pvalue(worse, n, promise.bound) <= promise.level
+    better = (right > reference).sum(axis=1)
+    limits = loss_limits(n, promise.bound, promise.level)
+    passed: NDArray[np.bool_] = worse - better <= limits[worse + better]
+    return passed

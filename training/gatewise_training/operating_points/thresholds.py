@@ -1,0 +1,345 @@
+"""Thresholds of a chain of stages: exact-cost coordinate descent along the whole frontier.
+
+For a price ``lam`` of one unit of cost, the thresholds shall maximise, on judging rows,
+``accuracy - lam * mean cost``. With all thresholds but one fixed, the best value of that one
+is found exactly: sort the rows that reach the stage by their score, and the gain of stopping
+at or above each cut is a running sum. Passes over the stages repeat until nothing changes.
+
+Two things keep the thresholds from fitting noise. What a stage is worth on a row is not
+whether it happened to be right there but how often it is right at that score (an isotonic
+fit). And what tuning flatters a setting by is taken off its figures: how much better thresholds
+tuned on four fifths of the rows do there than on the fifth that they have not seen.
+
+Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.midway`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.isotonic import IsotonicRegression
+
+from gatewise.acquisition import at_exits
+from gatewise.decision import ALWAYS_STOP, exit_stages, midway
+from gatewise.errors import InputError
+from gatewise_training.operating_points.frontier import OperatingPoint
+
+__all__ = ["ChainRecord", "frontier_points", "smoothed", "tune"]
+
+FOLDS = 5
+
+EVERY = 5
+"""Of every so many prices one is cross-fitted; flattery changes slowly between them."""
+
+ROWS_A_CUT = 20
+"""Rows for each threshold tried: with more, the luckiest would be picked."""
+
+
+@dataclass(frozen=True, eq=False)
+class ChainRecord:
+    """What a chain of stages does on validation data, all that tuning needs to know.
+
+    Attributes
+    ----------
+    scores : ndarray of float32, shape (n_stages, n)
+        Stop scores; NaN goes on.
+    correct : ndarray of float64, shape (n_stages + 1, n)
+        1 where the stage's answer is right; the last row is the high-cost model's. Without
+        one, it is the reference's, which losses are measured against and no row is sent to.
+    exit_costs : ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
+        Cost of an instance that leaves at each stage, and of an offloaded one: the same for all
+        rows, or a row's own where it buys node by node.
+    weights : ndarray of float64, shape (n,)
+        Weights of the instances, of mean 1.
+    has_cloud : bool
+    trees, nbytes : tuple of int, one a stage
+        Trees that a decision of the stage evaluates, and the size of its model.
+    cost_limits : ndarray of float64, shape (n_stages + 1,), optional
+        What leaving at each exit costs at most, on any row, these or others. Costs that are the
+        same for all rows are their own limits.
+    """
+
+    scores: NDArray[np.float32]
+    correct: NDArray[np.float64]
+    exit_costs: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    has_cloud: bool = True
+    trees: tuple[int, ...] = ()
+    nbytes: tuple[int, ...] = ()
+    cost_limits: NDArray[np.float64] | None = None
+
+    @property
+    def n_stages(self) -> int:
+        """Stages on the device's side."""
+        return len(self.scores)
+
+    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> ChainRecord:
+        """The same record of some of the rows."""
+        weights = self.weights[chosen]
+        costs = self.exit_costs
+        return replace(
+            self,
+            exit_costs=costs[:, chosen] if costs.ndim == 2 else costs,
+            scores=self.scores[:, chosen],
+            correct=self.correct[:, chosen],
+            weights=weights / weights.mean(),
+        )
+
+    def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
+        """Stage at which each row leaves, shape (n,)."""
+        return exit_stages(list(self.scores), tuple(thresholds))
+
+    def costs(self, exits: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Cost of each row if the rows leave at `exits`, shape (n,)."""
+        return at_exits(self.exit_costs, exits)
+
+    def dearest(self) -> NDArray[np.float64]:
+        """Most that leaving at each exit can cost, on these rows or new ones, (n_stages + 1,).
+
+        Raises
+        ------
+        InputError
+            If costs are the rows' own and `cost_limits` are not known.
+        """
+        if self.cost_limits is not None:
+            return self.cost_limits
+        if self.exit_costs.ndim == 2:
+            raise InputError("costs of each row say nothing of new rows; give cost_limits")
+        return self.exit_costs
+
+    def cheapest(self) -> NDArray[np.float64]:
+        """Least that leaving at each exit can cost, shape (n_stages + 1,)."""
+        return self.exit_costs if self.exit_costs.ndim == 1 else np.zeros(self.n_stages + 1)
+
+    def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
+        """Cost, accuracy and offload rate of a setting, as an operating point."""
+        setting = tuple(thresholds)
+        return self.point(setting, self.exits(setting), chain)
+
+    def point(
+        self, thresholds: tuple[float | None, ...], exits: NDArray[np.int64], chain: int = 0
+    ) -> OperatingPoint:
+        """Operating point of a setting whose rows leave at `exits`."""
+        right = self.correct[exits, np.arange(len(exits))]
+        gain = right - self.correct[-1]
+        mean_gain = float(np.average(gain, weights=self.weights))
+        spread = float(np.average((gain - mean_gain) ** 2, weights=self.weights))
+        open_stages = [s for s, t in enumerate(thresholds) if t is not None]
+        run = np.zeros(self.n_stages + 1)  # trees evaluated by a row that leaves at each stage
+        for s in open_stages if self.trees else []:
+            run[s:] += self.trees[s]
+        return OperatingPoint(
+            thresholds=thresholds,
+            cost=float(np.average(self.costs(exits), weights=self.weights)),
+            accuracy=float(np.average(right, weights=self.weights)),
+            offload_rate=float(np.average(exits == self.n_stages, weights=self.weights)),
+            accuracy_error=(spread / len(exits)) ** 0.5,
+            trees=float(np.average(run[exits], weights=self.weights)),
+            nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
+            chain=chain,
+        )
+
+
+def tune(
+    record: ChainRecord,
+    lams: NDArray[np.float64],
+    *,
+    passes: int = 6,
+) -> list[tuple[float | None, ...]]:
+    """Best thresholds for each price of cost, warm-started from one price to the next.
+
+    Parameters
+    ----------
+    record : ChainRecord
+    lams : ndarray of float64, shape (n_lams,)
+        Accuracy given up per unit of cost.
+    passes : int, default 6
+        Rounds over the stages at most, for each price.
+
+    Returns
+    -------
+    list of tuple of float or None
+        A setting for each price, from the highest to the lowest, duplicates included.
+    """
+    scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
+    order = np.argsort(-scores, axis=1, kind="stable")
+    last = -1 if record.has_cloud else record.n_stages - 1
+    # one kernel for both shapes: a copy of a few megabytes is cheaper than compiling another
+    costs = record.exit_costs.reshape(record.n_stages + 1, -1)
+    costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
+    cuts = _descend(
+        scores, order, record.correct, costs, record.weights,
+        np.sort(np.asarray(lams, np.float64))[::-1].copy(), last, passes,
+    )  # fmt: skip
+    return [
+        tuple(_threshold(scores[s], order[s], int(cut)) for s, cut in enumerate(row))
+        for row in cuts
+    ]
+
+
+def frontier_points(
+    record: ChainRecord, *, chain: int = 0, n_lams: int = 150, n_cuts: int = 40, seed: int = 0
+) -> list[OperatingPoint]:
+    """Operating points of a chain along its whole frontier.
+
+    Beside the jointly tuned settings the pool holds the simple ones, so that the chain never
+    loses to a part of itself: each stage alone, each stage before the cloud with thresholds
+    at quantiles of its score, and all-cloud. Tuned settings carry cross-fitted figures; the
+    simple ones have one threshold at most and are measured as they are.
+
+    Parameters
+    ----------
+    record : ChainRecord
+    chain : int, default 0
+        Number written into the points.
+    n_lams : int, default 150
+        Prices of cost tried, from nearly free to prohibitive.
+    n_cuts : int, default 40
+        Thresholds tried for each stage before the cloud.
+    seed : int, default 0
+        Deals the rows out for cross-fitting.
+
+    Returns
+    -------
+    list of OperatingPoint
+        Distinct settings, in no order.
+    """
+    points = _tuned_points(record, chain, n_lams, seed) if record.n_stages > 1 else []
+    settings: dict[tuple[float | None, ...], None] = {}
+    for s in range(record.n_stages):
+        cuts = _quantile_cuts(record.scores[s], n_cuts) if record.has_cloud else []
+        for threshold in [ALWAYS_STOP, *cuts]:
+            alone: list[float | None] = [None] * record.n_stages
+            alone[s] = threshold
+            settings[tuple(alone)] = None
+    if record.has_cloud:
+        settings[(None,) * record.n_stages] = None
+    return points + [record.measure(setting, chain) for setting in settings]
+
+
+def _tuned_points(record: ChainRecord, chain: int, n_lams: int, seed: int) -> list[OperatingPoint]:
+    """Jointly tuned settings, each measured and less what tuning flatters it by.
+
+    The flattery of a price is what thresholds tuned on four fifths of the rows do better
+    there than on the fifth that they have not seen.
+    """
+    lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
+    some = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
+    n = record.scores.shape[1]
+    part = np.random.default_rng(seed).permutation(n) % FOLDS
+    dearer, worse = np.zeros(len(some)), np.zeros(len(some))
+    for fold in range(min(FOLDS, n)):
+        seen, unseen = record.rows(part != fold), record.rows(part == fold)
+        if not seen.scores.size:
+            return []
+        for i, setting in enumerate(tune(smoothed(seen), lams[some])):
+            here, there = seen.measure(setting), unseen.measure(setting)
+            dearer[i] += (there.cost - here.cost) / FOLDS
+            worse[i] += (here.accuracy - there.accuracy) / FOLDS
+    dearer, worse = (np.interp(np.arange(n_lams), some, f) for f in (dearer, worse))
+    points: dict[tuple[float | None, ...], OperatingPoint] = {}
+    for i, setting in enumerate(tune(smoothed(record), lams)):
+        point = record.measure(setting, chain)
+        honest = replace(
+            point,
+            cost=point.cost + max(dearer[i], 0.0),
+            accuracy=point.accuracy - max(worse[i], 0.0),
+        )
+        points.setdefault(setting, honest)
+    return list(points.values())
+
+
+def smoothed(record: ChainRecord) -> ChainRecord:
+    """Replace whether a stage was right by how often it is right at that score.
+
+    An isotonic fit a stage: a wider margin is never worth less. The high-cost model's row
+    stays as it is.
+    """
+    correct = record.correct.copy()
+    for s in range(record.n_stages):
+        known = ~np.isnan(record.scores[s])
+        if known.any():
+            fit = IsotonicRegression(out_of_bounds="clip")
+            fit.fit(record.scores[s, known], correct[s, known], record.weights[known])
+            correct[s, known] = fit.predict(record.scores[s, known])
+    return replace(record, correct=correct)
+
+
+def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
+    n_cuts = max(2, min(n_cuts, len(scores) // ROWS_A_CUT))  # each more is one more to be lucky
+    distinct = np.unique(scores[~np.isnan(scores)])
+    if len(distinct) < 2:
+        return []
+    places = np.unique(np.linspace(0, len(distinct) - 2, n_cuts).astype(int))
+    return [midway(float(distinct[i]), float(distinct[i + 1])) for i in places]
+
+
+def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -> float | None:
+    """Turn "the best `cut` rows stop" into a threshold between two scores."""
+    if cut == 0:
+        return None
+    if cut >= len(order):
+        return ALWAYS_STOP
+    below, above = float(scores[order[cut]]), float(scores[order[cut - 1]])
+    return above if np.isneginf(below) else midway(below, above)
+
+
+@numba.njit(cache=True, nogil=True)
+def _descend(
+    scores: Any, order: Any, correct: Any, exit_costs: Any, weights: Any,
+    lams: Any, last: int, passes: int,
+) -> Any:  # fmt: skip
+    """Coordinate descent over "how many rows of the stage's ranking stop", for each price."""
+    n_stages, n = scores.shape
+    cuts = np.zeros((len(lams), n_stages), np.int64)
+    rank = np.empty((n_stages, n), np.int64)
+    for s in range(n_stages):
+        for r in range(n):
+            rank[s, order[s, r]] = r
+    now = np.zeros(n_stages, np.int64)
+    if last >= 0:
+        now[last] = n
+    onward = np.empty(n)
+    for which in range(len(lams)):
+        lam = lams[which]
+        for _ in range(passes):
+            changed = False
+            # from the last stage back: each sees what its successors do with a row
+            for i in range(n):
+                onward[i] = weights[i] * (correct[n_stages, i] - lam * exit_costs[n_stages, i])
+            for s in range(n_stages - 1, -1, -1):
+                if s != last:
+                    running = 0.0
+                    best = 0.0
+                    cut = 0
+                    for r in range(n):
+                        i = order[s, r]
+                        if scores[s, i] == -np.inf:
+                            break
+                        reached = True
+                        for before in range(s):
+                            if rank[before, i] < now[before]:
+                                reached = False
+                                break
+                        if reached:
+                            here = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
+                            running += here - onward[i]
+                        tied = r + 1 < n and scores[s, order[s, r + 1]] == scores[s, i]
+                        if not tied and running > best + 1e-9:
+                            best = running
+                            cut = r + 1
+                    if cut != now[s]:
+                        changed = True
+                        now[s] = cut
+                for i in range(n):
+                    if rank[s, i] < now[s]:
+                        onward[i] = weights[i] * (correct[s, i] - lam * exit_costs[s, i])
+            if not changed:
+                break
+        cuts[which] = now
+    return cuts

@@ -1,0 +1,115 @@
+"""The pruning problem by column generation over trees: HiGHS as master, trees as sub-problems.
+
+"Optimally pruning decision tree ensembles with feature cost" (2016), section 5. A master program
+combines the prunings of each tree seen so far (:mod:`.masters`). Its multipliers are what the
+sub-problems charge for first uses: each tree's best pruning then comes bottom up
+(:mod:`.recursion`), trees in parallel, and goes into the master if it is new to it. The sum of the
+sub-problems' optima is a lower bound, so the gap is proved at every step.
+
+Beyond the paper, each of which can be turned off:
+
+- the master may combine parts of prunings (Bienstock & Zuckerberg, 2010), not only whole ones;
+- multipliers are smoothed towards the best so far (Wentges, 1997), which start from a few steps of
+  dual ascent (:mod:`.primal_dual`).
+
+Always: nodes that no pruning tells apart are one row of the master, and purchases that touch the
+same rows are one; and as the master's optimum may mix prunings, the best level set of the mixture
+is taken, which is an integral optimum.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from gatewise.errors import InputError
+from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.solvers.primal_dual import ascend
+from gatewise_training.prune.solvers.restricted_master import ConvexMaster, PartitionMaster
+from gatewise_training.prune.tree_recursion import Trees, check_lam, improved, level_sets, merged
+
+__all__ = ["solve"]
+
+MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}
+
+
+def solve(
+    problem: PruneProblem,
+    lam: float,
+    *,
+    master: Literal["partition", "convex"] = "partition",
+    smoothing: float = 0.5,
+    warm_up: int = 20,
+    tolerance: float = 1e-11,
+    max_iterations: int = 1000,
+    n_jobs: int = 1,
+) -> Solution:
+    """Prune by Dantzig-Wolfe decomposition.
+
+    Parameters
+    ----------
+    problem : PruneProblem
+    lam : float
+        Error given up per unit of cost, at least 0.
+    master : {"partition", "convex"}, default "partition"
+        What the master may combine: parts of prunings, or whole ones as in the paper, which needs
+        many more iterations.
+    smoothing : float, default 0.5
+        Weight of the best multipliers so far when trees are priced; 0 as in the paper.
+    warm_up : int, default 20
+        Steps of dual ascent that give the first multipliers and prunings; 0 as in the paper.
+    tolerance : float, default 1e-11
+        Gap between objective and bound at which to stop: a share of the error, so it is absolute.
+    max_iterations : int, default 1000
+        Masters solved at most.
+    n_jobs : int, default 1
+        Threads for the sub-problems.
+
+    Returns
+    -------
+    Solution
+        `iterations` counts masters. If they run out, `objective` and `bound` differ.
+
+    Raises
+    ------
+    InputError
+        For a setting out of its range.
+    RuntimeError
+        If HiGHS fails on a master.
+    """
+    lam = check_lam(lam)
+    if master not in MASTERS:
+        raise InputError(f"master must be one of {', '.join(MASTERS)}, not {master!r}")
+    if warm_up < 0 or not 0.0 <= smoothing < 1.0:
+        raise InputError("warm_up must be at least 0, and smoothing in [0, 1)")
+    problem = merged(problem)
+    trees = Trees(problem, lam, n_jobs)
+    combined = MASTERS[master](trees)
+    best, center = np.zeros(problem.n_nodes, np.bool_), None
+    objective, bound = float(problem.objective(best, lam)), -np.inf
+    if warm_up:
+        start = ascend(problem, lam, tolerance=0.0, max_iterations=warm_up, n_jobs=n_jobs)
+        best, objective, bound, center = start.keep, start.objective, start.bound, start.beta
+        combined.add(best)
+        combined.add(trees.best(trees.charges(center))[0])
+    step = 0
+    while step < max_iterations and objective - bound > tolerance:
+        step += 1
+        beta, share = combined.solve()
+        for keep, value in (level_sets(problem, share, lam), improved(problem, best, lam)):
+            if value < objective:
+                best, objective = keep, value
+        mixed = beta
+        if center is not None:
+            mixed = smoothing * center + (1.0 - smoothing) * beta
+        new = False
+        for charged in (mixed, beta):
+            keep, gain = trees.best(trees.charges(charged))
+            value = trees.bound(gain)
+            if value > bound:
+                bound, center = value, charged
+            new = combined.add(keep) or new
+        if not new:  # the master spans what its own multipliers ask for: it is optimal
+            break
+    return Solution(best, objective, min(bound, objective), lam, step)

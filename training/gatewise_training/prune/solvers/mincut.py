@@ -1,0 +1,101 @@
+"""The exact solver: one minimum cut, by push-relabel on the implicit graph.
+
+A maximum closure is a minimum cut (Picard, 1976): profits flow from the source into the nodes, from
+a node to its parent and to what it buys without limit, and out to the sink up to the prices.
+Nodes from which the sink cannot be reached any more are those that pay for themselves; they stay.
+
+Push-relabel (Goldberg & Tarjan, 1988) with a first-in first-out queue, gaps and global relabelling;
+only its first phase, since the cut is wanted and not the flow
+(:mod:`.push_relabel`). Before it, profits flow greedily from the leaves
+upwards, or as a cut at another price has left them. The flow found proves the optimum: what reaches
+the sink is the value of the cut, so ``bound`` is computed from the flow and not assumed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
+from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.solvers.push_relabel import fill, push_relabel
+
+__all__ = ["best_closure", "first_flow", "solve"]
+
+TOLERANCE = 1e-12
+"""Share of the profits that may be left unsent though the sink can be reached: rounding."""
+
+
+def solve(problem: PruneProblem, lam: float) -> Solution:
+    """Find the optimal pruning for one price of cost; of several the one that keeps most.
+
+    Parameters
+    ----------
+    problem : PruneProblem
+    lam : float
+        Training error given up per unit of cost, at least 0.
+
+    Returns
+    -------
+    Solution
+        `iterations` are relabellings.
+
+    Raises
+    ------
+    InputError
+        If `lam` is negative or not finite.
+    """
+    if not (np.isfinite(lam) and lam >= 0):
+        raise InputError(f"lam must be at least 0, not {lam!r}")
+    closure, place = reduce_problem(problem)
+    kept, reached, iterations = best_closure(closure, lam)
+    keep = np.append(kept, [False, True])[np.where(place == DROPPED, len(kept), place)]
+    free = float(problem.profit[place == FREE].sum())
+    keep[place == FREE] = True
+    bound = problem.base_error - free - (closure.worth - reached)
+    return Solution(keep, problem.objective(keep, lam), bound, float(lam), iterations)
+
+
+def best_closure(
+    closure: Closure, lam: float, flow: Flow | None = None
+) -> tuple[NDArray[np.bool_], float, int]:
+    """Find the closure of greatest profit less ``lam`` times price.
+
+    Parameters
+    ----------
+    closure : Closure
+    lam : float
+    flow : Flow, optional
+        Where to start: a flow of this closure at another price. It is changed into this one's.
+
+    Returns
+    -------
+    kept : ndarray of bool, shape (n_nodes,)
+        The largest of the best closures.
+    reached : float
+        Profit that is used up by prices: profit of all nodes less the best value.
+    iterations : int
+    """
+    flow = first_flow(closure, lam) if flow is None else flow
+    kept, reached, rounds = push_relabel(
+        _graph(closure, lam), flow.bought, flow.up, TOLERANCE * closure.worth
+    )
+    return kept, float(reached), int(rounds)
+
+
+def first_flow(closure: Closure, lam: float) -> Flow:
+    """Make a good flow in one pass: every node buys what it can, its parent gets the rest."""
+    flow = Flow.none(closure)
+    fill(_graph(closure, lam), flow.bought, flow.up)
+    return flow
+
+
+def _graph(closure: Closure, lam: float) -> tuple[NDArray[Any], ...]:
+    """Who sends to whom, what comes in, and what may go out."""
+    return (
+        closure.parent, closure.profit, lam * closure.price, closure.start, closure.columns,
+        lam * closure.column_price,
+    )  # fmt: skip

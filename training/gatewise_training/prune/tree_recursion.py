@@ -1,0 +1,282 @@
+"""Trees pruned one by one, when what they buy is charged node by node.
+
+The solvers that split the problem by trees share this. A multiplier ``beta[h, c] >= 0`` charges
+node h for its part in purchase c; with the charges given, trees share nothing, and the best
+pruning of each comes bottom up (the shortest path of BudgetPrune, NIPS 2016, section 6.2)::
+
+    cost(h) = min(e_h, charge_h + lam * depth_price_h + cost(left) + cost(right))
+
+where ``charge_h`` is the sum of the multipliers of the first uses at h. As profits are ``e_h -
+e_left - e_right``, the gain ``e_h - cost(h) = max(0, profit_h - charge_h - lam * depth_price_h +
+gain(left) + gain(right))`` says the same and needs only the parents.
+
+If the multipliers of every purchase add up to at most ``lam * price``, the sum of the trees' costs
+is a lower bound of the optimum (Lagrangian duality), whoever computed them and how badly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import joblib
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_training.prune.problem import PruneProblem
+
+__all__ = ["Trees", "check_lam", "even_shares", "improved", "level_sets", "merged"]
+
+Keep = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+
+def check_lam(lam: float) -> float:
+    """Refuse a price of cost that is no number of at least 0.
+
+    Raises
+    ------
+    InputError
+    """
+    if not (np.isfinite(lam) and lam >= 0):
+        raise InputError(f"lam must be a number of at least 0, not {lam!r}")
+    return float(lam)
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """The trees of a problem at one price of cost.
+
+    Attributes
+    ----------
+    problem : PruneProblem
+    lam : float
+    n_jobs : int
+        Threads among which the trees are divided.
+    """
+
+    problem: PruneProblem
+    lam: float
+    n_jobs: int = 1
+
+    @property
+    def full_price(self) -> Floats:
+        """``lam * price`` of each purchase: what its multipliers may add up to, (n_columns,)."""
+        return self.lam * self.problem.column_price
+
+    def charges(self, beta: Floats) -> Floats:
+        """Sum the multipliers of each node's first uses.
+
+        Parameters
+        ----------
+        beta : ndarray of float64, shape (len(column_nodes),)
+
+        Returns
+        -------
+        ndarray of float64, shape (n_nodes,)
+        """
+        nodes = self.problem.column_nodes
+        charge = np.bincount(nodes, weights=beta, minlength=self.problem.n_nodes)
+        return np.asarray(charge, np.float64)
+
+    def feasible(self, beta: Floats) -> Floats:
+        """Make the multipliers of each purchase add up to ``lam * price``.
+
+        Too large ones are scaled down. What is missing is divided equally among the nodes, which
+        only raises the bound.
+        """
+        problem = self.problem
+        size = np.diff(problem.column_start)
+        beta = np.maximum(beta, 0.0)
+        total, allowed = column_sums(problem.column_start, beta), self.full_price
+        shrink = np.ones(len(total))
+        np.divide(allowed, total, out=shrink, where=total > allowed)
+        spare = np.maximum(allowed - total, 0.0) / np.maximum(size, 1)
+        return np.asarray(beta * np.repeat(shrink, size) + np.repeat(spare, size))
+
+    def best(self, charge: Floats) -> tuple[Keep, Floats]:
+        """Prune every tree by itself.
+
+        Parameters
+        ----------
+        charge : ndarray of float64, shape (n_nodes,)
+            What each node pays for its first uses.
+
+        Returns
+        -------
+        keep : ndarray of bool, shape (n_nodes,)
+        gain : ndarray of float64, shape (n_nodes,)
+            ``e_h - cost(h)``: what the subtree of the node earns.
+        """
+        problem = self.problem
+        gain = problem.profit - self.lam * problem.depth_price - charge
+        keep = np.empty(problem.n_nodes, np.bool_)
+        parts = self._parts()
+        if len(parts) == 1:
+            _prune(problem.parent, gain, keep, 0, problem.n_nodes)
+        else:
+            run = joblib.Parallel(n_jobs=self.n_jobs, prefer="threads")
+            run(joblib.delayed(_prune)(problem.parent, gain, keep, a, b) for a, b in parts)
+        return keep, gain
+
+    def bound(self, gain: Floats) -> float:
+        """Lower bound of the optimum that the gains of :meth:`best` prove."""
+        roots = self.problem.parent < 0
+        return float(self.problem.base_error - gain[roots].sum())
+
+    def lower_bound(self, beta: Floats) -> float:
+        """Lower bound of the optimum that any multipliers prove, made feasible first."""
+        return self.bound(self.best(self.charges(self.feasible(beta)))[1])
+
+    def _parts(self) -> Sequence[tuple[int, int]]:
+        """Ranges of nodes that hold whole trees, of about equal size."""
+        parent, n = self.problem.parent, self.problem.n_nodes
+        if self.n_jobs == 1:
+            return [(0, n)]
+        # a root is a cut unless a later node hangs below an earlier tree
+        above = np.where(parent < 0, n, parent)
+        later = np.minimum.accumulate(above[::-1])[::-1]
+        cuts = np.flatnonzero((parent < 0) & (later >= np.arange(n)))
+        wanted = np.linspace(0, n, joblib.effective_n_jobs(self.n_jobs) + 1)[1:-1]
+        inner = cuts[np.searchsorted(cuts, wanted).clip(max=len(cuts) - 1)] if len(cuts) else []
+        edges = np.unique(np.concatenate([[0], inner, [n]])).astype(int).tolist()
+        return list(pairwise(edges))
+
+
+def merged(problem: PruneProblem) -> PruneProblem:
+    """Make one purchase of all that are made at the same nodes; the optimum is the same."""
+    start = problem.column_start
+    names = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
+    key = _set_names(start, problem.column_nodes, names)
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    size = np.diff(start)[first]
+    begin = np.concatenate([[0], np.cumsum(size)]).astype(np.int64)
+    places = np.repeat(start[first] - begin[:-1], size) + np.arange(begin[-1])
+    price = np.bincount(inverse, weights=problem.column_price, minlength=len(first))
+    return replace(
+        problem,
+        column_start=begin,
+        column_nodes=problem.column_nodes[places],
+        column_price=np.asarray(price, np.float64),
+    )
+
+
+def even_shares(problem: PruneProblem, lam: float) -> Floats:
+    """Multipliers that divide each price equally among the nodes that would share it."""
+    size = np.diff(problem.column_start)
+    return np.repeat(lam * problem.column_price / np.maximum(size, 1), size)
+
+
+def column_sums(start: NDArray[np.int64], values: Floats) -> Floats:
+    """Sum of each column's values, shape (n_columns,)."""
+    index = np.repeat(np.arange(len(start) - 1), np.diff(start))
+    return np.asarray(np.bincount(index, values, len(start) - 1), np.float64)
+
+
+def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, float]:
+    """Best of the prunings that a fractional solution mixes.
+
+    A fractional solution's objective is an average over thresholds of the objectives of ``{h :
+    share_h > threshold}``, so the best of these is no worse than the mixture.
+
+    Parameters
+    ----------
+    problem : PruneProblem
+    share : ndarray of float64, shape (n_nodes,)
+        In [0, 1]; no child above its parent.
+    lam : float
+
+    Returns
+    -------
+    keep : ndarray of bool, shape (n_nodes,)
+    objective : float
+    """
+    share = np.round(share, 9)
+    levels = np.unique(share.clip(0.0, 1.0))
+    levels = levels[levels < 1.0] if len(levels) > 1 else np.array([0.5])
+    middles = levels[np.unique(np.linspace(0, len(levels) - 1, 20).round().astype(int))]
+    found = [share > level for level in middles]
+    values = [problem.objective(keep, lam) for keep in found]
+    first = int(np.argmin(values))
+    return found[first], float(values[first])
+
+
+def improved(problem: PruneProblem, keep: Keep, lam: float, rounds: int = 3) -> tuple[Keep, float]:
+    """Improve a pruning: drop what pays for itself alone and does not, add what is paid already.
+
+    Each half is a tree recursion with charges that never understate the cost of a change, so
+    the objective cannot rise.
+
+    Parameters
+    ----------
+    problem : PruneProblem
+    keep : ndarray of bool, shape (n_nodes,)
+    lam : float
+    rounds : int, default 3
+        Times both halves are done, at most.
+
+    Returns
+    -------
+    keep : ndarray of bool, shape (n_nodes,)
+    objective : float
+    """
+    start, nodes = problem.column_start, problem.column_nodes
+    best, value = keep, float(problem.objective(keep, lam))
+    for _ in range(rounds):
+        found = best
+        for adding in (False, True):
+            gain = problem.profit - lam * problem.depth_price
+            _charge_changes(start, nodes, lam * problem.column_price, found, adding, gain)
+            if not adding:
+                gain[~found] = -np.inf
+            found = np.empty_like(best)
+            _prune(problem.parent, gain, found, 0, problem.n_nodes)
+        other = float(problem.objective(found, lam))
+        if other >= value - 1e-15:
+            break
+        best, value = found, other
+    return best, value
+
+
+@numba.njit(cache=True, nogil=True)
+def _set_names(start: Any, nodes: Any, names: Any) -> Any:
+    """A number for each column's set of nodes: the sum of the nodes' random numbers."""
+    key = np.zeros(len(start) - 1, np.uint64)
+    for c in range(len(key)):
+        for e in range(start[c], start[c + 1]):
+            key[c] += names[nodes[e]]
+    return key
+
+
+@numba.njit(cache=True, nogil=True)
+def _prune(parent: Any, gain: Any, keep: Any, first: int, last: int) -> None:
+    """Children come after their parents: one pass up for the gains, one down for what stays."""
+    for h in range(last - 1, first - 1, -1):
+        if gain[h] > 0:
+            if parent[h] >= 0:
+                gain[parent[h]] += gain[h]
+        else:
+            gain[h] = 0.0
+    for h in range(first, last):
+        keep[h] = gain[h] > 0 and (parent[h] < 0 or keep[parent[h]])
+
+
+@numba.njit(cache=True, nogil=True)
+def _charge_changes(start: Any, nodes: Any, price: Any, keep: Any, adding: bool, gain: Any) -> None:
+    """Take from the gains what adding a node would newly pay, or what dropping it would save."""
+    for c in range(len(price)):
+        count = 0
+        for j in range(start[c], start[c + 1]):
+            if keep[nodes[j]]:
+                count += 1
+        if count == 0 and adding:
+            for j in range(start[c], start[c + 1]):
+                gain[nodes[j]] -= price[c]
+        elif count == 1 and not adding:
+            for j in range(start[c], start[c + 1]):
+                if keep[nodes[j]]:
+                    gain[nodes[j]] -= price[c]
