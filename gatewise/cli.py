@@ -60,7 +60,9 @@ class Entry:
 TABLE: dict[str, Entry] = {
     "demo": Entry("gatewise_sim.demo.cli", "Train, pack, deploy over MQTT and measure.", "sim"),
     "simulate": Entry(
-        "gatewise_sim.simulation.cli", "What would a fleet do and cost? Before it is bought.", "sim"
+        "gatewise_sim.experiment.simulate_command",
+        "Simulate a fleet: accuracy, cost, latency.",
+        "sim",
     ),
     "train": Entry(
         "gatewise_export.commands.cli", "Learn a system from a table; pack a bundle.", "export"

@@ -2,6 +2,10 @@
 from .demo import Options as Options
 from .demo import run_demo as run_demo
 from .errors import RunError as RunError
+from .experiment.scenario import Scenario as Scenario
+from .experiment.simulation import Job as Job
+from .experiment.simulation import simulate as simulate
+from .experiment.sweep.run import run_sweep as run_sweep
 from .fleet import FleetSettings as FleetSettings
 from .fleet import Routes as Routes
 from .fleet import ServiceTime as ServiceTime
@@ -13,7 +17,3 @@ from .network import DelayProxy as DelayProxy
 from .network import LinkProfile as LinkProfile
 from .network import Outages as Outages
 from .network import VirtualLink as VirtualLink
-from .simulation import Job as Job
-from .simulation import Scenario as Scenario
-from .simulation import simulate as simulate
-from .sweep import run_sweep as run_sweep

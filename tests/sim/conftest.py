@@ -304,7 +304,7 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def simulated(small) -> Callable[..., dict]:
     """A function that gives the report of a real, small simulation, with settings changed."""
-    from gatewise_sim.simulation.job import simulate
+    from gatewise_sim.experiment.simulation import simulate
 
     known: dict[str, dict] = {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewise.errors import InputError
-from gatewise_sim.simulation.scenario import Scenario
+from gatewise_sim.experiment.scenario import Scenario
 
 BAD, DEADLY, BUGGY, SLOW, LOUD = 13, 66, 99, 7, 8
 
@@ -85,6 +85,6 @@ class Made:
 if __name__ == "__main__":  # a sweep as a process of its own: LOG FOLDER SWEEP...
     import sys
 
-    from gatewise_sim.sweep import run_sweep
+    from gatewise_sim.experiment.sweep.run import run_sweep
 
     run_sweep(Made(sys.argv[1]), sys.argv[3:], folder=sys.argv[2], jobs=2)

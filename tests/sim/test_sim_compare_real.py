@@ -8,7 +8,7 @@ import pytest
 
 from gatewise_sim.compare import compare_runs, read_runs
 from gatewise_sim.compare.page import render
-from gatewise_sim.sweep import run_sweep
+from gatewise_sim.experiment.sweep.run import run_sweep
 
 pytestmark = pytest.mark.slow  # a model is fitted, processes start
 
@@ -27,7 +27,8 @@ def runs(tmp_path_factory):
         "--devices", "2", "--out", str(folder / "demo"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    from gatewise_sim.simulation import Job, Scenario
+    from gatewise_sim.experiment.scenario import Scenario
+    from gatewise_sim.experiment.simulation import Job
 
     job = Job(
         str(folder / "demo" / "bundle"), str(folder / "demo" / "instances.csv"), "label",

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_sim.experiment.baselines import baselines, fill, oracle, row_weights
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answers import REASON
 from gatewise_sim.fleet.routing import NO_LABEL
 from gatewise_sim.fleet.run import simulate_fleet
-from gatewise_sim.simulation.baselines import baselines, fill, oracle, row_weights
-from gatewise_sim.simulation.scenario import Scenario
 
 SETTINGS = Scenario(devices=20, seconds=600.0, link="none", deadline_ms=1e6).settings()
 

@@ -2,9 +2,9 @@ import dataclasses
 
 import pytest
 
+from gatewise_sim.experiment.lighter import REQUESTS, lighter, sampled
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.sampling import plan
-from gatewise_sim.simulation.lighter import REQUESTS, lighter, sampled
-from gatewise_sim.simulation.scenario import Scenario
 
 HUGE = Scenario(
     devices=1_000_000, workers=20, seconds=86_400.0, outages="cloud:12:00-12:10"

@@ -6,7 +6,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.signing import keygen
 from gatewise_export.packing.repack import repack
-from gatewise_sim.simulation.point import at_goal, frontier, on_disk, open_whole
+from gatewise_sim.experiment.operating_point import at_goal, frontier, on_disk, open_whole
 
 pytestmark = pytest.mark.slow
 

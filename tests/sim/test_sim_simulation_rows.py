@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.simulation.rows import UNKNOWN_CLASS, Rows, class_indices
+from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows, class_indices
 
 
 def write(path, names, rows, labels=None, target="label"):

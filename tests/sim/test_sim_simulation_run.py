@@ -7,11 +7,11 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_sim import simulate
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.routing import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.money import MONTH
 from gatewise_sim.report.legs import to_json
-from gatewise_sim.simulation import Scenario
 
 pytestmark = pytest.mark.slow
 

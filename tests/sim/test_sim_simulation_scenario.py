@@ -1,9 +1,10 @@
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.simulate_command import commands
+from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.network.outages import Outages
-from gatewise_sim.simulation import Job, Scenario
-from gatewise_sim.simulation.cli import commands
 from gatewise_sim.workload.kinds import Diurnal
 
 
@@ -101,7 +102,7 @@ def test_the_command_asks_for_the_same_again(job, monkeypatch):
     import shlex
 
     from gatewise import cli
-    from gatewise_sim.simulation import front
+    from gatewise_sim.experiment import front
 
     asked = []
     monkeypatch.setattr(front.Front, "run", lambda self, job: asked.append(job) or 0)

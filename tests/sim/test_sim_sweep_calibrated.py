@@ -5,8 +5,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.calibration import Calibration
-from gatewise_sim.sweep import calibrated_once
-from gatewise_sim.sweep.store import Fingerprints
+from gatewise_sim.experiment.sweep.calibrated import calibrated_once
+from gatewise_sim.experiment.sweep.store import Fingerprints
 
 
 @dataclass(frozen=True)

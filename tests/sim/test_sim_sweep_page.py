@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gatewise_sim.sweep import PointResult, Sweep
+from gatewise_sim.experiment.sweep.run import PointResult
+from gatewise_sim.experiment.sweep.settings import Sweep, combinations
 from gatewise_sim.sweep.charts import axis_of
 from gatewise_sim.sweep.page import render
-from gatewise_sim.sweep.settings import combinations
 from gatewise_sim.sweep.summary import summarise
 
 HERE = Path(__file__).parent

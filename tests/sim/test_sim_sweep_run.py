@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.sweep import run_sweep
+from gatewise_sim.experiment.sweep.run import run_sweep
 
 pytestmark = pytest.mark.slow  # processes start
 

@@ -5,9 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.simulation.scenario import Scenario
-from gatewise_sim.sweep import Sweep, combinations
-from gatewise_sim.sweep.settings import NAMES, merged, setting
+from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.sweep.settings import NAMES, Sweep, combinations, merged, setting
 
 CLOCK = st.builds("{:02d}:{:02d}".format, st.integers(0, 11), st.integers(0, 59))
 OUTAGE = st.builds(

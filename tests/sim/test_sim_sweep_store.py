@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.simulation.scenario import Scenario
-from gatewise_sim.sweep.store import POINT_KIND, Fingerprints, Store
+from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.sweep.store import POINT_KIND, Fingerprints, Store
 
 
 @dataclass(frozen=True)

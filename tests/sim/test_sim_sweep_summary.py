@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_sim.sweep import PointResult, Sweep
+from gatewise_sim.experiment.sweep.run import PointResult
+from gatewise_sim.experiment.sweep.settings import Sweep
 from gatewise_sim.sweep.summary import csv_text, sorted_points, summarise
 
 OF = {"gatewise": "0", "job": {}, "files": {}}

@@ -91,7 +91,7 @@ def test_no_line_is_longer_and_there_are_no_more_than_fit(size, marks):
 
 @pytest.mark.slow  # a real run
 def test_all_that_a_real_run_tells_fits(small):
-    from gatewise_sim.simulation.job import simulate
+    from gatewise_sim.experiment.simulation import simulate
 
     pictures = []
     tracker = Tracker(news=lambda picture, clock: pictures.append(picture))

@@ -57,7 +57,7 @@ def watch():
 
 
 def test_figures_change_while_a_run_goes_on_and_the_report_comes(small, watch, browser, tmp_path):
-    from gatewise_sim.simulation.job import simulate
+    from gatewise_sim.experiment.simulation import simulate
 
     page = browser.page(watch.url, 390)
     assert page.run(text("title")) == "about to begin"

@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 from gatewise.errors import InputError
 from gatewise_sim.compare.figures import Measured, measured
-from gatewise_sim.sweep.settings import setting
+from gatewise_sim.experiment.sweep.settings import setting
 
 __all__ = ["LARGEST", "Run", "read_runs"]
 

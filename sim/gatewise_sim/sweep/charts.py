@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from gatewise_sim.experiment.sweep.settings import setting
 from gatewise_sim.report import words
 from gatewise_sim.report.drawings.marks import STYLES, axis_x, grid_y, shape, whisker
 from gatewise_sim.report.drawings.placing import Box, Label, between, place_labels
 from gatewise_sim.report.svg import Linear, Log, document, path, tag, text_width, ticks
-from gatewise_sim.sweep.settings import setting
 from gatewise_sim.sweep.summary import FORMS, cost_unit
 
 __all__ = ["Axis", "axis_of", "draw_panel", "draw_points", "series_legend"]

@@ -8,11 +8,11 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gatewise_sim.compare.show import bounds
+from gatewise_sim.experiment.sweep.settings import setting
 from gatewise_sim.report.drawings.marks import shape
 from gatewise_sim.report.html import one_line_each, write_page
 from gatewise_sim.report.svg import tag
 from gatewise_sim.sweep.charts import axis_of, draw_panel, draw_points, series_legend
-from gatewise_sim.sweep.settings import setting
 from gatewise_sim.sweep.show import columns
 from gatewise_sim.sweep.summary import FORMS, cost_unit, sorted_points
 

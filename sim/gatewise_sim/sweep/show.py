@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gatewise.console import table
-from gatewise_sim.sweep.settings import setting
+from gatewise_sim.experiment.sweep.settings import setting
 from gatewise_sim.sweep.summary import FORMS, sorted_points
 
 __all__ = ["COLUMNS", "columns", "show"]

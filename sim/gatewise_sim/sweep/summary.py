@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gatewise.errors import InputError
 from gatewise_sim.compare.difference import difference
 from gatewise_sim.compare.figures import FIGURES, Measured, measured
+from gatewise_sim.experiment.sweep.settings import Sweep, setting
+from gatewise_sim.experiment.sweep.store import SWEEP_KIND
 from gatewise_sim.report import words
-from gatewise_sim.sweep.settings import Sweep, setting
-from gatewise_sim.sweep.store import SWEEP_KIND
 
 if TYPE_CHECKING:
-    from gatewise_sim.sweep.run import PointResult
+    from gatewise_sim.experiment.sweep.run import PointResult
 
 __all__ = ["FORMS", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
 
@@ -42,7 +42,7 @@ def summarise(
     points : sequence of PointResult
     of : mapping
         What was simulated where no sweep says otherwise, see
-        :meth:`gatewise_sim.sweep.store.Fingerprints.of`.
+        :meth:`gatewise_sim.experiment.sweep.store.Fingerprints.of`.
     command : str
 
     Returns

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatewise.console import note
-from gatewise_sim.sweep.store import CALIBRATION, Store
+from gatewise_sim.experiment.sweep.store import CALIBRATION, Store
 
 if TYPE_CHECKING:
-    from gatewise_sim.simulation import Job
+    from gatewise_sim.experiment.simulation import Job
 
 __all__ = ["calibrated_once"]
 
@@ -24,7 +24,7 @@ def calibrated_once(job: Job, folder: Path, measure: Callable[[], Job]) -> Job:
 
     Parameters
     ----------
-    job : gatewise_sim.simulation.Job
+    job : Job
     folder : Path
         Of the sweep.
     measure : callable

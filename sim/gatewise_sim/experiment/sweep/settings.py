@@ -16,13 +16,13 @@ from difflib import get_close_matches
 from typing import Final, Self
 
 from gatewise.errors import InputError
-from gatewise_sim.simulation.scenario import GOALS, Scenario
+from gatewise_sim.experiment.scenario import GOALS, Scenario
 from gatewise_sim.workload.spans import read_number, read_span
 
 __all__ = ["NAMES", "POINTS", "Sweep", "Value", "combinations", "merged", "setting"]
 
 Value = bool | int | float | str | None
-"""Of a setting, as a :class:`gatewise_sim.simulation.scenario.Scenario` holds it."""
+"""Of a setting, as a :class:`gatewise_sim.experiment.scenario.Scenario` holds it."""
 
 POINTS: Final = 1000
 """How many combinations a sweep may have at most."""

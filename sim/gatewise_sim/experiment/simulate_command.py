@@ -136,9 +136,9 @@ def simulate(
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
         gatewise report sim-out/report.json other-out/report.json
     """
-    from gatewise_sim.simulation.front import Front
-    from gatewise_sim.simulation.job import Job
-    from gatewise_sim.simulation.scenario import Scenario
+    from gatewise_sim.experiment.front import Front
+    from gatewise_sim.experiment.scenario import Scenario
+    from gatewise_sim.experiment.simulation import Job
     from gatewise_sim.workload.spans import read_span
 
     if calibrate and calibration is not None:

@@ -10,17 +10,18 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.calibration import Calibration
 from gatewise_sim.energy.device import DeviceEnergy
+from gatewise_sim.experiment import operating_point as point
+from gatewise_sim.experiment import results, usage
+from gatewise_sim.experiment.baselines import NAMES, baselines, row_weights
+from gatewise_sim.experiment.lighter import sampled
+from gatewise_sim.experiment.live_policy import checked, live_leg, twin
+from gatewise_sim.experiment.results import Leg
+from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.routing import NO_LABEL, Routes
 from gatewise_sim.fleet.scale import estimate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.money import Prices
-from gatewise_sim.simulation import point, results, usage
-from gatewise_sim.simulation.baselines import NAMES, baselines, row_weights
-from gatewise_sim.simulation.lighter import sampled
-from gatewise_sim.simulation.live_leg import checked, live_leg, twin
-from gatewise_sim.simulation.results import Leg
-from gatewise_sim.simulation.rows import UNKNOWN_CLASS, Rows
-from gatewise_sim.simulation.scenario import Scenario
 from gatewise_sim.view.watch import Silent
 from gatewise_sim.workload.kinds import Workload
 
@@ -121,7 +122,7 @@ def run(
     Returns
     -------
     dict
-        The report, as :mod:`gatewise_sim.simulation.results` lays it out.
+        The report, as :mod:`gatewise_sim.experiment.results` lays it out.
 
     Raises
     ------

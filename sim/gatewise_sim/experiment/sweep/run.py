@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.console import Progress, note
 from gatewise.errors import InputError
-from gatewise_sim.sweep.settings import Sweep, Value, combinations, merged, setting
-from gatewise_sim.sweep.store import Fingerprints, Store
-from gatewise_sim.sweep.workers import Outcome, run_jobs
+from gatewise_sim.experiment.sweep.settings import Sweep, Value, combinations, merged, setting
+from gatewise_sim.experiment.sweep.store import Fingerprints, Store
+from gatewise_sim.experiment.sweep.workers import Outcome, run_jobs
 
 if TYPE_CHECKING:
-    from gatewise_sim.simulation import Job
+    from gatewise_sim.experiment.simulation import Job
 
 __all__ = ["PointResult", "SweepResult", "run_sweep"]
 
@@ -54,7 +54,7 @@ class SweepResult:
     folder : Path
     sweeps : tuple of Sweep
     points : tuple of PointResult
-        In the order of :func:`gatewise_sim.sweep.settings.combinations`.
+        In the order of :func:`gatewise_sim.experiment.sweep.settings.combinations`.
     document : dict
         As written to ``sweep.json``.
     """
@@ -99,7 +99,7 @@ def run_sweep(
 
     Parameters
     ----------
-    job : gatewise_sim.simulation.Job
+    job : Job
         What is simulated where no sweep says otherwise.
     sweeps : iterable of Sweep or str
         As ``devices=10,100,1000``; see :meth:`Sweep.parse`.

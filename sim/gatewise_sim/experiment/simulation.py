@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_sim.experiment.operating_point import at_goal, open_whole
+from gatewise_sim.experiment.rows import Rows
+from gatewise_sim.experiment.run import Prepared, prepare, run
+from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.words import summary
 from gatewise_sim.report.legs import to_json
 from gatewise_sim.report.output import SIMULATION
-from gatewise_sim.simulation.point import at_goal, open_whole
-from gatewise_sim.simulation.rows import Rows
-from gatewise_sim.simulation.run import Prepared, prepare, run
-from gatewise_sim.simulation.scenario import Scenario
-from gatewise_sim.simulation.words import summary
 
 if TYPE_CHECKING:
     from gatewise_sim.calibration import Calibration
@@ -34,7 +34,7 @@ class Job:
     bundle : str
         Path of a bundle.
     data : str
-        File of the rows, see :func:`gatewise_sim.simulation.rows.load`.
+        File of the rows, see :func:`gatewise_sim.experiment.rows.load`.
     target : str or None
         Their label's column.
     scenario : Scenario

@@ -14,7 +14,7 @@ from gatewise_sim.live.outcome import publish_bytes
 from gatewise_sim.money import Usage
 
 if TYPE_CHECKING:
-    from gatewise_sim.simulation.results import Leg
+    from gatewise_sim.experiment.results import Leg
 
 __all__ = ["Spent", "messages", "of", "spent"]
 

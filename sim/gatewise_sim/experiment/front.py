@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gatewise.console import emit, progress
+from gatewise_sim.experiment.operating_point import on_disk
+from gatewise_sim.experiment.run import run
+from gatewise_sim.experiment.simulation import Job, Simulation
+from gatewise_sim.experiment.words import show
 from gatewise_sim.report.output import SIMULATION
-from gatewise_sim.simulation.job import Job, Simulation
-from gatewise_sim.simulation.point import on_disk
-from gatewise_sim.simulation.run import run
-from gatewise_sim.simulation.words import show
 from gatewise_sim.view.session import Viewing, open_watch
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ class Front:
         return 1 if any(leg["answers"]["lost"] for leg in report["legs"]) else 0
 
     def _sweep(self, job: Job) -> int:
-        from gatewise_sim.sweep import calibrated_once, run_sweep
+        from gatewise_sim.experiment.sweep.calibrated import calibrated_once
+        from gatewise_sim.experiment.sweep.run import run_sweep
 
         job.open()  # what is wrong with bundle or rows is said once, not for every point
         if self.calibrate:

@@ -1,0 +1,1 @@
+"""Several simulations that differ in some settings, each kept as soon as it is finished."""
