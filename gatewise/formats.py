@@ -1,0 +1,192 @@
+"""Formats of numbers for people: counts, shares, bytes, times, energy, money, intervals.
+
+A value that is not known (None or NaN) is written ``n/a``. Every function takes a value in the
+unit that the rest of the product counts in: shares of 1, bytes, milliseconds, seconds, joules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+__all__ = [
+    "Format",
+    "byte_size",
+    "count",
+    "duration",
+    "interval",
+    "joules",
+    "listed",
+    "millis",
+    "money",
+    "number",
+    "percent",
+    "plural",
+]
+
+Format = Callable[[float | None], str]
+"""Writes a value, or that there is none."""
+
+_UNKNOWN: Final = "n/a"
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands set apart.
+
+    Examples
+    --------
+    >>> number(23.456), number(1234567.0), number(64.0), number(None)
+    ('23.5', '1,234,567', '64', 'n/a')
+    """
+    if value is None or math.isnan(value):
+        return _UNKNOWN
+    if abs(value) >= 100 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def count(value: float | None) -> str:
+    """A whole number of things, short from a million on.
+
+    Examples
+    --------
+    >>> count(1234.4), count(1.44e9), count(2.6e6)
+    ('1,234', '1.44 billion', '2.6 million')
+    """
+    if value is None or math.isnan(value):
+        return _UNKNOWN
+    if value >= 1e9:
+        return f"{value / 1e9:.3g} billion"
+    return f"{value / 1e6:.3g} million" if value >= 1e6 else f"{value:,.0f}"
+
+
+def plural(n: float, thing: str) -> str:
+    """A count with its noun.
+
+    Examples
+    --------
+    >>> plural(1, "device"), plural(1_000, "device")
+    ('1 device', '1,000 devices')
+    """
+    return f"{n:,.0f} {thing}{'s' if n != 1 else ''}"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """A share as a percentage; of a tiny one the first digit that is not 0.
+
+    Examples
+    --------
+    >>> percent(0.98765), percent(1.0), percent(0.98765, 2), percent(0.000216), percent(None)
+    ('98.8 %', '100 %', '98.77 %', '0.02 %', 'n/a')
+    """
+    if share is None or math.isnan(share):
+        return _UNKNOWN
+    if 0 < abs(share) < 0.1 ** (digits + 2):
+        return f"{100 * share:.1g} %"
+    return f"{100 * share:.{0 if share in (0, 1) else digits}f} %"
+
+
+def byte_size(size: float | None) -> str:
+    """An amount of bytes in B, kB, MB or GB (powers of 1000).
+
+    Examples
+    --------
+    >>> byte_size(640), byte_size(4096), byte_size(1.5e6), byte_size(2e9)
+    ('640 B', '4.1 kB', '1.50 MB', '2.00 GB')
+    """
+    if size is None or math.isnan(size):
+        return _UNKNOWN
+    if size < 1e3:
+        return f"{size:.0f} B"
+    if size < 1e6:
+        return f"{size / 1e3:.1f} kB"
+    return f"{size / 1e6:.2f} MB" if size < 1e9 else f"{size / 1e9:.2f} GB"
+
+
+def millis(value: float | None) -> str:
+    """A time in milliseconds.
+
+    Examples
+    --------
+    >>> millis(0.0731), millis(12.34), millis(1234.5), millis(3e-5)
+    ('0.073 ms', '12.3 ms', '1,234 ms', '0 ms')
+    """
+    if value is None or math.isnan(value):
+        return _UNKNOWN
+    if 5e-4 < value < 1:
+        return f"{value:.2g} ms"
+    return "0 ms" if value < 1 else f"{number(value)} ms"
+
+
+def duration(seconds: float | None) -> str:
+    """A length of time (given in s) in the unit that suits it.
+
+    Examples
+    --------
+    >>> duration(0.04), duration(45), duration(600), duration(5400), duration(604_800)
+    ('0.04 s', '45 s', '10 min', '1.5 h', '7 days')
+    """
+    if seconds is None or math.isnan(seconds):
+        return _UNKNOWN
+    for unit, size in (("day", 86_400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            n = f"{seconds / size:.3g}"
+            return f"{n} {unit}{'s' if unit == 'day' and n != '1' else ''}"
+    return f"{seconds:.3g} s"
+
+
+def joules(value: float | None) -> str:
+    """An energy in kJ, J, mJ or uJ.
+
+    Examples
+    --------
+    >>> joules(12.34), joules(0.0123), joules(4.5e-6), joules(0.0), joules(4_031.0)
+    ('12.3 J', '12.3 mJ', '4.5 uJ', '0 J', '4.03 kJ')
+    """
+    if value is None or math.isnan(value):
+        return _UNKNOWN
+    for unit, size in (("kJ", 1e3), ("J", 1.0), ("mJ", 1e-3)):
+        if value >= 0.9995 * size:
+            return f"{number(value / size)} {unit}"
+    return f"{number(value / 1e-6)} uJ" if value else "0 J"
+
+
+def money(value: float | None, currency: str) -> str:
+    """A sum of money.
+
+    Examples
+    --------
+    >>> money(1234.5, "EUR"), money(0.0123, "EUR")
+    ('1,234 EUR', '0.0123 EUR')
+    """
+    text = number(value)
+    return text if text == _UNKNOWN else f"{text} {currency}"
+
+
+def interval(low: float, high: float, form: Format) -> str:
+    """The ends of an interval, the unit once; nothing if both are the same when rounded.
+
+    Examples
+    --------
+    >>> interval(0.4, 0.6, percent), interval(0.9, 1.2, joules), interval(1.0, 1.0001, number)
+    ('40.0 to 60.0 %', '900 mJ to 1.2 J', '')
+    """
+    first, last = form(low), form(high)
+    if first == last:
+        return ""
+    figure, _, unit = first.partition(" ")
+    return f"{figure if last.endswith(f' {unit}') else first} to {last}"
+
+
+def listed(things: Sequence[str]) -> str:
+    """Things joined by commas, the last by "and".
+
+    Examples
+    --------
+    >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    if len(things) < 2:
+        return "".join(things)
+    return f"{', '.join(things[:-1])} and {things[-1]}"
