@@ -29,7 +29,7 @@ RUNS = {
 
 def made() -> dict:
     models = {"trees-50": SimpleNamespace(title="50 trees", about=ABOUT)}
-    skipped = {"trees-50 native": "no C compiler"}
+    skipped = {"trees-50 c99": "no C compiler"}
     return bench_edge.document(RUNS, models, PROCESSES, skipped, quick=True, calls=7)
 
 
@@ -48,7 +48,7 @@ def test_the_page_says_met_missed_and_left_out():
     page = bench_edge.markdown(made())
     assert "| `trees-50 decide` / `noop` | 1.5 | 2 | met |" in page
     assert "| seconds until everything is imported | 0.7 | 0.6 | missed |" in page
-    assert "Left out: `trees-50 native`: no C compiler" in page
+    assert "Left out: `trees-50 c99`: no C compiler" in page
     assert "A quick look, not a result." in page
 
 

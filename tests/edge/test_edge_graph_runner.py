@@ -22,7 +22,7 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.stop_score_model import ScoredModel
 from gatewise_edge.device.device import Device
 from gatewise_edge.stages.graph_runner import GraphRunner, flat_trees
-from gatewise_edge.stages.stage_models import GraphModel, pick_walker
+from gatewise_edge.stages.stage_models import GraphSession
 from gatewise_edge.stages.stages import StageRunner, self_test
 from gatewise_export import pack
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
@@ -129,19 +129,6 @@ def test_learned_stop_scores_give_the_same_bits(seed, kind, random_trees):
     assert_same_bits(ScoredModel(model, stop), np.clip(x, -1e6, 1e6))
 
 
-@pytest.mark.parametrize("walker", ["auto", "python", "native"])
-def test_any_walker_walks_the_trees_of_a_graph(walker, random_trees):
-    trees, x = random_trees(5)
-    make = pick_walker(walker)
-    try:
-        make(flat_trees(stage_graph(trees).trees["margins"], trees.n_features, "s"))
-    except InputError as error:
-        pytest.skip(str(error))
-    runner = GraphRunner(stage_graph(trees), "s", make)
-    np.testing.assert_array_equal(runner.run(x), trees.margins(x))
-    np.testing.assert_array_equal(runner.run(x[:1]), trees.margins(x[:1]))
-
-
 def test_many_rows_go_in_parts():
     rng = np.random.default_rng(0)
     model = kernel(rng, 40, 3)
@@ -245,7 +232,7 @@ def test_a_device_without_onnxruntime_answers_alike(name: str, tmp_path: Path) -
     said = [[a.label, a.stage, a.cost, a.route, a.reason, list(a.probabilities)] for a in answers]
     assert found["said"] == json.loads(json.dumps(said, default=str))
     runner = StageRunner(bundle, runner="onnxruntime")
-    assert any(isinstance(m, GraphModel) for m in runner._models)
+    assert any(isinstance(m, GraphSession) for m in runner._models)
     assert found["bits"] == [o.outputs.view(np.uint32).tolist() for o in runner.run_all(x)]
     assert len({(a.stage, a.route) for a in answers}) > 1
 
@@ -277,5 +264,3 @@ def test_what_is_not_to_be_had_is_said(bundle: Bundle, monkeypatch: pytest.Monke
     assert all(isinstance(m, GraphRunner) for m in StageRunner(bundle)._models)
     with pytest.raises(InputError, match="runner 'tpu'; choose one of auto, onnxruntime, numpy"):
         StageRunner(bundle, runner="tpu")
-    with pytest.raises(InputError, match="walker 'fast'; choose one of auto, python, native"):
-        StageRunner(bundle, walker="fast")

@@ -29,13 +29,10 @@ from sklearn.model_selection import train_test_split
 from gatewise.decision import labels
 from gatewise.models.stop_score_model import ScoredModel
 from gatewise.models.trees import TreeEnsemble
-from gatewise_edge.stages import native_walker
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_edge.stages.stages import self_test as device_self_test
 from gatewise_export import Bundle, pack, to_c, to_onnx, verify, verify_graphs
-from gatewise_export.bundle.flat_trees import FlatTrees
-from gatewise_export.c99.compiled import Compiled, build
-from gatewise_export.native_library import compiler
+from gatewise_export.c99.compiled import Compiled, build, compiler
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,
@@ -214,15 +211,12 @@ def python_witnesses(case: Case) -> None:
     system, bundle, rows = case.system, case.bundle, case.rows
     expected = [np.ascontiguousarray(stage.margins(rows)) for stage in system.stages_]
     exits = system.exit_stage(rows)
-    has_native = native_walker.load(one_leaf()) is not None
-    ways = [("onnxruntime", "python"), ("numpy", "python")]
-    ways += [("numpy", "native"), ("onnxruntime", "native")] if has_native else []
-    for runner, walker in ways:
-        stages = StageRunner(bundle, runner=runner, walker=walker)  # type: ignore[arg-type]
+    for runner in ("onnxruntime", "numpy"):
+        stages = StageRunner(bundle, runner=runner)
         device_self_test(bundle, stages)
         outputs = stages.run_all(rows)
         for output, margins in zip(outputs, expected, strict=True):
-            assert_bits(output.outputs, margins, f"{case.kind}: {runner}, {walker}")
+            assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
         left = stages.exits(outputs)
         if system.high_cost_model_ is None:
             left = np.minimum(left, len(stages) - 1)
@@ -231,7 +225,7 @@ def python_witnesses(case: Case) -> None:
             bought = np.broadcast_to(stage.bought(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 output, asked = stages.run_row(s, rows[i, stage.features])
-                assert_bits(output.outputs, expected[s][i : i + 1], f"{runner}, {walker}, row {i}")
+                assert_bits(output.outputs, expected[s][i : i + 1], f"{runner}, row {i}")
                 assert asked.tolist() == bought[i].tolist()
     assert verify_graphs(bundle, rows).agrees
     report = verify(system, bundle, rows)
@@ -294,15 +288,6 @@ def c_witness(case: Case, compiled: Compiled) -> None:
     assert compiled.selftest() == 0
 
 
-def one_leaf() -> FlatTrees:
-    none = np.full(1, -1, np.int32)
-    zero = np.zeros(1, np.float32)
-    return FlatTrees(
-        none, zero, none, none, np.zeros(1, bool), zero[:, None], np.zeros(1, np.int32),
-        np.zeros(1, np.int32), zero, 1,
-    )  # fmt: skip
-
-
 def agree_everywhere(name: str, offset: float, place: Path) -> None:
     kinds = HIGHER_KINDS if offset else KINDS
     cases = [fitted(kind, name, offset, place) for kind in kinds]
@@ -359,8 +344,8 @@ def test_any_rows_are_decided_alike(of_wine, rows, holes):
     for case in of_wine:
         x = np.where(holes, np.float32(np.nan), rows) if case.kind in TAKE_MISSING else rows
         expected = [np.ascontiguousarray(stage.margins(x)) for stage in case.system.stages_]
-        for runner, walker in (("onnxruntime", "auto"), ("numpy", "python")):
-            stages = stage_runner(case.bundle.path, runner, walker)
+        for runner in ("onnxruntime", "numpy"):
+            stages = StageRunner(Bundle.open(case.bundle.path), runner=runner)
             outputs = stages.run_all(x)
             for output, margins in zip(outputs, expected, strict=True):
                 assert_bits(output.outputs, margins, f"{case.kind}: {runner}")
@@ -369,8 +354,3 @@ def test_any_rows_are_decided_alike(of_wine, rows, holes):
                 len(stages) - (case.system.high_cost_model_ is None),
             )
             assert left.tolist() == case.system.exit_stage(x).tolist()
-
-
-@functools.cache
-def stage_runner(path: Path, runner: Any, walker: Any) -> StageRunner:
-    return StageRunner(Bundle.open(path), runner=runner, walker=walker)

@@ -19,9 +19,8 @@ from gatewise.models.stage import Stage
 from gatewise.models.stop_score_model import PlainModel, ScoredModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.compiled import Compiled, build
+from gatewise_export.c99.compiled import Compiled, build, compiler
 from gatewise_export.c99.writer import write_cascade
-from gatewise_export.native_library import compiler
 
 pytestmark = [
     pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)"),

@@ -19,9 +19,8 @@ from gatewise.errors import InputError
 from gatewise_export import pack, set_operating_point, to_c
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import cascade_of
-from gatewise_export.c99.compiled import STRICT, build
+from gatewise_export.c99.compiled import STRICT, build, compiler
 from gatewise_export.c99.layout import lay_out
-from gatewise_export.native_library import compiler
 from gatewise_training import (
     BudgetForest,
     BudgetPrune,

@@ -28,7 +28,7 @@ import json, platform, sys
 from gatewise_edge import StageRunner, self_test
 from gatewise_export import Bundle
 bundle = Bundle.open(sys.argv[1], for_device=True)
-runner = StageRunner(bundle, runner=sys.argv[2], walker="python")
+runner = StageRunner(bundle, runner=sys.argv[2])
 rows = self_test(bundle, runner)
 import numpy, paho.mqtt, cbor2
 loaded = [m for m in ("sklearn", "scipy", "lightgbm", "onnx", "numba", "onnxruntime")

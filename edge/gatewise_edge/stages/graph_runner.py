@@ -8,7 +8,7 @@ that onnxruntime and training give. Trees are walked by :mod:`gatewise_edge.stag
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from gatewise_export.onnx_files.graph_rules import INPUT, MARGINS, StageGraph
 from gatewise_export.onnx_files.onnx_parts import Node
 from gatewise_export.onnx_files.tree_rules import Trees
 
-__all__ = ["GraphRunner", "TreeWalker", "flat_trees"]
+__all__ = ["GraphRunner", "flat_trees"]
 
 #: Numbers that the values of one run may hold together; more rows go in several runs
 _AT_ONCE: Final = 1 << 22
@@ -32,20 +32,6 @@ Values = list[Any]
 Step = Callable[[Values], None]
 
 
-class TreeWalker(Protocol):
-    """What walks trees: :class:`Walker`, or its twin in C."""
-
-    trees: FlatTrees
-
-    def walk(self, ask: Callable[[int], float]) -> Matrix:
-        """Margins of one instance, shape (1, n_outputs)."""
-        ...
-
-    def run(self, x: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
-        """Margins of many, and what each buys."""
-        ...
-
-
 class GraphRunner:
     """A stage's graph, ready to be run; several threads may run it at a time.
 
@@ -54,8 +40,6 @@ class GraphRunner:
     graph : StageGraph
     file : str
         What errors call it.
-    walker : callable
-        Makes a walker of trees.
 
     Raises
     ------
@@ -63,9 +47,7 @@ class GraphRunner:
         If its trees have too many outputs for this runner.
     """
 
-    def __init__(
-        self, graph: StageGraph, file: str, walker: Callable[[FlatTrees], TreeWalker] = Walker
-    ) -> None:
+    def __init__(self, graph: StageGraph, file: str) -> None:
         self.n_inputs = graph.n_inputs
         places = {name: i for i, name in enumerate(dict.fromkeys((INPUT, *graph.constants)))}
         self._steps: list[Step] = []
@@ -79,7 +61,7 @@ class GraphRunner:
                 self._steps.append(_step(node, given, made, graph))
                 continue
             wide = graph.columns[node.inputs[0]]
-            self._steps.append(_tree_step(walker(flat_trees(trees, wide, file)), given[0], made))
+            self._steps.append(_tree_step(Walker(flat_trees(trees, wide, file)), given[0], made))
         self._empty: Values = [None] * len(places)
         for name, array in graph.constants.items():
             self._empty[places[name]] = array
@@ -154,7 +136,7 @@ def flat_trees(trees: Trees, n_features: int, file: str) -> FlatTrees:
     )
 
 
-def _tree_step(walker: TreeWalker, given: int, made: int) -> Step:
+def _tree_step(walker: Walker, given: int, made: int) -> Step:
     def run(values: Values) -> None:
         x = values[given]
         if len(x) == 1:  # plain Python beats numpy's calls for every level

@@ -15,13 +15,8 @@ from numpy.typing import NDArray
 
 from gatewise.decision import answers, exit_stages, probabilities, split, stops
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.stages.stage_models import (
-    GraphModel,
-    GraphRunner,
-    Runner,
-    WalkerKind,
-    stage_models,
-)
+from gatewise_edge.stages.stage_models import Runner, stage_models
+from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 
 if TYPE_CHECKING:
@@ -86,8 +81,6 @@ class StageRunner:
     runner : {"auto", "onnxruntime", "numpy"}, default "auto"
         What runs graphs: onnxruntime, or where that cannot be imported numpy alone, slower on
         large models and with the same bits.
-    walker : {"auto", "python", "native"}, default "auto"
-        What walks trees: C where it can be compiled, else Python.
 
     Attributes
     ----------
@@ -102,18 +95,16 @@ class StageRunner:
         If a stage's file is not fit to be run, or has other inputs or outputs than the manifest
         says.
     InputError
-        If the runner or walker asked for is not to be had on this machine.
+        If there is no such runner, or not on this machine.
     """
 
-    def __init__(
-        self, bundle: Bundle, *, runner: Runner = "auto", walker: WalkerKind = "auto"
-    ) -> None:
+    def __init__(self, bundle: Bundle, *, runner: Runner = "auto") -> None:
         manifest = bundle.manifest
         self.specs = tuple(manifest.stages)
         self.inputs = tuple(manifest.stage_inputs(s) for s in range(len(self.specs)))
         self.thresholds: tuple[float | None, ...] = tuple(manifest.active_point.thresholds)
         self._columns = [columns.tolist() for columns in self.inputs]
-        self._models = stage_models(bundle, runner, walker)
+        self._models = stage_models(bundle, runner)
 
     def __len__(self) -> int:
         return len(self.specs)
@@ -144,7 +135,7 @@ class StageRunner:
             If a feature cannot be had or is refused; what was bought before it is paid.
         """
         model = self._models[stage]
-        if isinstance(model, GraphModel | GraphRunner):
+        if not isinstance(model, Walker):
             x = reading.acquire(
                 self.inputs[stage], allow_missing=allow_missing, timeout=remaining()
             )
@@ -168,9 +159,8 @@ class StageRunner:
             The stage's own inputs, in its order.
         """
         model = self._models[stage]
-        if isinstance(model, GraphModel | GraphRunner):
-            return StageOutput(model.run(x), self.specs[stage])
-        return StageOutput(model.run(x)[0], self.specs[stage])
+        margins = model.run(x)[0] if isinstance(model, Walker) else model.run(x)
+        return StageOutput(margins, self.specs[stage])
 
     def run_row(self, stage: int, x: Matrix) -> tuple[StageOutput, NDArray[np.bool_]]:
         """Run one stage as :meth:`visit` does, on a row of its own inputs, shape (k,).
@@ -181,7 +171,7 @@ class StageRunner:
         bought : ndarray of bool, shape (k,)
         """
         model = self._models[stage]
-        if isinstance(model, GraphModel | GraphRunner):
+        if not isinstance(model, Walker):
             return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)
         bought, values = np.zeros(len(x), np.bool_), list(map(float, x))
 

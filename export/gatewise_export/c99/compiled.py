@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +17,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_export.c99.writer import CSource
-from gatewise_export.native_library import compiler
 
-__all__ = ["STRICT", "Compiled", "Said", "build"]
+__all__ = ["STRICT", "Compiled", "Said", "build", "compiler"]
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
 
@@ -134,6 +136,16 @@ class Compiled:
         parts = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
         outcomes, exits, answers, stages, refused = said.T
         return Said(outcomes, exits, answers, stages, refused, bought.view(np.bool_), tuple(parts))
+
+
+def compiler() -> list[str] | None:
+    """The C compiler's command: what the environment's CC says, else cc, gcc or clang."""
+    named = shlex.split(os.environ.get("CC", ""))
+    for command in [named] if named else [["cc"], ["gcc"], ["clang"]]:
+        found = shutil.which(command[0])
+        if found is not None:
+            return [found, *command[1:]]
+    return None
 
 
 def build(
