@@ -31,12 +31,12 @@ from benchmarks.twin_bundles import Subject, subject
 from gatewise.console import note
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
+from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.fleet import run_live
 from gatewise_sim.live.processes import start_workers
-from gatewise_sim.network.profiles import PROFILES
 
 __all__ = ["main"]
 

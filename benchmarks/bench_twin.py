@@ -33,11 +33,11 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.calibration.measuring import calibrate
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.network.profiles import PROFILES
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.fleet import run_live
-from gatewise_sim.network.profiles import PROFILES
 
 __all__ = ["MEASURES", "compare", "figures", "main", "markdown"]
 

@@ -68,9 +68,9 @@ def main(arguments: list[str]) -> int:
 def measure(routes: Any, run: Run) -> dict[str, Any]:
     """Take time, processor time and memory of an estimate, with its child processes'."""
     from gatewise_sim import PROFILES, FleetSettings, ServiceTime
-    from gatewise_sim.fleet.sampling import plan
-    from gatewise_sim.fleet.scale import estimate_fleet
-    from gatewise_sim.network.outages import Outages
+    from gatewise_sim.fleet.estimate.sampling import plan
+    from gatewise_sim.fleet.estimate.stepping import estimate_fleet
+    from gatewise_sim.fleet.network.outages import Outages
 
     # The rows that the device is least sure of, as many as asked for.
     sent = np.zeros(len(routes), bool)

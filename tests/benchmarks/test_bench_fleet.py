@@ -51,7 +51,7 @@ def test_a_run_tells_what_it_took(made_up_routes):
 @pytest.fixture
 def made_up_routes(tmp_path):
     from gatewise_edge.device.installed import Plan
-    from gatewise_sim.fleet.routing import Routes
+    from gatewise_sim.fleet.routes import Routes
     from gatewise_sim.fleet.sizes import Sizes
 
     n = 50

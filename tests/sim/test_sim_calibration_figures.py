@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.calibration import Calibration
-from gatewise_sim.calibration.figures import ASSUMED_SERVICE, KIND
+from gatewise_sim.calibration.figures import ASSUMED_SERVICE, KIND, Calibration
+from gatewise_sim.fleet.network.profiles import PROFILES, LinkProfile
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.network.profiles import PROFILES, LinkProfile
 
 MEASURED = Calibration(
     model="digits/7",

@@ -8,16 +8,16 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker
-from gatewise_sim.calibration import Calibration, calibrate
-from gatewise_sim.calibration.measuring import _divide, _stages
+from gatewise_sim.calibration.figures import Calibration
+from gatewise_sim.calibration.measuring import _divide, _stages, calibrate
 from gatewise_sim.calibration.pieces import processor_seconds
-from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.children import Child
 from gatewise_sim.live.fleet import run_live
-from gatewise_sim.network.profiles import LinkProfile
 from gatewise_sim.view.watch import Snapshot
 
 RUN = ServiceTime(100e-6, 20e-6)

@@ -1,6 +1,6 @@
 import pytest
 
-from gatewise_sim.clock import Clock
+from gatewise_sim.fleet.clock import Clock
 
 
 def test_what_happens_may_enter_more():

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.device import DeviceEnergy
-from gatewise_sim.energy.radio import RADIOS, Radio
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy.radio import RADIOS, Radio
 
 NAMES = ("age", "ecg", "thal")
 

@@ -20,7 +20,7 @@ from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.doctor.checkup import Patient, examine
 from gatewise_sim.doctor.probe import Probe
-from gatewise_sim.network.proxy import DelayProxy, LinkProfile
+from gatewise_sim.fleet.network.proxy import DelayProxy, LinkProfile
 from tests.security.secure import EDGE, SecureBroker, free_port, make_folder
 
 bundle = EDGE.bundle

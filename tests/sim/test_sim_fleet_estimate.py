@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.device import DeviceEnergy
-from gatewise_sim.energy.meter import Acquisition, RadioMeter
 from gatewise_sim.fleet.answers import REASONS
-from gatewise_sim.fleet.estimate import MEANS, FleetEstimate
-from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy.meter import Acquisition, RadioMeter
+from gatewise_sim.fleet.estimate.result import MEANS, FleetEstimate
+from gatewise_sim.fleet.estimate.stepping import estimate_fleet
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import PROFILES
+from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
-from gatewise_sim.fleet.scale import estimate_fleet
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import PROFILES
 
 EDGE, CLOUD, FALLBACK, ERROR = range(len(ROUTES))
 BEGIN, END = 200.0, 260.0

@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from gatewise_sim.fleet.parts import RowFacts
+from gatewise_sim.fleet.estimate.sampling import plan
+from gatewise_sim.fleet.estimate.stepping import estimate_fleet
+from gatewise_sim.fleet.estimate.window_sums import RowFacts
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.progress import Running
 from gatewise_sim.fleet.run import FleetSettings
-from gatewise_sim.fleet.sampling import plan
-from gatewise_sim.fleet.scale import estimate_fleet
+from gatewise_sim.fleet.state import World
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.fleet.world import World
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import LinkProfile
 from gatewise_sim.view.watch import Silent, Snapshot
 
 

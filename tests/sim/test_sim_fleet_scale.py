@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_sim.fleet.estimate.sampling import LEAST_WORKERS, plan, window_settings
+from gatewise_sim.fleet.estimate.stepping import estimate_fleet
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import PROFILES, LinkProfile
 from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
-from gatewise_sim.fleet.sampling import LEAST_WORKERS, plan, window_settings
-from gatewise_sim.fleet.scale import estimate_fleet
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import PROFILES, LinkProfile
-from gatewise_sim.workload.row_mix import RowMix
+from gatewise_sim.fleet.workload.row_mix import RowMix
 
 DAY = 86_400.0
 HARD = 5  # rows in a hundred

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_sim.fleet.sketch import LEAST_MS, Sketch
+from gatewise_sim.fleet.estimate.sketch import LEAST_MS, Sketch
 
 values = st.lists(st.floats(LEAST_MS, 1e6), min_size=1, max_size=200)
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_sim.fleet.sampling import Plan, Window
-from gatewise_sim.fleet.timeline import bins_of, fault_spans
-from gatewise_sim.network.outages import Outage, Outages
+from gatewise_sim.fleet.estimate.sampling import Plan, Window
+from gatewise_sim.fleet.estimate.timeline import bins_of, fault_spans
+from gatewise_sim.fleet.network.outages import Outage, Outages
 
 outages = st.lists(
     st.builds(

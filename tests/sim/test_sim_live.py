@@ -14,8 +14,8 @@ from gatewise_cloud.broker.client import open_client
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_sim.errors import RunError
+from gatewise_sim.fleet.network.proxy import PROFILES
 from gatewise_sim.live import demo_runs as live
-from gatewise_sim.network.proxy import PROFILES
 from gatewise_sim.report.legs import Expected, compare, measure
 
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")

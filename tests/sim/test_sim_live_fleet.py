@@ -18,13 +18,13 @@ from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_m
 from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import REASON
-from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import PROFILES
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.fleet import LiveRun, check_live, run_live
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import PROFILES
 from gatewise_sim.view.watch import Silent, Snapshot
 
 pytestmark = pytest.mark.slow
@@ -397,10 +397,10 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, processes, tmp_p
         import sys
         from pathlib import Path
         import numpy as np
-        from gatewise_sim.fleet import FleetSettings, ServiceTime
+        from gatewise_sim import FleetSettings, ServiceTime
         from gatewise_sim.live.fleet import run_live
-        from gatewise_sim.network.profiles import PROFILES
-        from gatewise_sim.network.outages import Outages
+        from gatewise_sim.fleet.network.profiles import PROFILES
+        from gatewise_sim.fleet.network.outages import Outages
         from gatewise_sim.view.watch import Silent
         class Watch(Silent):
             def update(self, snapshot):

@@ -11,7 +11,7 @@ import pytest
 from gatewise_cloud.models.model import CloudModel
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.link.link import InProcessLink
-from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.live.metered import Desk, MeteredLink
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.live.scheduler import Bell, LogicalDevice, Schedule, Scheduler, Seat

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.money import MONTH, Bill, Prices, Usage
+from gatewise_sim.fleet.money import MONTH, Bill, Prices, Usage
 
 
 def test_every_part_of_the_bill():

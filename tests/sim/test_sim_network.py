@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.network.proxy import PROFILES, DelayProxy, Direction, LinkProfile, profile
+from gatewise_sim.fleet.network.proxy import PROFILES, DelayProxy, Direction, LinkProfile, profile
 
 arrivals = st.lists(
     st.tuples(st.floats(0, 1), st.integers(1, 20_000)), min_size=1, max_size=40

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.radio import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
-from gatewise_sim.network.direction import CHUNK, MAX_RTO_S, Direction, both_ways
-from gatewise_sim.network.proxy import (
+from gatewise_sim.fleet.energy.radio import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
+from gatewise_sim.fleet.network.direction import CHUNK, MAX_RTO_S, Direction, both_ways
+from gatewise_sim.fleet.network.proxy import (
     PROFILES,
     DelayProxy,
     LinkProfile,

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.network.outages import PARTS, Outage, Outages
-from gatewise_sim.workload.spans import DAY, read_clock, read_rate, read_span
+from gatewise_sim.fleet.network.outages import PARTS, Outage, Outages
+from gatewise_sim.fleet.workload.spans import DAY, read_clock, read_rate, read_span
 
 NOON = 43_200.0
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from gatewise_sim.fleet.sampling import Plan, Window
+from gatewise_sim.fleet.estimate.sampling import Plan, Window
 from gatewise_sim.report import words
 from gatewise_sim.report.simulation_page import render
 from gatewise_sim.report.simulation_words import answer, caveats, course_of_outages, leg

@@ -8,7 +8,7 @@ from gatewise.errors import InputError
 from gatewise_sim.experiment.baselines import baselines, fill, oracle, row_weights
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answers import REASON
-from gatewise_sim.fleet.routing import NO_LABEL
+from gatewise_sim.fleet.routes import NO_LABEL
 from gatewise_sim.fleet.run import simulate_fleet
 
 SETTINGS = Scenario(devices=20, seconds=600.0, link="none", deadline_ms=1e6).settings()

@@ -4,7 +4,7 @@ import pytest
 
 from gatewise_sim.experiment.lighter import REQUESTS, lighter, sampled
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.fleet.sampling import plan
+from gatewise_sim.fleet.estimate.sampling import plan
 
 HUGE = Scenario(
     devices=1_000_000, workers=20, seconds=86_400.0, outages="cloud:12:00-12:10"

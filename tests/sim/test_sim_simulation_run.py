@@ -8,9 +8,9 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_sim import simulate
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.money import MONTH
+from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
-from gatewise_sim.money import MONTH
 from gatewise_sim.report.legs import to_json
 
 pytestmark = pytest.mark.slow
@@ -49,7 +49,7 @@ def test_the_report_has_every_key_of_a_report(whole):
 def test_the_systems_figures_are_those_of_its_fleet(small, whole):
     routes = Routes.of(small.bundle, small.rows, small.truth)
     assert whole["calibration"]["kind"] == "assumed"
-    from gatewise_sim.calibration import Calibration
+    from gatewise_sim.calibration.figures import Calibration
 
     settings = Calibration.assumed(routes).apply(QUICK.settings())
     run = simulate_fleet(routes, settings)

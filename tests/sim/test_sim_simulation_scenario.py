@@ -4,8 +4,8 @@ from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.simulate_command import commands
 from gatewise_sim.experiment.simulation import Job
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.workload.kinds import Diurnal
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.workload.kinds import Diurnal
 
 
 @pytest.mark.parametrize(

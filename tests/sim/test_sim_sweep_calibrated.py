@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.calibration import Calibration
+from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment.sweep.calibrated import calibrated_once
 from gatewise_sim.experiment.sweep.store import Fingerprints
 

@@ -15,16 +15,16 @@ from gatewise_edge.device.answer import Pending
 from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
-from gatewise_sim.clock import Clock
 from gatewise_sim.fleet.answers import REASONS
+from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.draws import DeviceDraws
-from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.network.direction import VirtualLink
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
 from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
 from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
-from gatewise_sim.network.direction import VirtualLink
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import LinkProfile
 
 NAME = "0" * 8
 SERVICE = ServiceTime(0.004, 0.001)

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gatewise.errors import InputError
-from gatewise_sim.workload.draw import arrivals, parse
-from gatewise_sim.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay
-from gatewise_sim.workload.row_mix import RowMix
-from gatewise_sim.workload.spans import DAY
-from gatewise_sim.workload.streams import Streams
-from gatewise_sim.workload.trace import Trace
+from gatewise_sim.fleet.workload.arrivals import draw_arrivals, parse
+from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay
+from gatewise_sim.fleet.workload.row_mix import RowMix
+from gatewise_sim.fleet.workload.spans import DAY
+from gatewise_sim.fleet.workload.streams import Streams
+from gatewise_sim.fleet.workload.trace import Trace
 
 LONG = Replay(
     Trace(
@@ -38,7 +38,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def gather(spec, devices, seconds, seed=0, **options):
-    chunks = list(arrivals(spec, devices, seconds, np.random.default_rng(seed), **options))
+    chunks = list(draw_arrivals(spec, devices, seconds, np.random.default_rng(seed), **options))
     if not chunks:
         return np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64)
     return tuple(np.concatenate(column) for column in zip(*chunks, strict=True))
@@ -116,7 +116,7 @@ def test_a_sample_of_a_fleet_is_part_of_it(kind):
 
 def test_the_generator_is_used_at_once_and_for_one_number():
     rng, other = np.random.default_rng(5), np.random.default_rng(5)
-    arrivals("poisson:1/s", 3, 10.0, rng)
+    draw_arrivals("poisson:1/s", 3, 10.0, rng)
     other.integers(0, 2**64, dtype=np.uint64)
     assert rng.random() == other.random()
 
@@ -427,10 +427,10 @@ def test_a_trace_must_end_before_it_begins_again():
 def test_bad_arguments_are_refused_at_once(options, complaint):
     given = {"spec": "poisson:1/s", "devices": 1, "seconds": 1.0, **options}
     with pytest.raises(InputError, match=complaint):
-        arrivals(rng=np.random.default_rng(0), **given)
+        draw_arrivals(rng=np.random.default_rng(0), **given)
 
 
 def test_chunks_hold_about_a_million_arrivals_of_a_large_fleet():
-    chunks = arrivals("poisson:1/min", 300_000, DAY, np.random.default_rng(0), rows=100)
+    chunks = draw_arrivals("poisson:1/min", 300_000, DAY, np.random.default_rng(0), rows=100)
     for chunk in itertools.islice(chunks, 1):
         assert 9e5 < len(chunk.times) < 1.1e6

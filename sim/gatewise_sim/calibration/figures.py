@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.report.output import write_text
@@ -168,7 +168,7 @@ class Calibration:
         settings : FleetSettings
         live : bool, default False
             Whether to foresee a live run here, whose links are emulated by a proxy
-            (:class:`gatewise_sim.network.proxy.DelayProxy`), and not links that are real.
+            (:class:`gatewise_sim.fleet.network.proxy.DelayProxy`), and not links that are real.
         """
         link = settings.link
         if live and link.delays and self.proxy_ms:

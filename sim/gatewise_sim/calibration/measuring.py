@@ -35,12 +35,12 @@ from gatewise_sim.calibration.figures import Calibration, model_of
 from gatewise_sim.calibration.pieces import DEADLINE_MS, exchange, start_broker
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.routing import NO_LABEL, Routes
+from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.fleet import run_live
-from gatewise_sim.network.profiles import LinkProfile
 from gatewise_sim.view.watch import Silent, Snapshot, Watch
 
 __all__ = ["calibrate"]

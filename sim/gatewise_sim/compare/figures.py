@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from gatewise.errors import InputError
-from gatewise_sim.money import MONTH
+from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.report import words
 
 __all__ = ["FIGURES", "KINDS", "Figure", "Measured", "measured"]

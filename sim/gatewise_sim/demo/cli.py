@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from gatewise.console import emit, table
-from gatewise_sim.network.proxy import PROFILES
+from gatewise_sim.fleet.network.proxy import PROFILES
 from gatewise_sim.signal_handling import unwound_when_terminated
 
 __all__ = ["commands", "demo"]

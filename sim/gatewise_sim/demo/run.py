@@ -23,8 +23,8 @@ from gatewise.console import note, progress
 from gatewise.costs import FeatureCosts
 from gatewise.errors import GatewiseError, InputError
 from gatewise_sim.demo import prepare
+from gatewise_sim.fleet.network import proxy as network
 from gatewise_sim.live import demo_runs as live
-from gatewise_sim.network import proxy as network
 from gatewise_sim.report import output, page
 from gatewise_sim.report.legs import Expected, compare, measure, to_json
 from gatewise_training import methods
@@ -65,7 +65,7 @@ class Options:
     broker : str or None
         URL of a broker that runs already; the embedded one by default.
     link : str
-        A profile of :data:`gatewise_sim.network.proxy.PROFILES`.
+        A profile of :data:`gatewise_sim.fleet.network.proxy.PROFILES`.
     budget, max_loss, offload_rate : float or None
         At most one: how the operating point is picked.
     allow_missing : bool

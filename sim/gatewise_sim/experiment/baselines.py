@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.routing import NO_LABEL, Routes
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.workload.kinds import Diurnal, Replay
+from gatewise_sim.fleet.workload.kinds import Diurnal, Replay
 
 __all__ = ["NAMES", "Baseline", "baselines", "fill", "oracle", "row_weights"]
 

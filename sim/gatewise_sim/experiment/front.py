@@ -100,7 +100,7 @@ class Front:
 
 
 def _calibrated(job: Job, watch: Watch | None) -> Job:
-    from gatewise_sim.calibration import calibrate
+    from gatewise_sim.calibration.measuring import calibrate
 
     opened, rows = job.open()
     with on_disk(opened) as path:

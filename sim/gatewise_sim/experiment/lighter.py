@@ -6,10 +6,10 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from gatewise_sim.fleet.routing import Routes
-from gatewise_sim.fleet.sampling import Plan, plan
+from gatewise_sim.fleet.estimate.sampling import Plan, plan
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.workload.kinds import Workload
+from gatewise_sim.fleet.workload.kinds import Workload
 
 __all__ = ["REQUESTS", "lighter", "sampled"]
 

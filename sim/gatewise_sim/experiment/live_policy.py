@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.experiment.baselines import NAMES
 from gatewise_sim.experiment.operating_point import on_disk
 from gatewise_sim.experiment.results import Leg
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.estimate import FleetEstimate
-from gatewise_sim.fleet.routing import ROUTES, Routes
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.result import FleetEstimate
+from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 
 if TYPE_CHECKING:

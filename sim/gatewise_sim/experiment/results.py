@@ -4,9 +4,10 @@ Where each key of ``report.json`` comes from:
 
 - ``instances, offload_rate, accuracy, feature_cost, cost_reduction, bytes, latency_ms, answers,
   transport``: as in every report of Gatewise, plain numbers, of the legs' estimates.
-- ``legs``: one :class:`Leg` each: :class:`gatewise_sim.fleet.scale.FleetEstimate`'s means and
-  quantiles with their intervals; ``joules`` of the radio that the link names and of the device's
-  file; ``money`` of the price list (null without one), see :func:`gatewise_sim.experiment.usage`.
+- ``legs``: one :class:`Leg` each: means and quantiles of
+  :class:`gatewise_sim.fleet.estimate.result.FleetEstimate` with their intervals; ``joules`` of
+  the radio that the link names and of the device's file; ``money`` of the price
+  list (null without one), see :mod:`gatewise_sim.experiment.usage`.
 - ``timeline, classes, breakdown.ms``: of the system's estimate. ``faults``: of the outages.
 - ``frontier``: the bundle's operating points, measured on validation data when it was trained.
 - ``breakdown.bytes``: payloads, and what the protocol puts around them.
@@ -26,12 +27,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final
 
-from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.experiment import usage
-from gatewise_sim.fleet.routing import ROUTES, Routes
-from gatewise_sim.fleet.scale import Estimate, FleetEstimate
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.stepping import Estimate, FleetEstimate
+from gatewise_sim.fleet.money import Prices
+from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.money import Prices
 
 __all__ = ["KIND", "LEVEL", "Leg", "headline_keys", "leg_entry", "plain_estimate", "versions"]
 

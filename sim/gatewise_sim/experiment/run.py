@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gatewise.console import plain
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.calibration import Calibration
-from gatewise_sim.energy.device import DeviceEnergy
+from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment import operating_point as point
 from gatewise_sim.experiment import results, usage
 from gatewise_sim.experiment.baselines import NAMES, baselines, row_weights
@@ -18,12 +17,13 @@ from gatewise_sim.experiment.live_policy import checked, live_leg, twin
 from gatewise_sim.experiment.results import Leg
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.fleet.routing import NO_LABEL, Routes
-from gatewise_sim.fleet.scale import estimate_fleet
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.stepping import estimate_fleet
+from gatewise_sim.fleet.money import Prices
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.money import Prices
+from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.view.watch import Silent
-from gatewise_sim.workload.kinds import Workload
 
 if TYPE_CHECKING:
     from gatewise_sim.view.watch import Watch

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.mqtt import Endpoint
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import profile
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import profile
-from gatewise_sim.workload.draw import parse
-from gatewise_sim.workload.row_mix import RowMix
-from gatewise_sim.workload.spans import DAY, read_clock
+from gatewise_sim.fleet.workload.arrivals import parse
+from gatewise_sim.fleet.workload.row_mix import RowMix
+from gatewise_sim.fleet.workload.spans import DAY, read_clock
 
 __all__ = ["GOALS", "Engine", "Scenario"]
 
@@ -54,16 +54,16 @@ class Scenario:
     seconds : float
         How long instances come.
     workload : str
-        How they come to each device, see :func:`gatewise_sim.workload.draw.parse`.
+        How they come to each device, see :func:`gatewise_sim.fleet.workload.arrivals.parse`.
     mix : str or None
-        Shares of the classes over time, see :meth:`gatewise_sim.workload.row_mix.RowMix.parse`;
-        None: every row is equally likely.
+        Shares of the classes over time, see
+        :meth:`gatewise_sim.fleet.workload.row_mix.RowMix.parse`; None: every row is equally likely.
     day_start : str
         Time of day at which the run begins, ``HH:MM``.
     link : str
-        A profile of :data:`gatewise_sim.network.profiles.PROFILES`, or a TOML file.
+        A profile of :data:`gatewise_sim.fleet.network.profiles.PROFILES`, or a TOML file.
     outages : str
-        See :meth:`gatewise_sim.network.outages.Outages.parse`.
+        See :meth:`gatewise_sim.fleet.network.outages.Outages.parse`.
     deadline_ms : float
     pace : str or None
         Budget of every device's pacer, as ``offload_rate=0.1``.
@@ -83,7 +83,7 @@ class Scenario:
     calibration : str or None
         File of service times; documented assumptions by default.
     prices, device_energy : str or None
-        TOML files, see :mod:`gatewise_sim.money` and :mod:`gatewise_sim.energy.device`.
+        TOML files, see :mod:`gatewise_sim.fleet.money` and :mod:`gatewise_sim.fleet.energy.device`.
     baselines : bool
         Whether to run the baselines, too.
     seed : int

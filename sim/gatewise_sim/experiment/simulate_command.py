@@ -139,7 +139,7 @@ def simulate(
     from gatewise_sim.experiment.front import Front
     from gatewise_sim.experiment.scenario import Scenario
     from gatewise_sim.experiment.simulation import Job
-    from gatewise_sim.workload.spans import read_span
+    from gatewise_sim.fleet.workload.spans import read_span
 
     if calibrate and calibration is not None:
         raise InputError("give --calibrate or --calibration, not both")

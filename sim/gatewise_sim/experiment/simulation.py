@@ -19,7 +19,7 @@ from gatewise_sim.report.legs import to_json
 from gatewise_sim.report.output import SIMULATION
 
 if TYPE_CHECKING:
-    from gatewise_sim.calibration import Calibration
+    from gatewise_sim.calibration.figures import Calibration
     from gatewise_sim.view.watch import Watch
 
 __all__ = ["Job", "Simulation", "simulate"]

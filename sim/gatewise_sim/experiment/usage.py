@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gatewise_edge.link.wire import request_topic, response_topic
-from gatewise_sim.energy.device import DeviceEnergy
-from gatewise_sim.energy.meter import joules_per_device_day
-from gatewise_sim.energy.radio import HEADER, packets
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy.meter import joules_per_device_day
+from gatewise_sim.fleet.energy.radio import HEADER, packets
+from gatewise_sim.fleet.money import Usage
 from gatewise_sim.live.outcome import publish_bytes
-from gatewise_sim.money import Usage
 
 if TYPE_CHECKING:
     from gatewise_sim.experiment.results import Leg

@@ -65,7 +65,7 @@ class Answers:
         When the instance came, in seconds since the beginning.
     device, row : ndarray of int32
     route : ndarray of int8
-        Index into :data:`gatewise_sim.fleet.routing.ROUTES`; -1: not answered (yet).
+        Index into :data:`gatewise_sim.fleet.routes.ROUTES`; -1: not answered (yet).
     stage : ndarray of int8
         Whose answer it is; the number of stages for the high-cost model's.
     label : ndarray of int32

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gatewise_sim.fleet.answers import REASONS, Answers
-from gatewise_sim.fleet.routing import ROUTES
+from gatewise_sim.fleet.routes import ROUTES
 
 if TYPE_CHECKING:
-    from gatewise_sim.fleet.world import World
+    from gatewise_sim.fleet.state import World
 
 __all__ = ["BOUGHT", "answer_here", "fill_in"]
 

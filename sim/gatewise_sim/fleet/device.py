@@ -1,7 +1,7 @@
 """A device in virtual time: the real bookkeeping of requests, breaker and pacer, on a virtual link.
 
 Follows :class:`.Course` and :class:`.Uplink` step by step;
-what the stages and the cloud say comes from :class:`~gatewise_sim.fleet.routing.Routes`. Each row
+what the stages and the cloud say comes from :class:`~gatewise_sim.fleet.routes.Routes`. Each row
 is a request of its own (no coalescing), and a device looks at several instances at a time.
 """
 
@@ -18,10 +18,10 @@ from gatewise_sim.fleet.answers import REASON, Answers
 from gatewise_sim.fleet.complete_answers import answer_here, fill_in
 from gatewise_sim.fleet.flight import Flight, Then
 from gatewise_sim.fleet.lazy_breaker import LazyBreaker
-from gatewise_sim.network.direction import VirtualLink
+from gatewise_sim.fleet.network.direction import VirtualLink
 
 if TYPE_CHECKING:
-    from gatewise_sim.fleet.world import World
+    from gatewise_sim.fleet.state import World
 
 __all__ = ["VirtualDevice"]
 

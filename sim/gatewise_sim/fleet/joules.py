@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.energy.meter import radio_joules
-from gatewise_sim.energy.radio import Radio
 from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.energy.meter import radio_joules
+from gatewise_sim.fleet.energy.radio import Radio
 
 __all__ = ["exchange_joules"]
 

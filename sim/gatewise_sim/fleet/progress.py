@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.complete_answers import fill_in
-from gatewise_sim.fleet.parts import SUMS, RowFacts, WindowCounts
-from gatewise_sim.fleet.routing import NO_LABEL, ROUTES
-from gatewise_sim.fleet.sampling import Plan
+from gatewise_sim.fleet.estimate.sampling import Plan
+from gatewise_sim.fleet.estimate.sketch import Sketch
+from gatewise_sim.fleet.estimate.timeline import fault_spans
+from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts
+from gatewise_sim.fleet.routes import NO_LABEL, ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.sketch import Sketch
-from gatewise_sim.fleet.timeline import fault_spans
-from gatewise_sim.fleet.world import World
+from gatewise_sim.fleet.state import World
 from gatewise_sim.view.watch import Snapshot, Watch
 
 __all__ = ["Running", "WindowsDone", "announce_faults"]

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.joules import exchange_joules
-from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import Arrivals, FleetSettings
-from gatewise_sim.fleet.world import World
+from gatewise_sim.fleet.state import World
 
 __all__ = ["Arrivals", "FleetRun", "FleetSettings", "simulate_fleet"]
 
@@ -35,7 +35,7 @@ class FleetRun:
         One entry an instance, by time of arrival (of rows in turn: device after device).
     joules : ndarray of float64, shape (n,)
         What each instance's messages cost its device's radio
-        (:func:`gatewise_sim.energy.meter.radio_joules`); an exchange ends with its answer.
+        (:func:`gatewise_sim.fleet.energy.meter.radio_joules`); an exchange ends with its answer.
     devices : dict of str to int
         Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Policy
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import LinkProfile
-from gatewise_sim.workload.draw import Workload, arrivals, parse
-from gatewise_sim.workload.row_mix import RowMix
+from gatewise_sim.fleet.workload.arrivals import Workload, draw_arrivals, parse
+from gatewise_sim.fleet.workload.row_mix import RowMix
 
 __all__ = ["Arrivals", "Chunk", "FleetSettings"]
 
@@ -34,7 +34,7 @@ class FleetSettings:
     seconds : float
         Instances come from 0 up to then; the last answers come a little later.
     workload : Workload or str, optional
-        How instances come to each device, see :func:`gatewise_sim.workload.draw.parse`.
+        How instances come to each device, see :func:`gatewise_sim.fleet.workload.arrivals.parse`.
     mix : RowMix, optional
         Which rows they are, and when; all are equally likely by default.
     arrivals : callable, optional
@@ -130,4 +130,4 @@ class FleetSettings:
             return self.arrivals(self.devices, self.seconds, rng)
         assert self.workload is not None
         rows = n_rows if self.mix is None else self.mix
-        return arrivals(self.workload, self.devices, self.seconds, rng, rows=rows)
+        return draw_arrivals(self.workload, self.devices, self.seconds, rng, rows=rows)

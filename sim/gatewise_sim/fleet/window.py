@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.estimate.sampling import Plan, window_settings
+from gatewise_sim.fleet.estimate.timeline import bins_of
+from gatewise_sim.fleet.estimate.window_sums import RowFacts, Tally, WindowCounts
 from gatewise_sim.fleet.joules import exchange_joules
-from gatewise_sim.fleet.parts import RowFacts, Tally, WindowCounts
 from gatewise_sim.fleet.progress import Running
-from gatewise_sim.fleet.routing import Routes
-from gatewise_sim.fleet.sampling import Plan, window_settings
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.timeline import bins_of
-from gatewise_sim.fleet.world import World
+from gatewise_sim.fleet.state import World
 from gatewise_sim.view.watch import Watch
 
 __all__ = ["step_window"]

@@ -17,7 +17,7 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise_cloud.worker.batcher import Batch, Batcher, Plan, Ticket, Verdict
 from gatewise_cloud.worker.batching import Timing
-from gatewise_sim.clock import Clock
+from gatewise_sim.fleet.clock import Clock
 
 __all__ = ["Flight", "ServiceTime", "VirtualTicket", "VirtualWorker", "WorkerCounts"]
 

@@ -1,5 +1,1 @@
-"""A fleet for real: broker, workers and devices as processes, over MQTT."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""A fleet for real: broker, workers and devices as processes on this machine."""

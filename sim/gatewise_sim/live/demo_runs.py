@@ -21,12 +21,12 @@ from gatewise.console import Progress
 from gatewise.errors import InputError
 from gatewise_cloud.broker.client import shared_subscriptions_work
 from gatewise_edge.link.mqtt import Endpoint
+from gatewise_sim.fleet.network.proxy import DelayProxy, LinkProfile
 from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.live.processes import Fleet, Pass
 from gatewise_sim.live.scheduler import Schedule
 from gatewise_sim.live.site import Site
-from gatewise_sim.network.proxy import DelayProxy, LinkProfile
 from gatewise_sim.report.legs import POLICIES, Leg
 
 __all__ = ["Run", "Settings", "check", "run"]

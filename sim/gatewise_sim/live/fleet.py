@@ -26,6 +26,7 @@ from gatewise_edge.link.mqtt import Endpoint
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.joules import exchange_joules
+from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.progress import announce_faults
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
@@ -33,7 +34,6 @@ from gatewise_sim.live.instances import Instances
 from gatewise_sim.live.processes import Fleet
 from gatewise_sim.live.site import Site
 from gatewise_sim.live.watching import UPDATE_SECONDS, Watching
-from gatewise_sim.network.proxy import DelayProxy
 from gatewise_sim.signal_handling import unwound_when_terminated
 from gatewise_sim.view.watch import Silent
 

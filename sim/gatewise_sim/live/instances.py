@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASON, Answers
-from gatewise_sim.fleet.routing import ROUTES
+from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.live.processes import Pass

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.live.brokers import RunBroker, forget
 from gatewise_sim.live.processes import Worker, start_workers
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import LinkProfile
-from gatewise_sim.network.proxy import DelayProxy
 
 __all__ = ["Site"]
 

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.routing import ROUTES
+from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.live.processes import Pass
 from gatewise_sim.live.site import Site

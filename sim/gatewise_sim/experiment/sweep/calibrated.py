@@ -35,7 +35,7 @@ def calibrated_once(job: Job, folder: Path, measure: Callable[[], Job]) -> Job:
     InputError
         If the folder is somebody else's, or the file in it is damaged.
     """
-    from gatewise_sim.calibration import Calibration
+    from gatewise_sim.calibration.figures import Calibration
 
     path = Store(folder).folder / CALIBRATION
     if path.exists():

@@ -17,7 +17,7 @@ from typing import Final, Self
 
 from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import GOALS, Scenario
-from gatewise_sim.workload.spans import read_number, read_span
+from gatewise_sim.fleet.workload.spans import read_number, read_span
 
 __all__ = ["NAMES", "POINTS", "Sweep", "Value", "combinations", "merged", "setting"]
 

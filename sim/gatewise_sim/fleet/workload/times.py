@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gatewise_sim.workload.streams import Streams
+from gatewise_sim.fleet.workload.streams import Streams
 
 __all__ = ["GAPS", "MARKS", "STATES", "Drawn", "PeriodicSource", "PoissonSource", "Source"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.workload.spans import read_number, read_span
+from gatewise_sim.fleet.workload.spans import read_number, read_span
 
 __all__ = ["RowMix"]
 

@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.energy.device import DeviceEnergy
-from gatewise_sim.energy.meter import Acquisition
 from gatewise_sim.fleet.answers import REASONS, Answers
 from gatewise_sim.fleet.complete_answers import BOUGHT
-from gatewise_sim.fleet.routing import NO_LABEL, ROUTES, Routes
-from gatewise_sim.fleet.sketch import Sketch
-from gatewise_sim.fleet.timeline import Bin
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy.meter import Acquisition
+from gatewise_sim.fleet.estimate.sketch import Sketch
+from gatewise_sim.fleet.estimate.timeline import Bin
+from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
 
 __all__ = ["CLASS_COUNTS", "SUMS", "Part", "RowFacts", "Tally", "WindowCounts"]
 

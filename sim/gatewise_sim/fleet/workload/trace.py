@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.workload.streams import Streams
-from gatewise_sim.workload.times import STATES, Drawn
+from gatewise_sim.fleet.workload.streams import Streams
+from gatewise_sim.fleet.workload.times import STATES, Drawn
 
 __all__ = ["Trace", "TraceSource", "read_trace"]
 

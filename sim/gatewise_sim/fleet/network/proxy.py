@@ -26,9 +26,9 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from gatewise.errors import InputError
-from gatewise_sim.network.direction import CHUNK, Direction, VirtualLink, both_ways, connected
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import PROFILES, LinkProfile, profile, read_profile
+from gatewise_sim.fleet.network.direction import CHUNK, Direction, VirtualLink, both_ways, connected
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import PROFILES, LinkProfile, profile, read_profile
 
 __all__ = [
     "PROFILES",

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from gatewise_sim.fleet.sampling import AFTER, Plan, Window
-from gatewise_sim.network.outages import Outages
+from gatewise_sim.fleet.estimate.sampling import AFTER, Plan, Window
+from gatewise_sim.fleet.network.outages import Outages
 
 __all__ = ["Bin", "bins_of", "fault_spans"]
 

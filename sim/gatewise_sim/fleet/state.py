@@ -16,19 +16,19 @@ from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.breaker import BreakerCounts
 from gatewise_edge.link.offload import OffloadCounts, RoundTrip
-from gatewise_sim.clock import Clock
 from gatewise_sim.fleet.answers import REASON, Answers
+from gatewise_sim.fleet.broker import Broker, Weather
+from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.complete_answers import answer_here, fill_in
 from gatewise_sim.fleet.device import VirtualDevice
 from gatewise_sim.fleet.draws import DeviceDraws
 from gatewise_sim.fleet.lazy_breaker import LazyBreaker
 from gatewise_sim.fleet.messages import Messages
-from gatewise_sim.fleet.net import Broker, Weather
-from gatewise_sim.fleet.routing import NO_LABEL, Routes
+from gatewise_sim.fleet.network.direction import VirtualLink
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import VirtualWorker
 from gatewise_sim.live.outcome import PUBACK_BYTES
-from gatewise_sim.network.direction import VirtualLink
 
 __all__ = ["Look", "Stayed", "World"]
 

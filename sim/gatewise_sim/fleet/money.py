@@ -39,7 +39,7 @@ class Usage:
     devices, workers : int
         How many there were.
     bytes : float
-        Of IP, up and down; see :func:`gatewise_sim.energy.radio.ip_bytes`.
+        Of IP, up and down; see :func:`gatewise_sim.fleet.energy.radio.ip_bytes`.
     joules : float
         Of all devices.
     feature_units : float

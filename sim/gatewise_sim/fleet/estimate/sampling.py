@@ -20,12 +20,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.routing import Routes
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.workload.draw import Diurnal, Periodic, Replay, Workload, parse
-from gatewise_sim.workload.row_mix import RowMix
-from gatewise_sim.workload.spans import DAY
+from gatewise_sim.fleet.workload.arrivals import Diurnal, Periodic, Replay, Workload, parse
+from gatewise_sim.fleet.workload.row_mix import RowMix
+from gatewise_sim.fleet.workload.spans import DAY
 
 __all__ = ["AFTER", "LEAST_WORKERS", "Plan", "Window", "plan", "window_settings"]
 

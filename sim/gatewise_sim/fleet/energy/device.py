@@ -21,8 +21,8 @@ from typing import Any, Self
 import numpy as np
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.meter import Acquisition, battery_days
-from gatewise_sim.energy.radio import Radio
+from gatewise_sim.fleet.energy.meter import Acquisition, battery_days
+from gatewise_sim.fleet.energy.radio import Radio
 from gatewise_sim.toml_settings import refuse_unknown, take_number, toml_table
 
 __all__ = ["DeviceEnergy"]

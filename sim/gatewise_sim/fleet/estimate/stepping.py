@@ -1,9 +1,8 @@
-"""What a fleet of any size does, from the part of it that is stepped.
+"""Estimate what a fleet of any size does, from the part of it that is stepped.
 
-Each window of a :class:`~gatewise_sim.fleet.sampling.Plan` is stepped by itself, if asked for in
-a process of its own, and hands back sums and histograms (:mod:`gatewise_sim.fleet.parts`);
-:mod:`gatewise_sim.fleet.estimate` puts them together. A run that is stepped whole is cut into
-parts as well: its intervals say what another such run would bring.
+Each window of a :class:`~gatewise_sim.fleet.estimate.sampling.Plan` is stepped by itself, in a
+process of its own if several jobs are asked for, and returns sums and histograms. A run that is
+stepped whole is cut into parts as well: its intervals say what another such run would bring.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate import FleetEstimate, combine
-from gatewise_sim.fleet.intervals import Estimate
-from gatewise_sim.fleet.parts import RowFacts, WindowCounts
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.intervals import Estimate
+from gatewise_sim.fleet.estimate.result import FleetEstimate, combine
+from gatewise_sim.fleet.estimate.sampling import Plan, plan
+from gatewise_sim.fleet.estimate.window_sums import RowFacts, WindowCounts
 from gatewise_sim.fleet.progress import WindowsDone, announce_faults
-from gatewise_sim.fleet.routing import NO_LABEL, Routes
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.run import simulate_fleet
-from gatewise_sim.fleet.sampling import Plan, plan
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.window import step_window
 from gatewise_sim.view.watch import Watch
@@ -42,7 +41,7 @@ def estimate_fleet(
     routes : Routes
     settings : FleetSettings
     sampling : Plan, optional
-        By default :func:`gatewise_sim.fleet.sampling.plan`'s.
+        By default :func:`gatewise_sim.fleet.estimate.sampling.plan`'s.
     device_energy : DeviceEnergy, optional
         Without it features and stages cost no joules.
     jobs : int, default 1

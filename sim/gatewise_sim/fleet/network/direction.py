@@ -6,9 +6,9 @@ import math
 import random
 from typing import Final, Protocol
 
-from gatewise_sim.energy.radio import packets
-from gatewise_sim.network.outages import Outages
-from gatewise_sim.network.profiles import LinkProfile
+from gatewise_sim.fleet.energy.radio import packets
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import LinkProfile
 
 __all__ = ["CHUNK", "Direction", "Draws", "VirtualLink", "both_ways", "connected"]
 

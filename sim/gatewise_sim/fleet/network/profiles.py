@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.radio import RADIOS, Radio
+from gatewise_sim.fleet.energy.radio import RADIOS, Radio
 from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
 
 __all__ = ["PROFILES", "LinkProfile", "profile", "read_profile"]

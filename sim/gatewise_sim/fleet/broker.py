@@ -1,7 +1,7 @@
 """Between devices and workers in virtual time: what is up, and the broker that deals out requests.
 
 In an outage of the **link** TCP sends again and again what does not come through
-(:class:`~gatewise_sim.network.direction.Direction`). The device finds out after
+(:class:`~gatewise_sim.fleet.network.direction.Direction`). The device finds out after
 :data:`DETECT_SECONDS`; if the link is back by then, all is delivered late, else the connection is
 gone with what was in it, and the device connects again :data:`RECONNECT_SECONDS` after the end.
 When the **broker** goes down every connection breaks at once. In an outage of the **cloud** all
@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from gatewise_sim.clock import Clock
+from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
-from gatewise_sim.network.outages import Outages
 
 __all__ = ["DETECT_SECONDS", "RECONNECT_SECONDS", "Broker", "Weather"]
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.radio import HEADER, SEGMENT, Radio
+from gatewise_sim.fleet.energy.radio import HEADER, SEGMENT, Radio
 
 __all__ = [
     "JOULES_PER_WH",

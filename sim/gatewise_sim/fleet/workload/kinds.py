@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.workload.spans import DAY
-from gatewise_sim.workload.streams import Streams
-from gatewise_sim.workload.times import PeriodicSource, PoissonSource, Source
-from gatewise_sim.workload.trace import Trace, TraceSource
+from gatewise_sim.fleet.workload.spans import DAY
+from gatewise_sim.fleet.workload.streams import Streams
+from gatewise_sim.fleet.workload.times import PeriodicSource, PoissonSource, Source
+from gatewise_sim.fleet.workload.trace import Trace, TraceSource
 
 __all__ = ["Bursty", "Diurnal", "Periodic", "Poisson", "Replay", "Workload"]
 
@@ -180,7 +180,7 @@ class Diurnal(Workload):
 
 @dataclass(frozen=True)
 class Replay(Workload):
-    """A recorded trace, see :class:`gatewise_sim.workload.trace.TraceSource`.
+    """A recorded trace, see :class:`gatewise_sim.fleet.workload.trace.TraceSource`.
 
     Parameters
     ----------

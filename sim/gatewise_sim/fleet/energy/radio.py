@@ -2,7 +2,7 @@
 
 A radio that sleeps wakes up (`wake_w` for `wake_s`), draws `active_w` while something is on the
 way, pays for every byte and packet, and stays awake for a tail (`tail_w` for `tail_s`) before it
-sleeps again at `idle_w`. :mod:`gatewise_sim.energy.meter` adds this up over time.
+sleeps again at `idle_w`. :mod:`gatewise_sim.fleet.energy.meter` adds this up over time.
 """
 
 from __future__ import annotations

@@ -10,16 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.energy.device import DeviceEnergy
 from gatewise_sim.fleet.answers import REASONS, Answers
-from gatewise_sim.fleet.intervals import Estimate, mean, quantile
-from gatewise_sim.fleet.parts import CLASS_COUNTS, SUMS, Part, RowFacts, Tally, WindowCounts
-from gatewise_sim.fleet.routing import ROUTES, Routes
-from gatewise_sim.fleet.sampling import Plan
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
+from gatewise_sim.fleet.estimate.sampling import Plan
+from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
+from gatewise_sim.fleet.estimate.sketch import Sketch
+from gatewise_sim.fleet.estimate.timeline import bins_of, fault_spans
+from gatewise_sim.fleet.estimate.window_sums import (
+    CLASS_COUNTS,
+    SUMS,
+    Part,
+    RowFacts,
+    Tally,
+    WindowCounts,
+)
+from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.sketch import BINS_A_DECADE as _FINE
-from gatewise_sim.fleet.sketch import Sketch
-from gatewise_sim.fleet.timeline import bins_of, fault_spans
 
 __all__ = ["BINS_A_DECADE", "MEANS", "FleetEstimate", "combine"]
 

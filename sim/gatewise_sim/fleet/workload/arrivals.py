@@ -8,7 +8,7 @@ A workload is written as ``KIND:RATE:option=value``::
     diurnal:1/min:peak=14:00:ratio=5
     replay:trace.csv:every=1day               (CSV of time[,device][,row])
 
-Rates are of one device. :func:`arrivals` draws them for a fleet.
+Rates are of one device. :func:`draw_arrivals` draws them for a fleet.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay, Workload
-from gatewise_sim.workload.row_mix import RowMix
-from gatewise_sim.workload.spans import read_clock, read_number, read_rate, read_span
-from gatewise_sim.workload.streams import Streams
-from gatewise_sim.workload.times import MARKS
-from gatewise_sim.workload.trace import read_trace
+from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay, Workload
+from gatewise_sim.fleet.workload.row_mix import RowMix
+from gatewise_sim.fleet.workload.spans import read_clock, read_number, read_rate, read_span
+from gatewise_sim.fleet.workload.streams import Streams
+from gatewise_sim.fleet.workload.times import MARKS
+from gatewise_sim.fleet.workload.trace import read_trace
 
 __all__ = [
     "Arrivals",
@@ -37,7 +37,7 @@ __all__ = [
     "Replay",
     "RowMix",
     "Workload",
-    "arrivals",
+    "draw_arrivals",
     "parse",
 ]
 
@@ -145,7 +145,7 @@ def _build(kind: str, main: str, options: Mapping[str, str], day_begins: float) 
     return Diurnal(rate, day_begins=day_begins, **spans)
 
 
-def arrivals(
+def draw_arrivals(
     spec: Workload | str,
     devices: int | npt.ArrayLike,
     seconds: float,
@@ -185,7 +185,7 @@ def arrivals(
 
     Examples
     --------
-    >>> for times, device, row in arrivals("periodic:10s:aligned=yes", 2, 15.0,
+    >>> for times, device, row in draw_arrivals("periodic:10s:aligned=yes", 2, 15.0,
     ...                                     np.random.default_rng(0)):
     ...     print(times, device, row)
     [ 0. 0. 10. 10.] [0 1 0 1] [0 0 0 0]

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.sketch import Sketch
+from gatewise_sim.fleet.estimate.sketch import Sketch
 
 __all__ = ["LEVEL", "Estimate", "half_width", "mean", "quantile"]
 

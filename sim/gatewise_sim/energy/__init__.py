@@ -1,5 +1,0 @@
-"""Energy of devices: radios, sensors, models, batteries."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,1 @@
+"""Energy of devices: radios, features, stages and batteries."""

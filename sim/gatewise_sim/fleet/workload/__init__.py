@@ -1,0 +1,1 @@
+"""When instances come, at which device, and which rows they are."""

@@ -1,5 +1,0 @@
-"""When instances come, at which device, and which rows they are."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
