@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -149,13 +149,8 @@ def _cloud(system: Any, x: NDArray[np.float32], truth: Truth) -> NDArray[Any] | 
 
 def stage_bytes(stage: Any) -> int:
     """Size of a stage's model as the flat arrays that it is."""
-    return _array_bytes(stage.model)
-
-
-def _array_bytes(model: Any) -> int:
-    parts = [getattr(model, f.name) for f in fields(model)]
-    arrays = sum(p.nbytes for p in parts if isinstance(p, np.ndarray))
-    return arrays + sum(_array_bytes(p) for p in parts if is_dataclass(p))  # a learned stop score
+    parts = [getattr(stage.model, f.name) for f in fields(stage.model)]
+    return sum(p.nbytes for p in parts if isinstance(p, np.ndarray))
 
 
 def _exit_costs(

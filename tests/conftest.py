@@ -86,7 +86,7 @@ SLOW_FILES = {
     "export/test_export_pack.py",
     "export/test_export_signing.py",
     "export/test_export_skl2onnx_converters.py",
-    "export/test_export_stop_scores.py",
+    "export/test_export_tiers.py",
     "export/test_export_verify.py",
     "security/test_security_announcements.py",
     "security/test_security_broker.py",
@@ -103,7 +103,6 @@ SLOW_FILES = {
     "training/test_cegb_models.py",
     "training/test_lazy_stages.py",
     "training/test_rays.py",
-    "training/test_stop_scores.py",
 }
 
 

@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 from gatewise.acquisition import Acquisition, Bought
 from gatewise.decision import Link, Score, split
 from gatewise.errors import InputError
-from gatewise.models.stop_score_model import PlainModel, ScoredModel
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise.tiers import Tier
 
 __all__ = ["FlatModel", "Stage"]
 
-FlatModel = PlainModel | ScoredModel
+FlatModel = TreeEnsemble | LinearModel | KernelModel
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,7 +26,7 @@ class Stage:
 
     Attributes
     ----------
-    model : TreeEnsemble, LinearModel, KernelModel or ScoredModel
+    model : TreeEnsemble, LinearModel or KernelModel
         Reads a float32 matrix of the stage's features.
     features : ndarray of intp, shape (n_inputs,)
         Which columns of the instance those are, in the model's order.
@@ -52,13 +53,11 @@ class Stage:
             raise InputError("only a stage of trees can buy node by node")
         if self.acquisition == "node" and not self.on_device:
             raise InputError("only on the device can a stage buy node by node")
-        if isinstance(self.model, ScoredModel) and self.score != "column":
-            raise InputError("a model with a stop score of its own needs score='column'")
 
     @classmethod
     def of(
         cls,
-        model: PlainModel,
+        model: FlatModel,
         link: Link,
         score: Score = "margin",
         acquisition: Acquisition = "stage",
@@ -75,7 +74,7 @@ class Stage:
     @property
     def n_trees(self) -> int:
         """Trees that one decision of the stage evaluates; 0 for models without any."""
-        return self.model.n_trees if isinstance(self.model, TreeEnsemble | ScoredModel) else 0
+        return self.model.n_trees if isinstance(self.model, TreeEnsemble) else 0
 
     @property
     def on_device(self) -> bool:

@@ -27,7 +27,6 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.model_selection import train_test_split
 
 from gatewise.decision import labels
-from gatewise.models.stop_score_model import ScoredModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_edge.stages.stages import self_test as device_self_test
@@ -171,23 +170,17 @@ def hard_rows(system: Any, rows: Matrix, *, missing: bool) -> Matrix:
     rng = np.random.default_rng(0)
     parts = [rows]
     for stage in system.stages_:
-        models = [stage.model]
-        if isinstance(stage.model, ScoredModel):
-            models = [stage.model.model]
-        for model in models:
-            if (
-                isinstance(model, TreeEnsemble)
-                and (inner := np.flatnonzero(model.feature >= 0)).size
-            ):
-                nodes = rng.choice(inner, min(len(inner), 60), replace=False)
-                limit = np.minimum(model.threshold[nodes], np.finfo(np.float32).max)
-                low = np.nextafter(limit, np.float32(-np.inf))
-                high = np.minimum(np.nextafter(limit, np.float32(np.inf)), np.finfo(np.float32).max)
-                columns = stage.features[model.feature[nodes]]
-                for value in (low, limit, high):
-                    at = rows[rng.integers(0, len(rows), len(nodes))].copy()
-                    at[np.arange(len(nodes)), columns] = value
-                    parts.append(at)
+        model = stage.model
+        if isinstance(model, TreeEnsemble) and (inner := np.flatnonzero(model.feature >= 0)).size:
+            nodes = rng.choice(inner, min(len(inner), 60), replace=False)
+            limit = np.minimum(model.threshold[nodes], np.finfo(np.float32).max)
+            low = np.nextafter(limit, np.float32(-np.inf))
+            high = np.minimum(np.nextafter(limit, np.float32(np.inf)), np.finfo(np.float32).max)
+            columns = stage.features[model.feature[nodes]]
+            for value in (low, limit, high):
+                at = rows[rng.integers(0, len(rows), len(nodes))].copy()
+                at[np.arange(len(nodes)), columns] = value
+                parts.append(at)
     odd = np.array([1e-45, -1e-45, 1e-39, -1e-39, 0.0, -0.0], np.float32)
     strange = rows[rng.integers(0, len(rows), 60)].copy()
     strange = np.where(rng.random(strange.shape) < 0.5, rng.choice(odd, strange.shape), strange)

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from gatewise.decision import ALWAYS_STOP, labels, split, stops
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
-from gatewise.models.stage import Stage
-from gatewise.models.stop_score_model import PlainModel, ScoredModel
+from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.compiled import Compiled, build, compiler
@@ -75,7 +74,7 @@ def random_trees(rng: Any, n_features: int, n_outputs: int, *, form: str) -> Tre
     )
 
 
-def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> PlainModel:
+def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> FlatModel:
     def floats(*shape: int) -> Matrix:
         return (rng.normal(size=shape) * 10.0 ** rng.integers(-3, 3, shape)).astype(np.float32)
 
@@ -91,7 +90,7 @@ def random_plain(rng: Any, kind: str, k: int, n_outputs: int) -> PlainModel:
 
 
 def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
-    kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated", "learned"]))
+    kind = str(rng.choice(["trees", "trees", "lazy", "linear", "kernel", "gated"]))
     features = rng.permutation(n_features)[: int(rng.integers(0, n_features + 1))]
     k, n_margins = len(features), 1 if n_classes == 2 else n_classes
     if kind == "lazy":
@@ -100,10 +99,6 @@ def random_stage(rng: Any, n_features: int, n_classes: int) -> Stage:
     if kind == "gated":
         model = random_plain(rng, str(rng.choice(["trees", "linear"])), k, n_margins + 1)
         return Stage(model, features, "softmax", "column")
-    if kind == "learned":
-        own = random_plain(rng, str(rng.choice(["trees", "linear", "kernel"])), k, n_margins)
-        stop = random_trees(rng, k + n_margins + 1, 1, form="one")
-        return Stage(ScoredModel(own, stop), features, "softmax", "column")
     return Stage(random_plain(rng, kind, k, n_margins), features, "softmax")
 
 
@@ -207,7 +202,7 @@ def compiled(tmp_path_factory: Any) -> list[tuple[Cascade, Compiled]]:
 def test_the_random_cascades_are_of_all_kinds(compiled):
     stages = [stage for cascade, _ in compiled for stage in cascade.stages]
     models = {type(stage.model) for stage in stages}
-    assert models == {TreeEnsemble, LinearModel, KernelModel, ScoredModel}
+    assert models == {TreeEnsemble, LinearModel, KernelModel}
     assert {stage.acquisition for stage in stages} == {"stage", "node"}
     assert {all(c.holds) for c, _ in compiled} == {False, True}
     assert {(c.takes_missing, c.offloads) for c, _ in compiled} == {
@@ -217,12 +212,7 @@ def test_the_random_cascades_are_of_all_kinds(compiled):
 
 def special(cascade: Cascade) -> st.SearchStrategy[float]:
     """Numbers at, just below and just above every threshold, and those that are no numbers."""
-    trees = [
-        part
-        for stage in cascade.stages
-        for part in (stage.model, getattr(stage.model, "model", None))
-        if isinstance(part, TreeEnsemble)
-    ]
+    trees = [stage.model for stage in cascade.stages if isinstance(stage.model, TreeEnsemble)]
     marks = np.concatenate([MARKS, *(t.threshold for t in trees)])
     beside = [np.nextafter(marks, np.float32(way)) for way in (-np.inf, np.inf)]
     finite = np.concatenate([marks, *beside])
@@ -299,11 +289,9 @@ def test_a_margin_that_is_nan_goes_on_and_is_the_label_of_numpy(tmp_path):
     one = np.ones(2, np.float32)
     line = LinearModel(0 * one, np.float32(3e38) * one, weights, np.zeros(3, np.float32))
     stage = Stage(line, np.arange(2), "softmax")
-    tree = random_trees(np.random.default_rng(0), 6, 1, form="one")
-    learned = Stage(ScoredModel(line, tree), np.arange(2), "softmax", "column")
     x = np.array([[2, 2], [1, 0], [0, 0], [-2, -2], [0.5, -0.25]], np.float32)
     cascade = Cascade(
-        title="overflow", stages=(stage, learned), thresholds=(0.0, ALWAYS_STOP),
+        title="overflow", stages=(stage, stage), thresholds=(0.0, ALWAYS_STOP),
         feature_names=("a", "b"), classes=(0, 1, 2), takes_missing=False, offloads=True,
         cloud_takes_missing=False, rows=x,
     )  # fmt: skip

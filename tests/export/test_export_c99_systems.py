@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.datasets import load_wine, make_classification
+from sklearn.datasets import load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise.cli import main
@@ -29,9 +29,6 @@ from gatewise_training import (
     FeatureCosts,
     StagedCascade,
 )
-from gatewise_training.cascades.base import Chain, Problem
-from gatewise_training.cascades.stop_scores import with_stop_scores
-from gatewise_training.learners.model_families import Bounds, judged_stage
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
 
@@ -40,31 +37,6 @@ X = X.astype(np.float32)
 COSTS = FeatureCosts(
     np.linspace(0.2, 1.4, 13), group=["a"] * 4 + ["b"] * 3 + [None] * 6, shared={"a": 2, "b": 1}
 )
-
-
-class Learned(StagedCascade):
-    """Two linear stages whose stop scores are always learned."""
-
-    def _fit_chains(self, problem: Problem) -> list[Chain]:
-        fits = [
-            judged_stage(problem.plan, "linear", np.arange(k), problem.n_classes, 0, Bounds())
-            for k in (3, 6)
-        ]
-        chain = Chain(tuple(s for s, _ in fits), tuple(outputs for _, outputs in fits))
-        (learned,) = with_stop_scores([chain], problem, Bounds())
-        return self._placed([learned or chain])
-
-
-def learned() -> tuple[Any, Any]:
-    """Where x1 is large the labels are dealt at random, so that a score can be learned."""
-    x, y = make_classification(
-        2200, 6, n_informative=4, n_redundant=0, n_classes=3, class_sep=1.2,
-        n_clusters_per_class=1, random_state=0,
-    )  # fmt: skip
-    x = x.astype(np.float32)
-    y = np.where(x[:, 1] > 1, np.random.default_rng(0).integers(0, 3, len(y)), y)
-    system = Learned(ExtraTreesClassifier(20, min_samples_leaf=3, random_state=0), random_state=0)
-    return system.fit(x[:1600], y[:1600]), x[1600:]
 
 
 def tiered() -> StagedCascade:
@@ -96,7 +68,6 @@ def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
         systems[name] = fitted.system, fitted.rows
     for name, make in MODELS.items():
         systems[name] = make().fit(X, Y), X
-    systems["learned"] = learned()
     sources, out = [], {}
     for i, (name, (system, rows)) in enumerate(systems.items()):
         bundle = pack(system, folder / f"bundle{i}", sample=rows[:48], name=name)
@@ -112,7 +83,7 @@ def made(fit_system: Any, tmp_path_factory: Any) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", [*FITTED, *MODELS, "learned"])
+@pytest.mark.parametrize("name", [*FITTED, *MODELS])
 def test_c_decides_and_buys_as_the_system(made, name):
     system, rows, bundle, libraries = made[name]
     on_device = [stage for stage in system.stages_ if stage.on_device]
@@ -149,12 +120,11 @@ def test_the_systems_are_of_the_kinds_that_they_stand_for(made):
     assert {s.acquisition for s in stages["cegb"]} == {"node"}
     assert {s.acquisition for s in stages["budget-forest"]} == {"node"}
     assert {s.score for s in stages["gated-trees"]} == {"column"}
-    assert {type(s.model).__name__ for s in stages["learned"]} == {"ScoredModel"}
     assert any(not s.on_device for s in stages["tiered"])
 
 
 def test_a_system_and_its_bundle_give_the_same_tables(made, tmp_path):
-    for name in ("lazy", "kernels", "learned"):
+    for name in ("lazy", "kernels"):
         system, rows, bundle, _ = made[name]
         texts = []
         for i, source in enumerate((system, bundle)):

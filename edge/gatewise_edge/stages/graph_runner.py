@@ -54,8 +54,6 @@ class GraphRunner:
         for node in graph.nodes:
             given = [places[name] for name in node.inputs]
             made = places.setdefault(node.outputs[0], len(places))
-            for name in node.outputs[1:]:
-                places.setdefault(name, len(places))
             trees = graph.trees.get(node.outputs[0])
             if trees is None:
                 self._steps.append(_step(node, given, made, graph))
@@ -159,12 +157,6 @@ def _step(node: Node, given: list[int], made: int, graph: StageGraph) -> Step:
             values[made] = two(values[a], values[b])
 
         return binary
-    if kind == "Concat":
-
-        def concat(values: Values) -> None:
-            values[made] = np.concatenate([values[i] for i in given], axis=1)
-
-        return concat
     one, first = _one(node, graph), given[0]
 
     def unary(values: Values) -> None:
@@ -191,15 +183,9 @@ def _one(node: Node, graph: StageGraph) -> Callable[[Any], Any]:
     return _ONE[kind]
 
 
-def _largest_two(v: Any) -> Any:
-    return np.partition(v, v.shape[1] - 2, axis=1)[:, :-3:-1]
-
-
 _ONE: Final[dict[str, Callable[[Any], Any]]] = {
-    "Abs": np.abs,
     "Unsqueeze": lambda v: v[:, :, np.newaxis],
     # one after another, as CumSum does; numpy's sum would add in pairs
     "CumSum": lambda v: np.cumsum(v, axis=1, dtype=np.float32),
     "ReduceSum": lambda v: v.sum(axis=1, keepdims=True, dtype=np.float32),
-    "TopK": _largest_two,
 }

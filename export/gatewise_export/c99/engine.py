@@ -11,7 +11,7 @@ from string import Template
 
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
-from gatewise_export.c99.layout import Layout
+from gatewise_export.c99.layout import Forest, Layout
 from gatewise_export.c99.tables import smallest
 
 __all__ = ["engine", "tree_types"]
@@ -258,7 +258,7 @@ def engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, str
     if layout.forests:
         types.append(Template(TYPES).substitute(tree_types(layout)))
     takes = any(stage.lazy or len(stage.slots) for stage in stages)
-    if layout.coded is not None and (takes or any(stage.stop for stage in stages)):
+    if layout.coded is not None and takes:
         code.append(_coding(layout, takes_missing))
     if takes:
         code.append(_take(layout, fill, takes_missing))
@@ -266,7 +266,7 @@ def engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, str
         code.append(Template(TAKE_ALL).substitute(fill))
     if layout.forests:
         code.append(LEAVES)
-    if any(forest for stage in stages if not stage.lazy for forest in stage.forests):
+    if any(isinstance(stage.model, Forest) for stage in stages if not stage.lazy):
         code.append(_walk(layout, prefix, lazy=False))
     if any(stage.lazy for stage in stages):
         code.append(_walk(layout, prefix, lazy=True))
@@ -303,7 +303,7 @@ def tree_types(layout: Layout) -> dict[str, str]:
 
 def _coding(layout: Layout, takes_missing: bool) -> str:
     nan = ""
-    if takes_missing or any(stage.stop is not None for stage in layout.stages):
+    if takes_missing:
         nan = f"    if (v != v)\n        return {layout.nan_code};\n"
     return Template(CODE).substitute(code=layout.code_type, nan=nan)
 

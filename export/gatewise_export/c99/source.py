@@ -60,10 +60,10 @@ extern "C" {
 typedef float (*${p}_acquire)(int feature, void *context);
 
 typedef struct {
-    float value[${n_numbers}]; /* of the slots, and what a learned stop score reads beside them */
-    float output[${n_outputs}]; /* of the stage that ran last: margins, and a score of its own */
+    float value[${n_values}]; /* of the slots */
+    float output[${n_outputs}]; /* of the stage that ran last: margins, and a gate's score */
     int32_t refused; /* feature whose value was refused, or -1 */
-${code}    uint8_t known[${n_known}];
+${code}    uint8_t known[${n_values}];
 } ${p}_instance;
 
 enum {
@@ -272,7 +272,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> Source:
 
 def _fill(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:
     """What the templates ask for."""
-    code = f"    {layout.code_type} code[{layout.n_numbers}];\n"
+    code = f"    {layout.code_type} code[{layout.n_values}];\n"
     numbers = {
         "n_features": len(cascade.feature_names),
         "n_slots": layout.n_slots,
@@ -284,8 +284,7 @@ def _fill(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> di
         "table_bytes": table_bytes,
         "instance_bytes": layout.instance_bytes,
         "stack_bytes": layout.stack_bytes,
-        "n_numbers": layout.n_numbers,
-        "n_known": max(layout.n_slots, 1),
+        "n_values": layout.n_values,
     }
     return {k: str(v) for k, v in numbers.items()} | {
         "mark": MARK,

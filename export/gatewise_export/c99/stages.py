@@ -48,38 +48,11 @@ def stage_function(
     else:
         _kernel(tables, name, model)
         lines.append(f"    add_kernels(it, &{name}, it->output);\n")
-    if stage.stop is not None:
-        _forest(tables, layout, f"{name}_stop", stage.stop)
-        lines.append(_learned_score(layout, name, stage))
     if not stage.lazy:
         lines.append("    return 1;\n")
     return (
         f"\nstatic int run_{name}({prefix}_instance *it, {prefix}_acquire acquire, void *context)\n"
-        "{\n" + _declared(stage) + "".join(lines) + "}\n"
-    )
-
-
-def _declared(stage: StageLayout) -> str:
-    return "    float score, correction[1];\n    uint32_t m;\n" if stage.stop is not None else ""
-
-
-def _learned_score(layout: Layout, name: str, stage: StageLayout) -> str:
-    """The margins and their stop score as further numbers, the trees' correction, the sum."""
-    first, n = layout.n_slots, stage.n_margins
-    code = ""
-    if layout.coded is not None:
-        code = (
-            f"    for (m = 0; m <= {n}; m++)\n"
-            f"        it->code[{first} + m] = code_of(it->value[{first} + m], "
-            f"{stage.first_edges} + m);\n"
-        )
-    return (
-        f"    score = margin_score(it->output, {n});\n"
-        f"    for (m = 0; m < {n}; m++)\n"
-        f"        it->value[{first} + m] = it->output[m];\n"
-        f"    it->value[{first + n}] = score;\n{code}"
-        f"    walk(it, &{name}_stop, correction);\n"
-        f"    it->output[{n}] = score + correction[0];\n"
+        "{\n" + "".join(lines) + "}\n"
     )
 
 

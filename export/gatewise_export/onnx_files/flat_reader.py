@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel
-from gatewise.models.stop_score_model import PlainModel, ScoredModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.onnx_parts import Graph, Node
@@ -36,8 +35,6 @@ KERNEL = ("Sub", "Mul", "Unsqueeze", "Sub", "Mul", "CumSum", "Gather", "Mul", "A
 KERNELS = tuple(KERNEL + form[2:] for form in LINEAR)
 CONSTANT = ("ReduceSum", "Add")
 TREES = ("TreeEnsembleRegressor",)
-STOP = ("Concat", "TreeEnsembleRegressor", "Add", "Concat")
-OWN_SCORES = (("Abs",), ("TopK", "Gather", "Gather", "Sub"))
 
 
 def read_flat(content: bytes) -> FlatModel:
@@ -56,15 +53,15 @@ def read_flat(content: bytes) -> FlatModel:
     graph = read_model(content).graph
     try:
         forms = tuple(node.op_type for node in graph.nodes)
-        n_features = _columns(graph)
-        for own in OWN_SCORES:
-            if forms[-len(own + STOP) :] == own + STOP:
-                model = _plain(graph, forms[: -len(own + STOP)], n_features)
-                wide = n_features + model.n_outputs + 1
-                return ScoredModel(model, _trees(graph.nodes[-3], wide))
-        return _plain(graph, forms, n_features)
+        if forms == TREES:
+            return _trees(graph.nodes[0], _columns(graph))
+        if forms in KERNELS:
+            return _kernel(graph)
+        if forms in LINEAR or forms == CONSTANT:
+            return _linear(graph, constant=forms == CONSTANT)
     except (KeyError, IndexError, ValueError, TypeError) as error:  # Malformed is a ValueError
         raise BundleError(f"a graph with flat arrays that do not fit together: {error}") from error
+    raise BundleError("a graph of another form than Gatewise writes: it cannot be read back")
 
 
 def _columns(graph: Graph) -> int:
@@ -74,17 +71,6 @@ def _columns(graph: Graph) -> int:
     if not isinstance(columns, int):
         raise Malformed("the input has no number of columns")
     return columns
-
-
-def _plain(graph: Graph, forms: tuple[str, ...], n_features: int) -> PlainModel:
-    """Read the classifier that a graph's first nodes, of these forms, make."""
-    if forms == TREES:
-        return _trees(graph.nodes[0], n_features)
-    if forms in KERNELS:
-        return _kernel(graph)
-    if forms in LINEAR or forms == CONSTANT:
-        return _linear(graph, constant=forms == CONSTANT)
-    raise BundleError("a graph of another form than Gatewise writes: it cannot be read back")
 
 
 def _trees(written: Node, n_features: int) -> TreeEnsemble:

@@ -41,15 +41,15 @@ def say(shape: Shape) -> str:
 # -- one rule an operator ------------------------------------------------------------------
 
 
-def _takes(node: Node, values: list[Value], kinds: str, n_outputs: int = 1) -> None:
+def _takes(node: Node, values: list[Value], kinds: str) -> None:
     """Demand inputs of these kinds: ``f`` float32, ``i`` constant int64."""
     given = "".join("i" if v.kind == INT64 and v.constant is not None else "f" for v in values)
     if given != kinds or any(v.kind != FLOAT for v in values if v.constant is None):
         raise Malformed(f"inputs of the wrong number or type ({given or 'none'}, not {kinds})")
     if any(v.kind == FLOAT for v, k in zip(values, kinds, strict=True) if k == "i"):
         raise Malformed("inputs of the wrong type")
-    if len(node.outputs) != n_outputs:
-        raise Malformed(f"it must have {n_outputs} output(s), not {len(node.outputs)}")
+    if len(node.outputs) != 1:
+        raise Malformed(f"it must have 1 output, not {len(node.outputs)}")
 
 
 def _settings(node: Node, **allowed: tuple[int, ...]) -> None:
@@ -83,12 +83,6 @@ def _broadcast(known: dict[str, Trees], node: Node, values: list[Value]) -> list
             raise Malformed(f"{say(values[0].shape)} and {say(values[1].shape)} do not fit")
         shape.append(b if a == 1 else a)
     return [Value(tuple(shape), FLOAT)]
-
-
-def _abs(known: dict[str, Trees], node: Node, values: list[Value]) -> list[Value]:
-    _takes(node, values, "f")
-    _settings(node)
-    return [Value(values[0].shape, FLOAT)]
 
 
 def _unsqueeze(known: dict[str, Trees], node: Node, values: list[Value]) -> list[Value]:
@@ -128,25 +122,6 @@ def _reduce_sum(known: dict[str, Trees], node: Node, values: list[Value]) -> lis
     return [Value((shape[0], 1), FLOAT)]
 
 
-def _top_k(known: dict[str, Trees], node: Node, values: list[Value]) -> list[Value]:
-    _takes(node, values, "fi", 2)
-    _settings(node, axis=(-1, 1), largest=(1,), sorted=(1,))
-    shape, k = values[0].shape, _number(values[1], (1,))
-    if len(shape) != 2 or k != 2 or shape[1] < 2:
-        raise Malformed(f"the largest {k} of {say(shape)}")
-    return [Value((shape[0], 2), FLOAT), Value((shape[0], 2), INT64)]
-
-
-def _concat(known: dict[str, Trees], node: Node, values: list[Value]) -> list[Value]:
-    if not 1 <= len(values) <= 8:
-        raise Malformed(f"{len(values)} inputs")
-    _takes(node, values, "f" * len(values))
-    _settings(node, axis=(1,))
-    if any(len(v.shape) != 2 or v.shape[0] != ROWS for v in values):
-        raise Malformed("it must set matrices side by side")
-    return [Value((ROWS, sum(v.shape[1] for v in values)), FLOAT)]
-
-
 def _tree_sums(known: dict[str, Trees], node: Node, values: list[Value]) -> list[Value]:
     _takes(node, values, "f")
     shape = values[0].shape
@@ -174,12 +149,9 @@ RULES: Final[dict[tuple[str, str], _Rule]] = {
     ("", "Mul"): _broadcast,
     ("", "Add"): _broadcast,
     ("", "Div"): _broadcast,
-    ("", "Abs"): _abs,
     ("", "Unsqueeze"): _unsqueeze,
     ("", "CumSum"): _cumsum,
     ("", "Gather"): _gather,
     ("", "ReduceSum"): _reduce_sum,
-    ("", "TopK"): _top_k,
-    ("", "Concat"): _concat,
     (ML_DOMAIN, "TreeEnsembleRegressor"): _tree_sums,
 }

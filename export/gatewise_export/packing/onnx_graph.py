@@ -11,8 +11,6 @@ and as fast as can be (:func:`gatewise_export.packing.to_onnx.to_onnx` adds them
   :meth:`LinearModel.margins` does; ``Gemm`` adds in an order of its own.
 - Kernel machines add squared gaps feature by feature, then landmark by landmark, with
   ``CumSum`` too; division and squarings are rounded alike everywhere.
-- A learned stop score is a second ``TreeEnsembleRegressor`` behind the first model. It reads the
-  inputs, the margins and the margins' own stop score, and corrects the latter.
 
 ai.onnx.ml is at version 3: skl2onnx and onnxruntime on devices know no later one alike.
 """
@@ -31,14 +29,12 @@ from gatewise._version import __version__
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel
-from gatewise.models.stop_score_model import PlainModel, ScoredModel
 from gatewise.models.trees import TreeEnsemble
 
 __all__ = ["INPUT", "MARGINS", "ML_DOMAIN", "Parts", "constant", "flat_graph", "model_of", "tensor"]
 
 INPUT = "x"
 MARGINS = "margins"
-OWN = "own_margins"
 ML_DOMAIN = "ai.onnx.ml"
 OPSET = 17
 ML_OPSET = 3
@@ -53,7 +49,7 @@ def flat_graph(model: FlatModel) -> onnx.ModelProto:
 
     Parameters
     ----------
-    model : TreeEnsemble, LinearModel, KernelModel or ScoredModel
+    model : TreeEnsemble, LinearModel or KernelModel
 
     Returns
     -------
@@ -70,44 +66,14 @@ def flat_graph(model: FlatModel) -> onnx.ModelProto:
     """
     if model.n_features == 0:
         parts = _constant_nodes(model.margins(np.zeros((1, 0), np.float32))[0])
-    elif isinstance(model, ScoredModel):
-        parts = _scored_nodes(model)
+    elif isinstance(model, TreeEnsemble):
+        parts = _tree_nodes(model)
+    elif isinstance(model, KernelModel):
+        parts = _kernel_nodes(model)
     else:
-        parts = _plain_nodes(model)
+        parts = _linear_nodes(model)
     outputs = [tensor(MARGINS, TensorProto.FLOAT, "n", model.n_outputs)]
     return model_of(parts, model.n_features, outputs)
-
-
-def _plain_nodes(model: PlainModel) -> Parts:
-    """From ``x`` to ``margins`` without a learned stop score."""
-    if isinstance(model, TreeEnsemble):
-        return _tree_nodes(model)
-    return _kernel_nodes(model) if isinstance(model, KernelModel) else _linear_nodes(model)
-
-
-def _scored_nodes(model: ScoredModel) -> Parts:
-    """The classifier, its own stop score, the trees that correct it, and all side by side."""
-    nodes, constants = _plain_nodes(model.model)
-    nodes[-1].output[:] = [OWN]
-    if model.model.n_outputs == 1:
-        nodes.append(helper.make_node("Abs", [OWN], ["own_score"]))
-    else:
-        constants += [constant(n, np.array([k])) for n, k in (("two", 2), ("top", 0), ("next", 1))]
-        nodes += [
-            helper.make_node("TopK", [OWN, "two"], ["best_two", "places"], axis=1),
-            helper.make_node("Gather", ["best_two", "top"], ["largest"], axis=1),
-            helper.make_node("Gather", ["best_two", "next"], ["second_largest"], axis=1),
-            helper.make_node("Sub", ["largest", "second_largest"], ["own_score"]),
-        ]
-    (stop,), _ = _tree_nodes(model.stop)
-    stop.input[:], stop.output[:], stop.name = ["score_inputs"], ["correction"], "stop_trees"
-    nodes += [
-        helper.make_node("Concat", [INPUT, OWN, "own_score"], ["score_inputs"], axis=1),
-        stop,
-        helper.make_node("Add", ["own_score", "correction"], ["stop_score"]),
-        helper.make_node("Concat", [OWN, "stop_score"], [MARGINS], axis=1),
-    ]
-    return nodes, constants
 
 
 def _constant_nodes(margins: NDArray[np.float32]) -> Parts:

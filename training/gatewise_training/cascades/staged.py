@@ -22,7 +22,6 @@ from gatewise_training.cascades.cascade import Cascade
 from gatewise_training.cascades.family_selection import Contest, Winner
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.cascades.lazy_stages import lazy_chain
-from gatewise_training.cascades.stop_scores import with_stop_scores
 from gatewise_training.feature_selection.backward import backward_sets
 from gatewise_training.feature_selection.forward import forward_sets, purchases
 from gatewise_training.feature_selection.penalised import nested_sets
@@ -66,13 +65,6 @@ class StagedCascade(Cascade):
         Whether an instance that visits a stage buys all features of the stage, or node by node
         those on the paths that it takes through the stage's trees. The second is cheaper, and
         takes boosted trees only (`families` and `effort` have no say).
-    stop : {"margin", "learned", "auto"}
-        What a stage stops by: its margin; a score learned on judging rows, for the stages whose
-        margin leaves something to learn (:mod:`.stop_scores`); or whichever is
-        better at an operating point. A learned score reads what the stage has paid for anyway.
-        It may add a little accuracy at some budgets ("auto"), hardly ever a larger cut; and it is
-        only as honest as judging rows are like those to come (of other persons, other days),
-        where margins are more robust.
     tiers : sequence or mapping, optional
         Where stages run. A sequence names the tier of each, "device", "gateway" or "cloud", in
         this order; stages behind its end run where the last one does. A mapping says how many
@@ -87,8 +79,8 @@ class StagedCascade(Cascade):
         extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
         boosting alone competes.
     max_stage_bytes, max_trees : int, optional
-        Bounds of a small device: size of a stage's flat arrays, and its trees; those of a learned
-        stop score count. They hold on every tier.
+        Bounds of a small device: size of a stage's flat arrays, and its trees. They hold on every
+        tier.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting serves.
     random_state : int, RandomState or None
@@ -137,7 +129,6 @@ class StagedCascade(Cascade):
         offload_rate: float | None = None,
         guarantee: float | None = None,
         acquisition: Acquisition = "stage",
-        stop: Literal["margin", "learned", "auto"] = "margin",
         tiers: Sequence[Tier] | Mapping[Tier, int | None] | None = None,
         n_stages: int = 10,
         effort: Literal["low", "normal", "high"] = "normal",
@@ -157,7 +148,6 @@ class StagedCascade(Cascade):
         self.offload_rate = offload_rate
         self.guarantee = guarantee
         self.acquisition = acquisition
-        self.stop = stop
         self.tiers = tiers
         self.n_stages = n_stages
         self.effort = effort
@@ -204,12 +194,6 @@ class StagedCascade(Cascade):
             steps = [best[s] for s in (tuple(c.tolist()) for c in ladder) if s in best]
             if steps:
                 chains.append(_chain(steps))
-        if self.stop != "margin":
-            problem.report(1, 1, "stop scores")
-            learned = with_stop_scores(chains, problem, bounds)
-            kept = chains if self.stop == "auto" else []
-            better = zip(chains, learned, strict=True)
-            chains = [*kept, *(new or old for old, new in better if new or not kept)]
         return self._placed(chains)
 
     def _placed(self, chains: Sequence[Chain]) -> list[Chain]:
@@ -258,12 +242,6 @@ class StagedCascade(Cascade):
         super()._check_settings()
         if self.acquisition not in ("stage", "node"):
             raise InputError(f"acquisition must be 'stage' or 'node', not {self.acquisition!r}")
-        if self.stop not in ("margin", "learned", "auto"):
-            raise InputError(f"stop must be 'margin', 'learned' or 'auto', not {self.stop!r}")
-        if self.stop == "learned" and self.acquisition == "node":
-            raise InputError(
-                "a learned stop score needs acquisition='stage': it reads all features"
-            )
         place(self.tiers, 1)
         if self.effort not in PROBES:
             raise InputError(f"effort must be one of {list(PROBES)}, not {self.effort!r}")

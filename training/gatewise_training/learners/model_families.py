@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from gatewise.decision import Link
 from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.linear import LinearModel
-from gatewise.models.stage import Stage
-from gatewise.models.stop_score_model import PlainModel, ScoredModel
+from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import NODE_BYTES, TreeEnsemble
 from gatewise_training.data.validation_split import Resampling, Rows, cross_fit
 from gatewise_training.learners.boosting import (
@@ -103,7 +102,7 @@ class _Task:
         return self.plan.weight[self.rows]
 
 
-_Fitted = tuple[PlainModel, Link, int]
+_Fitted = tuple[FlatModel, Link, int]
 
 
 def _boosting(task: _Task) -> _Fitted:
@@ -260,10 +259,9 @@ def judged_stage(
 
 def family_of(stage: Stage) -> str:
     """Name of the family that a stage's model is of."""
-    model = stage.model.model if isinstance(stage.model, ScoredModel) else stage.model
-    if isinstance(model, TreeEnsemble):
+    if isinstance(stage.model, TreeEnsemble):
         return "extra-trees" if stage.link == "identity" else "boosting"
-    return "linear" if isinstance(model, LinearModel) else "svm"
+    return "linear" if isinstance(stage.model, LinearModel) else "svm"
 
 
 def _all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:
