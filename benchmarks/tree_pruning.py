@@ -19,7 +19,7 @@ from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import strata
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Criterion, Purchases, grow, join
+from gatewise_training.forests.grower.growth import Criterion, Purchases, grow
 from gatewise_training.prune import build_problem
 from gatewise_training.prune.baselines.cost_complexity import cost_complexity
 from gatewise_training.prune.baselines.greedy_prune import greedy_prune
@@ -66,7 +66,7 @@ def grown(
         if mu > 0:
             bought.add(tree.trees, x)
         trees.append(tree)
-    return join(trees)
+    return Forest.join(trees)
 
 
 def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) -> dict[str, Any]:

@@ -1,8 +1,14 @@
-"""Tree ensembles as flat node arrays: one form for training, ONNX, the walker and C.
+"""Tree ensembles as flat node arrays: the one form of trees, and their evaluation.
 
-Every grower's trees (LightGBM's, scikit-learn's forests, our own) are converted into
-:class:`TreeEnsemble`. Its margins are float32 sums in tree order, the order in which
-onnxruntime's ``TreeEnsembleRegressor`` adds them, so that both give the same bits.
+Growers fill :class:`TreeEnsemble` (LightGBM's and scikit-learn's trees are converted into it),
+pruning annotates its nodes, ``stage_<i>.npz`` is read into it, and ONNX, C and the walker of a
+device are made of it. Margins are float32 sums in tree order, the base last: the order in which
+onnxruntime's ``TreeEnsembleRegressor`` adds them, so that all give the same bits.
+
+Rows are evaluated in two ways that agree to the last bit. Training compiles the walk
+(:mod:`gatewise.models.tree_kernels`), some ten times as fast as numpy. A device has no compiler:
+:meth:`TreeEnsemble.run` needs numpy alone. (A device that acquires features one by one walks one
+row in plain Python: ``gatewise_edge.stages.walker``.)
 """
 
 from __future__ import annotations
@@ -11,15 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.models.tree_sources import LEAF, Nodes, forest_nodes, lightgbm_nodes
 
-__all__ = ["NODE_BYTES", "TreeEnsemble", "float32_below"]
+__all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
 
-LEAF = -1
 NODE_BYTES = 21
 """Bytes of a node with one value in the flat arrays: five of 4 bytes and a flag."""
 
@@ -72,7 +77,7 @@ class TreeEnsemble:
 
     @property
     def n_outputs(self) -> int:
-        """Number of margins a row gets."""
+        """Number of margins of a row."""
         return len(self.base)
 
     @property
@@ -80,8 +85,23 @@ class TreeEnsemble:
         """Bytes of the flat arrays."""
         return self.n_nodes * (NODE_BYTES - 4) + self.value.nbytes
 
+    @property
+    def parent(self) -> NDArray[np.int32]:
+        """Parent of each node, shape (n_nodes,); -1 at roots."""
+        parent = np.full(self.n_nodes, LEAF, np.int32)
+        inner = np.flatnonzero(self.left >= 0).astype(np.int32)
+        parent[self.left[inner]] = inner
+        parent[self.right[inner]] = inner
+        return parent
+
+    def used(self) -> NDArray[np.intp]:
+        """Columns that some node tests, ascending."""
+        return np.unique(self.feature[self.feature >= 0]).astype(np.intp)
+
+    # -- evaluation ------------------------------------------------------------------------
+
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Sum the leaves that each row reaches, in tree order, in float32.
+        """Sum the leaves that each row reaches, in tree order, in float32 (compiled).
 
         Parameters
         ----------
@@ -91,16 +111,15 @@ class TreeEnsemble:
         -------
         ndarray of float32, shape (n, n_outputs)
         """
-        x = np.ascontiguousarray(x, np.float32)
+        from gatewise.models.tree_kernels import add_leaves
+
         out = np.zeros((len(x), self.n_outputs), np.float32)
-        _add_leaves(
-            x, self.feature, self.threshold, self.left, self.right, self.nan_left,
-            self.value, self.roots, self.output, self.base, out,
-        )  # fmt: skip
+        values = (_writable(a) for a in (self.value, self.output, self.base))
+        add_leaves(*self.walk_arrays(x), *values, out)
         return out
 
     def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """Which columns lie on the paths that each row takes: what it buys node by node.
+        """Columns on the paths that each row takes: those acquired node by node (compiled).
 
         Parameters
         ----------
@@ -109,19 +128,102 @@ class TreeEnsemble:
         Returns
         -------
         ndarray of bool, shape (n, n_features)
-            True where some tree tests the column at a node that the row passes. A value that
-            turns out to be NaN has been asked for like any other.
+            True where some tree tests the column at a node that the row passes, whether or not
+            the value is NaN.
         """
-        x = np.ascontiguousarray(x, np.float32)
+        from gatewise.models.tree_kernels import mark_paths
+
         out = np.zeros((len(x), self.n_features), np.bool_)
-        _mark_paths(
-            x, self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots, out
-        )
+        mark_paths(*self.walk_arrays(x), out)
         return out
 
-    def used(self) -> NDArray[np.intp]:
-        """Columns that some node tests, ascending."""
-        return np.unique(self.feature[self.feature >= 0]).astype(np.intp)
+    def first_visits(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Leaf of each row in each tree, and the first tree that tests each column (compiled).
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+
+        Returns
+        -------
+        leaf : ndarray of int32, shape (n_trees, n)
+        first : ndarray of int32, shape (n, n_features)
+            The largest int32 where no tree tests the column.
+        """
+        from gatewise.models.tree_kernels import find_leaves
+
+        leaf = np.empty((self.n_trees, len(x)), np.int32)
+        first = np.full((len(x), self.n_features), np.iinfo(np.int32).max, np.int32)
+        find_leaves(*self.walk_arrays(x), leaf, first)
+        return leaf, first
+
+    def splits_passed(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Splits that each row passes on its paths through all trees, shape (n,).
+
+        Exact up to 2**24 splits a row.
+        """
+        depth = np.zeros(self.n_nodes, np.float32)
+        level = self.roots
+        while len(level := level[self.feature[level] >= 0]):
+            children = np.concatenate([self.left[level], self.right[level]])
+            depth[children] = np.tile(depth[level] + 1, 2)
+            level = children
+        counting = replace(
+            self, value=depth[:, None], output=np.zeros(self.n_trees, np.int32),
+            base=np.zeros(1, np.float32),
+        )  # fmt: skip
+        return counting.margins(x)[:, 0].astype(np.int64)
+
+    def walk_arrays(self, x: NDArray[np.float32]) -> tuple[NDArray[Any], ...]:
+        """Rows and the arrays that lead them to their leaves, as compiled kernels take them."""
+        arrays = (
+            self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots
+        )  # fmt: skip
+        return (np.ascontiguousarray(x, np.float32), *(_writable(a) for a in arrays))
+
+    def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Margins and visited columns in numpy alone: each level of a tree for all rows at once.
+
+        Parameters
+        ----------
+        x : ndarray of float32, shape (n, n_features)
+
+        Returns
+        -------
+        margins : ndarray of float32, shape (n, n_outputs)
+            Bit for bit those of :meth:`margins`.
+        visited : ndarray of bool, shape (n, n_features)
+            Those of :meth:`visited`.
+        """
+        margins = np.zeros((len(x), self.n_outputs), np.float32)
+        visited = np.zeros((len(x), self.n_features), np.bool_)
+        for root, output in zip(self.roots.tolist(), self.output.tolist(), strict=True):
+            leaf = self._run_tree(x, root, visited)
+            if output < 0:
+                margins += self.value[leaf]
+            else:
+                margins[:, output] += self.value[leaf, 0]
+        margins += self.base
+        return margins, visited
+
+    def _run_tree(
+        self, x: NDArray[np.float32], root: int, visited: NDArray[np.bool_]
+    ) -> NDArray[np.int32]:
+        """Leaf of each row in one tree."""
+        node = np.full(len(x), root, np.int32)
+        rows = np.arange(len(x) if self.feature[root] >= 0 else 0)  # those not at a leaf yet
+        while len(rows):
+            here = node[rows]
+            column = self.feature[here]
+            visited[rows, column] = True
+            v = x[rows, column]
+            goes_left = (v <= self.threshold[here]) | (np.isnan(v) & self.nan_left[here])
+            here = np.where(goes_left, self.left[here], self.right[here])
+            node[rows] = here
+            rows = rows[self.feature[here] >= 0]
+        return node
+
+    # -- parts -----------------------------------------------------------------------------
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
         """Renumber the columns to those in use.
@@ -139,31 +241,55 @@ class TreeEnsemble:
         feature = lookup[self.feature]  # -1 picks the last entry, which is -1
         return replace(self, feature=feature, n_features=len(used)), used
 
+    def select_trees(self, trees: Sequence[int]) -> tuple[TreeEnsemble, NDArray[np.intp]]:
+        """Some of the trees in the order given, and which nodes those are."""
+        ends = np.append(self.roots[1:], self.n_nodes)
+        spans = [np.arange(self.roots[t], ends[t]) for t in trees]
+        nodes = np.concatenate([np.zeros(0, np.intp), *spans])
+        return self.take_nodes(nodes, list(trees)), nodes
+
     def select_outputs(self, outputs: Sequence[int]) -> TreeEnsemble:
         """Keep the trees of some outputs, renumbered in the order given."""
         if (self.output < 0).any():
             raise InputError("trees that add to all outputs cannot be parted by output")
         lookup = np.full(self.n_outputs, -1, np.int32)
         lookup[list(outputs)] = np.arange(len(outputs))
-        keep = np.flatnonzero(lookup[self.output] >= 0)
-        ends = np.append(self.roots[1:], self.n_nodes)
-        nodes = np.concatenate(
-            [np.arange(self.roots[t], ends[t]) for t in keep] or [np.zeros(0, np.int64)]
-        )
-        moved = np.full(self.n_nodes + 1, -1, np.int32)
-        moved[nodes] = np.arange(len(nodes))
-        return TreeEnsemble(
-            feature=self.feature[nodes],
-            threshold=self.threshold[nodes],
-            left=moved[self.left[nodes]],
-            right=moved[self.right[nodes]],
-            nan_left=self.nan_left[nodes],
+        part, _ = self.select_trees(np.flatnonzero(lookup[self.output] >= 0).tolist())
+        return replace(part, output=lookup[part.output], base=self.base[list(outputs)])
+
+    def take_nodes(
+        self,
+        nodes: NDArray[np.intp],
+        trees: Sequence[int] | slice = slice(None),
+        inner: NDArray[np.bool_] | None = None,
+    ) -> TreeEnsemble:
+        """Keep some nodes, renumbered; those that are not `inner` become leaves.
+
+        Parameters
+        ----------
+        nodes : ndarray of intp
+            Nodes to keep, in their new order: with an inner node also its children.
+        trees : sequence of int, optional
+            Trees to keep, whose roots are among the nodes; all by default.
+        inner : ndarray of bool, shape (n_nodes,), optional
+            Which nodes stay inner nodes; all by default.
+        """
+        here = (self.left >= 0 if inner is None else inner)[nodes]
+        moved = np.full(self.n_nodes + 1, LEAF, np.int32)
+        moved[nodes] = np.arange(len(nodes), dtype=np.int32)
+        return replace(
+            self,
+            feature=np.where(here, self.feature[nodes], LEAF).astype(np.int32),
+            threshold=np.where(here, self.threshold[nodes], 0).astype(np.float32),
+            left=np.where(here, moved[self.left[nodes]], LEAF).astype(np.int32),
+            right=np.where(here, moved[self.right[nodes]], LEAF).astype(np.int32),
+            nan_left=np.where(here, self.nan_left[nodes], False),
             value=self.value[nodes],
-            roots=moved[self.roots[keep]],
-            output=lookup[self.output[keep]],
-            base=self.base[list(outputs)],
-            n_features=self.n_features,
+            roots=moved[self.roots[trees]],
+            output=self.output[trees],
         )
+
+    # -- ways in ---------------------------------------------------------------------------
 
     @classmethod
     def from_lightgbm(
@@ -186,14 +312,8 @@ class TreeEnsemble:
             zeros taken as missing: none of them has a form here.
         """
         text = booster.model_to_string(num_iteration=num_iteration, start_iteration=start_iteration)
-        head, *blocks = text.split("\nTree=")
-        if "average_output" in head.split("\n"):
-            raise InputError('LightGBM boosting="rf" is not supported; use a forest')
-        header = dict(line.split("=", 1) for line in head.splitlines() if "=" in line)
-        n_outputs = int(header["num_tree_per_iteration"])
-        trees = [_lightgbm_tree(block) for block in blocks]
-        output = np.arange(len(trees)) % n_outputs
-        return _join(trees, output, np.zeros(n_outputs), int(header["max_feature_idx"]) + 1)
+        trees, n_outputs, n_features = lightgbm_nodes(text)
+        return cls._of_nodes(trees, np.arange(len(trees)) % n_outputs, n_outputs, n_features)
 
     @classmethod
     def from_forest(cls, forest: Any) -> TreeEnsemble:
@@ -202,153 +322,53 @@ class TreeEnsemble:
         A leaf adds its class distribution divided by the number of trees, so the margins are
         the averaged leaf distributions that ``predict_proba`` returns.
         """
-        trees = []
-        for estimator in forest.estimators_:
-            tree = estimator.tree_
-            counts = tree.value[:, 0, :]
-            share = counts / counts.sum(axis=1, keepdims=True) / len(forest.estimators_)
-            trees.append(
-                _Tree(
-                    feature=np.where(tree.children_left < 0, LEAF, tree.feature),
-                    threshold=float32_below(np.where(tree.children_left < 0, 0, tree.threshold)),
-                    left=tree.children_left,
-                    right=tree.children_right,
-                    nan_left=tree.missing_go_to_left.astype(bool),
-                    value=share,
-                )
-            )
+        trees = forest_nodes(forest)
         n_classes = len(forest.classes_)
-        output = np.full(len(trees), -1)
-        return _join(trees, output, np.zeros(n_classes), forest.n_features_in_)
+        return cls._of_nodes(trees, np.full(len(trees), -1), n_classes, forest.n_features_in_)
 
+    @classmethod
+    def join(
+        cls, parts: Sequence[TreeEnsemble], base: NDArray[np.float32], n_features: int
+    ) -> TreeEnsemble:
+        """Put the trees of several ensembles one after another."""
+        sizes = np.array([part.n_nodes for part in parts], np.int64)
+        starts = (np.cumsum(sizes) - sizes).tolist()
 
-@dataclass
-class _Tree:
-    """One tree with node indices of its own."""
+        def moved(name: str) -> list[NDArray[Any]]:
+            sides = [getattr(part, name) for part in parts]
+            return [
+                np.where(s < 0, LEAF, s + start) for s, start in zip(sides, starts, strict=True)
+            ]
 
-    feature: NDArray[Any]
-    threshold: NDArray[np.float32]
-    left: NDArray[Any]
-    right: NDArray[Any]
-    nan_left: NDArray[np.bool_]
-    value: NDArray[Any]
+        def stack(arrays: list[NDArray[Any]], dtype: Any, *width: int) -> NDArray[Any]:
+            return np.ascontiguousarray(np.concatenate(arrays or [np.zeros((0, *width))]), dtype)
 
+        return cls(
+            feature=stack([part.feature for part in parts], np.int32),
+            threshold=stack([part.threshold for part in parts], np.float32),
+            left=stack(moved("left"), np.int32),
+            right=stack(moved("right"), np.int32),
+            nan_left=stack([part.nan_left for part in parts], np.bool_),
+            value=stack([part.value for part in parts], np.float32, 1),
+            roots=stack(moved("roots"), np.int32),
+            output=stack([part.output for part in parts], np.int32),
+            base=base,
+            n_features=n_features,
+        )
 
-def float32_below(threshold: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Round to the largest float32 that is not above.
-
-    For float32 rows ``x <= t`` and ``x <= float32_below(t)`` are then the same question.
-    """
-    with np.errstate(over="ignore"):
-        rounded = np.asarray(threshold, np.float64).astype(np.float32)
-        above = rounded.astype(np.float64) > threshold
-        return np.where(above, np.nextafter(rounded, np.float32(-np.inf)), rounded)
-
-
-def _lightgbm_tree(block: str) -> _Tree:
-    fields = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-    if int(fields.get("num_cat", 0)):
-        raise InputError("LightGBM's categorical splits are not supported; encode the categories")
-    if int(fields.get("is_linear", 0)):
-        raise InputError("LightGBM's linear leaves are not supported; train with linear_tree=False")
-
-    def numbers(key: str, kind: type) -> NDArray[Any]:
-        return np.array(fields.get(key, "").split(), dtype=kind)
-
-    n_splits = int(fields["num_leaves"]) - 1
-    leaves = numbers("leaf_value", np.float64)
-    n = n_splits + len(leaves)
-    kinds = numbers("decision_type", np.int64)
-    missing = kinds >> 2 & 3
-    if (missing == 1).any():
-        raise InputError("LightGBM's zero_as_missing is not supported; train without it")
-    threshold = numbers("threshold", np.float64)
-    # missing type None (0) treats NaN as the number 0; type NaN (2) has a default side
-    nan_left = np.where(missing == 2, kinds & 2, threshold >= 0).astype(bool)
-
-    def children(key: str) -> NDArray[np.int64]:
-        side = numbers(key, np.int64)
-        return np.where(side < 0, n_splits + ~side, side)
-
-    def padded(array: NDArray[Any], fill: float) -> NDArray[Any]:
-        return np.concatenate([array, np.full(n - len(array), fill, array.dtype)])
-
-    return _Tree(
-        feature=padded(numbers("split_feature", np.int64), LEAF),
-        threshold=padded(float32_below(threshold), 0),
-        left=padded(children("left_child"), LEAF),
-        right=padded(children("right_child"), LEAF),
-        nan_left=padded(nan_left, False),
-        value=np.concatenate([np.zeros(n_splits), leaves])[:, None],
-    )
-
-
-def _join(
-    trees: Sequence[_Tree], output: NDArray[Any], base: NDArray[Any], n_features: int
-) -> TreeEnsemble:
-    sizes = [len(t.feature) for t in trees]
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]]) if sizes else np.zeros(0)
-
-    def stack(parts: list[NDArray[Any]], dtype: Any, width: int = 0) -> NDArray[Any]:
-        if not parts:
-            return np.zeros((0, width) if width else 0, dtype)
-        return np.ascontiguousarray(np.concatenate(parts), dtype)
-
-    def moved(side: str) -> list[NDArray[Any]]:
-        return [
-            np.where(getattr(t, side) < 0, LEAF, getattr(t, side) + start)
-            for t, start in zip(trees, starts, strict=True)
+    @classmethod
+    def _of_nodes(
+        cls, trees: Sequence[Nodes], output: NDArray[Any], n_outputs: int, n_features: int
+    ) -> TreeEnsemble:
+        """Trees with node indices of their own, and the output of each; the base is 0."""
+        base, root = np.zeros(n_outputs, np.float32), np.zeros(1, np.int32)
+        parts = [
+            cls(**vars(tree), roots=root, output=output[t : t + 1], base=base, n_features=0)
+            for t, tree in enumerate(trees)
         ]
-
-    return TreeEnsemble(
-        feature=stack([t.feature for t in trees], np.int32),
-        threshold=stack([t.threshold for t in trees], np.float32),
-        left=stack(moved("left"), np.int32),
-        right=stack(moved("right"), np.int32),
-        nan_left=stack([t.nan_left for t in trees], np.bool_),
-        value=stack([t.value for t in trees], np.float32, width=1),
-        roots=starts.astype(np.int32),
-        output=output.astype(np.int32),
-        base=base.astype(np.float32),
-        n_features=n_features,
-    )
+        return cls.join(parts, base, n_features)
 
 
-@numba.njit(cache=True, nogil=True)
-def _add_leaves(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any,
-    value: Any, roots: Any, output: Any, base: Any, out: Any,
-) -> None:  # fmt: skip
-    for i in range(len(x)):
-        for t in range(len(roots)):
-            node = roots[t]
-            while feature[node] >= 0:
-                v = x[i, feature[node]]
-                if v <= threshold[node] or (np.isnan(v) and nan_left[node]):
-                    node = left[node]
-                else:
-                    node = right[node]
-            if output[t] >= 0:
-                out[i, output[t]] += value[node, 0]
-            else:
-                for m in range(len(base)):
-                    out[i, m] += value[node, m]
-        for m in range(len(base)):
-            out[i, m] += base[m]
-
-
-@numba.njit(cache=True, nogil=True)
-def _mark_paths(
-    x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any,
-    roots: Any, out: Any,
-) -> None:  # fmt: skip
-    for i in range(len(x)):
-        for t in range(len(roots)):
-            node = roots[t]
-            while feature[node] >= 0:
-                out[i, feature[node]] = True
-                v = x[i, feature[node]]
-                if v <= threshold[node] or (np.isnan(v) and nan_left[node]):
-                    node = left[node]
-                else:
-                    node = right[node]
+def _writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Copy an array that was read from a file: kernels are compiled for writable ones."""
+    return np.require(array, requirements="W")

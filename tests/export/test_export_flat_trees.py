@@ -16,7 +16,7 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.flat_trees import ARRAYS, FlatTrees, read_trees, write_trees
+from gatewise_export.bundle.flat_trees import ARRAYS, read_trees, write_trees
 
 Arrays = dict[str, Any]
 
@@ -25,7 +25,7 @@ def bits(margins: Any) -> Any:
     return np.ascontiguousarray(margins).view(np.uint32).tolist()
 
 
-def back(content: bytes, trees: TreeEnsemble) -> FlatTrees:
+def back(content: bytes, trees: TreeEnsemble) -> TreeEnsemble:
     return read_trees(content, "s.npz", n_features=trees.n_features, n_outputs=trees.n_outputs)
 
 
@@ -95,7 +95,7 @@ def small() -> Arrays:
     }
 
 
-def read(arrays: Arrays, n_features: int = 3, n_outputs: int = 1) -> FlatTrees:
+def read(arrays: Arrays, n_features: int = 3, n_outputs: int = 1) -> TreeEnsemble:
     content = write_arrays({k: v for k, v in arrays.items() if v is not None})
     return read_trees(content, "stage_1.npz", n_features=n_features, n_outputs=n_outputs)
 

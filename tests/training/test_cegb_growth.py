@@ -12,7 +12,6 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, grow
 from gatewise_training.cegb.objectives import Classes, Measured
 from gatewise_training.cegb.penalties import Charge, check_params
-from gatewise_training.cegb.report import splits_passed
 from gatewise_training.learners.boosting import fit_boosting, tree_params
 
 
@@ -243,7 +242,7 @@ def test_splits_are_counted_along_the_paths():
                 left = row[trees.feature[node]] <= trees.threshold[node]
                 node = trees.left[node] if left else trees.right[node]
         counted.append(passed)
-    assert splits_passed(trees, x).tolist() == counted
+    assert trees.splits_passed(x).tolist() == counted
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import lightgbm as lgb
 import numpy as np
 import pytest
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_wine
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from gatewise.errors import InputError
-from gatewise.models.trees import TreeEnsemble
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.forest import Forest
 
@@ -58,12 +56,12 @@ def test_counts_are_those_of_the_bootstrap_samples(grown, forest):
 @pytest.mark.parametrize("costs", [FeatureCosts.uniform(13), GROUPED])
 def test_cost_depth_and_first_uses_counted_path_by_path(forest, costs):
     feature_first, group_first = forest.first_use(costs)
-    cost, depth = forest.cost(X, costs), forest.depth(X)
+    cost, passed = forest.cost(X, costs), forest.trees.splits_passed(X)
     for i, row in enumerate(X):
         paths = [path(forest, row, root) for root in forest.trees.roots]
         used = {int(forest.trees.feature[h]) for nodes in paths for h in nodes[:-1]}
         assert cost[i] == pytest.approx(costs.of(sorted(used)))
-        assert depth[i] == pytest.approx(np.mean([len(nodes) - 1 for nodes in paths]))
+        assert passed[i] == sum(len(nodes) - 1 for nodes in paths)
         for nodes in paths:
             features, groups = set(), set()
             for h in nodes[:-1]:
@@ -95,25 +93,6 @@ def test_some_of_the_trees(grown, forest):
     some = forest.select([2, 5])
     wanted = np.mean([grown.estimators_[t].predict_proba(X) for t in (2, 5)], axis=0)
     np.testing.assert_allclose(some.proba(X), wanted, atol=1e-6)
-
-
-def test_boosted_trees_are_counted_by_their_rows():
-    x, y = load_digits(return_X_y=True)
-    x = x.astype(np.float32)
-    settings = {"objective": "multiclass", "num_class": 10, "num_leaves": 6, "verbosity": -1}
-    booster = lgb.train(settings, lgb.Dataset(x, y), 2)
-    trees = TreeEnsemble.from_lightgbm(booster)
-    forest = Forest.of(trees, x, y, 10, np.full(len(x), 2.0))
-    assert forest.n_trees == 20
-    leaves = booster.predict(x, pred_leaf=True)
-    for t in range(20):
-        total = forest.counts[trees.roots[t]]
-        np.testing.assert_allclose(total, 2.0 * np.bincount(y))
-        sizes = sorted(2.0 * np.bincount(leaves[:, t]))
-        end = [*trees.roots, trees.n_nodes][t + 1]
-        nodes = np.arange(trees.roots[t], end)
-        own = forest.counts[nodes[trees.left[nodes] < 0]].sum(axis=1)
-        np.testing.assert_allclose(sorted(own), sizes)
 
 
 def test_counts_must_match(forest):

@@ -11,7 +11,8 @@ from hypothesis.extra import numpy as hnp
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.forests.grower.binning import Codes, between
-from gatewise_training.forests.grower.growth import Purchases, grow, join
+from gatewise_training.forests.grower.growth import Purchases, grow
+from gatewise_training.prune.forest import Forest
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
 COLUMNS = hnp.arrays(np.float32, st.integers(1, 40), elements=FLOATS)
@@ -145,9 +146,9 @@ def test_a_joined_forest_averages_its_trees():
     x, y, drawn = labelled()
     codes, costs = Codes.of(x), FeatureCosts.uniform(8)
     trees = [grow(codes, y, np.roll(drawn, s), 2, costs, alpha=4.0) for s in range(5)]
-    forest = join(trees)
+    forest = Forest.join(trees)
     mean = np.mean([tree.proba(x) for tree in trees], axis=0)
     np.testing.assert_allclose(forest.proba(x), mean, atol=1e-6)
     np.testing.assert_array_equal(forest.select([3]).trees.threshold, trees[3].trees.threshold)
     with pytest.raises(InputError, match="one tree"):
-        join([])
+        Forest.join([])

@@ -55,7 +55,10 @@ def test_cut_path_and_brute_force_agree(depth_cost):
     for seed in range(40):
         forest, rows, costs, problem = small(seed, depth_cost)
         whole = problem.left >= 0
-        wanted = forest.cost(rows, costs).mean() + depth_cost * forest.depth(rows).mean()
+        wanted = (
+            forest.cost(rows, costs).mean()
+            + depth_cost * forest.trees.splits_passed(rows).mean() / forest.n_trees
+        )
         assert problem.cost(whole) == pytest.approx(wanted)
         until = breakpoints(problem)
         every = list(closures(problem))

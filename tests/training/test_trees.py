@@ -3,13 +3,14 @@ from __future__ import annotations
 import lightgbm as lgb
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 
 from gatewise.errors import InputError
-from gatewise.models.trees import TreeEnsemble, float32_below
+from gatewise.models.tree_sources import float32_below
+from gatewise.models.trees import TreeEnsemble
 
 QUIET = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
 
@@ -133,6 +134,7 @@ def walked(ensemble, row):
     return asked
 
 
+@settings(deadline=None)  # the first walk compiles a function
 @given(random_ensemble(), st.integers(0, 2**32 - 1))
 def test_columns_on_the_paths_are_those_of_a_walk(ensemble, seed):
     rng = np.random.default_rng(seed)

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.flat_trees import FlatTrees
 from gatewise_export.onnx_files.graph_rules import INPUT, MARGINS, StageGraph
 from gatewise_export.onnx_files.onnx_parts import Node
 from gatewise_export.onnx_files.tree_rules import Trees
@@ -95,7 +95,7 @@ class GraphRunner:
 # -- trees ---------------------------------------------------------------------------------
 
 
-def flat_trees(trees: Trees, n_features: int, file: str) -> FlatTrees:
+def flat_trees(trees: Trees, n_features: int, file: str) -> TreeEnsemble:
     """Bring the trees of a graph into the form that walkers take.
 
     Raises
@@ -120,7 +120,7 @@ def flat_trees(trees: Trees, n_features: int, file: str) -> FlatTrees:
         )
     value = np.zeros((n_nodes, 1 if single else n_outputs), np.float32)
     value[leaf, 0 if single else target] = weight
-    return FlatTrees(
+    return TreeEnsemble(
         feature=trees.feature,
         threshold=trees.threshold,
         left=trees.left,

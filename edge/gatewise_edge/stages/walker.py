@@ -1,4 +1,4 @@
-"""Walk the trees of a stage for one instance, and buy a feature only when a node tests it.
+"""Walk the trees of a stage for one instance, and acquire a feature only when a node tests it.
 
 One row in plain Python beats numpy's one-row calls. Comparisons of float32 values are exact in
 Python's floats; the sums are numpy's in float32, in the order of the trees, so that margins have
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_export.bundle.flat_trees import FlatTrees
+from gatewise.models.trees import TreeEnsemble
 
 __all__ = ["Walker"]
 
@@ -28,13 +28,13 @@ class Walker:
 
     Parameters
     ----------
-    trees : FlatTrees
+    trees : TreeEnsemble
 
     Examples
     --------
-    One tree asks for column 1 and, if that is above 0.5, for column 0:
+    One tree tests column 1 and, if that is above 0.5, column 0:
 
-    >>> tree = FlatTrees(
+    >>> tree = TreeEnsemble(
     ...     feature=np.array([1, -1, 0, -1, -1], np.int32),
     ...     threshold=np.array([0.5, 0, 2, 0, 0], np.float32),
     ...     left=np.array([1, -1, 3, -1, -1], np.int32),
@@ -43,15 +43,15 @@ class Walker:
     ...     value=np.array([[0], [-1], [0], [1], [2]], np.float32),
     ...     roots=np.array([0], np.int32), output=np.array([0], np.int32),
     ...     base=np.array([0.25], np.float32), n_features=2)
-    >>> asked = []
-    >>> def ask(column):
-    ...     asked.append(column)
+    >>> acquired = []
+    >>> def acquire(column):
+    ...     acquired.append(column)
     ...     return 0.0
-    >>> Walker(tree).walk(ask).tolist(), asked
+    >>> Walker(tree).walk(acquire).tolist(), acquired
     ([[-0.75]], [1])
     """
 
-    def __init__(self, trees: FlatTrees) -> None:
+    def __init__(self, trees: TreeEnsemble) -> None:
         self.trees = trees
         self._feature, self._threshold, self._left, self._right, self._nan_left = (
             _indexable(array)
@@ -64,12 +64,12 @@ class Walker:
         self._single = (single, trees.output[single]) if scattered else None
         self._whole = np.flatnonzero(trees.output < 0)
 
-    def walk(self, ask: Callable[[int], float]) -> Matrix:
+    def walk(self, acquire: Callable[[int], float]) -> Matrix:
         """Walk tree after tree for one instance.
 
         Parameters
         ----------
-        ask : callable
+        acquire : callable
             Gives the value of one of the stage's inputs, a float32 number or NaN, by its column;
             called once for each that a node tests, in the order of the first tests. What it
             raises ends the walk.
@@ -87,7 +87,7 @@ class Walker:
             while column >= 0:
                 v = values[column]
                 if v is None:
-                    v = values[column] = ask(column)
+                    v = values[column] = acquire(column)
                 if v <= threshold[node]:
                     node = left[node]
                 elif v == v or not self._nan_left[node]:
@@ -99,7 +99,7 @@ class Walker:
         return self._sum(leaves)
 
     def run(self, x: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
-        """Margins of many rows and the columns that each buys; see :meth:`FlatTrees.run`."""
+        """Margins of many rows and the columns that each visits; see :meth:`TreeEnsemble.run`."""
         return self.trees.run(x)
 
     def _sum(self, leaves: list[int]) -> Matrix:

@@ -1,6 +1,6 @@
-"""``stage_<i>.npz``: trees as flat node arrays, for a stage that buys node by node.
+"""``stage_<i>.npz``: trees as flat node arrays, for a stage that acquires node by node.
 
-A graph asks for all of its inputs at once; a stage that buys its features along the paths that
+A graph needs all of its inputs at once; a stage that acquires its features along the paths that
 an instance takes is walked instead. The file holds the arrays of
 :class:`gatewise.models.trees.TreeEnsemble`, stripped of what no walk reads. Nothing in it is
 trusted: a file that was read can be walked for any row, ends, and gives finite margins.
@@ -9,19 +9,16 @@ Standard library and numpy alone: a device reads it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.errors import BundleError
 
-if TYPE_CHECKING:
-    from gatewise.models.trees import TreeEnsemble
-
-__all__ = ["ARRAYS", "FlatTrees", "read_trees", "write_trees"]
+__all__ = ["ARRAYS", "read_trees", "write_trees"]
 
 MOST_BYTES = 64 << 20
 """An array takes at most this much memory: 16 million nodes, more than a device would hold."""
@@ -41,68 +38,6 @@ ARRAYS: dict[str, tuple[type, int]] = {
 }
 """Type and number of dimensions of each array of the file."""
 
-Matrix = NDArray[np.float32]
-
-
-@dataclass(frozen=True, eq=False)
-class FlatTrees:
-    """Trees that were read and checked; the arrays are those of ``TreeEnsemble``."""
-
-    feature: NDArray[np.int32]
-    threshold: NDArray[np.float32]
-    left: NDArray[np.int32]
-    right: NDArray[np.int32]
-    nan_left: NDArray[np.bool_]
-    value: NDArray[np.float32]
-    roots: NDArray[np.int32]
-    output: NDArray[np.int32]
-    base: NDArray[np.float32]
-    n_features: int
-
-    @property
-    def n_outputs(self) -> int:
-        """Number of margins a row gets."""
-        return len(self.base)
-
-    def run(self, x: Matrix) -> tuple[Matrix, NDArray[np.bool_]]:
-        """Walk many rows, tree after tree, each level for all rows at once.
-
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        margins : ndarray of float32, shape (n, n_outputs)
-            Bit for bit those of ``TreeEnsemble.margins``: summed in tree order, the base last.
-        bought : ndarray of bool, shape (n, n_features)
-            Columns on the paths that each row takes, as ``TreeEnsemble.visited`` says.
-        """
-        margins = np.zeros((len(x), self.n_outputs), np.float32)
-        bought = np.zeros((len(x), self.n_features), np.bool_)
-        for root, output in zip(self.roots.tolist(), self.output.tolist(), strict=True):
-            leaf = self._leaves(x, root, bought)
-            if output < 0:
-                margins += self.value[leaf]
-            else:
-                margins[:, output] += self.value[leaf, 0]
-        margins += self.base
-        return margins, bought
-
-    def _leaves(self, x: Matrix, root: int, bought: NDArray[np.bool_]) -> NDArray[np.int32]:
-        node = np.full(len(x), root, np.int32)
-        rows = np.arange(len(x) if self.feature[root] >= 0 else 0)  # those not at a leaf yet
-        while len(rows):
-            here = node[rows]
-            column = self.feature[here]
-            bought[rows, column] = True
-            v = x[rows, column]
-            goes_left = (v <= self.threshold[here]) | (np.isnan(v) & self.nan_left[here])
-            here = np.where(goes_left, self.left[here], self.right[here])
-            node[rows] = here
-            rows = rows[self.feature[here] >= 0]
-        return node
-
 
 def write_trees(trees: TreeEnsemble) -> bytes:
     """Write trees as an npz file; the same trees give the same bytes.
@@ -120,7 +55,8 @@ def write_trees(trees: TreeEnsemble) -> bytes:
     wide = None if (trees.output < 0).any() else 1
     arrays: dict[str, NDArray[Any]] = {
         "feature": np.where(inner, trees.feature, -1),
-        # scikit-learn asks "is it missing?" with an infinite threshold; no value is beyond float32
+        # scikit-learn tests whether a value is missing by an infinite threshold: float32's
+        # largest number does the same
         "threshold": np.where(inner, np.minimum(trees.threshold, LARGEST), 0),
         "left": np.where(inner, trees.left, -1),
         "right": np.where(inner, trees.right, -1),
@@ -135,13 +71,13 @@ def write_trees(trees: TreeEnsemble) -> bytes:
     return content
 
 
-def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) -> FlatTrees:
+def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) -> TreeEnsemble:
     """Read and check a file of trees.
 
     Parameters
     ----------
     content : bytes
-        The npz file, from a stranger.
+        The npz file, which is not trusted.
     file : str
         What errors call it.
     n_features, n_outputs : int
@@ -153,10 +89,10 @@ def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) ->
         If it is not such a file; one line that names the file and the array.
     """
     arrays = read_arrays(content, file, most_arrays=len(ARRAYS), most_bytes=MOST_BYTES)
-    strange = set(arrays) ^ set(ARRAYS)
-    if strange:
-        name = min(strange)
-        word = "lacks" if name in ARRAYS else "has a strange array"
+    unexpected = set(arrays) ^ set(ARRAYS)
+    if unexpected:
+        name = min(unexpected)
+        word = "lacks" if name in ARRAYS else "has an unknown array"
         raise BundleError(f"{file} {word} {name[:64]!r}")
     for name, (kind, dimensions) in ARRAYS.items():
         array = arrays[name]
@@ -165,7 +101,7 @@ def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) ->
                 f"{file}: {name!r} is {array.dtype} of {array.ndim} dimensions, "
                 f"not {np.dtype(kind)} of {dimensions}"
             )
-    trees = FlatTrees(**arrays, n_features=n_features)
+    trees = TreeEnsemble(**arrays, n_features=n_features)
     _Check(trees, file).all(n_outputs)
     return trees
 
@@ -173,7 +109,7 @@ def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) ->
 class _Check:
     """The checks of what was read, one array after another."""
 
-    def __init__(self, trees: FlatTrees, file: str) -> None:
+    def __init__(self, trees: TreeEnsemble, file: str) -> None:
         self.trees = trees
         self.file = file
         self.inner = trees.feature >= 0

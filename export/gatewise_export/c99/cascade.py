@@ -5,7 +5,6 @@ One form of a fitted system and of a bundle, at the operating point in force.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,6 @@ from gatewise.acquisition import Bought
 from gatewise.decision import exit_stages, labels, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
-from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ConversionError
 from gatewise_export.bundle.flat_trees import read_trees
@@ -228,9 +226,7 @@ def _stage(bundle: Bundle, number: int, spec: StageSpec) -> Stage:
     content, features = bundle.read(spec.file), bundle.manifest.stage_inputs(number)
     if spec.kind == "lazy":
         trees = read_trees(content, spec.file, n_features=len(spec.inputs), n_outputs=spec.outputs)
-        # copies, since training's walk is compiled for arrays that may be written
-        own: dict[str, Any] = copy.deepcopy(vars(trees))
-        return Stage(TreeEnsemble(**own), features, spec.link, spec.score, "node")
+        return Stage(trees, features, spec.link, spec.score, "node")
     return Stage(read_flat(content), features, spec.link, spec.score)
 
 

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +24,7 @@ from gatewise.decision import Link, answers, exit_stages, labels, probabilities,
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.flat_trees import FlatTrees, read_trees
+from gatewise_export.bundle.flat_trees import read_trees
 from gatewise_export.bundle.manifest import CloudKind, Manifest, StageSpec
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.onnx_files.graph_rules import (
@@ -178,7 +177,7 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     for s, stage in enumerate(manifest.stages):
         columns = x[:, manifest.stage_inputs(s)]
         lazy = stage.kind == "lazy"
-        flat = _ensemble(bundle, stage) if lazy else read_flat(bundle.read(stage.file))
+        flat = _trees(bundle, stage) if lazy else read_flat(bundle.read(stage.file))
         margins.append(flat.margins(columns))
         asked = flat.visited(columns) if isinstance(flat, TreeEnsemble) and lazy else None
         bought.append(manifest.buys(s, asked))
@@ -254,17 +253,10 @@ def _check_graphs(bundle: Bundle) -> None:
         check_cloud_graph(bundle.read(cloud.file), file=cloud.file)
 
 
-def _trees(bundle: Bundle, stage: StageSpec) -> FlatTrees:
+def _trees(bundle: Bundle, stage: StageSpec) -> TreeEnsemble:
     return read_trees(
         bundle.read(stage.file), stage.file, n_features=len(stage.inputs), n_outputs=stage.outputs
     )
-
-
-def _ensemble(bundle: Bundle, stage: StageSpec) -> TreeEnsemble:
-    """The same arrays as training walks them: another program for another witness."""
-    # copies, since training's walk is compiled for arrays that may be written
-    fields: dict[str, Any] = copy.deepcopy(vars(_trees(bundle, stage)))
-    return TreeEnsemble(**fields)
 
 
 def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray[Any]]:

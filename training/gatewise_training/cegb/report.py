@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 
-__all__ = ["CostReport", "report_costs", "splits_passed"]
+__all__ = ["CostReport", "report_costs"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,33 +63,7 @@ def report_costs(
     for stage in stages:
         bought |= stage.bought(x)
         if isinstance(stage.model, TreeEnsemble):
-            splits += splits_passed(stage.model, x[:, stage.features])
+            splits += stage.model.splits_passed(x[:, stage.features])
     features = costs.per_instance(bought)
     evaluation = np.asarray(penalty_split * splits, np.float64)
     return CostReport(bought, features, splits, evaluation)
-
-
-def splits_passed(trees: TreeEnsemble, x: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Splits that each row passes on its paths through all trees.
-
-    Parameters
-    ----------
-    trees : TreeEnsemble
-    x : ndarray of float32, shape (n, n_features)
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-        Exact up to 2**24 splits a row.
-    """
-    depth = np.zeros(trees.n_nodes, np.float32)
-    level = trees.roots
-    while len(level := level[trees.feature[level] >= 0]):
-        children = np.concatenate([trees.left[level], trees.right[level]])
-        depth[children] = np.tile(depth[level] + 1, 2)
-        level = children
-    counting = replace(
-        trees, value=depth[:, None], output=np.zeros(trees.n_trees, np.int32),
-        base=np.zeros(1, np.float32),
-    )  # fmt: skip
-    return counting.margins(x)[:, 0].astype(np.int64)

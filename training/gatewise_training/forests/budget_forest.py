@@ -25,6 +25,7 @@ from gatewise_training.cascades.base import Budgeted
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows
+from gatewise_training.forests.first_trees import FirstTrees, first_trees
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import (
     Criterion,
@@ -32,11 +33,9 @@ from gatewise_training.forests.grower.growth import (
     Splits,
     check_rule,
     grow,
-    join,
     leaf_of,
 )
-from gatewise_training.forests.grower.prefixes import Voting, Walked, first_trees, shares
-from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.forest import Forest, Voting
 
 __all__ = ["BudgetForest"]
 
@@ -170,7 +169,7 @@ class BudgetForest(Budgeted):
         chains = _chains(problem, leaves, [1], self.voting)
         self._sources = [(leaves[-1], 1)]
         for growth in growths:
-            forests = [join(member.trees) for member in growth.members]
+            forests = [Forest.join(member.trees) for member in growth.members]
             numbers = _numbers(growth.n_trees, growth.passing)
             chains += _chains(problem, forests, numbers, self.voting)
             self._sources += [(forests[-1], number) for number in numbers]
@@ -292,8 +291,8 @@ class _Growth:
             return
         plan, costs = self.problem.plan, self.problem.costs
         folds = list(zip(self.members, plan.folds, strict=False))
-        walks = [Walked.of(join(m.trees), plan.x[held]) for m, (_, held) in folds]
-        first = np.concatenate([walked.first for walked in walks])
+        visits = [Forest.join(m.trees).trees.first_visits(plan.x[held]) for m, (_, held) in folds]
+        first = np.concatenate([first for _, first in visits])
         weight = plan.weight[plan.held]
         low, high = 0, self.n_trees + 1  # costs rise with the number of trees
         while high - low > 1:
@@ -329,15 +328,16 @@ def _chains(
 ) -> list[Chain]:
     """One chain for each number of first trees; forests of the folds judge, the last is kept."""
     plan = problem.plan
-    folds = list(zip(forests, plan.folds, strict=False))
-    walks = [Walked.of(forest, plan.x[held]) for forest, (_, held) in folds]
-    first = np.concatenate([walked.first for walked in walks])
-    said = [shares(forest, voting) for forest in forests]
+    folds = [
+        FirstTrees.on(forest, plan.x[held], voting)
+        for forest, (_, held) in zip(forests, plan.folds, strict=False)
+    ]
+    first = np.concatenate([fold.first for fold in folds])
+    shares = forests[-1].node_shares(voting)
     chains: list[Chain] = []
     for number in numbers:
-        trees = first_trees(forests[-1], number, said[-1])
-        stage = Stage.of(trees, "identity", acquisition="node")
-        outputs = np.concatenate([w.outputs(number, s) for w, s in zip(walks, said, strict=False)])
+        stage = Stage.of(first_trees(forests[-1], number, shares), "identity", acquisition="node")
+        outputs = np.concatenate([fold.outputs(number) for fold in folds])
         chains.append(_Prefix((stage,), (outputs,), first=first, number=number))
     return chains
 

@@ -21,7 +21,7 @@ from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Purchases, grow, join
+from gatewise_training.forests.grower.growth import Purchases, grow
 from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.baselines.greedy_prune import greedy_prune
 from gatewise_training.prune.baselines.per_tree import per_tree
@@ -131,7 +131,7 @@ class Recipe:
             if mu > 0:
                 bought.add(tree.trees, x)
             trees.append(tree)
-        return join(trees)
+        return Forest.join(trees)
 
 
 @dataclass(frozen=True, eq=False)

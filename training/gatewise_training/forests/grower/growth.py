@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,7 +17,7 @@ from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS
 from gatewise_training.forests.grower.tree_kernel import grow_tree
 from gatewise_training.prune.forest import Forest
 
-__all__ = ["Criterion", "Purchases", "Splits", "check_rule", "grow", "join", "leaf_of"]
+__all__ = ["Criterion", "Purchases", "Splits", "check_rule", "grow", "leaf_of"]
 
 Criterion = Literal["threshold_pairs", "entropy", "gini"]
 Splits = Literal["exact", "stumps"]
@@ -183,42 +182,6 @@ def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
             "mu weighs purchases against gains: it needs criterion='entropy' or 'gini'; "
             "threshold-Pairs has the prices in its own rule"
         )
-
-
-def join(forests: Sequence[Forest]) -> Forest:
-    """Make one forest of several: trees one after another, averaged.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
-    if not forests:
-        raise InputError("a forest needs at least one tree")
-    parts = [forest.trees for forest in forests]
-    sizes = np.cumsum([0, *(part.n_nodes for part in parts)])
-
-    def moved(name: str) -> NDArray[np.int32]:
-        return np.concatenate(
-            [
-                np.where(getattr(part, name) < 0, -1, getattr(part, name) + size)
-                for part, size in zip(parts, sizes, strict=False)
-            ]
-        ).astype(np.int32)
-
-    trees = TreeEnsemble(
-        feature=np.concatenate([part.feature for part in parts]),
-        threshold=np.concatenate([part.threshold for part in parts]),
-        left=moved("left"),
-        right=moved("right"),
-        nan_left=np.concatenate([part.nan_left for part in parts]),
-        value=np.concatenate([part.value for part in parts]),
-        roots=moved("roots"),
-        output=np.concatenate([part.output for part in parts]),
-        base=parts[0].base,
-        n_features=parts[0].n_features,
-    )
-    return Forest.of_counts(trees, np.concatenate([forest.counts for forest in forests]))
 
 
 def leaf_of(

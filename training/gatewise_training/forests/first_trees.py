@@ -1,0 +1,81 @@
+"""Margins of the first 1, 2, ... trees of a forest, from one walk a tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.prune.forest import Forest, Voting
+
+__all__ = ["FirstTrees", "first_trees"]
+
+
+def first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> TreeEnsemble:
+    """Make an ensemble of a forest's first trees; its margins are averages over them.
+
+    Parameters
+    ----------
+    forest : Forest
+    number : int
+        At least 1.
+    shares : ndarray of float64, shape (n_nodes, n_classes)
+        :meth:`Forest.node_shares`.
+
+    Returns
+    -------
+    TreeEnsemble
+        Shares its arrays with the forest, but for the values.
+    """
+    trees = forest.trees
+    end = int(np.append(trees.roots, trees.n_nodes)[number])
+    return replace(
+        trees,
+        feature=trees.feature[:end],
+        threshold=trees.threshold[:end],
+        left=trees.left[:end],
+        right=trees.right[:end],
+        nan_left=trees.nan_left[:end],
+        value=(shares[:end] / number).astype(np.float32),
+        roots=trees.roots[:number],
+        output=trees.output[:number],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FirstTrees:
+    """Rows sent down all trees of a forest once.
+
+    Attributes
+    ----------
+    leaf : ndarray of int32, shape (n_trees, n)
+        Leaf of each row in each tree.
+    first : ndarray of int32, shape (n, n_features)
+        The first tree that tests each column for a row; `n_trees` or more if none does.
+    shares : ndarray of float64, shape (n_nodes, n_classes)
+        :meth:`Forest.node_shares`.
+    """
+
+    leaf: NDArray[np.int32]
+    first: NDArray[np.int32]
+    shares: NDArray[np.float64]
+
+    @classmethod
+    def on(cls, forest: Forest, x: NDArray[np.float32], voting: Voting) -> FirstTrees:
+        """Walk rows of shape (n, n_features)."""
+        return cls(*forest.trees.first_visits(x), forest.node_shares(voting))
+
+    def outputs(self, number: int) -> NDArray[np.float32]:
+        """Margins of the first trees, bit for bit those of :func:`first_trees`.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, n_classes)
+        """
+        value = (self.shares / number).astype(np.float32)
+        out = np.zeros((self.leaf.shape[1], value.shape[1]), np.float32)
+        for leaf in self.leaf[:number]:
+            out += value[leaf]
+        return out
