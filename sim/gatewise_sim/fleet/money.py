@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from gatewise.errors import InputError
 from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
@@ -77,6 +77,8 @@ class Bill:
     data, workers, energy, features, requests, devices : float
         Its parts.
     """
+
+    json_properties: ClassVar = ("total",)
 
     currency: str
     data: float

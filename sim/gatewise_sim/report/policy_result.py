@@ -1,0 +1,167 @@
+"""What a fleet did under one policy, as a report holds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gatewise.errors import InputError
+from gatewise_sim.money import Bill
+
+__all__ = [
+    "POLICY_NAMES",
+    "AnswerCounts",
+    "ByteUse",
+    "JouleUse",
+    "LatencyHistogram",
+    "Measurement",
+    "PolicyResult",
+]
+
+POLICY_NAMES: Final = {
+    "system": "Gatewise",
+    "edge_only": "All edge",
+    "cloud_only": "All cloud",
+    "confidence": "Confidence",
+    "random": "Random",
+    "oracle": "Oracle",
+}
+"""Keys of the policies and their names for people, in the order of a report."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A figure, and its confidence interval where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def __post_init__(self) -> None:
+        if (
+            self.low is not None
+            and self.high is not None
+            and not (self.low <= self.value <= self.high or self.value != self.value)
+        ):
+            raise InputError("lies outside of its own interval")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswerCounts:
+    """Instances by what became of them; `late` responses and `retries` are of requests."""
+
+    edge: int
+    cloud: int
+    fallback: int
+    error: int = 0
+    late: int
+    retries: int = 0
+    lost: int
+
+    @property
+    def answered(self) -> int:
+        """Answers by edge, cloud and fallback."""
+        return self.edge + self.cloud + self.fallback
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByteUse:
+    """Bytes per instance: both ways, and the same by payloads and what the protocol adds."""
+
+    up: Measurement | None
+    down: Measurement | None
+    request: float = 0.0
+    response: float = 0.0
+    protocol: float = 0.0
+
+    @property
+    def total(self) -> float | None:
+        """Both ways."""
+        if self.up is None or self.down is None:
+            return None
+        return self.up.value + self.down.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class JouleUse:
+    """Joules of a device per instance."""
+
+    radio: float
+    features: float
+    stages: float
+
+    @property
+    def total(self) -> float:
+        """All three."""
+        return self.radio + self.features + self.stages
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyHistogram:
+    """Instances by latency: all, and those that were to be offloaded; one more edge than bins."""
+
+    edges_ms: tuple[float, ...] = ()
+    all: tuple[float, ...] = ()
+    offloaded: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyResult:
+    """What the fleet did under one policy: the system, or what it is compared with.
+
+    Attributes
+    ----------
+    key, name : str
+        See :data:`POLICY_NAMES`.
+    engine : str
+        ``virtual`` or ``live``.
+    sampling : str
+        What was stepped, in words.
+    instances : int
+    accuracy : Measurement or None
+        None without labels.
+    offload_rate : Measurement or None
+        Share that was sent or to be sent to the cloud, answered or not.
+    cost, feature_cost : Measurement or None
+        Per instance, in the unit of the feature costs.
+    latency_ms : dict of str to Measurement
+        ``p50, p95, p99``, and of the offloaded instances ``offloaded_p50`` and so on.
+    bytes : ByteUse
+    joules : JouleUse
+    joules_per_device_day : float or None
+        Idling included.
+    battery_days : float or None
+    answers : AnswerCounts
+    money : Bill or None
+    utilisation : float or None
+        Share of the workers' time that was used.
+    workers : dict
+        Sums of the workers' counters.
+    histogram : LatencyHistogram
+    breakdown_ms : dict of str to float
+        Mean ms per instance on ``device``, ``network``, ``cloud`` and ``waiting`` in vain.
+    reasons : dict of str to float
+        Answers by their reason.
+    """
+
+    key: str
+    name: str
+    engine: str
+    sampling: str = ""
+    instances: int
+    accuracy: Measurement | None
+    offload_rate: Measurement | None
+    cost: Measurement | None
+    feature_cost: Measurement | None
+    latency_ms: dict[str, Measurement | None]
+    bytes: ByteUse
+    joules: JouleUse
+    joules_per_device_day: float | None
+    battery_days: float | None
+    answers: AnswerCounts
+    money: Bill | None
+    utilisation: float | None
+    workers: dict[str, Any]
+    histogram: LatencyHistogram
+    breakdown_ms: dict[str, float]
+    reasons: dict[str, float]
