@@ -67,7 +67,9 @@ def from_document(kind: Any, value: Any, where: str = "") -> Any:
         return value
     if origin in (Union, types.UnionType):
         inner = next(arg for arg in get_args(kind) if arg is not types.NoneType)
-        return None if value is None else from_document(inner, value, where)
+        # A figure whose value is not known, as {"value": null, "low": null, "high": null}, is none.
+        unknown = value is None or (isinstance(value, Mapping) and value.get("value", 0) is None)
+        return None if unknown else from_document(inner, value, where)
     if origin is tuple:
         if not isinstance(value, list):
             raise _wrong(value, where, "a list")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from gatewise.errors import InputError
-from gatewise_sim.money import Bill
+from gatewise_sim.fleet.money import Bill
 from gatewise_sim.report.json_fields import from_document, to_document
 from gatewise_sim.report.policy_result import AnswerCounts, Measurement, PolicyResult
 from gatewise_sim.report.version_1 import upgraded

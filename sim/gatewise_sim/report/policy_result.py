@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gatewise.errors import InputError
-from gatewise_sim.money import Bill
+from gatewise_sim.fleet.money import Bill
 
 __all__ = [
     "POLICY_NAMES",
