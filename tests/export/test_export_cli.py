@@ -15,7 +15,7 @@ from sklearn.datasets import load_wine
 
 from gatewise.cli import main
 from gatewise_export import Bundle
-from gatewise_export.packing.verify import graph_outcome
+from gatewise_export.packing.verification import graph_outcome
 from gatewise_training import methods
 
 COSTS = """\

@@ -27,8 +27,8 @@ from gatewise_export.onnx_files.onnx_parts import Graph, Model, Tensor
 from gatewise_export.onnx_files.onnx_reader import read_model
 from gatewise_export.onnx_files.protobuf import Malformed, Wire
 from gatewise_export.packing.converters import high_cost_graph
+from gatewise_export.packing.onnx_export import to_onnx
 from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_export.packing.to_onnx import to_onnx
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 F = np.float32

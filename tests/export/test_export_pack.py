@@ -21,7 +21,7 @@ from gatewise.errors import InputError
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
 from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyError
 from gatewise_export.packing.converters import high_cost_graph
-from gatewise_export.packing.verify import graph_outcome
+from gatewise_export.packing.verification import graph_outcome
 from gatewise_training import StagedCascade
 
 Files = dict[str, bytes]

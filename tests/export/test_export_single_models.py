@@ -8,7 +8,7 @@ from sklearn.datasets import load_wine
 
 from gatewise_edge import Device
 from gatewise_export import pack
-from gatewise_export.packing.verify import verify
+from gatewise_export.packing.verification import verify
 from gatewise_training import (
     BudgetForest,
     BudgetPrune,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gatewise.errors import GatewiseError
 
 if TYPE_CHECKING:
-    from gatewise_export.packing.verify import VerifyReport
+    from gatewise_export.packing.verification import VerifyReport
 
 __all__ = [
     "BundleError",

@@ -86,12 +86,14 @@ def train(
 
         gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
     """
-    from gatewise_export.commands.run_train import Settings, run
+    from dataclasses import asdict
+
+    from gatewise_export.training_run import TrainingSettings, train_bundle
 
     goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     if sign is not None:
-        Signer(sign)  # a key that cannot be used is told before the training
-    settings = Settings(
+        Signer(sign)  # refuse a key that cannot be used before the training
+    settings = TrainingSettings(
         dataset=dataset,
         out=out,
         target=target,
@@ -105,12 +107,23 @@ def train(
         version=bundle_version,
         sign=sign,
     )
-    result = run(settings, quiet=as_json)
+    run = train_bundle(settings, quiet=as_json)
+    manifest = run.bundle.manifest
+    result = {
+        "bundle": str(run.bundle.path),
+        "bytes": sum(f.size for f in manifest.files.values()),
+        "dataset": run.data.name,
+        "method": method,
+        "operating_point": asdict(manifest.active_point),
+        "test": run.measure(),
+        "verify": asdict(run.verification),
+    }
     if as_json:
         emit(result)
     else:
-        print_trained(result, Bundle.open(out).manifest)
-    if result["verify"]["differing_decisions"]:
+        note(f"packed {run.bundle.path}")
+        print_trained(result, manifest)
+    if run.verification.differing_decisions:
         raise typer.Exit(1)
 
 
@@ -219,7 +232,7 @@ def verify(
     from dataclasses import asdict
 
     from gatewise_export.commands.run_verify import check_data, what_is_checked
-    from gatewise_export.packing.verify import self_test
+    from gatewise_export.packing.verification import self_test
 
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
     sample = self_test(opened)

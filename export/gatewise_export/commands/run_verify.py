@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.packing.verify import Outcome, VerifyReport, graph_outcome, verify_graphs
+from gatewise_export.packing.verification import Outcome, VerifyReport, graph_outcome, verify_graphs
 from gatewise_training.data import datasets
 from gatewise_training.data.datasets import Dataset
 

@@ -2,7 +2,7 @@
 
 A graph has one input ``x``, float32 (n, k), and one output ``margins``, float32 (n, outputs).
 Labels, probabilities and the decision to stop are the runtime's, so a graph stays as small
-and as fast as can be (:func:`gatewise_export.packing.to_onnx.to_onnx` adds them for other tools).
+and as fast as can be (:func:`gatewise_export.to_onnx` adds them for other tools).
 
 - Trees become one ``TreeEnsembleRegressor`` with all outputs as targets. onnxruntime adds
   leaves in the order of the trees and the base last, in float32, as

@@ -258,8 +258,8 @@ def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cas
 
 def _pack(system: Cascade, data: Dataset, parts: Parts, options: Options, folder: Path) -> Bundle:
     """Pack, and hold the bundle against the estimator on every row to be routed."""
-    from gatewise_export.packing.pack import pack
-    from gatewise_export.packing.verify import verify
+    from gatewise_export.packing.bundle_writer import pack
+    from gatewise_export.packing.verification import verify
 
     # Runs that meet on one broker must not take each other's answers: another model, another
     # version. The same settings and data give the same model, and so the same version.

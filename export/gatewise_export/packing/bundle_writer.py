@@ -42,7 +42,7 @@ from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, 
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_export.packing.repack import check_destination, put_in_place, remove, write
-from gatewise_export.packing.verify import run_cloud, verify
+from gatewise_export.packing.verification import run_cloud, verify
 
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage

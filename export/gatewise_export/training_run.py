@@ -1,0 +1,323 @@
+"""The way from a table to a bundle: load, split, fit, pack, verify; for ``train`` and the demo."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.packing.bundle_writer import check_destination, pack
+from gatewise_export.packing.verification import VerifyReport, verify
+from gatewise_training import methods
+from gatewise_training.cascades.base import Budgeted
+from gatewise_training.data import datasets
+from gatewise_training.data.datasets import Dataset
+from gatewise_training.data.input_checks import check_classes
+
+__all__ = [
+    "Split",
+    "TrainingRun",
+    "TrainingSettings",
+    "load_dataset",
+    "recipe_version",
+    "split_rows",
+    "topic_level",
+    "train_bundle",
+]
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What to learn from, how, and where the bundle goes.
+
+    Attributes
+    ----------
+    dataset : str
+        A bundled set's name or a file.
+    out : Path
+        Where the bundle goes: a directory or a ``.gwb`` file.
+    target : str or None
+        The file's label column.
+    method : str
+        One of :func:`gatewise_training.methods.names`.
+    goal : mapping
+        One of budget, max_loss and offload_rate, or nothing.
+    parameters : mapping
+        Further parameters of the method's estimator.
+    costs : Path or None
+        Feature prices, TOML or CSV; those of the data set by default.
+    allow_missing : bool
+        Take NaN as a value.
+    needs_cloud : bool
+        Refuse methods without a high-cost model.
+    seed : int
+        Of the split and the models.
+    test_size : float
+        Share held out, unless the data has a test part of its own.
+    test_rows : int or None
+        Keep only so many of the rows held out.
+    name : str or None
+        Of the bundle; the data set's by default.
+    version : str or None
+        Of the bundle; None makes one from settings and data, so that equal models share it.
+    sign : Path or None
+        A private key that the bundle is signed with.
+    """
+
+    dataset: str
+    out: Path
+    target: str | None = None
+    method: str = "staged"
+    goal: Mapping[str, float] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    costs: Path | None = None
+    allow_missing: bool = False
+    needs_cloud: bool = False
+    seed: int = 0
+    test_size: float = 0.25
+    test_rows: int | None = None
+    name: str | None = None
+    version: str | None = "1"
+    sign: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Indices of training, validation (may be empty) and test rows."""
+
+    training: Rows
+    validation: Rows
+    test: Rows
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingRun:
+    """A fitted system, its bundle, and how the two agree on the test rows.
+
+    Attributes
+    ----------
+    data : Dataset
+    split : Split
+    system : fitted system
+    bundle : Bundle
+    verification : VerifyReport
+        Of the test rows.
+    seconds : dict of str to float
+        Wall time of the phases ``load``, ``train``, ``pack``.
+    """
+
+    data: Dataset
+    split: Split
+    system: Budgeted
+    bundle: Bundle
+    verification: VerifyReport
+    seconds: Mapping[str, float]
+
+    @property
+    def test_table(self) -> Any:
+        """The test rows as a data frame with the features' names."""
+        return _table(self.data, self.split.test)
+
+    @property
+    def test_labels(self) -> NDArray[Any]:
+        """Labels of the test rows, as the data set has them."""
+        return self.data.y[self.split.test]
+
+    def measure(self) -> dict[str, Any]:
+        """Accuracy, cost and offload rate on the test rows, of the system and of f0 alone."""
+        system, rows, y = self.system, self.test_table, self.test_labels
+        f0 = system.high_cost_model_
+        cloud_only = None
+        if f0 is not None:
+            right = system.classes_[f0.labels(self.data.X[self.split.test])] == y
+            price = system.cloud_prices_.of_offload(len(f0.features))
+            cost = system.feature_costs_.of(f0.features) + price
+            cloud_only = {"accuracy": float(np.mean(right)), "cost": cost}
+        return {
+            "rows": len(y),
+            "system": {
+                "accuracy": float(np.mean(system.predict(rows) == y)),
+                "cost": float(system.cost(rows).mean()),
+                "offload_rate": float(np.mean(system.exit_stage(rows) == len(system.stages_))),
+            },
+            "cloud_only": cloud_only,
+        }
+
+    def test_csv(self) -> str:
+        """The test rows as ``gatewise edge --data`` reads them, with a label column at the end."""
+        names = {name.lower() for name in self.data.feature_names}
+        label = [name for name in ("label", "target", "class", "y") if name not in names][:1]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow([*self.data.feature_names, *label])
+        rows = self.data.X[self.split.test].tolist()
+        for values, y in zip(rows, self.test_labels.tolist(), strict=True):
+            writer.writerow([*(f"{v:.9g}" for v in values), *[y][: len(label)]])
+        return out.getvalue()
+
+
+def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> TrainingRun:
+    """Train a system on a table and pack it into a bundle.
+
+    Parameters
+    ----------
+    settings : TrainingSettings
+    quiet : bool, default False
+        Show no progress.
+
+    Returns
+    -------
+    TrainingRun
+
+    Raises
+    ------
+    GatewiseError
+        For bad input, or a destination that is taken; nothing is written then.
+    """
+    check_destination(settings.out)
+    seconds: dict[str, float] = {}
+    with _timed(seconds, "load"):
+        data = load_dataset(settings)
+        split = split_rows(data, settings)
+    with _timed(seconds, "train"):
+        system = _fit(data, split, settings, quiet=quiet)
+    with _timed(seconds, "pack"):
+        name, version = settings.name, settings.version
+        bundle = pack(
+            system,
+            settings.out,
+            sample=data.X[split.test],
+            name=topic_level(data.name) if name is None else name,
+            version=recipe_version(data, settings) if version is None else version,
+            sign=settings.sign,
+        )
+        verification = verify(system, bundle, _table(data, split.test))
+    return TrainingRun(data, split, system, bundle, verification, seconds)
+
+
+def load_dataset(settings: TrainingSettings) -> Dataset:
+    """Load and check the data set that settings name, with the prices that they name.
+
+    Raises
+    ------
+    InputError
+        As :func:`gatewise_training.data.datasets.load`; also for labels that are no classes, and
+        for missing values that are not allowed.
+    """
+    data = datasets.load(settings.dataset, target=settings.target)
+    check_classes(data.y)
+    missing = np.isnan(data.X).sum(axis=0)
+    if missing.any() and not settings.allow_missing:
+        k = int(missing.argmax())
+        raise InputError(
+            f"column {data.feature_names[k]!r} is empty (NaN) in {missing[k]} rows: "
+            "fill it in, or pass --allow-missing"
+        )
+    if settings.costs is None:
+        return data
+    costs = FeatureCosts.from_file(settings.costs, names=data.feature_names)
+    return replace(data, feature_costs=costs)
+
+
+def split_rows(data: Dataset, settings: TrainingSettings) -> Split:
+    """Take the data set's own split, or hold out test rows stratified by class.
+
+    Raises
+    ------
+    InputError
+        If the share is no share, a class has too few rows, or `test_rows` exceeds the rows held
+        out.
+    """
+    split = _split_of(data, settings)
+    if settings.test_rows is None:
+        return split
+    if not 1 <= settings.test_rows <= len(split.test):
+        raise InputError(
+            f"{settings.test_rows} test rows are wanted; {len(split.test)} rows are held out"
+        )
+    return Split(split.training, split.validation, split.test[: settings.test_rows])
+
+
+def topic_level(name: str) -> str:
+    """Turn a file's name into a level of MQTT topics."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    return kept[:64] or "model"
+
+
+def _split_of(data: Dataset, settings: TrainingSettings) -> Split:
+    from sklearn.model_selection import train_test_split
+
+    none = np.zeros(0, np.intp)  # the method makes its own validation rows
+    if "train" in data.parts and "test" in data.parts:
+        validation = data.parts.get("validation", none)
+        return Split(data.parts["train"], validation, data.parts["test"])
+    if not 0 < settings.test_size < 1:
+        raise InputError(f"--test-size must lie between 0 and 1, not {settings.test_size}")
+    classes, counts = np.unique(data.y, return_counts=True)
+    if len(classes) < 2:
+        raise InputError(f"{data.name} has one class only: {classes.tolist()[0]!r}")
+    if counts.min() < 2:
+        rare = classes.tolist()[int(counts.argmin())]
+        raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
+    try:
+        training, test = train_test_split(
+            np.arange(len(data.y)),
+            test_size=settings.test_size,
+            random_state=settings.seed,
+            stratify=data.y,
+        )
+    except ValueError as error:
+        raise InputError(f"--test-size {settings.test_size}: {error}") from error
+    return Split(np.sort(training), none, np.sort(test))
+
+
+def _fit(data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool) -> Budgeted:
+    make = methods.cascade if settings.needs_cloud else methods.make
+    options = {"verbose": 0 if quiet else 1, **settings.goal, **settings.parameters}
+    if settings.allow_missing:
+        if "allow_missing" not in make(settings.method).get_params():
+            raise InputError(f"method {settings.method} takes no missing values; use staged")
+        options["allow_missing"] = True
+    options |= {"feature_costs": data.feature_costs, "random_state": settings.seed}
+    system = make(settings.method, **options)
+    validation = None
+    if len(split.validation):
+        validation = _table(data, split.validation), data.y[split.validation]
+    training = _table(data, split.training), data.y[split.training]
+    return system.fit(*training, validation=validation)
+
+
+def _table(data: Dataset, rows: Rows) -> Any:
+    import pandas as pd
+
+    return pd.DataFrame(data.X[rows], columns=list(data.feature_names))
+
+
+def recipe_version(data: Dataset, settings: TrainingSettings) -> str:
+    """Make a version that differs wherever settings or data could make another model."""
+    elsewhere = {"out": None, "name": None, "version": None, "sign": None}
+    costs = data.feature_costs
+    parts = (asdict(settings) | elsewhere, costs.own.tolist(), costs.shared.tolist())
+    words = repr((*parts, data.y.tolist())).encode()
+    return hashlib.sha256(words + data.X.tobytes()).hexdigest()[:12]
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    seconds[phase] = round(time.monotonic() - began, 3)
