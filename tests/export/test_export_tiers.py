@@ -16,7 +16,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 from gatewise_export import Bundle, pack
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.packing.verify import self_test, verify, verify_graphs
+from gatewise_export.packing.verification import self_test, verify, verify_graphs
 from gatewise_training import CloudPrices, StagedCascade
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.learners.model_families import Bounds, judged_stage
