@@ -12,13 +12,13 @@ from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.calibration.measuring import _divide, _stages, calibrate
 from gatewise_sim.calibration.pieces import processor_seconds
 from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.children import Child
 from gatewise_sim.live.fleet import run_live
-from gatewise_sim.view.watch import Snapshot
 
 RUN = ServiceTime(100e-6, 20e-6)
 

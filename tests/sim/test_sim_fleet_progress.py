@@ -1,26 +1,27 @@
 import numpy as np
 import pytest
 
+from gatewise_sim.fleet.estimate.progress_reports import Running
 from gatewise_sim.fleet.estimate.sampling import plan
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.estimate.window_sums import RowFacts
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import LinkProfile
-from gatewise_sim.fleet.progress import Running
+from gatewise_sim.fleet.progress import Listeners, Snapshot
 from gatewise_sim.fleet.run import FleetSettings
 from gatewise_sim.fleet.state import World
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.view.watch import Silent, Snapshot
 
 
-class Seen(Silent):
+class Seen(Listeners):
     """A watch that remembers."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.snapshots: list[Snapshot] = []
         self.faults: list[tuple[str, bool, float]] = []
 
-    def update(self, snapshot: Snapshot) -> None:
+    def advance(self, snapshot: Snapshot) -> None:
         self.snapshots.append(snapshot)
 
     def fault(self, what: str, up: bool, at: float) -> None:

@@ -20,12 +20,12 @@ from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import REASON
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES
+from gatewise_sim.fleet.progress import Listeners, Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.fleet import LiveRun, check_live, run_live
-from gatewise_sim.view.watch import Silent, Snapshot
 
 pytestmark = pytest.mark.slow
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
@@ -52,15 +52,16 @@ def settings(**changes) -> FleetSettings:
     return FleetSettings(**{**common, **changes})
 
 
-class Looker(Silent):
+class Looker(Listeners):
     """A watch that keeps what it is told, and may act on it."""
 
     def __init__(self, act: Callable[[Snapshot], None] | None = None) -> None:
+        super().__init__()
         self.snapshots: list[Snapshot] = []
         self.faults: list[tuple[str, bool, float]] = []
         self._act = act
 
-    def update(self, snapshot: Snapshot) -> None:
+    def advance(self, snapshot: Snapshot) -> None:
         self.snapshots.append(snapshot)
         if self._act is not None:
             self._act(snapshot)
@@ -401,14 +402,14 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, processes, tmp_p
         from gatewise_sim.live.fleet import run_live
         from gatewise_sim.fleet.network.profiles import PROFILES
         from gatewise_sim.fleet.network.outages import Outages
-        from gatewise_sim.view.watch import Silent
-        class Watch(Silent):
-            def update(self, snapshot):
+        from gatewise_sim.fleet.progress import Listeners
+        class ProgressListener(Listeners):
+            def advance(self, snapshot):
                 if snapshot.answered:
                     print("under way", flush=True)
         settings = FleetSettings(devices=6, seconds=600, workload="poisson:2/s",
             service=ServiceTime(0.001, 0), link=PROFILES["4g"])
-        run_live(Path(sys.argv[1]), np.load(sys.argv[2]), settings, watch=Watch())
+        run_live(Path(sys.argv[1]), np.load(sys.argv[2]), settings, watch=ProgressListener())
     """
     rows = tmp_path / "rows.npy"
     np.save(rows, small.rows)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console, Group
 
-from gatewise_sim.view import Snapshot
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.view.draw import ASCII, UNICODE, bar, board, spark
 from gatewise_sim.view.state import Picture, State
 from gatewise_sim.view.tracker import Tracker

@@ -1,4 +1,4 @@
-from gatewise_sim.view import Snapshot
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.view.lines import Lines
 from gatewise_sim.view.state import State
 

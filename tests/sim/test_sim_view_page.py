@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from gatewise_sim.view import Several, Snapshot, open_watch
+from gatewise_sim.fleet.progress import Listeners, Snapshot
+from gatewise_sim.view import open_watch
 
 pytestmark = pytest.mark.slow  # a real browser, and a real run
 
@@ -38,9 +39,9 @@ class Kept:
 
     def begin(self, title, seconds, total): ...
 
-    def leg(self, key, name): ...
+    def policy(self, key, name): ...
 
-    def update(self, snapshot):
+    def advance(self, snapshot):
         self.snapshots.append(snapshot)
 
     def fault(self, what, up, at): ...
@@ -69,7 +70,7 @@ def test_figures_change_while_a_run_goes_on_and_the_report_comes(small, watch, b
                 small.bundle,
                 small.rows,
                 small.truth,
-                watch=Several(watch, kept),
+                watch=Listeners(watch, kept),
                 jobs=1,
                 devices=200,
                 seconds=86_400.0,
@@ -124,7 +125,7 @@ def test_figures_change_while_a_run_goes_on_and_the_report_comes(small, watch, b
 
 def tell(watch, steps=30):
     watch.begin("ten devices, 2 workers, link 4g", 600.0, 3000)
-    watch.leg("system", "Gatewise")
+    watch.policy("system", "Gatewise")
     watch.fault("cloud", False, 200.0)
     watch.fault("cloud", True, 260.0)
     watch.fault("link", False, 500.0)
@@ -142,7 +143,7 @@ def tell(watch, steps=30):
             devices_up=10,
             done=k / 60,
         )
-        watch.update(snapshot)
+        watch.advance(snapshot)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(320, False), (390, True), (1400, False)])
@@ -182,10 +183,10 @@ def test_screen_readers_hear_the_figures_and_of_changes_alone(watch, browser):
         "{childList: true, characterData: true, subtree: true})"
     )
     for k in range(31, 41):
-        watch.update(Snapshot(at=10.0 * k, answered=50 * k, edge=50 * k, done=k / 60))
+        watch.advance(Snapshot(at=10.0 * k, answered=50 * k, edge=50 * k, done=k / 60))
     eventually(page, f"{number('answered')} == 2000")
     assert page.run("said.length") == 0
-    watch.update(Snapshot(at=510.0, answered=2500, edge=2500, done=0.85))
+    watch.advance(Snapshot(at=510.0, answered=2500, edge=2500, done=0.85))
     assert "down: link" in eventually(
         page, f"{text('status')}.includes('down') && {text('status')}"
     )
@@ -195,10 +196,10 @@ def test_screen_readers_hear_the_figures_and_of_changes_alone(watch, browser):
 
 def test_names_from_files_are_text(watch, browser):
     watch.begin("<img src=x onerror=alert(1)>", 60.0, None)
-    watch.leg("a", "</script><b>")
+    watch.policy("a", "</script><b>")
     watch.fault("<i>link</i>", False, 1.0)
-    watch.update(Snapshot(at=2.0, answered=1, edge=1))
-    watch.leg("b", "<u>")
+    watch.advance(Snapshot(at=2.0, answered=1, edge=1))
+    watch.policy("b", "<u>")
     page = browser.page(watch.url)
     eventually(page, f"{text('title')}.includes('<img')")
     assert (

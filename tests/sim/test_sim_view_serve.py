@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.view import Snapshot
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.view import serve as serving
 from gatewise_sim.view.serve import PageServer
 from gatewise_sim.view.tracker import Tracker
@@ -26,13 +26,13 @@ DEADLINE = 30.0
 def told() -> Tracker:
     tracker = Tracker()
     tracker.begin("two devices", 60.0, 100)
-    tracker.leg("system", "Gatewise")
+    tracker.policy("system", "Gatewise")
     tracker.fault("cloud", False, 20.0)
     for k in range(1, 11):
         snapshot = Snapshot(
             at=3.0 * k, answered=5 * k, edge=4 * k, cloud=k, p50_ms=3.0, done=0.05 * k
         )
-        tracker.update(snapshot)
+        tracker.advance(snapshot)
     return tracker
 
 
@@ -99,7 +99,7 @@ def test_the_state_is_what_was_told(own):
     assert sum(sum(b[:4]) for b in state["bins"]) == pytest.approx(50, abs=0.2)
     assert state["faults"][0]["end"] is None
     assert (state["final"], state["report"]) == (False, None)
-    server._tracker.update(Snapshot(at=40.0, answered=80, edge=60, cloud=20, done=0.7))
+    server._tracker.advance(Snapshot(at=40.0, answered=80, edge=60, cloud=20, done=0.7))
     assert json.load(ask(server, "/state.json"))["answered"][0] == "80 answered"
 
 

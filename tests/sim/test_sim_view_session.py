@@ -6,15 +6,16 @@ import urllib.request
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.view import Snapshot, Watch, open_watch
+from gatewise_sim.fleet.progress import ProgressListener, Snapshot
+from gatewise_sim.view import open_watch
 
 LINES = ("two devices", "  Gatewise", "  done: Gatewise, 50 answered, 20.0 % offloaded")
 
 
-def run(watch: Watch) -> None:
+def run(watch: ProgressListener) -> None:
     watch.begin("two devices", 60.0, 100)
-    watch.leg("system", "Gatewise")
-    watch.update(Snapshot(at=60.0, answered=50, edge=40, cloud=10, done=1.0))
+    watch.policy("system", "Gatewise")
+    watch.advance(Snapshot(at=60.0, answered=50, edge=40, cloud=10, done=1.0))
     watch.end("all is well")
 
 

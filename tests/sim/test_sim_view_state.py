@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_sim.view import Snapshot
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.view.state import State
 
 BEGAN = 1000.0

@@ -36,12 +36,12 @@ from gatewise_sim.calibration.pieces import DEADLINE_MS, exchange, start_broker
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.progress import Listeners, ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.fleet import run_live
-from gatewise_sim.view.watch import Silent, Snapshot, Watch
 
 __all__ = ["calibrate"]
 
@@ -62,7 +62,7 @@ def calibrate(
     *,
     broker: str | None = None,
     exchanges: int = 300,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> Calibration:
     """Measure on this machine what virtual time must be told, on a bundle and rows.
 
@@ -76,7 +76,7 @@ def calibrate(
         started, or the embedded broker where it is not installed.
     exchanges : int, default 300
         Requests to the cloud in each part, at least 20.
-    watch : Watch, optional
+    watch : ProgressListener, optional
 
     Returns
     -------
@@ -97,13 +97,13 @@ def calibrate(
     """
     if exchanges < 2 * _LEAST:
         raise InputError(f"exchanges is {exchanges}; give at least {2 * _LEAST}")
-    path, watch = Path(bundle_path), watch or Silent()
+    path, watch = Path(bundle_path), watch or Listeners()
     began = time.monotonic()
     watch.begin("calibration", _SECONDS, None)
 
     def done(share: float) -> None:
         assert watch is not None
-        watch.update(Snapshot(at=time.monotonic() - began, done=share))
+        watch.advance(Snapshot(at=time.monotonic() - began, done=share))
 
     bundle = Bundle.open(path)
     table = np.ascontiguousarray(rows, np.float32)[:_ROWS]

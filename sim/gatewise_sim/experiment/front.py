@@ -17,7 +17,7 @@ from gatewise_sim.report.output import SIMULATION
 from gatewise_sim.view.session import Viewing, open_watch
 
 if TYPE_CHECKING:
-    from gatewise_sim.view.watch import Watch
+    from gatewise_sim.fleet.progress import ProgressListener
 
 __all__ = ["Front"]
 
@@ -99,7 +99,7 @@ class Front:
         return open_watch(serve=self.port if self.serve else None)
 
 
-def _calibrated(job: Job, watch: Watch | None) -> Job:
+def _calibrated(job: Job, watch: ProgressListener | None) -> Job:
     from gatewise_sim.calibration.measuring import calibrate
 
     opened, rows = job.open()

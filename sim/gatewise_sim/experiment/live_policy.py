@@ -22,8 +22,8 @@ from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 
 if TYPE_CHECKING:
+    from gatewise_sim.fleet.progress import ProgressListener
     from gatewise_sim.live.fleet import LiveRun
-    from gatewise_sim.view.watch import Watch
 
 __all__ = ["Measured", "checked", "live_leg", "twin"]
 
@@ -70,7 +70,7 @@ def live_leg(
     energy: DeviceEnergy | None,
     broker: str | None,
     processes: int | None,
-    watch: Watch | None,
+    watch: ProgressListener | None,
 ) -> Measured:
     """Let real processes answer the system's instances, in real time.
 

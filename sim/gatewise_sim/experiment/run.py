@@ -20,13 +20,13 @@ from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.money import Prices
+from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.kinds import Workload
-from gatewise_sim.view.watch import Silent
 
 if TYPE_CHECKING:
-    from gatewise_sim.view.watch import Watch
+    from gatewise_sim.fleet.progress import ProgressListener
 
 __all__ = ["Prepared", "prepare", "run"]
 
@@ -106,7 +106,7 @@ def prepare(
 
 
 def run(
-    prepared: Prepared, command: str, *, watch: Watch | None = None, jobs: int = 1
+    prepared: Prepared, command: str, *, watch: ProgressListener | None = None, jobs: int = 1
 ) -> dict[str, Any]:
     """Run the system and its baselines.
 
@@ -115,7 +115,7 @@ def run(
     prepared : Prepared
     command : str
         What repeats it.
-    watch : Watch, optional
+    watch : ProgressListener, optional
     jobs : int
         Processes; the figures do not depend on it.
 
@@ -129,7 +129,7 @@ def run(
     GatewiseError
         If no instance comes, or a part of a live run does not start.
     """
-    told: Watch = Silent() if watch is None else watch
+    told: ProgressListener = Listeners() if watch is None else watch
     scenario, routes, settings = prepared.scenario, prepared.routes, prepared.settings
     assert isinstance(settings.workload, Workload)  # a scenario has read it
     expected = settings.workload.mean_rate * settings.devices * settings.seconds
@@ -148,7 +148,7 @@ def run(
 
     legs: dict[str, Leg] = {}
     extra: dict[str, Any] = {}
-    told.leg("system", NAMES["system"])
+    told.policy("system", NAMES["system"])
     if scenario.engine == "live":
         measured = live_leg(
             prepared.bundle,
@@ -161,7 +161,7 @@ def run(
             watch=told,
         )
         legs["system"] = measured.leg
-        told.leg("twin", "Gatewise in virtual time")
+        told.policy("twin", "Gatewise in virtual time")
         extra = {
             "transport": {
                 "kind": "mqtt",
@@ -184,7 +184,7 @@ def run(
             weights=row_weights(routes, settings, whole=legs["system"].estimate.plan.whole),
             judged=prepared.judged,
         ):
-            told.leg(other.key, NAMES[other.key])
+            told.policy(other.key, NAMES[other.key])
             legs[other.key] = virtual(other.key, other.routes, other.settings)
     report: dict[str, Any] = plain(_report(prepared, legs, command) | extra)
     policies = "one policy" if len(legs) == 1 else f"{len(legs)} policies"

@@ -20,7 +20,7 @@ from gatewise_sim.report.output import SIMULATION
 
 if TYPE_CHECKING:
     from gatewise_sim.calibration.figures import Calibration
-    from gatewise_sim.view.watch import Watch
+    from gatewise_sim.fleet.progress import ProgressListener
 
 __all__ = ["Job", "Simulation", "simulate"]
 
@@ -86,12 +86,12 @@ class Job:
             words += ["--calibration", shlex.quote(str(calibration))]
         return " ".join(words)
 
-    def run(self, watch: Watch | None = None, jobs: int = 1) -> dict[str, Any]:
+    def run(self, watch: ProgressListener | None = None, jobs: int = 1) -> dict[str, Any]:
         """Run it and give the report.
 
         Parameters
         ----------
-        watch : Watch, optional
+        watch : ProgressListener, optional
         jobs : int, default 1
             Processes; the figures do not depend on it.
 
@@ -153,7 +153,7 @@ def simulate(
     y: ArrayLike | None = None,
     *,
     scenario: Scenario | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
     jobs: int = 2,
     **changes: Any,
 ) -> Simulation:
@@ -167,7 +167,7 @@ def simulate(
     y : array-like of shape (n,), optional
         Labels as the user writes them.
     scenario : Scenario, optional
-    watch : Watch, optional
+    watch : ProgressListener, optional
     jobs : int, default 2
         Processes; the figures do not depend on it.
     **changes

@@ -12,15 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.estimate.progress_reports import Running
 from gatewise_sim.fleet.estimate.sampling import Plan, window_settings
 from gatewise_sim.fleet.estimate.timeline import bins_of
 from gatewise_sim.fleet.estimate.window_sums import RowFacts, Tally, WindowCounts
 from gatewise_sim.fleet.joules import exchange_joules
-from gatewise_sim.fleet.progress import Running
+from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.state import World
-from gatewise_sim.view.watch import Watch
 
 __all__ = ["step_window"]
 
@@ -34,7 +34,7 @@ def step_window(
     number: int,
     facts: RowFacts,
     *,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> WindowCounts:
     """Step a window from its warm-up to the last answer.
 
@@ -48,7 +48,7 @@ def step_window(
         Of the window.
     facts : RowFacts
         Of the routes.
-    watch : Watch, optional
+    watch : ProgressListener, optional
         Looks on while it is stepped: of use for a run of one window.
     """
     window = plan.windows[number]

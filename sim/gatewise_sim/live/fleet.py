@@ -25,9 +25,10 @@ from gatewise_cloud.broker.client import shared_subscriptions_work
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.estimate.progress_reports import announce_faults
 from gatewise_sim.fleet.joules import exchange_joules
 from gatewise_sim.fleet.network.proxy import DelayProxy
-from gatewise_sim.fleet.progress import announce_faults
+from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
 from gatewise_sim.live.instances import Instances
@@ -35,10 +36,9 @@ from gatewise_sim.live.processes import Fleet
 from gatewise_sim.live.site import Site
 from gatewise_sim.live.watching import UPDATE_SECONDS, Watching
 from gatewise_sim.signal_handling import unwound_when_terminated
-from gatewise_sim.view.watch import Silent
 
 if TYPE_CHECKING:
-    from gatewise_sim.view.watch import Watch
+    from gatewise_sim.fleet.progress import ProgressListener
 
 __all__ = ["LiveRun", "check_live", "run_live"]
 
@@ -153,7 +153,7 @@ def run_live(
     truth: NDArray[np.int64] | None = None,
     broker: str | None = None,
     processes: int | None = None,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> LiveRun:
     """Let a fleet of real processes answer its instances in real time.
 
@@ -174,7 +174,7 @@ def run_live(
         one.
     processes : int, optional
         For the devices; more are taken where so many cannot hold them.
-    watch : Watch, optional
+    watch : ProgressListener, optional
         Its ``update`` and ``fault`` are called, some four times a second.
 
     Raises
@@ -198,7 +198,7 @@ def run_live(
     count = max(processes or _USUAL_PROCESSES, -(-settings.devices // _MOST_DEVICES))
     count = min(count, settings.devices)
     _make_room(settings.devices)
-    watching = Watching(watch or Silent(), len(made.row), truth)
+    watching = Watching(watch or Listeners(), len(made.row), truth)
     announce_faults(watching.watch, settings)
     with unwound_when_terminated(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))

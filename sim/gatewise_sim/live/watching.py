@@ -10,11 +10,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.live.processes import Pass
 from gatewise_sim.live.site import Site
-from gatewise_sim.view.watch import Snapshot, Watch
 
 __all__ = ["UPDATE_SECONDS", "Watching"]
 
@@ -26,7 +26,7 @@ _RECENT: Final = 500
 class Watching:
     """Tells a watch how a run goes, from what the devices say."""
 
-    watch: Watch
+    watch: ProgressListener
     total: int
     truth: NDArray[np.int64] | None
     _made: Pass = field(default_factory=Pass)
@@ -54,7 +54,7 @@ class Watching:
         answered = len(self._made.outcomes)
         p50, p95 = np.percentile(self._recent, (50, 95)) if self._recent else (None, None)
         judges = self.truth is not None
-        self.watch.update(
+        self.watch.advance(
             Snapshot(
                 at=max(at, 0.0),
                 answered=answered,

@@ -122,7 +122,7 @@ def open_watch(*, serve: int | None = None, quiet: bool = False) -> Viewing:
     Returns
     -------
     Viewing
-        A :class:`gatewise_sim.view.watch.Watch`.
+        A :class:`gatewise_sim.fleet.progress.ProgressListener`.
 
     Raises
     ------
@@ -131,10 +131,11 @@ def open_watch(*, serve: int | None = None, quiet: bool = False) -> Viewing:
 
     Examples
     --------
-    >>> from gatewise_sim.view import Snapshot, open_watch
+    >>> from gatewise_sim.fleet.progress import Snapshot
+    >>> from gatewise_sim.view import open_watch
     >>> with open_watch(quiet=True) as watch:
     ...     watch.begin("ten devices for a minute", 60.0, 100)
-    ...     watch.update(Snapshot(at=30.0, answered=50, edge=40, cloud=10, done=0.5))
+    ...     watch.advance(Snapshot(at=30.0, answered=50, edge=40, cloud=10, done=0.5))
     ...     watch.picture().shares["cloud"]
     0.2
     """

@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Literal
 
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.view.faults import Fault, Faults
 from gatewise_sim.view.timeline import ROUTES, Bin, TimeLine
-from gatewise_sim.view.watch import Snapshot
 
 __all__ = ["LegDone", "Picture", "State"]
 
@@ -135,7 +135,7 @@ class State:
         self._start("", "", 0.0)
 
     def begin(self, title: str, seconds: float, total: int | None, clock: float) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.begin`, at a clock's reading (s)."""
+        """As :meth:`.ProgressListener.begin`, at a clock's reading (s)."""
         self._close(clock)
         self._phase, self._title, self._text = "running", _clean(title), ""
         self._seconds = seconds if 0 < seconds <= _LONGEST else 0.0
@@ -145,14 +145,14 @@ class State:
         self._start("", "", clock)
 
     def leg(self, key: str, name: str, clock: float) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.leg`, at a clock's reading (s)."""
+        """As :meth:`.ProgressListener.policy`, at a clock's reading (s)."""
         self._close(clock)
         self._phase = "running"
         self._faults.again()
         self._start(_clean(key), _clean(name), clock)
 
     def update(self, snapshot: Snapshot, clock: float) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.update`, at a clock's reading (s)."""
+        """As :meth:`.ProgressListener.advance`, at a clock's reading (s)."""
         new = _sound(snapshot)
         old = self._now
         if old is not None and new.answered < old.answered:
@@ -177,12 +177,12 @@ class State:
             self._recent.popleft()
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.fault`."""
+        """As :meth:`gatewise_sim.fleet.progress.ProgressListener.fault`."""
         if abs(at) <= _LONGEST:
             self._faults.tell(_clean(what), up, at, self._now.at if self._now else None)
 
     def end(self, text: str, clock: float) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.end`, at a clock's reading (s).
+        """As :meth:`.ProgressListener.end`, at a clock's reading (s).
 
         What stays to be seen is the system's leg, not the last of its baselines.
         """

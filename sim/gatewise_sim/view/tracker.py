@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.view.state import Picture, State
-from gatewise_sim.view.watch import Snapshot
 
 __all__ = ["Tracker"]
 
@@ -38,32 +38,32 @@ class Tracker:
         with self._lock:
             return self._state.picture(self._clock())
 
-    def begin(self, title: str, seconds: float, total: int | None) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.begin`."""
+    def begin(self, title: str, seconds: float, expected: int | None) -> None:
+        """As :meth:`gatewise_sim.fleet.progress.ProgressListener.begin`."""
         with self._lock:
-            self._state.begin(title, seconds, total, self._clock())
+            self._state.begin(title, seconds, expected, self._clock())
         self._told()
 
-    def leg(self, key: str, name: str) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.leg`."""
+    def policy(self, key: str, name: str) -> None:
+        """As :meth:`gatewise_sim.fleet.progress.ProgressListener.policy`."""
         with self._lock:
             self._state.leg(key, name, self._clock())
         self._told()
 
-    def update(self, snapshot: Snapshot) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.update`."""
+    def advance(self, snapshot: Snapshot) -> None:
+        """As :meth:`gatewise_sim.fleet.progress.ProgressListener.advance`."""
         with self._lock:
             self._state.update(snapshot, self._clock())
         self._told()
 
     def fault(self, what: str, up: bool, at: float) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.fault`."""
+        """As :meth:`gatewise_sim.fleet.progress.ProgressListener.fault`."""
         with self._lock:
             self._state.fault(what, up, at)
         self._told()
 
     def end(self, text: str) -> None:
-        """As :meth:`gatewise_sim.view.watch.Watch.end`."""
+        """As :meth:`gatewise_sim.fleet.progress.ProgressListener.end`."""
         with self._lock:
             self._state.end(text, self._clock())
         self._told()

@@ -12,15 +12,15 @@ from collections.abc import Iterator, Sequence
 from gatewise.errors import InputError
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import Estimate
+from gatewise_sim.fleet.estimate.progress_reports import WindowsDone, announce_faults
 from gatewise_sim.fleet.estimate.result import FleetEstimate, combine
 from gatewise_sim.fleet.estimate.sampling import Plan, plan
 from gatewise_sim.fleet.estimate.window_sums import RowFacts, WindowCounts
-from gatewise_sim.fleet.progress import WindowsDone, announce_faults
+from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.window import step_window
-from gatewise_sim.view.watch import Watch
 
 __all__ = ["Estimate", "FleetEstimate", "estimate_fleet"]
 
@@ -32,7 +32,7 @@ def estimate_fleet(
     sampling: Plan | None = None,
     device_energy: DeviceEnergy | None = None,
     jobs: int = 1,
-    watch: Watch | None = None,
+    watch: ProgressListener | None = None,
 ) -> FleetEstimate:
     """Estimate what a fleet does; a small one is stepped whole.
 
@@ -46,7 +46,7 @@ def estimate_fleet(
         Without it features and stages cost no joules.
     jobs : int, default 1
         Processes that step windows side by side; it changes no figure.
-    watch : Watch, optional
+    watch : ProgressListener, optional
         Is told a few times a second how far it is.
 
     Raises

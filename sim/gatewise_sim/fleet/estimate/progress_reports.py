@@ -1,0 +1,168 @@
+"""Tells a watch how far a simulation in virtual time is, a few times a second."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.complete_answers import fill_in
+from gatewise_sim.fleet.estimate.sampling import Plan
+from gatewise_sim.fleet.estimate.sketch import Sketch
+from gatewise_sim.fleet.estimate.timeline import fault_spans
+from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts
+from gatewise_sim.fleet.progress import ProgressListener, Snapshot
+from gatewise_sim.fleet.routes import NO_LABEL, ROUTES
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.state import World
+
+__all__ = ["Running", "WindowsDone", "announce_faults"]
+
+_EVERY: Final = 0.25  # seconds between two looks
+_RECENT: Final = 2000  # answers
+
+
+def announce_faults(watch: ProgressListener, settings: FleetSettings) -> None:
+    """Tell a watch ahead of all that will be down."""
+    changes = [
+        (when, what if what != "workers" else f"{count} workers", up)
+        for what, begin, end, count in fault_spans(settings.outages, settings.seconds)
+        for when, up in ((begin, False), (end, True))
+    ]
+    for when, what, up in sorted(changes):
+        watch.fault(what, up, when)
+
+
+class WindowsDone:
+    """Looks on as windows are done, in any order.
+
+    Parameters
+    ----------
+    watch : ProgressListener
+    plan : Plan
+    judged : bool
+        Whether any truth is known.
+    """
+
+    def __init__(self, watch: ProgressListener, plan: Plan, *, judged: bool) -> None:
+        self._watch, self._plan, self._judged = watch, plan, judged
+        self._scale = plan.of_devices / plan.devices
+        self._sums = np.zeros(len(SUMS))
+        self._at = self._done = 0.0
+
+    def add(self, number: int, counts: WindowCounts) -> None:
+        """Take in a window."""
+        window = self._plan.windows[number]
+        self._sums += sum(part.weight * part.sums for part in counts.parts) * self._scale
+        self._at += window.stands_for
+        self._done += (window.end - window.begin + window.warm) / self._plan.stepped
+        found = {name: round(total) for name, total in zip(SUMS, self._sums.tolist(), strict=True)}
+        routes = {route: found[route] for route in ROUTES}
+        recent = Sketch.merge([part.offloaded for part in counts.parts])
+        self._watch.advance(
+            Snapshot(
+                at=self._at,
+                answered=sum(routes.values()),
+                **routes,
+                right=found["right"] if self._judged else None,
+                judged=found["judged"],
+                p50_ms=recent.quantile(0.5) if recent.total else None,
+                p95_ms=recent.quantile(0.95) if recent.total else None,
+                done=min(1.0, self._done),
+                piece=(window.first, window.last),
+            )
+        )
+
+
+class Running:
+    """Looks on while a run is stepped whole.
+
+    Parameters
+    ----------
+    watch : ProgressListener
+    world : World
+    facts : RowFacts
+    seconds : float
+        Of the run.
+    clock : callable
+        Real seconds: how long ago the last look was.
+    """
+
+    def __init__(
+        self,
+        watch: ProgressListener,
+        world: World,
+        facts: RowFacts,
+        seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._watch, self._world, self._seconds, self._clock = watch, world, seconds, clock
+        self._truth = facts.truth
+        here = world.answers_here()
+        judged = facts.truth != NO_LABEL
+        self._here = np.stack(
+            [
+                *(here.route == i for i in range(len(ROUTES))),
+                judged & (here.label == facts.truth),
+                judged,
+            ],
+            axis=1,
+        ).astype(np.int64)
+        self._stayed = np.zeros(self._here.shape[1], np.int64)
+        self._before = np.zeros(self._here.shape[1], np.int64)  # of chunks that are over
+        self._chunks = 0
+        self._next = clock() + _EVERY
+
+    def stayed(self, times: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
+        """Take in instances that never leave their devices."""
+        self._stayed += np.bincount(rows, minlength=len(self._here)) @ self._here
+
+    def look(self, parts: Sequence[Answers]) -> None:
+        """Tell the watch, if it is time to: `parts` are all chunks so far, the last one open."""
+        if self._clock() < self._next:
+            return
+        while self._chunks < len(parts) - 1:
+            fill_in(self._world, parts[self._chunks])
+            self._before += self._counts(parts[self._chunks])
+            self._chunks += 1
+        open_, now = parts[-1], self._world.clock.now
+        fill_in(self._world, open_)
+        *routes, right, judged = (self._before + self._stayed + self._counts(open_)).tolist()
+        there = int(np.searchsorted(open_.time, now, side="right"))
+        lately = open_.latency_ms[max(0, there - _RECENT) : there]
+        lately = lately[np.isfinite(lately)]
+        p50, p95 = np.percentile(lately, [50, 95]).tolist() if len(lately) else (None, None)
+        self._watch.advance(
+            Snapshot(
+                at=min(now, self._seconds),
+                answered=sum(routes),
+                **dict(zip(ROUTES, routes, strict=True)),
+                right=right if judged else None,
+                judged=judged,
+                p50_ms=p50,
+                p95_ms=p95,
+                in_flight=int(np.count_nonzero(open_.route[:there] < 0)),
+                workers_up=sum(worker.up for worker in self._world.workers),
+                done=min(1.0, now / self._seconds),
+            )
+        )
+        self._next = self._clock() + _EVERY
+
+    def finish(self, answers: Answers) -> None:
+        """Tell the watch how it ended: `answers` are all that were stepped."""
+        self._before[:], self._chunks = 0, 0
+        self._next = -math.inf
+        self.look([answers])
+
+    def _counts(self, answers: Answers) -> NDArray[np.int64]:
+        truth = self._truth[answers.row]
+        judged = (answers.route >= 0) & (truth != NO_LABEL)
+        found = [np.count_nonzero(answers.route == i) for i in range(len(ROUTES))]
+        right = np.count_nonzero(judged & (answers.label == truth))
+        return np.array([*found, right, np.count_nonzero(judged)], np.int64)
