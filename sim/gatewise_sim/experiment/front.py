@@ -14,7 +14,7 @@ from gatewise_sim.experiment.run import run
 from gatewise_sim.experiment.simulation import Job, Simulation
 from gatewise_sim.experiment.words import show
 from gatewise_sim.report.output import SIMULATION
-from gatewise_sim.view.session import Viewing, open_watch
+from gatewise_sim.report.progress_display import shown_progress
 
 if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
@@ -33,10 +33,6 @@ class Front:
     sweeps : tuple of str
     calibrate : bool
         Whether to measure service times first.
-    serve : bool
-        Whether to show the run in a browser.
-    port : int
-        For that; 0: a free one.
     jobs : int or None
         Processes; None: one a core.
     as_json : bool
@@ -45,8 +41,6 @@ class Front:
     out: Path
     sweeps: tuple[str, ...] = ()
     calibrate: bool = False
-    serve: bool = False
-    port: int = 0
     jobs: int | None = None
     as_json: bool = False
 
@@ -55,19 +49,18 @@ class Front:
         if self.sweeps:
             return self._sweep(job)
         SIMULATION.check(self.out)
-        with self._watch() as watch:
+        with shown_progress() as watch:
             if self.calibrate:
                 job = _calibrated(job, watch)
             prepared = job.prepare()
             command = job.command(self.out / "calibration.json")
             report = run(prepared, command, watch=watch, jobs=self.jobs or _cores())
             Simulation(report, prepared.calibration).write(self.out)
-            watch.report(self.out / "report.html")
-            if self.as_json:
-                emit(report)
-            else:
-                show(report)
-                print(self.out / "report.html", flush=True)
+        if self.as_json:
+            emit(report)
+        else:
+            show(report)
+            print(self.out / "report.html", flush=True)
         return 1 if any(leg["answers"]["lost"] for leg in report["legs"]) else 0
 
     def _sweep(self, job: Job) -> int:
@@ -76,7 +69,7 @@ class Front:
 
         job.open()  # what is wrong with bundle or rows is said once, not for every point
         if self.calibrate:
-            with self._watch() as watch:
+            with shown_progress() as watch:
                 job = calibrated_once(job, self.out, lambda: _calibrated(job, watch))
         words = [job.command(), *(f"--sweep {shlex.quote(text)}" for text in self.sweeps)]
         words += ["--calibrate"] * self.calibrate
@@ -94,9 +87,6 @@ class Front:
         else:
             result.show()
         return result.status
-
-    def _watch(self) -> Viewing:
-        return open_watch(serve=self.port if self.serve else None)
 
 
 def _calibrated(job: Job, watch: ProgressListener | None) -> Job:

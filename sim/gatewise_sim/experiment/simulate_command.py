@@ -112,10 +112,6 @@ def simulate(
     jobs: Annotated[
         int | None, typer.Option(help="Processes to compute with; one a core.", min=1)
     ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Show it in a browser while it runs.")
-    ] = False,
-    port: Annotated[int, typer.Option(help="Of --serve; 0: a free one.", min=0, max=65535)] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = _OUT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
@@ -180,8 +176,6 @@ def simulate(
         out=out,
         sweeps=tuple(sweep or ()),
         calibrate=calibrate,
-        serve=serve,
-        port=port,
         jobs=jobs,
         as_json=as_json,
     )

@@ -1,0 +1,251 @@
+"""A simulation's progress on standard error: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+from gatewise.console import note
+from gatewise.formats import count, duration, millis, percent, plural
+from gatewise_sim.fleet.progress import Listeners, ProgressListener, Snapshot
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+__all__ = ["PlainLines", "TerminalBars", "shown_progress"]
+
+_EVERY: Final = 2.0  # s between two plain lines at least,
+_AFTER: Final = 30.0  # and at most, under a policy that hardly moves
+_SAME: Final = 1.0  # s: an event announced ahead, and told again when it comes
+
+
+@contextmanager
+def shown_progress(*, quiet: bool = False) -> Iterator[ProgressListener]:
+    """Show a simulation's progress on standard error while it is entered.
+
+    Parameters
+    ----------
+    quiet : bool, default False
+        Show nothing.
+
+    Yields
+    ------
+    ProgressListener
+        To be given to the engine.
+
+    Examples
+    --------
+    >>> with shown_progress(quiet=True) as listener:
+    ...     listener.begin("ten devices for a minute", 60.0, 100)
+    ...     listener.advance(Snapshot(at=30.0, answered=50, edge=40, cloud=10, done=0.5))
+    """
+    if quiet:
+        yield Listeners()
+    elif sys.stderr.isatty():
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.table import Column
+
+        columns = (
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=16),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[state]}", table_column=Column(ratio=1)),
+        )
+        console = Console(stderr=True, highlight=False, markup=False)
+        with Progress(*columns, console=console, redirect_stdout=False, expand=True) as bars:
+            yield TerminalBars(bars)
+    else:
+        yield PlainLines()
+
+
+class _Faults:
+    """Faults announced ahead or as they come, given out once their time has come."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[float, str, bool]] = []
+        self._next = 0
+
+    def add(self, what: str, up: bool, at: float) -> None:
+        """Note an event; one that is known already is the same."""
+        known = any((w, u) == (what, up) and abs(t - at) <= _SAME for t, w, u in self._known)
+        if not known:
+            self._known.append((at, what, up))
+            self._known[self._next :] = sorted(self._known[self._next :])
+
+    def restart(self) -> None:
+        """Begin again: each policy meets the same faults."""
+        self._known.sort()
+        self._next = 0
+
+    def due(self, snapshot: Snapshot) -> list[str]:
+        """Lines on what went down or came back since the last time."""
+        if snapshot.piece is not None:  # parts come in any order: there is no now
+            return []
+        first = self._next
+        while self._next < len(self._known) and self._known[self._next][0] <= snapshot.at:
+            self._next += 1
+        return [
+            f"{what} {'back' if up else 'down'} after {duration(at)}"
+            for at, what, up in self._known[first : self._next]
+        ]
+
+
+def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
+    """Counts, rates and latency of a snapshot in a few words."""
+    text = f"{count(snapshot.answered)} answered"
+    parts = [text if answered_per_second is None else f"{text} ({count(answered_per_second)}/s)"]
+    if snapshot.answered:
+        rate = (snapshot.cloud + snapshot.fallback) / snapshot.answered
+        parts.append(f"{percent(rate)} offloaded")
+    if snapshot.fallback:
+        parts.append(f"{count(snapshot.fallback)} by fallback")
+    judged = snapshot.answered if snapshot.judged is None else snapshot.judged
+    if snapshot.right is not None and judged:
+        parts.append(f"{percent(snapshot.right / judged)} right")
+    if snapshot.p50_ms is not None:
+        parts.append(f"p50 {millis(snapshot.p50_ms)}, p95 {millis(snapshot.p95_ms)}")
+    if snapshot.in_flight:
+        parts.append(f"{count(snapshot.in_flight)} in flight")
+    if snapshot.workers_up is not None:
+        parts.append(f"{plural(snapshot.workers_up, 'worker')} up")
+    return ", ".join(parts)
+
+
+class _Display:
+    """What both displays keep: faults, and when the policy's run began."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._faults = _Faults()
+        self._began = self._policy_began = clock()
+
+    def begin(self, title: str, seconds: float, expected: int | None) -> None:
+        self._faults = _Faults()
+        self._began = self._policy_began = self._clock()
+        self._write(title)
+
+    def policy(self, key: str, name: str) -> None:
+        self._faults.restart()
+        self._policy_began = self._clock()
+
+    def advance(self, snapshot: Snapshot) -> None:
+        for line in self._faults.due(snapshot):
+            self._write(f"  {line}")
+
+    def fault(self, what: str, up: bool, at: float) -> None:
+        self._faults.add(what, up, at)
+
+    def end(self, text: str) -> None:
+        took = duration(round(self._clock() - self._began))
+        self._write(f"  ended after {took}: {text}" if text else f"  ended after {took}")
+
+    def _rate(self, snapshot: Snapshot) -> float | None:
+        """Answers a second of the viewer's time."""
+        seconds = self._clock() - self._policy_began
+        return snapshot.answered / seconds if seconds > 1.0 else None
+
+    def _write(self, line: str) -> None:
+        raise NotImplementedError
+
+
+class TerminalBars(_Display):
+    """A bar for each policy; faults are lines above them.
+
+    Parameters
+    ----------
+    bars : rich.progress.Progress
+        With a text field ``state``; started.
+    clock : callable, optional
+        Gives seconds that never go back.
+    """
+
+    def __init__(self, bars: Progress, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._bars = bars
+        self._task: TaskID | None = None
+
+    def begin(self, title: str, seconds: float, expected: int | None) -> None:
+        super().begin(title, seconds, expected)
+        self._finish()
+        self._task = self._bars.add_task(title.partition(":")[0], total=1.0, state="")
+
+    def policy(self, key: str, name: str) -> None:
+        super().policy(key, name)
+        self._finish()
+        self._task = self._bars.add_task(name, total=1.0, state="")
+
+    def advance(self, snapshot: Snapshot) -> None:
+        super().advance(snapshot)
+        if self._task is not None:
+            state = _state(snapshot, self._rate(snapshot))
+            self._bars.update(self._task, completed=snapshot.done, state=state)
+
+    def end(self, text: str) -> None:
+        self._finish()
+        super().end(text)
+
+    def _finish(self) -> None:
+        """Complete the current bar; one without any progress goes away."""
+        if self._task is not None:
+            task = next(task for task in self._bars.tasks if task.id == self._task)
+            self._bars.update(task.id, completed=1.0, visible=task.completed > 0)
+        self._task = None
+
+    def _write(self, line: str) -> None:
+        self._bars.console.print(line)
+
+
+class PlainLines(_Display):
+    """A line now and then: at most one in 2 s, at least one in 30 s.
+
+    Parameters
+    ----------
+    clock : callable, optional
+        Gives seconds that never go back.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock)
+        self._name = ""
+        self._last: Snapshot | None = None
+        self._tenth, self._written = 0, -math.inf
+
+    def begin(self, title: str, seconds: float, expected: int | None) -> None:
+        super().begin(title, seconds, expected)
+        self._restart("")
+
+    def policy(self, key: str, name: str) -> None:
+        self._finish()
+        super().policy(key, name)
+        self._restart(name)
+        self._write(f"  {name}")
+
+    def advance(self, snapshot: Snapshot) -> None:
+        super().advance(snapshot)
+        self._last = snapshot
+        tenth, since = int(10 * snapshot.done), self._clock() - self._written
+        if (tenth > self._tenth and since >= _EVERY) or since >= _AFTER:
+            self._tenth, self._written = tenth, self._clock()
+            self._write(f"  {percent(snapshot.done, 0)}, {_state(snapshot, self._rate(snapshot))}")
+
+    def end(self, text: str) -> None:
+        self._finish()
+        super().end(text)
+
+    def _restart(self, name: str) -> None:
+        self._name, self._last = name, None
+        self._tenth, self._written = 0, self._clock()
+
+    def _finish(self) -> None:
+        if self._name and self._last is not None:
+            self._write(f"  done: {self._name}, {_state(self._last, None)}")
+
+    def _write(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # a closed standard error is no reason to stop a run
+            note(line)
