@@ -1,15 +1,15 @@
-"""What CEGB's three estimators share, and what those have that are no classifiers.
+"""Bases of CEGB's estimators: settings and cost report of all, surface of regressor and ranker.
 
 The classifier has the surface of every budgeted model
 (:class:`gatewise_training.cascades.base.Budgeted`). Regressor and ranker have the same one, with a
-score where that has accuracy: `frontier_`, `operating_point_`, `at`, `cost`.
+score in the place of accuracy: `frontier_`, `operating_point_`, `at`, `cost`.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -27,36 +27,65 @@ from gatewise_training.cascades.base import MAX_LOSS, SLACK
 from gatewise_training.cegb.growth import Order, TreeGrowth
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting
-from gatewise_training.cegb.report import CostReport, report_costs
 from gatewise_training.cegb.sweep import Fitted, Goal, Sweep, Task
 from gatewise_training.data.input_checks import check_costs, check_rows, feature_names
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 
-__all__ = ["CostEfficient", "Scored"]
+__all__ = ["CostEfficient", "CostReport", "Scored"]
 
 
+@dataclass(frozen=True, eq=False)
+class CostReport:
+    """Costs instance by instance, in the unit of the feature costs.
+
+    Attributes
+    ----------
+    acquired : ndarray of bool, shape (n, n_features)
+        Features that each instance acquires.
+    features : ndarray of float64, shape (n,)
+        Their price: own prices once, and the shared price of each group touched.
+    splits : ndarray of int64, shape (n,)
+        Splits that the instance passes, over all trees.
+    evaluation : ndarray of float64, shape (n,)
+        Price of those (CEGB, equation 6): `penalty_split` each.
+    """
+
+    acquired: NDArray[np.bool_]
+    features: NDArray[np.float64]
+    splits: NDArray[np.int64]
+    evaluation: NDArray[np.float64]
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Features and evaluation together, shape (n,)."""
+        return self.features + self.evaluation
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
 class CostEfficient:
-    """Settings of a CEGB fit, and the report of what each instance pays."""
+    """Settings of a CEGB fit (documented at :class:`CEGBClassifier`), and its cost report."""
 
-    accounting: Accounting
-    budget: float | None
-    max_loss: float | None
-    penalty_split: float
-    penalties: Sequence[float] | None
-    n_penalties: int
-    growth: Order
-    n_rounds: int
-    patience: int | None
-    num_leaves: int | None
-    max_depth: int | None
-    learning_rate: float | None
-    newton: bool
-    subsample: float
-    lightgbm_params: Mapping[str, Any] | None
-    n_jobs: int | None
-    feature_costs_: FeatureCosts
-    stages_: tuple[Stage, ...]
+    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    accounting: Accounting = "lazy"
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    penalty_split: float = 0.0
+    penalties: Sequence[float] | None = None
+    n_penalties: int = 12
+    growth: Order = "best-first"
+    n_rounds: int = 200
+    patience: int | None = 20
+    num_leaves: int | None = None
+    max_depth: int | None = None
+    learning_rate: float | None = None
+    newton: bool = True
+    subsample: float = 1.0
+    lightgbm_params: Mapping[str, Any] | None = None
+    allow_missing: bool = False
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0
 
     def cost_report(self, X: ArrayLike) -> CostReport:
         """Count for each instance its features, their price, its splits and their price.
@@ -68,10 +97,17 @@ class CostEfficient:
         Returns
         -------
         CostReport
-            Its `features` are what :meth:`cost` says.
+            Its `features` are what :meth:`cost` gives.
         """
-        x: NDArray[np.float32] = self._rows(X)  # type: ignore[attr-defined]
-        return report_costs(self.stages_, x, self.feature_costs_, self.penalty_split)
+        system: Any = self  # an estimator
+        x: NDArray[np.float32] = system._rows(X)
+        acquired, splits = np.zeros(x.shape, np.bool_), np.zeros(len(x), np.int64)
+        for stage in system.stages_:
+            acquired |= stage.bought(x)
+            splits += stage.model.splits_passed(x[:, stage.features])
+        features = system.feature_costs_.per_instance(acquired)
+        evaluation = np.asarray(self.penalty_split * splits, np.float64)
+        return CostReport(acquired, features, splits, evaluation)
 
     def _sweep(
         self,
@@ -122,24 +158,14 @@ class Scored(CostEfficient, BaseEstimator):
     feature_names_ : tuple of str
     feature_costs_ : FeatureCosts
     frontier_ : Frontier
-        Operating points on judging rows, one a penalty; `accuracy` is the score.
+        Operating points on validation rows, one a penalty; `accuracy` is the score.
     operating_point_ : OperatingPoint
-        The one in force.
+        The active one.
     """
 
-    feature_costs: FeatureCosts | None
-    allow_missing: bool
-    random_state: Any
-    verbose: int
+    feature_costs_: FeatureCosts
     high_cost_model_ = None  # there is no cloud
     cloud_prices_ = CloudPrices()
-
-    def _named_costs(self) -> FeatureCosts:
-        """Keep the table's names, and check the prices against them."""
-        self.feature_names_ = feature_names(self)
-        return check_costs(
-            self.feature_costs, self.feature_names_, hasattr(self, "feature_names_in_")
-        )
 
     def _settle(
         self,
@@ -149,7 +175,10 @@ class Scored(CostEfficient, BaseEstimator):
         seed: int,
     ) -> None:
         """Fit at all penalties; keep the models that reach the frontier."""
-        self.feature_costs_ = self._named_costs()
+        self.feature_names_ = feature_names(self)
+        self.feature_costs_ = check_costs(
+            self.feature_costs, self.feature_names_, hasattr(self, "feature_names_in_")
+        )
         title = f"fit {type(self).__name__}"
         # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
         with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
@@ -183,8 +212,8 @@ class Scored(CostEfficient, BaseEstimator):
                 raise InputError(f"{name} must be a number of at least 0, not {value!r}")
 
     @property
-    def stages_(self) -> tuple[Stage, ...]:  # type: ignore[override]
-        """The one stage in force."""
+    def stages_(self) -> tuple[Stage, ...]:
+        """The stage of the operating point."""
         check_is_fitted(self, "operating_point_")
         return self.chains_[self.operating_point_.chain]
 

@@ -1,23 +1,21 @@
-"""CEGBClassifier: boosted trees whose splits pay for evaluation and for features."""
+"""CEGBClassifier: boosted trees with prices on evaluation and features (NIPS 2017, section 3)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.base import Budgeted
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.cegb.base import CostEfficient
-from gatewise_training.cegb.growth import Order
 from gatewise_training.cegb.objectives import Classes
-from gatewise_training.cegb.penalties import Accounting
 
 __all__ = ["CEGBClassifier"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CEGBClassifier(CostEfficient, Budgeted):
-    """Cost-efficient gradient boosting: one model, in which each instance pays for its paths.
+    """Cost-efficient gradient boosting: one model; each instance pays for the paths it takes.
 
     Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, on LightGBM's
     own implementation. A split is worth what it takes off the loss, less ``penalty *`` what it
@@ -33,7 +31,7 @@ class CEGBClassifier(CostEfficient, Budgeted):
         Who pays for a feature. Lazy: each instance on whose paths it lies, once (beta in the
         paper). Coupled: every instance, once some tree uses it (gamma), as in GreedyMiser.
     budget : float, optional
-        Mean feature cost per instance that may be spent, met on judging rows.
+        Mean feature cost per instance that may be spent, met on validation rows.
     max_loss : float, default 0.01
         Without a budget: the cheapest operating point within this accuracy loss of the
         unpenalised model.
@@ -57,7 +55,7 @@ class CEGBClassifier(CostEfficient, Budgeted):
     n_rounds : int, default 200
         Boosting rounds at most; each grows a tree for every margin.
     patience : int or None, default 20
-        Rounds without improvement on judging rows that end a fit; None never does.
+        Rounds without improvement on validation rows that end a fit; None never does.
     num_leaves : int, optional
         By default 31; on more than 5,000 training rows 127, or 63 for more than two classes.
     max_depth : int, optional
@@ -68,7 +66,7 @@ class CEGBClassifier(CostEfficient, Budgeted):
         ``growth="breadth-first"`` and ``max_depth=4`` that is GreedyMiser (section 4.3).
     subsample : float, default 1
         Share of the rows that each round is fitted to. Prices stay right: rows that are not
-        drawn have no say in the loss, and still pay. LightGBM's own bagging and GOSS, under
+        drawn do not count in the loss, and still pay. LightGBM's own bagging and GOSS, under
         which lazy prices are silently wrong, are refused.
     lightgbm_params : mapping, optional
         Further LightGBM parameters by their main names, of those that leave prices right.
@@ -99,58 +97,13 @@ class CEGBClassifier(CostEfficient, Budgeted):
     True
     """
 
-    def __init__(
-        self,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        accounting: Accounting = "lazy",
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        guarantee: float | None = None,
-        penalty_split: float = 0.0,
-        penalties: Sequence[float] | None = None,
-        n_penalties: int = 12,
-        growth: Order = "best-first",
-        n_rounds: int = 200,
-        patience: int | None = 20,
-        num_leaves: int | None = None,
-        max_depth: int | None = None,
-        learning_rate: float | None = None,
-        newton: bool = True,
-        subsample: float = 1.0,
-        lightgbm_params: Mapping[str, Any] | None = None,
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_costs = feature_costs
-        self.accounting = accounting
-        self.budget = budget
-        self.max_loss = max_loss
-        self.guarantee = guarantee
-        self.penalty_split = penalty_split
-        self.penalties = penalties
-        self.n_penalties = n_penalties
-        self.growth = growth
-        self.n_rounds = n_rounds
-        self.patience = patience
-        self.num_leaves = num_leaves
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.newton = newton
-        self.subsample = subsample
-        self.lightgbm_params = lightgbm_params
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    guarantee: float | None = None
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
         plan = problem.plan
         target = Classes(plan.y, plan.weight, problem.n_classes)
         fits = self._sweep(plan.x, target, plan.folds, problem.costs, problem.seed, problem.report)
-        return [Chain((fit.stage,), (fit.outputs,), (fit.bought,)) for fit in fits]
+        return [Chain((fit.stage,), (fit.outputs,), (fit.acquired,)) for fit in fits]
 
     def _check_settings(self) -> None:
         super()._check_settings()

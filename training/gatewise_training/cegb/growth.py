@@ -1,4 +1,4 @@
-"""How trees grow under a charge: best-first or breadth-first, and when they stop.
+"""Growth of trees under a charge: best-first or breadth-first, and when it stops.
 
 LightGBM grows best-first, as CEGB does (section 4.3): the split that is worth most after its
 price comes next, wherever it lies, until the tree has its leaves. Breadth-first growth (figure
@@ -35,7 +35,7 @@ Order = Literal["best-first", "breadth-first"]
 
 @dataclass(frozen=True)
 class TreeGrowth:
-    """How trees grow; None takes what goes with the rows.
+    """Settings of the growth; None takes the default for so many rows.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class TreeGrowth:
     n_rounds : int
         Rounds at most; each grows a tree for every output.
     patience : int or None
-        Rounds without improvement on judging rows that end the growth; None grows them all.
+        Rounds without improvement on validation rows that end the growth; None grows them all.
     num_leaves, max_depth : int or None
     learning_rate : float or None
     newton : bool
@@ -169,7 +169,7 @@ def grow(
 
 
 class _Watch:
-    """The loss on judging rows, round by round."""
+    """The loss on validation rows, round by round."""
 
     def __init__(self, x: NDArray[np.float32], target: Target, start: Array) -> None:
         self._x, self._target = x, target
@@ -187,7 +187,7 @@ class _Watch:
 
 
 def constant(target: Target, n_features: int) -> TreeEnsemble:
-    """The model that buys nothing: a leaf of 0 for each output, above the best constant."""
+    """Make the model without features: a leaf of 0 for each output, above the best constant."""
     outputs = np.arange(target.n_outputs, dtype=np.int32)
     leaf = np.full(len(outputs), -1, np.int32)
     trees = TreeEnsemble(

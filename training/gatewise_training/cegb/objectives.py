@@ -1,9 +1,8 @@
 """What the trees learn: classes, measured values, or the order of a query's documents.
 
-A target knows its loss, its derivatives and how good outputs are, and can be cut down to some
-rows. Growing, sweeping and judging (:mod:`gatewise_training.cegb.growth`,
-:mod:`gatewise_training.cegb.sweep`) ask no more of it, so that classifier, regressor and ranker
-share them.
+A target has a loss, its derivatives and a merit of outputs, and can be cut down to some rows.
+Growth and sweep (:mod:`gatewise_training.cegb.growth`, :mod:`gatewise_training.cegb.sweep`) need
+no more of it, so that classifier, regressor and ranker share them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ DEPTH = 5
 
 
 class Target(Protocol):
-    """What growing, sweeping and judging ask of a target of n rows."""
+    """A learning target of n rows, as growth and sweep use it."""
 
     @property
     def n_outputs(self) -> int:
@@ -70,13 +69,13 @@ class Target(Protocol):
         """Gradient and hessian of the summed loss, of the margins' shape (n, n_outputs)."""
 
     def loss(self, margins: Array) -> float:
-        """Mean loss; what ends the growth on judging rows."""
+        """Mean loss; ends the growth on validation rows."""
 
     def finish(self, trees: TreeEnsemble, start: Array) -> TreeEnsemble:
         """Put trees that were grown on margins above `start` into the unit of the answers."""
 
     def merits(self, outputs: Outputs) -> tuple[Array, Array]:
-        """How good each answer (of a query: its ranking) is, and weights; their mean is the score."""  # noqa: E501
+        """Merits of answers (or of queries' rankings), and weights; the mean is the score."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,8 +155,8 @@ class Measured:
     native: None = field(default=None, init=False)
 
     @classmethod
-    def of(cls, y: Array, weight: Array) -> Measured:
-        """Take values and weights; values that are all alike have scale 1."""
+    def standardised(cls, y: Array, weight: Array) -> Measured:
+        """Take values and weights; constant values have scale 1."""
         return cls(y, weight, float(y.std()) or 1.0)
 
     def dataset(self) -> dict[str, Any]:
@@ -202,7 +201,7 @@ class Ranking:
     objective : {"binary", "regression", "lambdarank"}
         Log loss of relevant or not, squared error of the grade, or LightGBM's LambdaRank.
     inner : Classes or Measured
-        The pointwise target. LambdaRank does not ask it.
+        The pointwise target; LambdaRank does not use it.
     """
 
     y: NDArray[np.int64]
@@ -213,12 +212,12 @@ class Ranking:
     link: Link = field(default="identity", init=False)
 
     @classmethod
-    def of(cls, y: NDArray[np.int64], qid: NDArray[np.int64], objective: Objective) -> Ranking:
-        """Choose the pointwise target of an objective."""
+    def by(cls, y: NDArray[np.int64], qid: NDArray[np.int64], objective: Objective) -> Ranking:
+        """Take grades, queries and the pointwise target of an objective."""
         ones = np.ones(len(y))
         if objective == "binary":
             return cls(y, qid, objective, Classes((y > 0).astype(np.int64), ones, 2))
-        return cls(y, qid, objective, Measured.of(y.astype(np.float64), ones))
+        return cls(y, qid, objective, Measured.standardised(y.astype(np.float64), ones))
 
     @property
     def native(self) -> Mapping[str, Any] | None:

@@ -1,7 +1,7 @@
-"""What a split is charged while trees grow: LightGBM's three penalties of CEGB, and their traps.
+"""Charges of a split while trees grow: LightGBM's three penalties of CEGB, and their traps.
 
 CEGB (NIPS 2017, equation 13) charges a split of a node of n rows ``n alpha`` for its evaluation,
-``beta_m`` for every row that has not asked for feature m before (lazy), and ``gamma_m`` for the
+``beta_m`` for every row that has not acquired feature m before (lazy), and ``gamma_m`` for the
 first use of feature m by any row (coupled). LightGBM knows no shared price of a group, but takes
 new prices between rounds:
 
@@ -46,7 +46,7 @@ HARMLESS = frozenset({
 Left out with reason: ``boosting`` (dart and rf rescale trees that have been paid for),
 ``categorical_feature``, ``linear_tree`` and ``zero_as_missing`` (no form in the flat arrays),
 ``feature_fraction_bynode`` and ``interaction_constraints`` (a first use re-opens splits that a
-leaf was not to consider), ``forcedsplits_filename`` (splits that nobody charges).
+leaf was not to consider), ``forcedsplits_filename`` (splits without a charge).
 """
 
 ROW_SAMPLING = frozenset(SAMPLING) - {"boosting"} | {"top_rate", "other_rate", "bagging_seed"}
@@ -128,7 +128,7 @@ class Charge:
         if self.params:
             self.params["cegb_tradeoff"] = 1.0
         if self._lazy and self._open:
-            self._bought = np.zeros(x.shape, np.bool_)
+            self._acquired = np.zeros(x.shape, np.bool_)
             self._groups = [costs.group == g for g in range(len(costs.shared))]
 
     def after(self, booster: lgb.Booster, round_: int) -> None:
@@ -147,9 +147,9 @@ class Charge:
     def _lazy_prices(self, booster: lgb.Booster, round_: int) -> NDArray[np.float64]:
         """Own price, and of the shared price what a row that lacks the feature owes on average."""
         trees = TreeEnsemble.from_lightgbm(booster, start_iteration=round_, num_iteration=1)
-        self._bought |= trees.visited(self._x)
-        lacking = (~self._bought).sum(axis=0)
-        untouched = [(~self._bought[:, members].any(axis=1)).sum() for members in self._groups]
+        self._acquired |= trees.visited(self._x)
+        lacking = (~self._acquired).sum(axis=0)
+        untouched = [(~self._acquired[:, members].any(axis=1)).sum() for members in self._groups]
         self._open = bool(np.any(untouched))
         owed = np.append(self._costs.shared * untouched, 0.0)[self._costs.group]
         price = self._costs.own + owed / np.maximum(lacking, 1)

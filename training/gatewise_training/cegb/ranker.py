@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
 
-from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.cegb.base import Scored
-from gatewise_training.cegb.growth import Order
 from gatewise_training.cegb.objectives import Objective, Ranking
-from gatewise_training.cegb.penalties import Accounting
 from gatewise_training.data.input_checks import check_values
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.validation_split import after, folds_of
@@ -22,16 +19,18 @@ from gatewise_training.data.validation_split import after, folds_of
 __all__ = ["CEGBRanker"]
 
 HIGHEST_GRADE = 30
-"""LightGBM's LambdaRank knows gains of 2**grade up to here."""
+"""Highest grade of which LightGBM's LambdaRank has a gain, 2**grade."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CEGBRanker(Scored):
     """Cost-efficient gradient boosting (NIPS 2017) for ranking, by Average Precision@5.
 
     As :class:`CEGBClassifier`, with the papers' Average Precision@5
     (:func:`gatewise_training.data.metrics.average_precision_at`) in the place of accuracy:
-    `frontier_` holds it against the mean cost of a document on judging queries, and `max_loss`
-    is a loss of it. A document is relevant if its grade is above 0. Whole queries fit or judge.
+    `frontier_` holds it against the mean cost of a document of the validation queries, and
+    `max_loss` is a loss of it. A document is relevant if its grade is above 0. Queries are held
+    out whole.
 
     Parameters
     ----------
@@ -43,8 +42,8 @@ class CEGBRanker(Scored):
         As for :class:`CEGBClassifier`.
     n_rounds, patience, num_leaves, max_depth, learning_rate, newton, subsample, lightgbm_params
         As for :class:`CEGBClassifier`, but for 15 leaves and a learning rate of 0.1 at any size:
-        judged relevance is noisy. With LambdaRank patience waits for the judging queries'
-        Average Precision@5, else for the loss.
+        grades are noisy. With LambdaRank patience waits for the validation queries' Average
+        Precision@5, else for the loss.
     allow_missing, random_state, n_jobs, verbose
         As for :class:`CEGBClassifier`.
 
@@ -59,52 +58,9 @@ class CEGBRanker(Scored):
     True
     """
 
-    def __init__(
-        self,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        objective: Objective = "regression",
-        accounting: Accounting = "lazy",
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        penalty_split: float = 0.0,
-        penalties: Sequence[float] | None = None,
-        n_penalties: int = 12,
-        growth: Order = "best-first",
-        n_rounds: int = 200,
-        patience: int | None = 20,
-        num_leaves: int | None = 15,
-        max_depth: int | None = None,
-        learning_rate: float | None = 0.1,
-        newton: bool = True,
-        subsample: float = 1.0,
-        lightgbm_params: Mapping[str, Any] | None = None,
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_costs = feature_costs
-        self.objective = objective
-        self.accounting = accounting
-        self.budget = budget
-        self.max_loss = max_loss
-        self.penalty_split = penalty_split
-        self.penalties = penalties
-        self.n_penalties = n_penalties
-        self.growth = growth
-        self.n_rounds = n_rounds
-        self.patience = patience
-        self.num_leaves = num_leaves
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.newton = newton
-        self.subsample = subsample
-        self.lightgbm_params = lightgbm_params
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    objective: Objective = "regression"
+    num_leaves: int | None = 15
+    learning_rate: float | None = 0.1
 
     def fit(
         self,
@@ -128,8 +84,8 @@ class CEGBRanker(Scored):
         group : array-like of shape (n_queries,)
             Instead of `qid`: the number of documents of each query, where they do lie together.
         validation : triple (X_val, y_val, qid_val), optional
-            Queries that judge. By default a fifth of the queries is held out, or on up to 5,000
-            documents five-fold cross-fitting lets every query judge.
+            Validation queries. By default a fifth of the queries is held out, or on up to 5,000
+            documents five-fold cross-fitting makes every query one.
 
         Returns
         -------
@@ -160,7 +116,7 @@ class CEGBRanker(Scored):
             x, grade, query = x[order], grade[order], query[order]
             folds = folds_of(query, seed)
         self._settle(
-            x, Ranking.of(_grades(grade, self.objective), query, self.objective), folds, seed
+            x, Ranking.by(_grades(grade, self.objective), query, self.objective), folds, seed
         )
         return self
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,22 +11,20 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight
 
-from gatewise.costs import FeatureCosts
 from gatewise_training.cegb.base import Scored
-from gatewise_training.cegb.growth import Order
 from gatewise_training.cegb.objectives import Measured
-from gatewise_training.cegb.penalties import Accounting
 from gatewise_training.data.input_checks import check_values
 from gatewise_training.data.validation_split import after, folds_of
 
 __all__ = ["CEGBRegressor"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CEGBRegressor(RegressorMixin, Scored):
     """Cost-efficient gradient boosting (NIPS 2017) of measured values, by squared error.
 
     As :class:`CEGBClassifier`, with R² in the place of accuracy: `frontier_` holds R² against
-    mean cost on judging rows, and `max_loss` is a loss of R².
+    mean cost on validation rows, and `max_loss` is a loss of R².
 
     Parameters
     ----------
@@ -50,50 +48,8 @@ class CEGBRegressor(RegressorMixin, Scored):
     True
     """
 
-    def __init__(
-        self,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        accounting: Accounting = "lazy",
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        penalty_split: float = 0.0,
-        penalties: Sequence[float] | None = None,
-        n_penalties: int = 12,
-        growth: Order = "best-first",
-        n_rounds: int = 200,
-        patience: int | None = 20,
-        num_leaves: int | None = 31,
-        max_depth: int | None = None,
-        learning_rate: float | None = 0.1,
-        newton: bool = True,
-        subsample: float = 1.0,
-        lightgbm_params: Mapping[str, Any] | None = None,
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_costs = feature_costs
-        self.accounting = accounting
-        self.budget = budget
-        self.max_loss = max_loss
-        self.penalty_split = penalty_split
-        self.penalties = penalties
-        self.n_penalties = n_penalties
-        self.growth = growth
-        self.n_rounds = n_rounds
-        self.patience = patience
-        self.num_leaves = num_leaves
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.newton = newton
-        self.subsample = subsample
-        self.lightgbm_params = lightgbm_params
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    num_leaves: int | None = 31
+    learning_rate: float | None = 0.1
 
     def fit(
         self,
@@ -113,8 +69,8 @@ class CEGBRegressor(RegressorMixin, Scored):
             Measured values.
         sample_weight : array-like of shape (n,), optional
         validation : pair (X_val, y_val), optional
-            Rows that judge. By default a fifth of the rows is held out, or on up to 5,000 rows
-            five-fold cross-fitting lets every row judge.
+            Validation rows. By default a fifth of the rows is held out, or on up to 5,000 rows
+            five-fold cross-fitting makes every row one.
 
         Returns
         -------
@@ -140,5 +96,5 @@ class CEGBRegressor(RegressorMixin, Scored):
             folds = after(len(x), len(x_val))
             x, value = np.concatenate([x, x_val]), np.concatenate([value, y_val])
             weight = np.concatenate([weight / weight.mean(), np.ones(len(x_val))])
-        self._settle(x, Measured.of(value, weight), folds, seed)
+        self._settle(x, Measured.standardised(value, weight), folds, seed)
         return self

@@ -1,4 +1,4 @@
-"""The search over penalties: one fit each, judged by rows that it has not seen.
+"""The search over penalties: one fit each, scored on rows that it has not seen.
 
 Without penalties of the user's own, the first fits are spread so that their costs cover the
 range from a feature to what the unpenalised model costs: the next penalty always goes into the
@@ -29,7 +29,7 @@ from gatewise_training.data.validation_split import Rows
 __all__ = ["Fitted", "Goal", "Sweep", "Task"]
 
 FIRST = (3e-2, 1e-3)
-"""Penalties that every search starts with, beside none: nats a feature of mean price, say."""
+"""Penalties that every search starts with, beside none: nats a feature of mean price."""
 
 CLOSING = 4
 """Fits of a search that close in on its goal."""
@@ -49,7 +49,7 @@ CLOSE = 1.02
 
 @dataclass(frozen=True)
 class Goal:
-    """What the operating point shall be: within a budget, or within a loss of the best."""
+    """Aim of the search: within a budget, or within a loss of the best score."""
 
     budget: float | None
     max_loss: float
@@ -57,7 +57,7 @@ class Goal:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The model of one penalty, and how it does on the judging rows.
+    """The model of one penalty, and its outputs and score on the validation rows.
 
     Attributes
     ----------
@@ -65,11 +65,12 @@ class Fitted:
         0 of the unpenalised model, infinity of the constant one.
     stage : Stage
     outputs : ndarray of float32, shape (n_held, n_outputs)
-        Honest: of models that have not seen the row.
-    bought : ndarray of bool, shape (n_features,) or (n_held, n_features)
-        What the model buys for every row alike, or what those that gave the outputs bought.
+        Out of fold: of models that have not seen the row.
+    acquired : ndarray of bool, shape (n_features,) or (n_held, n_features)
+        Features of the model, the same for every row, or those that the models of the outputs
+        acquired for each.
     cost : float
-        Mean over the judging rows.
+        Mean over the validation rows.
     merits, weights : ndarray of float64, shape (n_held,) or (n_queries,)
         How good each answer is; the weighted mean is the score.
     """
@@ -77,7 +78,7 @@ class Fitted:
     penalty: float
     stage: Stage
     outputs: NDArray[np.float32]
-    bought: Bought
+    acquired: Bought
     cost: float
     merits: NDArray[np.float64]
     weights: NDArray[np.float64]
@@ -96,7 +97,7 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """What is fitted at each penalty, on any rows.
+    """The fit of one penalty on some of the rows, and its score on others.
 
     Attributes
     ----------
@@ -127,24 +128,24 @@ class Task:
             return self._stage(constant(target, self.x.shape[1])), 0
         x = np.ascontiguousarray(self.x[rows])
         charge = Charge(self.costs, self.accounting, self.penalty_split, penalty, x)
-        judging = None if held is None else (self.x[held], self.target.take(held))
+        validation = None if held is None else (self.x[held], self.target.take(held))
         trees, kept = grow(
-            x, target, self.growth, charge, held=judging, rounds=rounds, seed=self.seed
+            x, target, self.growth, charge, held=validation, rounds=rounds, seed=self.seed
         )
         return self._stage(trees), kept
 
-    def judge(self, penalty: float, stage: Stage, folds: list[Stage], held: list[Rows]) -> Fitted:
-        """Judge the stage that is kept by what the folds' stages do on their held rows."""
+    def score(self, penalty: float, stage: Stage, folds: list[Stage], held: list[Rows]) -> Fitted:
+        """Score the stage that is kept by the folds' stages on their held rows."""
         parts = [np.ascontiguousarray(self.x[rows]) for rows in held]
         outputs = np.concatenate([s.margins(x) for s, x in zip(folds, parts, strict=True)])
         target = self.target.take(np.concatenate(held))
-        bought = stage.at_most(self.x.shape[1])
+        acquired = stage.at_most(self.x.shape[1])
         if stage.acquisition == "node":
-            bought = np.concatenate([s.bought(x) for s, x in zip(folds, parts, strict=True)])
-            cost = float(np.average(self.costs.per_instance(bought), weights=target.weight))
+            acquired = np.concatenate([s.bought(x) for s, x in zip(folds, parts, strict=True)])
+            cost = float(np.average(self.costs.per_instance(acquired), weights=target.weight))
         else:
-            cost = self.costs.of(bought)
-        return Fitted(penalty, stage, outputs, bought, cost, *target.merits(outputs))
+            cost = self.costs.of(acquired)
+        return Fitted(penalty, stage, outputs, acquired, cost, *target.merits(outputs))
 
     def _stage(self, trees: TreeEnsemble) -> Stage:
         acquisition: Acquisition = "node" if self.accounting == "lazy" else "stage"
@@ -153,7 +154,7 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Fits a task at penalties.
+    """Fits of a task at several penalties.
 
     Attributes
     ----------
@@ -170,7 +171,7 @@ class Sweep:
     report: Progress
 
     def run(self, penalties: Sequence[float] | None, n_penalties: int, goal: Goal) -> list[Fitted]:
-        """Fit the constant model and all penalties, from dear to none.
+        """Fit the constant model and all penalties, from high to none.
 
         Parameters
         ----------
@@ -211,7 +212,7 @@ class Sweep:
             kept = parallel(fit(p, every, None, r) for p, r in zip(penalties, rounds, strict=True))
         held = [rows for _, rows in self.folds]
         return {
-            p: self.task.judge(p, stage, [s for s, _ in part], held)
+            p: self.task.score(p, stage, [s for s, _ in part], held)
             for p, (stage, _), part in zip(penalties, kept, parts, strict=True)
         }
 
