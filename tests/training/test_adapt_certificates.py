@@ -13,12 +13,23 @@ from scipy.special import expit, logit
 
 from gatewise.models.losses import log_loss
 from gatewise_training import FeatureCosts
-from gatewise_training.adapt.alternation import alternate, fit_path, nothing_bought, pose
+from gatewise_training.adapt.alternation import (
+    Start,
+    alternate,
+    best_starts,
+    featureless_pair,
+    pose,
+)
 from gatewise_training.adapt.base import Sample
-from gatewise_training.adapt.distance import CrossEntropy, KullbackLeibler, LogOdds
 from gatewise_training.adapt.growth import Growth, grow
-from gatewise_training.adapt.qstep import q_step, q_step_log_odds
-from gatewise_training.adapt.starts import Start, best_starts
+from gatewise_training.adapt.lin import fit_path
+from gatewise_training.adapt.qstep import (
+    CrossEntropy,
+    KullbackLeibler,
+    LogOdds,
+    q_step,
+    q_step_log_odds,
+)
 
 ROWS = 12
 WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))
@@ -95,7 +106,7 @@ DISTANCES = {"kl": KullbackLeibler(), "log-odds": LogOdds()}
 def test_an_alternation_falls_and_ends_at_rest(distance, n_classes, p_full):
     given = sample(n_classes)
     problem, start, *_ = pose(given, distance.curvature_bound)
-    bare, critical = nothing_bought(problem, start, given.f0_loss, p_full, distance)
+    bare, critical = featureless_pair(problem, start, given.f0_loss, p_full, distance)
     posed, tol = replace(problem, gamma=0.2 * critical), 1e-6
     pair, objectives = alternate(
         posed, given.f0_loss, p_full, bare, tol=tol, most=3000, distance=distance
@@ -153,7 +164,7 @@ def test_a_group_lasso_pays_a_shared_price_once():
     def posed(costs):
         given = Sample(x, y, np.ones(400), np.full(400, 0.05), 2, costs)
         problem, start, *_ = pose(given)
-        return given, problem, nothing_bought(problem, start, given.f0_loss, 0.2, DISTANCES["kl"])
+        return given, problem, featureless_pair(problem, start, given.f0_loss, 0.2, DISTANCES["kl"])
 
     def bought(costs, gamma):
         given, problem, (bare, _) = posed(costs)

@@ -28,8 +28,9 @@ from gatewise_training import (
 )
 from gatewise_training.adapt.alternation import alternate, pose
 from gatewise_training.adapt.base import Sample
-from gatewise_training.adapt.distance import LogOdds
 from gatewise_training.adapt.growth import Growth, grow
+from gatewise_training.adapt.prox_newton import solve as solve_m_step
+from gatewise_training.adapt.qstep import LogOdds
 from gatewise_training.cascades.cascade import Cascade
 
 N_FEATURES = 9
@@ -324,7 +325,7 @@ def test_the_gate_of_lstsq_is_the_least_squares_fit_of_the_log_odds():
     )  # no penalty
     place = problem.place(pair)
     free = distance.q_step(place.f1_loss, given.f0_loss, place.gate, 0.3, given.weight)
-    solved = problem.at(free).solve(pair, tol=1e-8, max_iter=300)
+    solved = solve_m_step(problem.at(free), pair, tol=1e-8, max_iter=300)
     wide = np.column_stack([problem.z, np.ones(len(problem.z))])
     expected, *_ = np.linalg.lstsq(wide, logit(free.q), rcond=None)
     found = np.append(solved.weights[:, -1], solved.bias[-1])

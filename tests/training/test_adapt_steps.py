@@ -15,13 +15,14 @@ from scipy.special import expit
 from gatewise.errors import InputError
 from gatewise.models.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
 from gatewise_training import FeatureCosts
+from gatewise_training.adapt.alternation import alternate
 from gatewise_training.adapt.group_lasso import (
     group_lasso,
     prox_group_lasso,
     smallest_zero_penalty,
 )
-from gatewise_training.adapt.lin import alternate
 from gatewise_training.adapt.m_step import LinearPair, MStep, curvature_bound
+from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.qstep import entropy, q_step
 
 NATS = arrays(np.float64, 12, elements=st.floats(0, 20))
@@ -121,7 +122,7 @@ def zero_pair(posed):
 @pytest.mark.parametrize("gamma", [0.0, 0.01, 0.05])
 def test_m_step_reaches_its_optimum(classes, gamma):
     posed = problem(1, classes, gamma)
-    solved = posed.solve(zero_pair(posed), tol=1e-9, max_iter=20000)
+    solved = solve(posed, zero_pair(posed), tol=1e-9, max_iter=20000)
     assert posed.kkt_residual(solved) < 1e-8
     rng = np.random.default_rng(0)
     for _ in range(100):
@@ -137,11 +138,11 @@ def test_above_the_critical_penalty_nothing_is_bought(classes):
     posed = problem(2, classes, 0.0)
     # the optimum without features: intercepts only
     huge = replace(posed, gamma=1e3, costs=FeatureCosts.uniform(5))
-    start = huge.solve(zero_pair(huge), tol=1e-10, max_iter=5000)
+    start = solve(huge, zero_pair(huge), tol=1e-10, max_iter=5000)
     critical = smallest_zero_penalty(posed.gradient(start).weights, FeatureCosts.uniform(5))
     for share, bought in ((1.001, False), (0.98, True)):
         at = replace(posed, gamma=share * critical, costs=FeatureCosts.uniform(5))
-        solved = at.solve(start, tol=1e-9, max_iter=5000)
+        solved = solve(at, start, tol=1e-9, max_iter=5000)
         assert bool(np.any(solved.weights)) is bought
 
 

@@ -4,162 +4,41 @@ Each alternation is a q-step, exact, and one proximal Newton step of the M-step:
 moves, solving the M-step to the end would be wasted. Neither step can raise the objective.
 The alternation ends where both are at rest: q is optimal for the pair, and the M-step's KKT
 residual at that q is small.
+
+OPT is convex in the models for fixed q and in q for fixed models, not in all of them (section
+3). From constant models the alternation first takes the features that separate the classes on
+all rows, as an L1 penalty would; a feature that separates only the rows that are kept, and also
+decides which those are, has no slope there. The paper's Synthetic-2 is of that kind. So the
+alternation is also started (:class:`Start`) from free offload probabilities that send away the
+rows above, or below, a quantile of one feature.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.linear import LinearModel
 from gatewise.models.losses import one_hot, prior_margins
 from gatewise_training.adapt.base import Sample
-from gatewise_training.adapt.distance import Distance, Free, KullbackLeibler
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
-from gatewise_training.adapt.starts import Start
+from gatewise_training.adapt.qstep import Distance, Free, KullbackLeibler
 
-__all__ = ["alternate", "fit_path", "nothing_bought", "pose", "standardisation"]
+__all__ = ["KKT", "Start", "alternate", "best_starts", "featureless_pair", "pose"]
 
 Array = NDArray[np.float64]
-
-REFIT = 0.003
-"""Penalty of a refit, as a share of the critical one: enough to keep separable classes apart."""
-
-REFIT_MOST = 30
-"""Alternations of a refit at most: it need not end at rest."""
-
-START_KKT, START_MOST = 1e-3, 30
-"""KKT residual at which a start's M-step may end, and its steps at most."""
 
 KKT = 10.0
 """Times `tol`: KKT residual of the M-step below which an alternation may end."""
 
+SURE = 0.98
+"""Offload probability of a row that a start sends away; of the others, one minus it."""
 
-def fit_path(
-    sample: Sample,
-    p_full: float,
-    shares: Sequence[float],
-    distance: Distance,
-    *,
-    tol: float,
-    most: int,
-    refit: bool,
-    starts: Sequence[Start] = (),
-) -> list[LinearModel]:
-    """Fit gate and low-cost model for each penalty, dear to cheap, each from the last.
-
-    Then once more from each of the starts.
-
-    Parameters
-    ----------
-    sample : Sample
-    p_full : float
-    shares : sequence of float
-        Penalties, as shares of the critical one at which nothing is bought.
-    distance : Distance
-    tol, most
-        As for :func:`alternate`.
-    refit : bool
-        Whether to fit each pair again on the features that it uses, with hardly any penalty.
-    starts : sequence of Start
-        Where to start beside the pair that buys nothing: at every other penalty, the smallest
-        among them, the alternation starts from the pair that is best for the start's offload
-        probabilities.
-
-    Returns
-    -------
-    list of LinearModel
-        Margins of f1 and, last, the stop score -g, in the order of falling shares: first those
-        of the path from nothing, then those of each start.
-    """
-    problem, pair, mean, scale = pose(sample, distance.curvature_bound)
-    bare, critical = nothing_bought(problem, pair, sample.f0_loss, p_full, distance)
-    gammas = [share * critical for share in sorted(shares, reverse=True)]
-
-    def run(problem: MStep, start: LinearPair, most: int) -> tuple[LinearPair, float]:
-        pair, reached = alternate(
-            problem, sample.f0_loss, p_full, start, tol=tol, most=most, distance=distance
-        )
-        return pair, reached[-1]
-
-    def again(pair: LinearPair, gamma: float) -> LinearPair:
-        if not refit or gamma <= REFIT * critical:
-            return pair
-        only = problem.z * pair.weights.any(axis=1)
-        return run(replace(problem, gamma=REFIT * critical, z=only), pair, min(most, REFIT_MOST))[0]
-
-    pair, usual = bare, []
-    for gamma in gammas:
-        pair, reached = run(replace(problem, gamma=gamma), pair, most)
-        usual.append((pair, reached, again(pair, gamma)))
-    models = [kept for _, _, kept in usual]
-    other = (len(gammas) - 1) % 2
-    for start in starts:
-        there = bare
-        free = distance.given(start.offload(problem.z[:, start.feature], problem.weight, p_full))
-        for gamma, (known, best, kept) in list(zip(gammas, usual, strict=True))[other:][::2]:
-            posed = replace(problem, gamma=gamma)
-            there = posed.at(free).solve(there, tol=START_KKT, max_iter=START_MOST)
-            pair, reached = run(posed, there, most)
-            same = np.array_equal(pair.weights.any(axis=1), known.weights.any(axis=1))
-            arrived = same and abs(reached - best) < KKT * tol  # where the usual start led, too
-            models.append(kept if arrived else again(pair, gamma))
-    return [_flat(pair, mean, scale) for pair in models]
-
-
-def nothing_bought(
-    problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
-) -> tuple[LinearPair, float]:
-    """Find the best pair that buys nothing, and the penalty from which on it is optimal.
-
-    Returns
-    -------
-    pair : LinearPair
-        Weights of features without a price may be there.
-    critical : float
-        ``gamma``.
-    """
-    prohibitive = replace(problem, gamma=1e9 / max(problem.costs.total, 1e-12))
-    pair, _ = alternate(prohibitive, f0_loss, p_full, pair, tol=1e-7, most=100, distance=distance)
-    place = problem.place(pair)
-    free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, problem.weight)
-    gradient = problem.at(free).gradient(pair).weights
-    return pair, smallest_zero_penalty(gradient, problem.costs)
-
-
-def pose(
-    sample: Sample, gate_curvature: float = 0.0
-) -> tuple[MStep, LinearPair, NDArray[np.float32], NDArray[np.float32]]:
-    """Pose the problem of a sample without a penalty and with every row kept.
-
-    Returns
-    -------
-    problem : MStep
-    pair : LinearPair
-        The best that buys nothing, the gate undecided.
-    mean, scale : ndarray of float32, shape (n_features,)
-        How the features were standardised.
-    """
-    mean, scale = standardisation(sample.x)
-    z = ((sample.x - mean) * scale).astype(np.float64)
-    target = one_hot(sample.y, sample.n_classes)
-    n_margins = target.shape[1]
-    problem = MStep(
-        z=z,
-        target=target,
-        q=np.zeros(len(z)),
-        weight=sample.weight,
-        costs=sample.costs,
-        gamma=0.0,
-        lipschitz=curvature_bound(z, sample.weight, n_margins, gate_curvature),
-    )
-    start = np.append(prior_margins(target, sample.weight), 0.0)
-    return problem, LinearPair(np.zeros((z.shape[1], n_margins + 1)), start), mean, scale
+SCREENED = 2000
+"""Rows at most that features are compared on."""
 
 
 def alternate(
@@ -231,7 +110,57 @@ def alternate(
     return place.pair, objectives
 
 
-def standardisation(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def pose(
+    sample: Sample, gate_curvature: float = 0.0
+) -> tuple[MStep, LinearPair, NDArray[np.float32], NDArray[np.float32]]:
+    """Pose the problem of a sample without a penalty and with every row kept.
+
+    Returns
+    -------
+    problem : MStep
+    pair : LinearPair
+        The best constant one, the gate undecided.
+    mean, scale : ndarray of float32, shape (n_features,)
+        How the features were standardised.
+    """
+    mean, scale = _standardisation(sample.x)
+    z = ((sample.x - mean) * scale).astype(np.float64)
+    target = one_hot(sample.y, sample.n_classes)
+    n_margins = target.shape[1]
+    problem = MStep(
+        z=z,
+        target=target,
+        q=np.zeros(len(z)),
+        weight=sample.weight,
+        costs=sample.costs,
+        gamma=0.0,
+        lipschitz=curvature_bound(z, sample.weight, n_margins, gate_curvature),
+    )
+    start = np.append(prior_margins(target, sample.weight), 0.0)
+    return problem, LinearPair(np.zeros((z.shape[1], n_margins + 1)), start), mean, scale
+
+
+def featureless_pair(
+    problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
+) -> tuple[LinearPair, float]:
+    """Find the best pair without priced features, and the penalty from which on it is optimal.
+
+    Returns
+    -------
+    pair : LinearPair
+        Weights of features without a price may be there.
+    critical : float
+        ``gamma``.
+    """
+    prohibitive = replace(problem, gamma=1e9 / max(problem.costs.total, 1e-12))
+    pair, _ = alternate(prohibitive, f0_loss, p_full, pair, tol=1e-7, most=100, distance=distance)
+    place = problem.place(pair)
+    free = distance.q_step(place.f1_loss, f0_loss, place.gate, p_full, problem.weight)
+    gradient = problem.at(free).gradient(pair).weights
+    return pair, smallest_zero_penalty(gradient, problem.costs)
+
+
+def _standardisation(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Mean and reciprocal deviation of each column, float32; 0 for a constant column."""
     mean = x.mean(axis=0, dtype=np.float64)
     spread = x.std(axis=0, dtype=np.float64)
@@ -239,9 +168,88 @@ def standardisation(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArra
     return mean.astype(np.float32), scale.astype(np.float32)
 
 
-def _flat(pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> LinearModel:
-    """f1's margins, and -g as the stop score, in float32."""
-    sign = np.ones(pair.weights.shape[1])
-    sign[-1] = -1.0
-    weights = (pair.weights * sign).astype(np.float32)
-    return LinearModel(mean, scale, weights, (pair.bias * sign).astype(np.float32))
+@dataclass(frozen=True)
+class Start:
+    """Send away the rows at one end of one feature.
+
+    Attributes
+    ----------
+    feature : int
+    upper : bool
+        Whether the upper end is sent away, or the lower one.
+    """
+
+    feature: int
+    upper: bool
+
+    def offload(self, column: NDArray[np.floating], weight: Array, p_full: float) -> Array:
+        """Offload probabilities of rows: near 1 for a share `p_full` of their weight.
+
+        Parameters
+        ----------
+        column : ndarray of float, shape (n,)
+            The feature.
+        weight : ndarray of float64, shape (n,)
+        p_full : float
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
+        """
+        order = np.argsort(-column if self.upper else column, kind="stable")
+        behind = np.cumsum(weight[order]) - 0.5 * weight[order]
+        q = np.empty(len(column))
+        q[order] = np.where(behind <= p_full * weight.sum(), SURE, 1.0 - SURE)
+        return q
+
+
+def best_starts(sample: Sample, p_full: float, how_many: int) -> list[Start]:
+    """Find the features on which a gate and a low-cost model alone do best for their price.
+
+    They are compared by least squares: the squares that remain of the classes' indicators,
+    fitted on the rows that are kept by the feature that keeps them, against those that remain
+    when as many rows are kept at random and fitted by nothing.
+
+    Parameters
+    ----------
+    sample : Sample
+    p_full : float
+    how_many : int
+        At most; features without a price are no starts, since all models have them.
+
+    Returns
+    -------
+    list of Start
+        Of different features, the best first; their number depends on the prices alone.
+    """
+    price = sample.costs.alone
+    priced = np.flatnonzero(price > 0)
+    if not how_many or not len(priced):
+        return []
+    rows = np.random.default_rng(0).permutation(len(sample.x))[:SCREENED]
+    x, weight = sample.x[rows].astype(np.float64), sample.weight[rows]
+    target = one_hot(sample.y[rows], sample.n_classes)
+    nothing = (1.0 - p_full) * _squares(np.zeros(len(rows)), target, weight)
+    found = []
+    for k in priced:
+        column = x[:, k] - x[:, k].mean()
+        left = []
+        for upper in (True, False):
+            kept = Start(int(k), upper).offload(column, weight, p_full) < 0.5
+            left.append(_squares(column[kept], target[kept], weight[kept]))
+        gain = max(nothing - min(left), 0.0) / price[k]
+        found.append((gain, Start(int(k), left[0] <= left[1])))
+    found.sort(key=lambda entry: -entry[0])
+    return [start for _, start in found[:how_many]]
+
+
+def _squares(column: Array, target: Array, weight: Array) -> float:
+    """Weighted sum of squares that a line through one feature leaves of the targets."""
+    total = weight.sum()
+    if total <= 0.0:
+        return 0.0
+    z = column - weight @ column / total
+    t = target - weight @ target / total
+    spread, shared = float(weight @ z**2), (weight * z) @ t
+    left = float(weight @ (t**2).sum(axis=1))
+    return left - float(shared @ shared) / spread if spread > 1e-12 else left

@@ -1,7 +1,7 @@
-"""What the Adapt methods share: the sweep over P_full and the penalty.
+"""Base of the Adapt methods: the sweep over P_full and the penalty.
 
-Each setting gives one stage: a low-cost model f1 and a gate g in one graph. Judging rows
-refit the gate's threshold (the bare ``g > 0`` often never reaches the accuracy wanted), and
+Each setting gives one stage: a low-cost model f1 and a gate g in one graph. The gate's threshold
+is refitted on validation rows (the bare ``g > 0`` often never reaches the accuracy wanted), and
 the frontier is taken over all settings.
 """
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.costs import FeatureCosts
+from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.cascade import Cascade
@@ -23,7 +23,7 @@ from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.cascades.setting_sweep import sweep
 from gatewise_training.data.validation_split import Rows
 
-__all__ = ["Adapt", "Sample"]
+__all__ = ["Adapt", "PenalisedCascade", "Sample"]
 
 LOG_FLOOR = 1e-12
 """Probabilities below this count as this: f0 may be certain and wrong."""
@@ -53,7 +53,7 @@ class Sample:
     costs: FeatureCosts
 
     @classmethod
-    def of(cls, problem: Problem) -> Sample:
+    def all_rows(cls, problem: Problem) -> Sample:
         """Take all rows of a problem."""
         plan, f0_loss = problem.plan, np.zeros(len(problem.plan.x))
         if problem.high_cost_model is not None:
@@ -68,24 +68,46 @@ class Sample:
         return Sample(x, y, weight, f0_loss, self.n_classes, self.costs)
 
 
-class Adapt(Cascade):
+@dataclass(eq=False, repr=False, kw_only=True)
+class PenalisedCascade(Cascade):
+    """Settings of a cascade whose feature penalty is swept; see :class:`StagedCascade`."""
+
+    high_cost_model: Any = field(default=None, kw_only=False)
+    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    cloud_prices: CloudPrices | None = None
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    offload_rate: float | None = None
+    guarantee: float | None = None
+    penalties: Sequence[float] = ()
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if not len(self.penalties) or not all(0.0 <= c < np.inf for c in self.penalties):
+            raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class Adapt(PenalisedCascade):
     """Base of :class:`AdaptGBRT`, :class:`AdaptLin` and :class:`AdaptLstsq`."""
 
-    p_full: Sequence[float]
-    penalties: Sequence[float]
+    p_full: Sequence[float] = ()
 
     @abstractmethod
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
     ) -> list[Stage]:
-        """Fit one stage for each penalty, dear to cheap; a method's one duty."""
+        """Fit one stage for each penalty, the highest first; the one method of a subclass."""
 
     def _starts(self, sample: Sample, p_full: float) -> Sequence[Any]:
-        """Where the path's fits may start beside the usual; the same for all folds."""
+        """Further starts of the path's fits; the same for all folds."""
         return ()
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
-        sample = Sample.of(problem)
+        sample = Sample.all_rows(problem)
         fitted = sample.take(problem.plan.fit_rows)
         paths = [
             _Path(self, sample, p, problem.seed, tuple(self._starts(fitted, p)))
@@ -97,8 +119,6 @@ class Adapt(Cascade):
         super()._check_settings()
         if not len(self.p_full) or not all(0.0 <= p <= 1.0 for p in self.p_full):
             raise InputError(f"p_full must be shares in [0, 1], not {list(self.p_full)}")
-        if not len(self.penalties) or not all(0.0 <= c < np.inf for c in self.penalties):
-            raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,17 +1,16 @@
 """Adapt-GBRT: gate and low-cost model as boosted trees that share their features.
 
-Nan & Saligrama, NIPS 2017, Algorithm 2. How the trees grow is in :mod:`.growth`.
+Nan & Saligrama, NIPS 2017, Algorithm 2. The trees' growth is in :mod:`.growth`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt, Sample
@@ -21,6 +20,7 @@ from gatewise_training.learners.boosting import link_of
 __all__ = ["AdaptGBRT"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class AdaptGBRT(Adapt):
     """Boosted gate and low-cost model, learned together under a feature penalty.
 
@@ -53,48 +53,15 @@ class AdaptGBRT(Adapt):
     q is renewed before each round.
     """
 
-    def __init__(
-        self,
-        high_cost_model: Any = None,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        cloud_prices: CloudPrices | None = None,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        offload_rate: float | None = None,
-        guarantee: float | None = None,
-        p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7),
-        penalties: Sequence[float] = (0.1, 0.04, 0.016, 0.0063, 0.0025, 0.001, 0.0004, 0.0001),
-        n_rounds: int = 100,
-        warm_up: int = 20,
-        num_leaves: int | None = None,
-        max_depth: int | None = None,
-        learning_rate: float | None = None,
-        newton: bool = True,
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.high_cost_model = high_cost_model
-        self.feature_costs = feature_costs
-        self.cloud_prices = cloud_prices
-        self.budget = budget
-        self.max_loss = max_loss
-        self.offload_rate = offload_rate
-        self.guarantee = guarantee
-        self.p_full = p_full
-        self.penalties = penalties
-        self.n_rounds = n_rounds
-        self.warm_up = warm_up
-        self.num_leaves = num_leaves
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.newton = newton
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7)
+    penalties: Sequence[float] = (0.1, 0.04, 0.016, 0.0063, 0.0025, 0.001, 0.0004, 0.0001)
+    n_rounds: int = 100
+    warm_up: int = 20
+    num_leaves: int | None = None
+    max_depth: int | None = None
+    learning_rate: float | None = None
+    newton: bool = True
+    allow_missing: bool = False
 
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
@@ -121,7 +88,7 @@ class AdaptGBRT(Adapt):
 
 
 def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
-    """Turn outputs (f1..., g) into a stage whose last column, the stop score, is -g."""
+    """Turn outputs (f1..., g) into a stage with the stop score -g as its last column."""
     gate = trees.output == trees.n_outputs - 1
     ends = np.append(trees.roots[1:], trees.n_nodes)
     value = trees.value.copy()

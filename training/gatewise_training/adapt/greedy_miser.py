@@ -8,7 +8,7 @@ is Adapt-GBRT without offloading (P_full = 0), and shares its growth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from gatewise_training.learners.boosting import link_of
 __all__ = ["GreedyMiser"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class GreedyMiser(Budgeted):
     """Boosted trees under a penalty on the first use of each feature.
 
@@ -66,41 +67,23 @@ class GreedyMiser(Budgeted):
     True
     """
 
-    def __init__(
-        self,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        guarantee: float | None = None,
-        penalties: Sequence[float] = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00001),
-        n_rounds: int = 100,
-        num_leaves: int | None = None,
-        max_depth: int | None = None,
-        learning_rate: float | None = None,
-        newton: bool = True,
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_costs = feature_costs
-        self.budget = budget
-        self.max_loss = max_loss
-        self.guarantee = guarantee
-        self.penalties = penalties
-        self.n_rounds = n_rounds
-        self.num_leaves = num_leaves
-        self.max_depth = max_depth
-        self.learning_rate = learning_rate
-        self.newton = newton
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    guarantee: float | None = None
+    penalties: Sequence[float] = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00001)
+    n_rounds: int = 100
+    num_leaves: int | None = None
+    max_depth: int | None = None
+    learning_rate: float | None = None
+    newton: bool = True
+    allow_missing: bool = False
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
-        sample = Sample.of(problem)
+        sample = Sample.all_rows(problem)
         growth = self._growth()
         gammas = sorted({*self.penalties, 0.0}, reverse=True)
         models = [_Model(sample, growth, gamma, problem.seed) for gamma in gammas]

@@ -1,8 +1,8 @@
 """The feature penalty of Adapt-LIN: a group lasso over the rows of ``[f1, g]``.
 
 ``Omega(V) = sum_k own_k ||V_k|| + sum_g shared_g ||V_g||_F`` (Adapt, NIPS 2017, OPT2, with
-the shared prices of feature groups added): a feature is bought once, by f1 or by g or by
-both; a group once, by any of its features. Groups hold rows, so the norms form a tree and the
+the shared prices of feature groups added): a feature is paid once, for f1 or g or both; a
+group once, for any of its features. Groups hold rows, so the norms form a tree and the
 proximal step is exact when rows shrink first and their groups after them (Jenatton et al.,
 JMLR 2011, Proposition 3.1).
 """
@@ -40,12 +40,12 @@ class GroupLasso:
     shared: Array
 
     @classmethod
-    def of(cls, costs: FeatureCosts) -> GroupLasso:
+    def priced(cls, costs: FeatureCosts) -> GroupLasso:
         """Take the prices of all features."""
         return cls(costs.own, costs.group, costs.shared)
 
     def take(self, rows: Rows) -> GroupLasso:
-        """Some rows, the others being zero, and behind them a row that pays nothing."""
+        """Some rows, the others being zero, and behind them a row without a price."""
         return GroupLasso(
             np.append(self.own[rows], 0.0), np.append(self.group[rows], -1), self.shared
         )
@@ -81,12 +81,12 @@ class GroupLasso:
 
 def group_lasso(v: Array, costs: FeatureCosts) -> float:
     """``Omega(V)`` for V of shape (n_features, n_outputs)."""
-    return GroupLasso.of(costs).value(v)
+    return GroupLasso.priced(costs).value(v)
 
 
 def prox_group_lasso(v: Array, costs: FeatureCosts, step: float) -> Array:
     """``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, of V's shape."""
-    return GroupLasso.of(costs).prox(v, step)
+    return GroupLasso.priced(costs).prox(v, step)
 
 
 def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:

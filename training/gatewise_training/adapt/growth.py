@@ -1,4 +1,4 @@
-"""How gate and low-cost model grow together, tree by tree: Adapt-GBRT and GreedyMiser.
+"""Growth of gate and low-cost model together, tree by tree: Adapt-GBRT and GreedyMiser.
 
 One LightGBM booster grows both: its first outputs are f1's margins, its last is g, so that a
 feature is charged the first time any tree of either uses it. Instead of the paper's
@@ -38,7 +38,7 @@ HESSIAN_FLOOR = 1e-7
 
 @dataclass(frozen=True)
 class Growth:
-    """How trees grow.
+    """Settings of the growth.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class Growth:
     warm_up : int
         First rounds, in which every row is f1's and the gate rests.
     num_leaves : int or None
-        None: as many as the rows bear (:meth:`on`).
+        None: by the number of rows (:meth:`on`).
     max_depth : int or None
         No bound if None.
     learning_rate : float or None

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import labels
-from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.alternation import pose
-from gatewise_training.adapt.base import Sample
+from gatewise_training.adapt.base import PenalisedCascade, Sample
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
-from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.cascades.setting_sweep import sweep
 from gatewise_training.data.validation_split import Rows
@@ -35,7 +32,8 @@ __all__ = ["L1Cascade"]
 Array = NDArray[np.float64]
 
 
-class L1Cascade(Cascade):
+@dataclass(eq=False, repr=False, kw_only=True)
+class L1Cascade(PenalisedCascade):
     """Features chosen by L1 logistic regression; f1 and then a gate fitted on them.
 
     Parameters
@@ -53,48 +51,18 @@ class L1Cascade(Cascade):
     and a group's shared price is a group penalty, as in :class:`AdaptLin`. For M > 2 classes a
     feature's M weights are penalised by their length, so that they leave together. f1 and the
     gate are logistic regressions with scikit-learn's default ridge penalty; the gate learns
-    where f1 errs on the training rows. Its threshold is refitted on judging rows.
+    where f1 errs on the training rows. Its threshold is refitted on validation rows.
     """
 
     allow_missing = False
 
-    def __init__(
-        self,
-        high_cost_model: Any = None,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        cloud_prices: CloudPrices | None = None,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        offload_rate: float | None = None,
-        guarantee: float | None = None,
-        penalties: Sequence[float] = (
-            0.9, 0.5, 0.27, 0.15, 0.08, 0.045, 0.025, 0.014, 0.008, 0.004, 0.002, 0.001,
-        ),
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:  # fmt: skip
-        self.high_cost_model = high_cost_model
-        self.feature_costs = feature_costs
-        self.cloud_prices = cloud_prices
-        self.budget = budget
-        self.max_loss = max_loss
-        self.offload_rate = offload_rate
-        self.guarantee = guarantee
-        self.penalties = penalties
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    penalties: Sequence[float] = (
+        0.9, 0.5, 0.27, 0.15, 0.08, 0.045, 0.025, 0.014, 0.008, 0.004, 0.002, 0.001,
+    )  # fmt: skip
 
     def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
-        path = _Path(Sample.of(problem), tuple(sorted(self.penalties, reverse=True)))
+        path = _Path(Sample.all_rows(problem), tuple(sorted(self.penalties, reverse=True)))
         return sweep(problem, [path], "sweeping the penalty")
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if not len(self.penalties) or not all(0.0 <= c < np.inf for c in self.penalties):
-            raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +79,7 @@ class _Path:
         critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
         stages = []
         for share in self.shares:
-            pair = replace(problem, gamma=share * critical).solve(pair, tol=1e-4, max_iter=200)
+            pair = solve(replace(problem, gamma=share * critical), pair, tol=1e-4, max_iter=200)
             chosen = np.flatnonzero(pair.weights.any(axis=1))
             weights, bias = _fit_on(chosen, problem.z, sample)
             flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
@@ -120,7 +88,7 @@ class _Path:
 
 
 class _NoGate:
-    """The loss of a gate that is not there."""
+    """The loss of an absent gate: 0."""
 
     def value(self, g: Array) -> Array:
         return np.zeros_like(g)

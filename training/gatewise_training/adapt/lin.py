@@ -1,27 +1,49 @@
 """Adapt-LIN: linear gate and low-cost model with a shared group-lasso penalty.
 
 Nan & Saligrama, NIPS 2017, Algorithm 1: alternate the q-step and the M-step until the
-objective stops falling. The sweep runs from the dear penalty, where nothing is bought, to the
-cheap one, each fit starting from the last.
+objective stops falling (:mod:`.alternation`). The sweep runs from the highest penalty, where no
+feature is chosen, to the lowest, each fit starting from the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from gatewise.costs import CloudPrices, FeatureCosts
+import numpy as np
+from numpy.typing import NDArray
+
 from gatewise.errors import InputError
+from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
-from gatewise_training.adapt.alternation import alternate, fit_path
+from gatewise_training.adapt.alternation import (
+    KKT,
+    Start,
+    alternate,
+    best_starts,
+    featureless_pair,
+    pose,
+)
 from gatewise_training.adapt.base import Adapt, Sample
-from gatewise_training.adapt.distance import Distance, KullbackLeibler
-from gatewise_training.adapt.starts import Start, best_starts
+from gatewise_training.adapt.m_step import LinearPair, MStep
+from gatewise_training.adapt.prox_newton import solve
+from gatewise_training.adapt.qstep import Distance, KullbackLeibler
 from gatewise_training.learners.boosting import link_of
 
-__all__ = ["AdaptLin", "alternate"]
+__all__ = ["AdaptLin", "fit_path"]
+
+REFIT = 0.003
+"""Penalty of a refit, as a share of the critical one: enough to keep separable classes apart."""
+
+REFIT_MOST = 30
+"""Alternations of a refit at most: it need not end at rest."""
+
+START_KKT, START_MOST = 1e-3, 30
+"""KKT residual at which a start's M-step may end, and its steps at most."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class AdaptLin(Adapt):
     """Linear gate and low-cost model, learned together under a group-lasso penalty.
 
@@ -33,15 +55,15 @@ class AdaptLin(Adapt):
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept.
     penalties : sequence of float, default 10 values from 0.9 to 0.002
-        ``gamma`` as shares of the critical one for the P_full, from which on nothing is
-        bought; swept.
+        ``gamma`` as shares of the critical one for the P_full, from which on no feature is
+        chosen; swept.
     refit : bool, default True
         Whether f1 and g are fitted again, together, on the features that the penalty chose:
         it also shrinks weights, which costs accuracy. False leaves the paper's solution.
     n_starts : int, default 2
         Starts of the alternation beside the usual one, for each P_full: gates on one feature
-        each (:func:`gatewise_training.adapt.starts.best_starts`). OPT is not convex, and from
-        models that know nothing it ends where an L1 penalty does on data like the paper's
+        each (:func:`gatewise_training.adapt.alternation.best_starts`). OPT is not convex, and
+        from constant models it ends where an L1 penalty does on data like the paper's
         Synthetic-2. 0 takes the usual start alone.
     max_alternations : int, default 300
         Alternations at most for each setting: a q-step and a Newton step of the M-step.
@@ -56,44 +78,14 @@ class AdaptLin(Adapt):
     """
 
     allow_missing = False
-    _distance: Distance = KullbackLeibler()
+    _distance: ClassVar[Distance] = KullbackLeibler()
 
-    def __init__(
-        self,
-        high_cost_model: Any = None,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        cloud_prices: CloudPrices | None = None,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        offload_rate: float | None = None,
-        guarantee: float | None = None,
-        p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7, 0.9),
-        penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002),
-        refit: bool = True,
-        n_starts: int = 2,
-        max_alternations: int = 300,
-        tol: float = 1e-4,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.high_cost_model = high_cost_model
-        self.feature_costs = feature_costs
-        self.cloud_prices = cloud_prices
-        self.budget = budget
-        self.max_loss = max_loss
-        self.offload_rate = offload_rate
-        self.guarantee = guarantee
-        self.p_full = p_full
-        self.penalties = penalties
-        self.refit = refit
-        self.n_starts = n_starts
-        self.max_alternations = max_alternations
-        self.tol = tol
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7, 0.9)
+    penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002)
+    refit: bool = True
+    n_starts: int = 2
+    max_alternations: int = 300
+    tol: float = 1e-4
 
     def _starts(self, sample: Sample, p_full: float) -> Sequence[Start]:
         return best_starts(sample, p_full, self.n_starts)
@@ -117,3 +109,83 @@ class AdaptLin(Adapt):
         super()._check_settings()
         if self.n_starts < 0:
             raise InputError(f"n_starts must be at least 0, not {self.n_starts}")
+
+
+def fit_path(
+    sample: Sample,
+    p_full: float,
+    shares: Sequence[float],
+    distance: Distance,
+    *,
+    tol: float,
+    most: int,
+    refit: bool,
+    starts: Sequence[Start] = (),
+) -> list[LinearModel]:
+    """Fit gate and low-cost model for each penalty, the highest first, each from the last.
+
+    Then once more from each of the starts.
+
+    Parameters
+    ----------
+    sample : Sample
+    p_full : float
+    shares : sequence of float
+        Penalties, as shares of the critical one at which no feature is chosen.
+    distance : Distance
+    tol, most
+        As for :func:`alternate`.
+    refit : bool
+        Whether to fit each pair again on the features that it uses, with hardly any penalty.
+    starts : sequence of Start
+        Starts beside the pair without features: at every other penalty, the smallest among
+        them, the alternation starts from the pair that is best for the start's offload
+        probabilities.
+
+    Returns
+    -------
+    list of LinearModel
+        Margins of f1 and, last, the stop score -g, in the order of falling shares: first those
+        of the path from the pair without features, then those of each start.
+    """
+    problem, pair, mean, scale = pose(sample, distance.curvature_bound)
+    bare, critical = featureless_pair(problem, pair, sample.f0_loss, p_full, distance)
+    gammas = [share * critical for share in sorted(shares, reverse=True)]
+
+    def run(problem: MStep, start: LinearPair, most: int) -> tuple[LinearPair, float]:
+        pair, reached = alternate(
+            problem, sample.f0_loss, p_full, start, tol=tol, most=most, distance=distance
+        )
+        return pair, reached[-1]
+
+    def again(pair: LinearPair, gamma: float) -> LinearPair:
+        if not refit or gamma <= REFIT * critical:
+            return pair
+        only = problem.z * pair.weights.any(axis=1)
+        return run(replace(problem, gamma=REFIT * critical, z=only), pair, min(most, REFIT_MOST))[0]
+
+    pair, usual = bare, []
+    for gamma in gammas:
+        pair, reached = run(replace(problem, gamma=gamma), pair, most)
+        usual.append((pair, reached, again(pair, gamma)))
+    models = [kept for _, _, kept in usual]
+    other = (len(gammas) - 1) % 2
+    for start in starts:
+        there = bare
+        free = distance.given(start.offload(problem.z[:, start.feature], problem.weight, p_full))
+        for gamma, (known, best, kept) in list(zip(gammas, usual, strict=True))[other:][::2]:
+            posed = replace(problem, gamma=gamma)
+            there = solve(posed.at(free), there, tol=START_KKT, max_iter=START_MOST)
+            pair, reached = run(posed, there, most)
+            same = np.array_equal(pair.weights.any(axis=1), known.weights.any(axis=1))
+            arrived = same and abs(reached - best) < KKT * tol  # where the usual start led, too
+            models.append(kept if arrived else again(pair, gamma))
+    return [_flat(pair, mean, scale) for pair in models]
+
+
+def _flat(pair: LinearPair, mean: NDArray[np.float32], scale: NDArray[np.float32]) -> LinearModel:
+    """f1's margins, and -g as the stop score, in float32."""
+    sign = np.ones(pair.weights.shape[1])
+    sign[-1] = -1.0
+    weights = (pair.weights * sign).astype(np.float32)
+    return LinearModel(mean, scale, weights, (pair.bias * sign).astype(np.float32))

@@ -17,9 +17,11 @@ a problem in one dimension for each row, with one multiplier for the bound on th
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gatewise.errors import InputError
-from gatewise_training.adapt.distance import Distance, LogOdds
 from gatewise_training.adapt.lin import AdaptLin
+from gatewise_training.adapt.qstep import Distance, LogOdds
 
 __all__ = ["AdaptLstsq"]
 
@@ -43,7 +45,7 @@ class AdaptLstsq(AdaptLin):
     ``(log(q / (1 - q)) - g)^2`` with weight 1, and that the rest is as in Adapt-LIN.
     """
 
-    _distance: Distance = LogOdds()
+    _distance: ClassVar[Distance] = LogOdds()
 
     def _check_settings(self) -> None:
         super()._check_settings()

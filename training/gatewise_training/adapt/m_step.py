@@ -1,13 +1,13 @@
 """The M-step of Adapt-LIN: f1 and g, linear, for fixed q (Adapt, NIPS 2017, OPT2).
 
-Minimises over ``V = [f1, g]`` (a row a feature) and intercepts ``b``, which pay nothing::
+Minimises over ``V = [f1, g]`` (a row a feature) and intercepts ``b``, which are not penalised::
 
     mean_i w_i [ (1 - q_i) loss(f1_i, y_i) + gate_i(g_i) ] + gamma * Omega(V)
 
-where the gate's loss comes from the distance between q and g (:mod:`.distance`): for
+where the gate's loss comes from the distance between q and g (:mod:`.qstep`): for
 Kullback-Leibler it is the cross-entropy ``(1 - q_i) softplus(g_i) + q_i softplus(-g_i)``. The
-certificate is :meth:`MStep.kkt_residual`: 0 exactly at the optimum. The solver is
-:mod:`.prox_newton`.
+certificate is :meth:`MStep.kkt_residual`: 0 exactly at the optimum. The penalty is in
+:mod:`.group_lasso`, the solver in :mod:`.prox_newton`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.models.losses import log_loss, log_loss_gradient
-from gatewise_training.adapt.distance import CrossEntropy, Free, GateLoss
 from gatewise_training.adapt.group_lasso import GroupLasso
+from gatewise_training.adapt.qstep import CrossEntropy, Free, GateLoss
 
 __all__ = ["LinearPair", "MStep", "Place", "curvature_bound"]
 
@@ -49,7 +49,7 @@ class LinearPair:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A pair, with what it does on the problem's rows: dear to find, and needed often.
+    """A pair with its outputs on the problem's rows, which are expensive and needed often.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Place:
     target: Array
 
     def beyond(self, other: Place, push: float) -> Place:
-        """The place that lies past this one, seen from another, by a share of their distance."""
+        """Extrapolate from another place past this one, by a share of their distance."""
         a, b = self.pair, other.pair
         pair = LinearPair(
             a.weights + push * (a.weights - b.weights), a.bias + push * (a.bias - b.bias)
@@ -95,7 +95,7 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What the problem looks like from a place.
+    """Gradient, proximal-gradient step and KKT residual of the problem at a place.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class MStep:
         return replace(self, q=free.q, gate=free.gate)
 
     def place(self, pair: LinearPair) -> Place:
-        """Where a pair stands on this problem's rows."""
+        """Evaluate a pair on this problem's rows."""
         return Place(pair, pair.outputs(self.z), self.target)
 
     def loss_at(self, place: Place) -> float:
@@ -165,7 +165,7 @@ class MStep:
     @cached_property
     def penalty(self) -> GroupLasso:
         """The penalty, without its weight `gamma`."""
-        return GroupLasso.of(self.costs)
+        return GroupLasso.priced(self.costs)
 
     def objective_at(self, place: Place) -> float:
         """The mean loss plus the penalty."""
@@ -200,27 +200,6 @@ class MStep:
     def kkt_residual(self, pair: LinearPair) -> float:
         """Length of the proximal-gradient step, largest entry; 0 only at the optimum."""
         return self.view(self.place(pair)).residual
-
-    def solve(self, start: LinearPair, *, tol: float = 1e-6, max_iter: int = 1000) -> LinearPair:
-        """Solve by proximal Newton steps; never ends above where it started.
-
-        Parameters
-        ----------
-        start : LinearPair
-        tol : float, default 1e-6
-            On :meth:`kkt_residual`.
-        max_iter : int, default 1000
-        """
-        from gatewise_training.adapt.prox_newton import newton_step
-
-        place = self.place(start)
-        for _ in range(max_iter):
-            view = self.view(place)
-            after = newton_step(self, place, view)
-            if view.residual < tol or after is place:
-                break
-            place = after
-        return place.pair
 
     def _gradient_at(self, place: Place) -> LinearPair:
         slope = np.empty_like(place.out)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from gatewise_training.adapt.group_lasso import GroupLasso
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, View
 
-__all__ = ["newton_step"]
+__all__ = ["newton_step", "solve"]
 
 Array = NDArray[np.float64]
 
@@ -32,6 +32,29 @@ WIDE = 2 * ITERATIONS
 
 SLOPE_SHARE = 1e-4
 """Share of the fall promised that a step must keep (Armijo)."""
+
+
+def solve(
+    problem: MStep, start: LinearPair, *, tol: float = 1e-6, max_iter: int = 1000
+) -> LinearPair:
+    """Solve an M-step; never ends above where it started.
+
+    Parameters
+    ----------
+    problem : MStep
+    start : LinearPair
+    tol : float, default 1e-6
+        On :meth:`MStep.kkt_residual`.
+    max_iter : int, default 1000
+    """
+    place = problem.place(start)
+    for _ in range(max_iter):
+        view = problem.view(place)
+        after = newton_step(problem, place, view)
+        if view.residual < tol or after is place:
+            break
+        place = after
+    return place.pair
 
 
 def newton_step(problem: MStep, place: Place, view: View) -> Place:

@@ -1,34 +1,54 @@
-"""The q-step: the best free offload probabilities for given models.
+"""The q-step: the best free offload probabilities for given models, under a distance D(q, g).
 
-Over q in [0, 1]^n with weighted mean(q) <= p_full it minimises one of
+The gate `g` is a function of the features; the probabilities `q` are free, one for each row
+(Adapt, NIPS 2017, section 3). Over q in [0, 1]^n with weighted mean(q) <= p_full the q-step
+minimises (OPT1) one of
 
-- ``mean[(1 - q) A + q B - H(q)]`` (Adapt, NIPS 2017, OPT1), where ``A`` is what the low-cost
-  model and the gate lose by keeping a row and ``B`` what is lost by offloading it: an
-  I-projection in closed form, :func:`q_step`;
+- ``mean[(1 - q) A + q B - H(q)]``, where ``A`` is what the low-cost model and the gate lose by
+  keeping a row and ``B`` what is lost by offloading it: an I-projection in closed form,
+  :func:`q_step`;
 - ``mean[(1 - q) A + q B + (log(q / (1 - q)) - g)^2]``, where ``A`` and ``B`` are the models'
   losses alone (Adapt-LSTSQ): a problem in one dimension for each row,
   :func:`q_step_log_odds`.
 
 In both the bound on the mean has one multiplier ``beta >= 0`` for all rows: offloading a row
-costs ``B + beta``.
+costs ``B + beta``. A :class:`Distance` chooses between them, and gives the loss with which the
+M-step then fits the gate to q:
+
+- :class:`KullbackLeibler`, of Adapt-LIN and Adapt-GBRT: cross-entropy;
+- :class:`LogOdds`, of Adapt-LSTSQ: squared distance to the log odds of q.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import expit, xlogy
+from scipy.special import expit, logit, xlogy
 
 from gatewise.errors import InputError
+from gatewise.models.losses import softplus
 
-__all__ = ["entropy", "q_step", "q_step_log_odds"]
+__all__ = [
+    "CrossEntropy",
+    "Distance",
+    "Free",
+    "GateLoss",
+    "KullbackLeibler",
+    "LogOdds",
+    "Squares",
+    "entropy",
+    "q_step",
+    "q_step_log_odds",
+]
 
 Array = NDArray[np.float64]
 
 CONVEX = 12.0 * np.sqrt(3.0)
 """Up to this slope ``d`` of the sigmoid, ``d sigmoid(t) + (t - g)^2`` is convex in t."""
-
 
 ROUNDING = 4e-15
 """Step of Newton's method, as a share of the numbers in play, that ends it."""
@@ -135,6 +155,118 @@ def q_step_log_odds(
 def entropy(q: Array) -> Array:
     """``H(q)`` of each row in nats, shape (n,); 0 at 0 and 1."""
     return np.asarray(-xlogy(q, q) - xlogy(1.0 - q, 1.0 - q), np.float64)
+
+
+class GateLoss(Protocol):
+    """The gate's loss in the M-step, row by row; convex in g.
+
+    All three take and return arrays of shape (n,): the loss, its slope and its curvature.
+    """
+
+    def value(self, g: Array) -> Array: ...
+    def slope(self, g: Array) -> Array: ...
+    def curvature(self, g: Array) -> Array: ...
+
+
+@dataclass(frozen=True, eq=False)
+class CrossEntropy:
+    """``(1 - q) softplus(g) + q softplus(-g)``."""
+
+    q: Array
+
+    def value(self, g: Array) -> Array:
+        return softplus(g) - self.q * g
+
+    def slope(self, g: Array) -> Array:
+        out: Array = expit(g) - self.q
+        return out
+
+    def curvature(self, g: Array) -> Array:
+        p = expit(g)
+        out: Array = p * (1.0 - p)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class Squares:
+    """``(g - log_odds)^2``."""
+
+    log_odds: Array
+
+    def value(self, g: Array) -> Array:
+        out: Array = (g - self.log_odds) ** 2
+        return out
+
+    def slope(self, g: Array) -> Array:
+        return 2.0 * (g - self.log_odds)
+
+    def curvature(self, g: Array) -> Array:
+        return np.full_like(g, 2.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Free:
+    """The outcome of a q-step.
+
+    Attributes
+    ----------
+    q : ndarray of float64, shape (n,)
+        Offload probabilities.
+    gate : GateLoss
+        Loss of the gate in the M-step.
+    rest : ndarray of float64, shape (n,)
+        The part of ``D(q, g)`` that does not depend on g.
+    """
+
+    q: Array
+    gate: GateLoss
+    rest: Array
+
+
+class Distance(Protocol):
+    """A choice of ``D``.
+
+    Attributes
+    ----------
+    curvature_bound : float
+        Of the gate's loss, anywhere.
+    """
+
+    curvature_bound: ClassVar[float]
+
+    def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
+        """Best q for losses of keeping and offloading each row, in nats, and a gate."""
+        ...
+
+    def given(self, q: Array) -> Free:
+        """Offload probabilities inside (0, 1) that are given, and not the best of anything."""
+        ...
+
+
+class KullbackLeibler:
+    """``KL(q || sigmoid(g))``."""
+
+    curvature_bound: ClassVar[float] = 0.25
+
+    def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
+        q = q_step(keep + softplus(g), offload + softplus(-g), p_full, weight)
+        return self.given(q)
+
+    def given(self, q: Array) -> Free:
+        return Free(q, CrossEntropy(q), -entropy(q))
+
+
+class LogOdds:
+    """``(log(q / (1 - q)) - g)^2``."""
+
+    curvature_bound: ClassVar[float] = 2.0
+
+    def q_step(self, keep: Array, offload: Array, g: Array, p_full: float, weight: Array) -> Free:
+        log_odds = q_step_log_odds(keep, offload, g, p_full, weight)
+        return Free(expit(log_odds), Squares(log_odds), np.zeros_like(g))
+
+    def given(self, q: Array) -> Free:
+        return Free(q, Squares(logit(q)), np.zeros_like(q))
 
 
 def _shares(n: int, weight: Array | None) -> Array:
