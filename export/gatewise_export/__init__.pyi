@@ -9,11 +9,11 @@ from .bundle.errors import SignatureError as SignatureError
 from .bundle.errors import VerifyError as VerifyError
 from .bundle.manifest import Manifest as Manifest
 from .bundle.signing import keygen as keygen
+from .bundle.verify_report import VerifyReport as VerifyReport
 from .c99.writer import to_c as to_c
 from .packing.bundle_writer import pack as pack
 from .packing.onnx_export import to_onnx as to_onnx
 from .packing.skl2onnx_converters import register_converters as register_converters
-from .packing.verification import VerifyReport as VerifyReport
 from .packing.verification import self_test as self_test
 from .packing.verification import verify as verify
 from .packing.verification import verify_graphs as verify_graphs

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.packing.bundle_writer import check_destination, pack
+from gatewise_export.bundle.repacking import check_destination
+from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import VerifyReport, verify
 from gatewise_training import methods
 from gatewise_training.cascades.base import Budgeted

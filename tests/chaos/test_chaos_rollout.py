@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 
 from gatewise_edge import Device
 from gatewise_export import pack
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
-from gatewise_export.packing.repack import repack
 
 DEVICES = 20
 INSTANCES = 600

@@ -28,8 +28,8 @@ from gatewise_export.bundle.errors import (
     ManifestError,
     SignatureError,
 )
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, PublicKey, Signer, keygen
-from gatewise_export.packing.repack import repack
 
 Write = Callable[..., Path]
 QUICK = settings(

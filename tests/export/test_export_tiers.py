@@ -15,7 +15,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise_export import Bundle, pack
 from gatewise_export.bundle.errors import ManifestError
-from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.packing.verification import self_test, verify, verify_graphs
 from gatewise_training import CloudPrices, StagedCascade
 from gatewise_training.cascades.fit_problem import Chain, Problem
@@ -54,7 +54,7 @@ def test_a_bundle_places_stages_and_charges_as_the_system(
     tiered: tuple[TwoLines, Bundle, Floats],
 ) -> None:
     system, bundle, X = tiered
-    manifest = Manifest.from_json(bundle.manifest.to_json())
+    manifest = read_manifest(bundle.manifest.to_json())
     assert manifest.tiers == ("device", "gateway")
     assert manifest.prices == system.cloud_prices_
     assert set(system.exit_stage(X)) == {0, 1, 2}
@@ -84,7 +84,7 @@ def test_manifests_with_impossible_places_are_refused(
     document = json.loads(tiered[1].manifest.to_json())
     change(document)
     with pytest.raises(ManifestError) as told:
-        Manifest.from_json(json.dumps(document))
+        read_manifest(json.dumps(document))
     assert field in str(told.value)
 
 
@@ -97,7 +97,7 @@ def test_without_a_cloud_all_stages_are_the_devices(
     for point in document["operating_points"]:
         point["thresholds"][-1] = float(np.finfo(np.float32).min)
     with pytest.raises(ManifestError, match="no cloud model"):
-        Manifest.from_json(json.dumps(document))
+        read_manifest(json.dumps(document))
 
 
 def test_old_manifests_have_no_price_of_a_gateway(
@@ -105,4 +105,4 @@ def test_old_manifests_have_no_price_of_a_gateway(
 ) -> None:
     document = json.loads(tiered[1].manifest.to_json())
     del document["prices"]["gateway"]
-    assert Manifest.from_json(json.dumps(document)).prices.gateway == 0.0
+    assert read_manifest(json.dumps(document)).prices.gateway == 0.0

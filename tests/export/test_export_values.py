@@ -24,8 +24,8 @@ from gatewise_export import (
     verify,
     verify_graphs,
 )
-from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.bundle.manifest_reader import SAMPLE
+from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.bundle.manifest_specs import SAMPLE
 from gatewise_training import CEGBRanker, CEGBRegressor, FeatureCosts
 
 X, Y = load_diabetes(return_X_y=True)
@@ -130,7 +130,7 @@ def wrong(document: dict[str, Any], change: Any) -> str:
     document = copy.deepcopy(document)
     change(document)
     with pytest.raises(ManifestError) as caught:
-        Manifest.from_json(json.dumps(document))
+        read_manifest(json.dumps(document))
     return str(caught.value)
 
 
@@ -138,7 +138,7 @@ def test_a_manifest_of_values_is_read_strictly(tmp_path):
     model, x = fit("coupled")
     bundle = pack(model, tmp_path / "bundle", sample=x[:32])
     document = bundle.manifest.to_document()
-    assert Manifest.from_json(json.dumps(document)).to_document() == document
+    assert read_manifest(json.dumps(document)).to_document() == document
 
     def put(*path: Any, value: Any) -> Any:
         def change(doc: Any) -> None:
@@ -162,10 +162,10 @@ def test_a_manifest_of_values_is_read_strictly(tmp_path):
 
     poor = copy.deepcopy(document)
     poor["operating_points"][0]["accuracy"] = -0.25  # R² has no floor
-    assert Manifest.from_json(json.dumps(poor)).operating_points[0].accuracy == -0.25
+    assert read_manifest(json.dumps(poor)).operating_points[0].accuracy == -0.25
     poor["task"] = "rank"
     with pytest.raises(ManifestError, match="accuracy"):
-        Manifest.from_json(json.dumps(poor))
+        read_manifest(json.dumps(poor))
 
 
 @pytest.mark.parametrize("name", ["coupled", "rank"])

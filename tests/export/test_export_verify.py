@@ -11,10 +11,11 @@ from onnx import numpy_helper
 
 from gatewise.cli import main
 from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify_graphs
-from gatewise_export.bundle.manifest import FileSpec, Manifest
+from gatewise_export.bundle.manifest import FileSpec
+from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_export.packing.repack import repack
 
 
 def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
@@ -28,7 +29,7 @@ def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
         if stage["file"] == name:
             stage["bytes"] = len(content)
     (bundle.path / name).write_bytes(content)
-    text = Manifest.from_json(json.dumps(document)).to_json()
+    text = read_manifest(json.dumps(document)).to_json()
     (bundle.path / "manifest.json").write_text(text)
     return Bundle.open(bundle.path)
 

@@ -11,8 +11,8 @@ from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.topics import manifest_topic
 from gatewise_edge.update import Store, Updater, publish
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
-from gatewise_export.packing.repack import repack
 
 TOPIC = manifest_topic("small")
 

@@ -36,7 +36,7 @@ def gatewise(folder, *args, **env):
 @pytest.fixture(scope="module")
 def here(small, tmp_path_factory):
     """A folder with a bundle and rows that training has not seen."""
-    from gatewise_export.packing.repack import repack
+    from gatewise_export.bundle.repacking import repack
 
     folder = tmp_path_factory.mktemp("user")
     repack(small.bundle.path, folder / "digits.gwb")

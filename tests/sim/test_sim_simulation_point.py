@@ -4,8 +4,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
-from gatewise_export.packing.repack import repack
 from gatewise_sim.experiment.operating_point import at_goal, frontier, on_disk, open_whole
 
 pytestmark = pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Arrays in npz files: written the same each time, read from strangers.
+"""Arrays in npz files, written the same each time and read without trust.
 
 No pickle is ever loaded, and no memory is reserved for what is not there. Standard library and
 numpy alone: a device uses this.
@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.storage import archive
+from gatewise_export.bundle.zip_files import METHODS, check_entry_list, zip_files
 
-__all__ = ["check_directory", "read_arrays", "write_arrays"]
+__all__ = ["read_arrays", "write_arrays"]
 
 MOST_ARRAYS = 2048
 MOST_BYTES = 64 << 20
@@ -32,13 +32,13 @@ CHUNK = 1 << 20
 
 
 def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Make an npz file whose bytes depend on the arrays alone."""
+    """Make an npz file; the same arrays give the same bytes."""
     members = {}
     for name, array in arrays.items():
         content = io.BytesIO()
         np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
         members[f"{name}.npy"] = content.getvalue()
-    return archive(members)
+    return zip_files(members)
 
 
 def read_arrays(
@@ -48,7 +48,7 @@ def read_arrays(
     most_arrays: int = MOST_ARRAYS,
     most_bytes: int = MOST_BYTES,
 ) -> dict[str, NDArray[Any]]:
-    """Read an npz file from a stranger: no pickle, and no array larger than its bytes.
+    """Read an untrusted npz file: no pickle, and no array larger than its bytes.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def read_arrays(
     arrays: dict[str, NDArray[Any]] = {}
     taken = 0
     try:
-        check_directory(content, most_arrays * MOST_ENTRY_BYTES)
+        check_entry_list(content, most_arrays * MOST_ENTRY_BYTES)
         with zipfile.ZipFile(io.BytesIO(content)) as members:
             entries = members.infolist()
             if len(entries) > most_arrays:
@@ -81,7 +81,7 @@ def read_arrays(
                 name = entry.filename.removesuffix(".npy")
                 if name in arrays:
                     raise ValueError(f"the array {name[:64]!r} stands twice")
-                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                if entry.compress_type not in METHODS:
                     raise ValueError(f"the array {name[:64]!r} is not compressed by deflate")
                 data = _inflate(members, entry, most_bytes - taken)
                 if data is None:
@@ -95,22 +95,6 @@ def read_arrays(
         reason = " ".join(str(error).split())[:200]
         raise BundleError(f"{file} cannot be read: {reason}") from error
     return arrays
-
-
-def check_directory(content: bytes, most: int) -> None:
-    """Refuse a zip file whose list of entries, read whole into memory, is longer than `most` B.
-
-    Raises
-    ------
-    ValueError
-        Saying so, or that it is cut off.
-    """
-    at = content.rfind(b"PK\x05\x06", max(0, len(content) - _END.size - 65535))
-    if at < 0 or len(content) - at < _END.size:
-        raise ValueError("a zip file that is cut off, or none")
-    length = _END.unpack_from(content, at)[5]
-    if length > most or content[max(0, at - 20) : at].startswith(b"PK\x06\x07"):
-        raise ValueError("a zip file with too long a list of entries")
 
 
 def _inflate(members: zipfile.ZipFile, entry: zipfile.ZipInfo, most: int) -> memoryview | None:
@@ -137,6 +121,3 @@ def _array(data: memoryview) -> NDArray[Any]:
         raise ValueError("an array that is not plain numbers, or not all there")
     flat = np.frombuffer(body, dtype)
     return flat.reshape(shape, order="F" if by_column else "C")
-
-
-_END = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16

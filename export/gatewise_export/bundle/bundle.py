@@ -31,7 +31,8 @@ from gatewise_export.bundle.errors import (
     SignatureError,
 )
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.bundle.manifest_reader import MANIFEST, SAMPLE
+from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.bundle.manifest_specs import MANIFEST, SAMPLE
 from gatewise_export.bundle.sample import expected
 from gatewise_export.bundle.signing import (
     MANIFEST_CONTEXT,
@@ -119,7 +120,7 @@ class Bundle:
         key = None if public_key is None else PublicKey(public_key)
         storage = open_storage(path)
         text = _manifest_text(path, storage, key)
-        manifest = Manifest.from_json(text)
+        manifest = read_manifest(text)
         _check_runtime(path, manifest.min_runtime_version)
         if SIGNATURE in manifest.files:
             raise ManifestError("files", f"{SIGNATURE!r} is no name for a model")

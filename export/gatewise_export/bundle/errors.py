@@ -1,4 +1,4 @@
-"""Errors of the room that writes and reads bundles.
+"""Errors of writing and reading bundles.
 
 ::
 
@@ -13,12 +13,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gatewise.errors import GatewiseError
-
-if TYPE_CHECKING:
-    from gatewise_export.packing.verification import VerifyReport
+from gatewise_export.bundle.verify_report import VerifyReport
 
 __all__ = [
     "BundleError",

@@ -1,4 +1,4 @@
-"""Reading JSON from strangers: every type, range and name is checked, and errors say where."""
+"""Strict reader of untrusted JSON: each value is checked, and errors name its place."""
 
 from __future__ import annotations
 

@@ -5,9 +5,9 @@ strict: every type, range, name and reference is checked, unknown keys are refus
 :class:`ManifestError` names the field. Thresholds live only here, so that another operating
 point leaves every graph as it is.
 
-A system may hold several *chains* of stages (Adapt fits one for each strength of its
-penalty); each operating point belongs to one. `Manifest.stages` are those of the chain in
-force, in order, and it is all that a device needs to know.
+A system may hold several *chains* of stages (Adapt fits one for each strength of its penalty);
+each operating point belongs to one. `Manifest.stages` are those of the active point's chain, in
+order: all that a device needs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Bought, exit_costs
+from gatewise.acquisition import exit_costs
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import Link
 from gatewise.tiers import Tier, cascade_costs
-from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_specs import (
     ClassLabel,
     CloudKind,
@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 SCHEMA_VERSION = 1
+
+Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Manifest:
     cloud : CloudSpec or None
     operating_points : tuple of OperatingPointSpec
     active : int
-        Index of the operating point in force.
+        Index of the active operating point.
     files : dict of str to FileSpec
     reference_accuracy : float or None
         Of the high-cost model on validation data.
@@ -118,21 +120,21 @@ class Manifest:
         columns = {f.name: k for k, f in enumerate(self.features)}
         object.__setattr__(self, "_columns", columns)
 
-    # -- what a runtime asks ---------------------------------------------------------------
+    # -- for a runtime ---------------------------------------------------------------------
 
     @property
     def active_point(self) -> OperatingPointSpec:
-        """The operating point in force."""
+        """The active operating point."""
         return self.operating_points[self.active]
 
     @property
     def stages(self) -> tuple[StageSpec, ...]:
-        """Stages of the chain in force, in order."""
+        """Stages of the active point's chain, in order."""
         return tuple(self.every_stage[s] for s in self.chains[self.active_point.chain])
 
     @property
     def tiers(self) -> tuple[Tier, ...]:
-        """Where the stages of the chain in force run."""
+        """Where these stages run."""
         return tuple(stage.tier for stage in self.stages)
 
     @property
@@ -151,7 +153,7 @@ class Manifest:
         return len(self.classes)
 
     def stage_inputs(self, stage: int) -> NDArray[np.intp]:
-        """Columns that a stage of the chain in force reads, in its order."""
+        """Columns that a stage reads, in its order."""
         return self._indices(self.stages[stage].inputs)
 
     def cloud_inputs(self) -> NDArray[np.intp]:
@@ -183,14 +185,14 @@ class Manifest:
         """Prices of an offload beside its features."""
         return self.prices
 
-    def exit_costs(self, bought: Sequence[Bought] | None = None) -> NDArray[np.float64]:
+    def exit_costs(self, acquired: Sequence[Mask] | None = None) -> NDArray[np.float64]:
         """Cost of an instance that leaves at each stage and, last, of an offloaded one.
 
         Parameters
         ----------
-        bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features), optional
-            What each stage of the chain in force buys, for all instances or for each; all that
-            it may buy by default, so that the costs are upper bounds where a stage is lazy.
+        acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features), optional
+            Features that each stage acquires, for all instances or for each; by default all that
+            it may acquire, so that the costs are upper bounds where a stage is lazy.
 
         Returns
         -------
@@ -198,20 +200,20 @@ class Manifest:
             n_exits is n_stages + 1, or n_stages without a high-cost model.
         """
         costs, asked = self.feature_costs(), self.cloud_inputs()
-        if bought is None:
-            bought = [self.buys(s) for s in range(len(self.stages))]
+        if acquired is None:
+            acquired = [self.acquired(s) for s in range(len(self.stages))]
         if self.cloud is None:
-            return exit_costs(costs, bought)[:-1]
-        return cascade_costs(costs, bought, costs.mask(asked), self.prices, self.tiers)
+            return exit_costs(costs, acquired)[:-1]
+        return cascade_costs(costs, acquired, costs.mask(asked), self.prices, self.tiers)
 
-    def buys(self, stage: int, columns: Bought | None = None) -> Bought:
-        """Features that a stage of the chain in force buys.
+    def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
+        """Features that a stage acquires.
 
         Parameters
         ----------
         stage : int
         columns : ndarray of bool, shape (n, n_inputs), optional
-            Which of its inputs each instance buys; all of them by default.
+            Which of its inputs each instance acquires; all of them by default.
 
         Returns
         -------
@@ -219,9 +221,9 @@ class Manifest:
         """
         inputs = self.stage_inputs(stage)
         shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
-        bought = np.zeros(shape, np.bool_)
-        bought[..., inputs] = True if columns is None else columns
-        return bought
+        acquired = np.zeros(shape, np.bool_)
+        acquired[..., inputs] = True if columns is None else columns
+        return acquired
 
     def with_active(self, point: int) -> Manifest:
         """Get the same manifest at another operating point.
@@ -231,7 +233,10 @@ class Manifest:
         ManifestError
             If there is no such point.
         """
-        Field(point, "active").integer(0, len(self.operating_points) - 1)
+        if not 0 <= point < len(self.operating_points):
+            raise ManifestError(
+                "active", f"must be 0 to {len(self.operating_points) - 1}, not {point}"
+            )
         return replace(self, active=point)
 
     def _indices(self, names: Sequence[str]) -> NDArray[np.intp]:
@@ -267,17 +272,3 @@ class Manifest:
             "reference_accuracy": self.reference_accuracy,
             "files": {name: asdict(f) for name, f in sorted(self.files.items())},
         }
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Manifest:
-        """Read and check a manifest.
-
-        Raises
-        ------
-        ManifestError
-            For anything that is missing, unknown, of the wrong type or range, or that refers
-            to what is not there; `.field` says where.
-        """
-        from gatewise_export.bundle.manifest_reader import read_manifest
-
-        return read_manifest(Field.parse(text))

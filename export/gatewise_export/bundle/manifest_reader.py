@@ -1,4 +1,4 @@
-"""The strict reading of ``manifest.json``: nothing is taken that was not checked."""
+"""Reader of ``manifest.json`` that checks every type, range, name and reference."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from gatewise.tiers import TIERS, in_order
 from gatewise_export.bundle.json_reader import Field
 from gatewise_export.bundle.manifest import SCHEMA_VERSION, Manifest
 from gatewise_export.bundle.manifest_specs import (
+    MANIFEST,
+    SAMPLE,
     ClassLabel,
     CloudKind,
     CloudSpec,
@@ -28,10 +30,7 @@ from gatewise_export.bundle.manifest_specs import (
     Task,
 )
 
-__all__ = ["MANIFEST", "MOST_BYTES", "SAMPLE", "read_manifest"]
-
-MANIFEST = "manifest.json"
-SAMPLE = "sample.npz"
+__all__ = ["MOST_BYTES", "read_manifest"]
 
 LINKS: tuple[Link, ...] = ("sigmoid", "softmax", "identity")
 TASKS: tuple[Task, ...] = ("classify", "regress", "rank")
@@ -62,18 +61,16 @@ NEEDED = (
 )  # fmt: skip
 
 
-def read_manifest(document: Field) -> Manifest:
-    """Check a parsed document and make it a manifest.
-
-    Parameters
-    ----------
-    document : Field
+def read_manifest(text: str | bytes) -> Manifest:
+    """Read and check the text of a manifest.
 
     Raises
     ------
     ManifestError
-        Naming the first field found wrong.
+        For anything that is missing, unknown, of the wrong type or range, or that refers to what
+        is not there; `.field` names it.
     """
+    document = Field.parse(text)
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
     document.keys(NEEDED, ("chains", "reference_accuracy"))
     task = document["task"].choice(TASKS)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from gatewise.decision import Link, Score
 from gatewise.tiers import Tier
 
 __all__ = [
+    "MANIFEST",
+    "SAMPLE",
     "ClassLabel",
     "CloudKind",
     "CloudSpec",
@@ -23,6 +25,9 @@ __all__ = [
     "Tier",
 ]
 
+MANIFEST: Final = "manifest.json"
+SAMPLE: Final = "sample.npz"
+
 ClassLabel = int | float | str | bool
 Missing = Literal["allowed", "refused"]
 StageKind = Literal["graph", "lazy"]
@@ -32,7 +37,7 @@ Task = Literal["classify", "regress", "rank"]
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """A feature: name, own price, and the group it is bought with (or None)."""
+    """A feature: name, own price, and the group it is acquired with (or None)."""
 
     name: str
     own: float
@@ -55,7 +60,7 @@ class StageSpec:
     ----------
     file : str
     inputs : tuple of str
-        Feature names, in the order of the model's columns: all that the stage may buy.
+        Feature names, in the order of the model's columns: all that the stage may acquire.
     bytes : int
         Size of the file.
     link : {"sigmoid", "softmax", "identity"}
@@ -64,8 +69,8 @@ class StageSpec:
     outputs : int
         Columns of the model's output.
     kind : {"graph", "lazy"}
-        ``graph``: an ONNX file; the stage buys all its inputs, then runs. ``lazy``: flat node
-        arrays (:mod:`.flat_trees`); the stage buys an input for an instance when
+        ``graph``: an ONNX file; the stage acquires all its inputs, then runs. ``lazy``: flat node
+        arrays (:mod:`.flat_trees`); the stage acquires an input for an instance when
         a node on its path tests it.
     carry : tuple of int
         Earlier stages whose outputs are further inputs; none in this version.

@@ -57,7 +57,7 @@ def expected(manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> dict[str
         if stage.kind == "lazy":
             columns = _take(arrays, f"bought_{number}", np.bool_, (n, len(stage.inputs)))
             out[f"bought_{i}"] = columns
-        bought.append(manifest.buys(i, columns))
+        bought.append(manifest.acquired(i, columns))
     exits = exit_stages(scores, manifest.active_point.thresholds)
     if manifest.cloud is not None:
         out["cloud_label"] = _take(arrays, "cloud_label", np.int64, (n,))

@@ -1,4 +1,4 @@
-"""Where a bundle's files are: a directory or one zip file, behind one small face.
+"""Storage of a bundle's files: a directory or one zip file, behind one interface.
 
 Names come from a manifest that was checked: plain file names. Links, pipes and directories
 in their place are refused, so that no path leaves the bundle.
@@ -6,21 +6,19 @@ in their place are refused, so that no path leaves the bundle.
 
 from __future__ import annotations
 
-import io
 import os
 import secrets
 import shutil
 import stat
-import struct
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
-from gatewise_export.bundle.manifest_reader import MANIFEST
+from gatewise_export.bundle.manifest_specs import MANIFEST
 from gatewise_export.bundle.signing import (
     MOST_SIGNATURE_BYTES,
     SIGNATURE,
@@ -28,8 +26,9 @@ from gatewise_export.bundle.signing import (
     read_signatures,
     write_signatures,
 )
+from gatewise_export.bundle.zip_files import METHODS, TAIL_BYTES, check_entry_list, zip_entry
 
-__all__ = ["Storage", "archive", "open_storage", "read_signature_file", "sync_folder", "write_file"]
+__all__ = ["Storage", "open_storage", "read_signature_file", "sync_folder", "write_file"]
 
 MOST_DIRECTORY_BYTES = 1 << 20
 """A zip file's list of entries is at most this large: it is read whole into memory."""
@@ -107,23 +106,6 @@ def read_signature_file(storage: Storage) -> list[Signature] | None:
         return read_signatures(file.read(MOST_SIGNATURE_BYTES + 1), SIGNATURE)
 
 
-def archive(files: Mapping[str, bytes]) -> bytes:
-    """Make a zip file whose bytes depend on the contents alone: no times, a fixed order."""
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as writer:
-        for name, data in sorted(files.items()):
-            writer.writestr(_entry(name), data)
-    return content.getvalue()
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    entry = zipfile.ZipInfo(name)  # dated 1980-01-01
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    entry.create_system = 3
-    entry.external_attr = 0o644 << 16
-    return entry
-
-
 class _Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -175,7 +157,7 @@ class _Folder:
 class _Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
-        _check_directory(path)
+        _check_entries(path)
 
     def has(self, name: str) -> bool:
         try:
@@ -193,8 +175,7 @@ class _Archive:
                     raise DamagedFileError(
                         name, f"bundle {self.path}: {name} {how if times else 'is missing'}"
                     )
-                # the others' decoders may ask for gigabytes of memory
-                if reader.getinfo(name).compress_type not in _METHODS:
+                if reader.getinfo(name).compress_type not in METHODS:
                     raise DamagedFileError(
                         name, f"bundle {self.path}: {name} is compressed otherwise than by deflate"
                     )
@@ -216,9 +197,9 @@ class _Archive:
             with zipfile.ZipFile(self.path) as old, zipfile.ZipFile(fresh, "x") as new:
                 for name in sorted({*old.namelist(), *changed}):
                     if name in changed:
-                        new.writestr(_entry(name), changed[name])
+                        new.writestr(zip_entry(name), changed[name])
                         continue
-                    with old.open(name) as source, new.open(_entry(name), "w") as target:
+                    with old.open(name) as source, new.open(zip_entry(name), "w") as target:
                         shutil.copyfileobj(source, target)
             _sync_file(fresh)
             os.replace(fresh, self.path)
@@ -227,25 +208,16 @@ class _Archive:
             fresh.unlink(missing_ok=True)
 
 
-_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_END = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
-_ZIP64_LOCATOR = b"PK\x06\x07"
-
-
-def _check_directory(path: Path) -> None:
-    """Refuse a zip file whose list of entries would fill the memory, before it is read."""
+def _check_entries(path: Path) -> None:
+    """Refuse a zip file with a list of entries that would fill the memory."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _END.size - 65535 - 20))
+        file.seek(max(0, size - TAIL_BYTES))
         tail = file.read()
-    at = tail.rfind(b"PK\x05\x06")
-    if at < 0 or len(tail) - at < _END.size:
-        raise BundleError(f"{path} is not a bundle: its zip file is cut off")
-    length = _END.unpack_from(tail, at)[5]
-    if length > MOST_DIRECTORY_BYTES or tail[max(0, at - 20) : at].startswith(_ZIP64_LOCATOR):
-        raise BundleError(
-            f"bundle {path}: the zip file's list of entries is larger than {MOST_DIRECTORY_BYTES} B"
-        )
+    try:
+        check_entry_list(tail, MOST_DIRECTORY_BYTES)
+    except ValueError as error:
+        raise BundleError(f"bundle {path}: {error}") from None
 
 
 def _sync_file(path: Path) -> None:

@@ -10,9 +10,9 @@ import typer
 
 from gatewise.console import emit
 from gatewise.errors import InputError
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import PublicKey
 from gatewise_export.bundle.signing import keygen as make_keys
-from gatewise_export.packing.repack import repack
 
 __all__ = ["commands", "keygen", "pack"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,11 +36,11 @@ from gatewise_export.bundle.manifest import (
     StageSpec,
     Task,
 )
-from gatewise_export.bundle.manifest_reader import MANIFEST, SAMPLE
+from gatewise_export.bundle.manifest_specs import MANIFEST, SAMPLE
+from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
 from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_export.packing.repack import check_destination, put_in_place, remove, write
 from gatewise_export.packing.verification import run_cloud, verify
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from gatewise_training.cascades.base import Budgeted
     from gatewise_training.learners.high_cost_model import HighCostModel
 
-__all__ = ["check_destination", "pack"]
+__all__ = ["pack"]
 
 CLOUD = "cloud.onnx"
 MOST_SAMPLE_ROWS = 64
@@ -103,10 +102,7 @@ def pack(
     VerifyError
         If the graphs do not decide as the system on the sample. Nothing is left at `path`.
     """
-    path = Path(path)
-    if path.is_symlink():  # a link stays a link: what it leads to is replaced
-        path = path.resolve()
-    check_destination(path)
+    path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     if not hasattr(system, "operating_points_"):
         raise InputError(
@@ -130,14 +126,8 @@ def pack(
     text = files[MANIFEST] = manifest.to_json().encode()
     if signer is not None:
         files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        write(fresh, files, as_archive=path.suffix == ".gwb")
+    with replacing(path, files) as fresh:
         _prove(system, Bundle.open(fresh), x)
-        put_in_place(fresh, path)
-    finally:
-        remove(fresh)
     return Bundle.open(path, public_key=None if signer is None else signer.public.raw)
 
 

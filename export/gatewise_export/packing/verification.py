@@ -26,6 +26,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_trees import read_trees
 from gatewise_export.bundle.manifest import CloudKind, Manifest, StageSpec
+from gatewise_export.bundle.verify_report import VerifyReport
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.onnx_files.graph_rules import (
     MOST_STAGE_BYTES,
@@ -75,40 +76,6 @@ class Outcome:
     costs: NDArray[np.float64]
     cloud_labels: NDArray[np.int64] | None
     cloud_probabilities: NDArray[Any] | None
-
-
-@dataclass(frozen=True)
-class VerifyReport:
-    """How far two witnesses differ.
-
-    Attributes
-    ----------
-    rows : int
-    differing_decisions : int
-        Rows that another stage (or the cloud) answers.
-    differing_labels : int
-        Rows with another label.
-    differing_costs : int
-        Rows with another cost.
-    max_margin_difference : float
-        Largest difference of a stage's outputs.
-    cloud_label_differences : int
-        Rows to which the high-cost model says another label, offloaded or not.
-    cloud_probability_max_difference : float
-    """
-
-    rows: int
-    differing_decisions: int
-    differing_labels: int
-    differing_costs: int
-    max_margin_difference: float
-    cloud_label_differences: int
-    cloud_probability_max_difference: float
-
-    @property
-    def agrees(self) -> bool:
-        """Whether every row has the same decision, label and cost."""
-        return not (self.differing_decisions or self.differing_labels or self.differing_costs)
 
 
 def verify(system: Budgeted, bundle: Bundle, X: ArrayLike) -> VerifyReport:
@@ -180,7 +147,7 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
         flat = _trees(bundle, stage) if lazy else read_flat(bundle.read(stage.file))
         margins.append(flat.margins(columns))
         asked = flat.visited(columns) if isinstance(flat, TreeEnsemble) and lazy else None
-        bought.append(manifest.buys(s, asked))
+        bought.append(manifest.acquired(s, asked))
     cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
     if manifest.cloud is not None and manifest.cloud.kind == "margins":
         outputs = read_flat(bundle.read(manifest.cloud.file)).margins(x[:, manifest.cloud_inputs()])
@@ -236,7 +203,7 @@ def graph_outcome(
         if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
             raise BundleError(f"{bundle}: {stage.file} gives {outputs.dtype} {outputs.shape}")
         margins.append(outputs)
-        bought.append(manifest.buys(s, asked))
+        bought.append(manifest.acquired(s, asked))
     said = _cloud_answers(bundle, x) if cloud is None else cloud
     return _outcome(manifest, margins, bought, *said)
 

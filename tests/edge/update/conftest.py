@@ -22,8 +22,8 @@ from cryptography.x509.oid import NameOID
 
 from gatewise_edge.update.announcement import Announcement
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
-from gatewise_export.packing.repack import repack
 
 
 @pytest.fixture(scope="session")

@@ -20,8 +20,8 @@ from gatewise_edge.update import Store, Updater, publish
 from gatewise_edge.update.announcement import encode
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import Signer
-from gatewise_export.packing.repack import repack
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 PATIENCE = 60.0

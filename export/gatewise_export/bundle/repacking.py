@@ -1,7 +1,6 @@
-"""Packing an existing bundle anew: as one file, signed, or without what a device never needs.
+"""Bundles put in the place of others, and copies of bundles: as one file, signed, for devices.
 
-The manifest stays as it is, byte for byte, so that a signature of it stays good. Light: no
-learning library is loaded.
+A copy's manifest stays as it is, byte for byte, so that a signature of it stays good.
 """
 
 from __future__ import annotations
@@ -9,22 +8,24 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.bundle.manifest_reader import MANIFEST
+from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.bundle.manifest_specs import MANIFEST
 from gatewise_export.bundle.signing import (
     MANIFEST_CONTEXT,
     SIGNATURE,
-    PublicKey,
     Signer,
     write_signatures,
 )
-from gatewise_export.bundle.storage import archive, open_storage, sync_folder, write_file
+from gatewise_export.bundle.storage import open_storage, sync_folder, write_file
+from gatewise_export.bundle.zip_files import zip_files
 
-__all__ = ["check_destination", "put_in_place", "remove", "repack", "write"]
+__all__ = ["check_destination", "repack", "replacing"]
 
 
 def repack(
@@ -62,17 +63,12 @@ def repack(
     InputError
         If the key cannot be used.
     """
-    path = Path(path)
-    if path.is_symlink():
-        path = path.resolve()
-    check_destination(path)
+    path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     opened = Bundle.open(bundle, for_device=for_device)
-    key: PublicKey | None = None
-    if signer is not None:
-        key = signer.public
-        if key.key_id in opened.claimed_keys():
-            opened = Bundle.open(bundle, public_key=key.raw, for_device=for_device)
+    key = None if signer is None else signer.public
+    if key is not None and key.key_id in opened.claimed_keys():
+        opened = Bundle.open(bundle, public_key=key.raw, for_device=for_device)
     storage = open_storage(opened.path)
     names = set(opened.manifest.files)
     if for_device and opened.manifest.cloud is not None:
@@ -80,35 +76,49 @@ def repack(
     files = {name: opened.read(name) for name in names}
     with storage.reading(MANIFEST) as file:
         text = files[MANIFEST] = file.read()
-    if Manifest.from_json(text) != opened.manifest:
+    if read_manifest(text) != opened.manifest:
         raise BundleError(f"bundle {bundle} changed while it was read: try again")
     if signer is not None:
         files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
     elif opened.claimed_keys():
         with storage.reading(SIGNATURE) as file:
             files[SIGNATURE] = file.read()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        write(fresh, files, as_archive=path.suffix == ".gwb")
-        put_in_place(fresh, path)
-    finally:
-        remove(fresh)
+    with replacing(path, files):
+        pass
     return Bundle.open(path, public_key=None if key is None else key.raw, for_device=for_device)
 
 
-def write(fresh: Path, files: dict[str, bytes], *, as_archive: bool) -> None:
-    """Write a bundle's files where nothing is yet."""
-    if as_archive:
-        write_file(fresh, archive(files))
-        return
-    fresh.mkdir()
-    for name, content in files.items():
-        write_file(fresh / name, content)
+@contextmanager
+def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
+    """Write a bundle's files beside `path`; they take its place if the block ends well.
+
+    Parameters
+    ----------
+    path : Path
+        As :func:`check_destination` returned it.
+    files : mapping of str to bytes
+
+    Yields
+    ------
+    Path
+        Where they are until then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        if path.suffix == ".gwb":
+            write_file(fresh, zip_files(files))
+        else:
+            fresh.mkdir()
+            for name, content in files.items():
+                write_file(fresh / name, content)
+        yield fresh
+        _put_in_place(fresh, path)
+    finally:
+        _remove(fresh)
 
 
-def put_in_place(fresh: Path, path: Path) -> None:
-    """Let what was written take its place."""
+def _put_in_place(fresh: Path, path: Path) -> None:
     if not path.is_dir():
         os.replace(fresh, path)
         sync_folder(path.parent)
@@ -121,32 +131,39 @@ def put_in_place(fresh: Path, path: Path) -> None:
         os.rename(old, path)
         raise
     sync_folder(path.parent)
-    remove(old)
+    _remove(old)
 
 
-def remove(path: Path) -> None:
-    """Remove a bundle of either kind, if it is there."""
+def _remove(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def check_destination(path: Path) -> None:
+def check_destination(path: str | Path) -> Path:
     """Refuse a place that holds anything but a bundle, before work is spent on a new one.
+
+    Returns
+    -------
+    Path
+        The place; what a link leads to, since a link stays a link.
 
     Raises
     ------
     BundleError
         If `path` exists and is neither empty nor a bundle.
     """
+    path = Path(path)
+    if path.is_symlink():
+        path = path.resolve()
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return
+        return path
     if path.is_dir() == (path.suffix == ".gwb"):
         raise BundleError(f"{path} exists and is of the other kind of bundle; choose another place")
     try:
         with open_storage(path).reading(MANIFEST) as file:
-            manifest = Manifest.from_json(file.read())
+            manifest = read_manifest(file.read())
     except BundleError as error:
         raise BundleError(
             f"{path} exists and is not a bundle: choose another place, or remove it ({error})"
@@ -155,3 +172,4 @@ def check_destination(path: Path) -> None:
         others = sorted({p.name for p in path.iterdir()} - {*manifest.files, MANIFEST, SIGNATURE})
         if others:
             raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")
+    return path

@@ -1,0 +1,54 @@
+"""Zip files: written the same each time, their lists of entries bounded before they are read."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["METHODS", "TAIL_BYTES", "check_entry_list", "zip_entry", "zip_files"]
+
+METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Compressions that may be read: the other decoders may ask for gigabytes of memory."""
+
+_END: Final = struct.Struct("<4s4H2LH")  # end of central directory, APPNOTE.TXT 4.3.16
+_ZIP64_LOCATOR: Final = b"PK\x06\x07"
+_LOCATOR_BYTES: Final = 20
+TAIL_BYTES: Final = _END.size + 65535 + _LOCATOR_BYTES
+"""The last bytes of a file that tell how long its list of entries is."""
+
+
+def zip_files(files: Mapping[str, bytes]) -> bytes:
+    """Make a zip file from the contents alone: no times, a fixed order."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as writer:
+        for name, data in sorted(files.items()):
+            writer.writestr(zip_entry(name), data)
+    return content.getvalue()
+
+
+def zip_entry(name: str) -> zipfile.ZipInfo:
+    """Describe a file of a zip file, dated 1980-01-01."""
+    entry = zipfile.ZipInfo(name)
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.create_system = 3
+    entry.external_attr = 0o644 << 16
+    return entry
+
+
+def check_entry_list(tail: bytes, most: int) -> None:
+    """Refuse a zip file with a list of entries, read whole into memory, longer than `most` B.
+
+    Raises
+    ------
+    ValueError
+        Saying so, or that the file is cut off.
+    """
+    at = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
+    if at < 0 or len(tail) - at < _END.size:
+        raise ValueError("its zip file is cut off")
+    length = _END.unpack_from(tail, at)[5]
+    if length > most or tail[max(0, at - _LOCATOR_BYTES) : at].startswith(_ZIP64_LOCATOR):
+        raise ValueError(f"the zip file's list of entries is larger than {most} B")
