@@ -90,7 +90,7 @@ def _plain_trees(bench: Bench) -> Iterator[About]:
 def _adapt(bench: Bench) -> Iterator[About]:
     """One setting alone, on the rows that fit; f0's loss on them is known."""
     from gatewise.costs import FeatureCosts
-    from gatewise_training.adapt.base import LOG_FLOOR, Sample
+    from gatewise_training.adapt.sample import LOG_FLOOR, Sample
 
     plan = bench.plan()
     rows = plan.fit_rows

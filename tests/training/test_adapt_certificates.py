@@ -20,8 +20,7 @@ from gatewise_training.adapt.alternation import (
     featureless_pair,
     pose,
 )
-from gatewise_training.adapt.base import Sample
-from gatewise_training.adapt.growth import Growth, grow
+from gatewise_training.adapt.gbrt import grow
 from gatewise_training.adapt.lin import fit_path
 from gatewise_training.adapt.qstep import (
     CrossEntropy,
@@ -30,6 +29,8 @@ from gatewise_training.adapt.qstep import (
     q_step,
     q_step_log_odds,
 )
+from gatewise_training.adapt.sample import Sample
+from gatewise_training.learners.growth_settings import Growth
 
 ROWS = 12
 WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))

@@ -27,11 +27,12 @@ from gatewise_training import (
     L1Cascade,
 )
 from gatewise_training.adapt.alternation import alternate, pose
-from gatewise_training.adapt.base import Sample
-from gatewise_training.adapt.growth import Growth, grow
+from gatewise_training.adapt.gbrt import grow
 from gatewise_training.adapt.prox_newton import solve as solve_m_step
 from gatewise_training.adapt.qstep import LogOdds
+from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.learners.growth_settings import Growth
 
 N_FEATURES = 9
 NAMES = [f"f{k}" for k in range(N_FEATURES)]

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.losses import one_hot, prior_margins
-from gatewise_training.adapt.base import Sample
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, Place, curvature_bound
 from gatewise_training.adapt.prox_newton import newton_step
 from gatewise_training.adapt.qstep import Distance, Free, KullbackLeibler
+from gatewise_training.adapt.sample import Sample
 
 __all__ = ["KKT", "Start", "alternate", "best_starts", "featureless_pair", "pose"]
 

@@ -13,59 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
+from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import Cascade
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.cascades.setting_sweep import sweep
 from gatewise_training.data.validation_split import Rows
 
-__all__ = ["Adapt", "PenalisedCascade", "Sample"]
-
-LOG_FLOOR = 1e-12
-"""Probabilities below this count as this: f0 may be certain and wrong."""
-
-
-@dataclass(frozen=True, eq=False)
-class Sample:
-    """Training rows as the Adapt fits see them.
-
-    Attributes
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    y : ndarray of int64, shape (n,)
-    weight : ndarray of float64, shape (n,)
-        Of mean 1.
-    f0_loss : ndarray of float64, shape (n,)
-        ``-log p(y | x; f0)`` in nats; 0 without a high-cost model.
-    n_classes : int
-    costs : FeatureCosts
-    """
-
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    f0_loss: NDArray[np.float64]
-    n_classes: int
-    costs: FeatureCosts
-
-    @classmethod
-    def all_rows(cls, problem: Problem) -> Sample:
-        """Take all rows of a problem."""
-        plan, f0_loss = problem.plan, np.zeros(len(problem.plan.x))
-        if problem.high_cost_model is not None:
-            proba = problem.high_cost_model.predict_proba(plan.x)
-            f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
-        return cls(plan.x, plan.y, plan.weight, f0_loss, problem.n_classes, problem.costs)
-
-    def take(self, rows: Rows) -> Sample:
-        """Some of the rows."""
-        weight = self.weight[rows] / self.weight[rows].mean()
-        x, y, f0_loss = self.x[rows], self.y[rows], self.f0_loss[rows]
-        return Sample(x, y, weight, f0_loss, self.n_classes, self.costs)
+__all__ = ["Adapt", "PenalisedCascade"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

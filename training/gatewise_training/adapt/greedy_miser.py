@@ -2,7 +2,7 @@
 
 Xu, Weinberger & Chapelle, "The greedy miser: learning under test-time budgets", ICML 2012. It
 is Adapt-GBRT without offloading (P_full = 0), and shares its growth
-(:mod:`gatewise_training.adapt.growth`).
+(:func:`gatewise_training.adapt.gbrt.grow`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ import numpy as np
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
-from gatewise_training.adapt.base import Sample
-from gatewise_training.adapt.growth import Growth, grow
+from gatewise_training.adapt.gbrt import grow
+from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.base import Budgeted
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.cascades.setting_sweep import sweep
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
+from gatewise_training.learners.growth_settings import Growth
 
 __all__ = ["GreedyMiser"]
 

@@ -19,9 +19,10 @@ from gatewise.decision import labels
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.alternation import pose
-from gatewise_training.adapt.base import PenalisedCascade, Sample
+from gatewise_training.adapt.base import PenalisedCascade
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.prox_newton import solve
+from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.fit_problem import Chain, Problem
 from gatewise_training.cascades.setting_sweep import sweep
 from gatewise_training.data.validation_split import Rows

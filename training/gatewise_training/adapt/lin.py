@@ -25,10 +25,11 @@ from gatewise_training.adapt.alternation import (
     featureless_pair,
     pose,
 )
-from gatewise_training.adapt.base import Adapt, Sample
+from gatewise_training.adapt.base import Adapt
 from gatewise_training.adapt.m_step import LinearPair, MStep
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.qstep import Distance, KullbackLeibler
+from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.boosting import link_of
 
 __all__ = ["AdaptLin", "fit_path"]

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.adapt.growth import Growth
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge
 from gatewise_training.learners.boosting import tree_params
+from gatewise_training.learners.growth_settings import Growth
 
 __all__ = ["Order", "TreeGrowth", "constant", "grow"]
 
