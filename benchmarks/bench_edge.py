@@ -33,7 +33,7 @@ from benchmarks.edge_models import Model, make_models
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device, StageRunner
-from gatewise_edge.sensors.feature_reader import Meter, Reading, Row
+from gatewise_edge.sensors.feature_reader import Meter, Reading, RowSource
 
 __all__ = ["TARGETS", "document", "main", "markdown", "timed"]
 
@@ -151,7 +151,7 @@ def _visit(model: Model) -> Call:
     threshold, rows = runner.thresholds[0], cycle(model.rows)
 
     def call() -> object:
-        reading = Reading(Row(next(rows), n), names, meter)
+        reading = Reading(RowSource(next(rows), n), names, meter)
         output = runner.visit(0, reading, allow_missing=False, remaining=lambda: 1.0)
         return output.stops(threshold)
 

@@ -50,12 +50,12 @@ def test_a_run_tells_what_it_took(made_up_routes):
 
 @pytest.fixture
 def made_up_routes(tmp_path):
-    from gatewise_edge.device.installed import Plan
+    from gatewise_edge.stages.plan import StagePlan
     from gatewise_sim.fleet.routes import Routes
     from gatewise_sim.fleet.sizes import Sizes
 
     n = 50
-    plan = Plan(
+    plan = StagePlan(
         model="m", version="1", names=("a", "b"), classes=(0, 1), n_stages=1, n_here=1,
         tiers=("device",), stage_inputs=np.array([0]), request_inputs=np.array([0, 1]),
         has_cloud=True, stages_take_nan=False, cloud_takes_nan=False, offload_price=0.0,

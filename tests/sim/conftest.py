@@ -173,13 +173,13 @@ def made_up() -> Callable[..., Any]:
 
     The truth is class 1 everywhere; so say the cloud, and the device of rows that it keeps.
     """
-    from gatewise_edge.device.installed import Plan
+    from gatewise_edge.stages.plan import StagePlan
     from gatewise_sim.fleet.routes import Routes
     from gatewise_sim.fleet.sizes import Sizes
 
     def make(n: int = 10, hard: int = 10) -> Routes:
         offload = np.arange(n) < hard
-        plan = Plan(
+        plan = StagePlan(
             model="m",
             version="1",
             names=("a", "b"),

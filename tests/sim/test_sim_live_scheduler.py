@@ -57,7 +57,7 @@ def fleet(small, cloud):
     made: list[LogicalDevice] = []
 
     def make(devices: int, seconds: float | None = 0.0, **options) -> SimpleNamespace:
-        shared = Installed.of(small.bundle, sensors=None, asks_cloud=True)
+        shared = Installed.load(small.bundle, sensors=None, may_offload=True)
         desk, bell, seats = Desk(), Bell(), []
         for index in range(devices):
             near = InProcessLink(cloud.answer)

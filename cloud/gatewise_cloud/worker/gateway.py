@@ -29,7 +29,7 @@ from gatewise_cloud.worker.serving import Server
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.offload import RESEND, Offloads, Outcome, Outstanding
+from gatewise_edge.link.offload import RESEND, InFlight, Offloads, Outcome
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -119,7 +119,7 @@ class GatewayModel:
 
 
 class _Sent(NamedTuple):
-    item: Outstanding
+    item: InFlight
     ticket: Ticket
     answer: TierAnswer
 
@@ -202,12 +202,13 @@ class Upward:
         rows = ticket.rows[answer.goes_on]
         request = wire.Request(id=wire.new_id(), model=name, version=version, ttl_ms=ttl_ms, X=rows)
         payload = wire.encode_request(request)
+        item = InFlight(name, version, deadline, request.rows, request.id, payload)
         with self._changed:
-            item = self._offloads.open(request, payload, now, deadline)
-            if item is not None:
+            opened = self._offloads.open(item, now)
+            if opened:
                 self._out[item.id] = _Sent(item, ticket, answer)
                 self._alarm(item)
-        if item is None:
+        if not opened:
             self._stand_in(ticket, answer, "full")
             return
         self._counters.add("forwarded")
@@ -237,7 +238,7 @@ class Upward:
         if sent is not None and sent.item.outcome is not None:
             self._conclude(sent, sent.item.outcome)
 
-    def _alarm(self, item: Outstanding) -> None:
+    def _alarm(self, item: InFlight) -> None:
         heapq.heappush(self._alarms, (item.wake_at, item.id))
         if self._alarms[0][1] == item.id:
             self._changed.notify_all()

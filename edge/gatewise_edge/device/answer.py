@@ -1,4 +1,4 @@
-"""An instance on its way through a device: what it is, what is under way, what comes out."""
+"""An instance in a device: the answer to it, and its state until then."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.coalesce import Share
-from gatewise_edge.sensors.sensors import Reading
+from gatewise_edge.link.offload import InFlight
+from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_edge.stages.stages import StageOutput
 
-__all__ = ["Answer", "Case", "Pending", "Policy", "Route"]
+__all__ = ["Answer", "Pending", "Policy", "Route"]
 
 Policy = Literal["system", "edge-only", "cloud-only"]
 Route = Literal["edge", "cloud", "fallback"]
@@ -36,9 +36,9 @@ class Answer:
         Empty for a value.
     route : {"edge", "cloud", "fallback"}
         A stage stopped here; the cloud, or a stage beyond the device, answered; the cloud, or a
-        sensor, was needed and failed, and the last finished stage stands in.
+        sensor, was needed and failed, and the last finished stage answers instead.
     stage : int
-        The stage whose answer this is; the number of stages for the high-cost model's.
+        The stage that gave the answer; the number of stages for the high-cost model's.
     cost : float
         Features acquired, and the price of the offload if one was made.
     feature_cost : float
@@ -47,12 +47,12 @@ class Answer:
         From the call to the answer, in milliseconds.
     reason : str
         Why this route. edge: ``stopped``, ``last-stage``, ``edge-only``. cloud: ``offloaded``,
-        ``gateway`` (a stage there answered), ``missing``, ``cloud-only``, or a failed sensor's
-        trouble (below). fallback: ``no-link``, ``link-down``, ``breaker-open``, ``full``,
-        ``unsent``, ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's trouble as
+        ``gateway`` (a stage there answered), ``missing``, ``cloud-only``, or a failed sensor
+        (below). fallback: ``no-link``, ``link-down``, ``breaker-open``, ``full``, ``unsent``,
+        ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's failure as
         ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``, ``sensor-late:<name>``.
     acquired : tuple of int
-        Features bought, as indices.
+        Features acquired, as indices.
     paced : bool
         Whether a pacer had moved the gate's threshold: then no guarantee of the operating point
         covers this answer.
@@ -72,36 +72,57 @@ class Answer:
 
 
 @dataclass(slots=True, eq=False)
-class Case:
-    """An instance on its way to an answer. Times in seconds on the device's clock."""
+class Pending:
+    """An instance without an answer yet. Times in seconds on the device's clock.
+
+    Attributes
+    ----------
+    installed : Installed
+        The bundle that it began with.
+    reading : Reading
+    started, deadline : float
+    hold : bool
+        Whether its request may wait for those of the rows behind it.
+    finished : StageOutput or None
+        Of the last finished stage, which is `stage`.
+    error : SensorError or None
+        Of the feature that ended the stages.
+    reason : str
+        Why it is offloaded.
+    score : float or None
+        The stop score at the gate.
+    offloads_as_packed : bool
+        Whether the manifest's threshold would send it on from the gate.
+    paced : bool
+        Whether the pacer's threshold decided.
+    offloaded : bool
+        Whether a request was made.
+    request : InFlight or None
+        The request, and its `row` there.
+    """
 
     installed: Installed
     reading: Reading
     started: float
     deadline: float
-    #: Whether its request may wait for those of the rows behind it.
     hold: bool = False
     finished: StageOutput | None = None
     stage: int = -1
     error: SensorError | None = None
     reason: str = ""
-    #: The stop score at the gate; whether the manifest's threshold would send it on from there,
-    #: and whether the pacer's decided.
     score: float | None = None
-    goes_on: bool = False
+    offloads_as_packed: bool = False
     paced: bool = False
-    #: Whether a request was made.
-    asked: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """An instance whose request is out, or waits for others; see :meth:`Device.advance`."""
-
-    case: Case
-    item: Share
+    offloaded: bool = False
+    request: InFlight | None = None
+    row: int = 0
 
     @property
     def wake_at(self) -> float:
         """When to advance next if no response comes before, in seconds on the device's clock."""
-        return self.item.wake_at
+        request = self.request
+        if request is None:
+            return self.deadline
+        if request.outcome is not None:
+            return request.opened + request.outcome.seconds
+        return min(request.wake_at, self.deadline)

@@ -1,12 +1,12 @@
-"""A device: an instance in, exactly one answer out, before its deadline.
+"""A device: exactly one answer to each instance, before its deadline.
 
-The stages run one after the other and buy their features as they come. An instance that no
+The stages run one after the other and acquire their features as they come. An instance that no
 stage stops for goes to the cloud; if no usable response is there in time, the last stage's
 answer is given and marked ``fallback``.
 
 Deciding is event-driven: :meth:`Device.begin` runs the stages and sends what must be sent,
-:meth:`Device.advance` says whether the cloud's part is over. :meth:`Device.answer` is the two
-with real waiting between; a simulator in virtual time calls them itself.
+:meth:`Device.advance` retries or ends a request. :meth:`Device.answer` is the two with real
+waiting between; a simulator in virtual time calls them itself.
 """
 
 from __future__ import annotations
@@ -20,37 +20,40 @@ from pathlib import Path
 from typing import Final, Self, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, Case, Pending, Policy, Route
-from gatewise_edge.device.device_stats import Ledger, Observe
+from gatewise_edge.device.answer import Answer, Pending, Policy
+from gatewise_edge.device.device_stats import DeviceStats, Observe
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.device.installed import Installed
-from gatewise_edge.device.many import answer_many
-from gatewise_edge.device.offload_flow import Course
+from gatewise_edge.device.offload_flow import OffloadFlow
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.breaker import Breaker
-from gatewise_edge.link.coalesce import Share
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.uplink import Uplink
-from gatewise_edge.sensors.sensors import Reading, Sensors
+from gatewise_edge.sensors.feature_reader import Reading
+from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stages.stage_models import Runner
 from gatewise_export.bundle.bundle import Bundle
 
-__all__ = ["Answer", "Device", "Pending", "Policy", "Route"]
+__all__ = ["Device"]
 
 _LOG = logging.getLogger(__name__)
 
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
 _GUARD: Final = 0.005
+#: Of :meth:`Device.answer_many`: rows begun before the first is waited for, and the part of the
+#: deadline that beginning them may take.
+_MOST_BEGUN: Final = 256
+_BEGINNING: Final = 0.25
 
 
 class Device:
-    """Answers instances with a bundle's stages and, for the hard ones, the cloud.
+    """Classify instances with a bundle's stages and, for the hard ones, the cloud.
 
     Parameters
     ----------
@@ -64,30 +67,30 @@ class Device:
         Milliseconds from the call within which an answer is given.
     policy : {"system", "edge-only", "cloud-only"}, default "system"
         For measurements: ``edge-only`` never offloads, the last stage always answers;
-        ``cloud-only`` buys the cloud model's features and offloads every instance at once.
+        ``cloud-only`` acquires the cloud model's features and offloads every instance at once.
     outstanding : int, default 32
-        Requests out at a time, at most (several threads may ask for answers).
+        Requests in flight at a time, at most (several threads may wait for answers).
     check : bool, default True
         Run the bundle's self-test first.
     runner : {"auto", "onnxruntime", "numpy"}, default "auto"
         What runs the stages' graphs; auto is onnxruntime where it can be imported, else numpy.
         Both give the same bits; numpy takes less memory and, for large trees, more time.
     breaker : Breaker or bool, default True
-        Keeps from asking, and from buying for, a cloud that does not reply. True: one with its
-        defaults; False: none.
+        Blocks requests, and the acquisition of their features, while the cloud does not reply.
+        True: one with its defaults; False: none.
     coalesce_ms : float, default 0
         How long a request waits, in ms, for those of other threads to share a message.
     float16 : bool, default False
         Send halves: half the bytes and 11 significant bits
-        (:func:`gatewise_edge.link.coalesce.as_matrix`). Costs are told as for float32.
+        (:func:`gatewise_edge.link.coalesce.as_matrix`). Costs are those of float32.
     pacer : Pacer, optional
         Moves the gate's threshold to keep a budget over time; this voids a guarantee of the
         operating point, and answers say so (``paced``).
     pacer_state : str or Path, optional
         JSON file that keeps the pacer's state over restarts.
     observe : callable, optional
-        Gets each Answer, and each SensorError that took the place of one, once, on the thread
-        that asked. What it raises is logged.
+        Gets each Answer, and each SensorError that took the place of one, once, on the caller's
+        thread. What it raises is logged.
     clock : callable, default time.monotonic
         Seconds, steady.
 
@@ -141,9 +144,9 @@ class Device:
         file = None
         if pacer is not None and pacer_state is not None:
             file = PacerFile(pacer, pacer_state)
-        self._ledger = Ledger(observe, file)
+        self._stats = DeviceStats(observe, file)
         self._sensors = sensors
-        self._asks_cloud = link is not None and policy != "edge-only"
+        self._may_offload = link is not None and policy != "edge-only"
         self._runner = runner
         self._installing = threading.Lock()
         opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
@@ -153,12 +156,12 @@ class Device:
         self._uplink = Uplink(
             link,
             limit=outstanding,
-            breaker=Breaker.of(breaker),
+            breaker=(Breaker() if breaker else None) if isinstance(breaker, bool) else breaker,
             coalesce=coalesce_ms / 1000.0,
             float16=float16,
             clock=clock,
         )
-        self._course = Course(self._uplink, policy=policy, clock=clock)
+        self._flow = OffloadFlow(self._uplink, policy=policy, clock=clock)
         self._uplink.open()
 
     # -- life ------------------------------------------------------------------------------
@@ -169,7 +172,7 @@ class Device:
         return self._installed.bundle
 
     def adopt(self, bundle: Bundle) -> None:
-        """Take over another bundle: prove it, then answer all further instances with it.
+        """Replace the bundle: prove the new one, then answer all further instances with it.
 
         An instance under way ends with the bundle that it began with; each request names the
         version that it is meant for.
@@ -181,12 +184,12 @@ class Device:
         Raises
         ------
         BundleError, SelfTestError, InputError
-            As on making a device. The bundle that was in force stays so.
+            As on making a device. The active bundle then stays.
         """
         with self._installing:
             self._installed = self._install(bundle, check=True)
         manifest = bundle.manifest
-        _LOG.info("model %s, version %s, is in force", manifest.name, manifest.version)
+        _LOG.info("model %s, version %s, is active", manifest.name, manifest.version)
 
     def _install(self, bundle: Bundle, *, check: bool) -> Installed:
         if self.policy == "cloud-only" and bundle.manifest.cloud is None:
@@ -194,15 +197,17 @@ class Device:
         made = self._load(bundle, check=check)
         if self.policy != "system" or not made.plan.has_cloud:
             return made
-        gate = Gate.of(bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._ledger.drifted)
+        gate = Gate.from_manifest(
+            bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._stats.drifted
+        )
         return replace(made, gate=gate)
 
     def _load(self, bundle: Bundle, *, check: bool) -> Installed:
         """Make what depends on the bundle alone: devices of one process may share it."""
-        return Installed.of(
+        return Installed.load(
             bundle,
             sensors=self._sensors,
-            asks_cloud=self._asks_cloud,
+            may_offload=self._may_offload,
             check=check,
             runner=self._runner,
         )
@@ -210,7 +215,7 @@ class Device:
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
         self._uplink.close()
-        self._ledger.close()
+        self._stats.close()
         if self._sensors is not None:
             self._sensors.close()
 
@@ -225,21 +230,21 @@ class Device:
         """Counts so far.
 
         ``edge``, ``cloud``, ``fallback`` and ``errors`` (SensorError) sum to the instances;
-        ``paced`` of them were decided by a pacer; ``drift_alarms`` is how often the rate at which
-        the gate sends instances on left its band (:mod:`.drift`); ``bytes_up`` and
+        ``paced`` of them were decided by a pacer; ``drift_alarms`` is how often the gate's offload
+        rate left its band (:mod:`.drift`); ``bytes_up`` and
         ``bytes_down`` are payload bytes; the rest are those of
         :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
         """
-        return self._ledger.counters | self._uplink.counters
+        return self._stats.counters | self._uplink.counters
 
     @property
     def gauges(self) -> dict[str, float]:
-        """What is so now.
+        """Current state.
 
         ``outstanding`` (requests), ``round_trip_ms``, ``breaker_open`` (0 or 1), ``drift`` (-1, 0
-        or 1: the gate sends on fewer, as many as, more instances than it was to) and, with a
-        pacer, ``pacer_level`` (share of the instances at the gate that it sends on) and
+        or 1: the gate offloads fewer, as many as, more instances than in validation) and, with a
+        pacer, ``pacer_level`` (share of the instances at the gate that it offloads) and
         ``pacer_debt`` (in offloads).
         """
         gate = self._installed.gate
@@ -284,7 +289,38 @@ class Device:
         InputError
             If the rows do not fit the bundle.
         """
-        return answer_many(self, rows)
+        try:
+            with np.errstate(over="ignore"):
+                X = np.asarray(rows, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the instances must be rows of numbers: {error}") from None
+        width = len(self.bundle.manifest.features)
+        if X.ndim != 2 or X.shape[1] != width:
+            raise InputError(f"instances of shape {X.shape}; the bundle has {width} features")
+        answers: list[Answer | SensorError] = []
+        while len(answers) < len(X):
+            answers += self._answer_some(X[len(answers) : len(answers) + _MOST_BEGUN])
+        return answers
+
+    def _answer_some(self, X: NDArray[np.float32]) -> list[Answer | SensorError]:
+        """Answer as many of the first rows as begin within a part of the time."""
+        until = time.monotonic() + _BEGINNING * self.deadline_ms / 1000.0
+        steps: list[Answer | Pending | SensorError] = []
+        for row in X:
+            try:
+                steps.append(self.begin(row, hold=True))
+            except SensorError as error:
+                steps.append(error)
+            if time.monotonic() >= until:
+                break
+        self.flush()
+        answers: list[Answer | SensorError] = []
+        for step in steps:
+            try:
+                answers.append(self.finish(step) if isinstance(step, Pending) else step)
+            except SensorError as error:
+                answers.append(error)
+        return answers
 
     def begin(self, row: ArrayLike | None = None, *, hold: bool = False) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
@@ -309,15 +345,15 @@ class Device:
         installed = self._installed
         reading = Reading(installed.source_of(row), installed.plan.names, installed.meter)
         deadline = started + self.deadline_ms / 1000.0 - self._guard
-        case = Case(installed, reading, started, deadline, hold)
-        return self._taken(case, lambda: self._course.start(case))
+        pending = Pending(installed, reading, started, deadline, hold)
+        return self._counted(pending, self._flow.start)
 
     def flush(self) -> None:
         """Send the requests that wait for more rows."""
         self._uplink.flush()
 
     def advance(self, pending: Pending) -> Answer | Pending:
-        """Look after a request that is out: retry it, end it, or leave it.
+        """Retry an instance's request, end it, or leave it.
 
         Returns
         -------
@@ -329,7 +365,7 @@ class Device:
         SensorError
             As :meth:`answer`.
         """
-        return self._taken(pending.case, lambda: self._course.proceed(pending), pending.item)
+        return self._counted(pending, self._flow.proceed)
 
     def finish(self, step: Answer | Pending) -> Answer:
         """Wait for the answer to an instance that was begun.
@@ -340,19 +376,20 @@ class Device:
             As :meth:`answer`.
         """
         while isinstance(step, Pending):
-            self._uplink.wait(step.item)
+            assert step.request is not None
+            self._uplink.wait(step.request, step.wake_at)
             step = self.advance(step)
         return step
 
-    def _taken(
-        self, case: Case, step: Callable[[], Answer | Pending], share: Share | None = None
+    def _counted(
+        self, pending: Pending, step: Callable[[Pending], Answer | Pending]
     ) -> Answer | Pending:
-        """Take a step of an instance's course, and note its end."""
+        """Take a step towards an instance's answer, and count it once it is there."""
         try:
-            made = step()
+            made = step(pending)
         except SensorError as error:
-            self._ledger.failed(error)
+            self._stats.failed(error)
             raise
         if isinstance(made, Answer):
-            self._ledger.answered(case, made, share, self._clock())
+            self._stats.answered(pending, made, self._clock())
         return made

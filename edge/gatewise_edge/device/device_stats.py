@@ -1,4 +1,4 @@
-"""What a device counts, learns from and tells as its instances end."""
+"""Count answers by route and report them to the observer and the pacer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, get_args
 
-from gatewise_edge.device.answer import Answer, Case, Route
+from gatewise_edge.device.answer import Answer, Pending, Route
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.coalesce import Share
 
-__all__ = ["Ledger", "Observe"]
+__all__ = ["DeviceStats", "Observe"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,13 +21,13 @@ _COUNTS: Final = (*get_args(Route), "errors", "paced", "drift_alarms")
 Observe = Callable[[Answer | SensorError], None]
 
 
-class Ledger:
-    """Takes in the end of each instance, once. Thread-safe.
+class DeviceStats:
+    """Counts of a device's answers. Thread-safe.
 
     Parameters
     ----------
     observe : callable or None
-        Gets each end; what it raises is logged.
+        Gets each answer, or the error in its place, once; what it raises is logged.
     file : PacerFile or None
         Where the pacer's state is kept.
     """
@@ -46,44 +45,44 @@ class Ledger:
             return dict(self._counts)
 
     def close(self) -> None:
-        """Keep what is to be kept."""
+        """Save the pacer's state."""
         if self._file is not None:
             self._file.save()
 
-    def answered(self, case: Case, answer: Answer, share: Share | None, now: float) -> None:
-        """Take in an answer; `share` is the request's, if one was made."""
-        pace = None if case.installed.gate is None else case.installed.gate.pace
+    def answered(self, pending: Pending, answer: Answer, now: float) -> None:
+        """Count an instance's answer."""
+        pace = None if pending.installed.gate is None else pending.installed.gate.pace
         if pace is not None:
             used = None
-            if case.asked or answer.route == "edge":
-                size = 0.0 if share is None else share.bytes
-                used = pace.used(sent=case.asked, size=size, cost=answer.cost)
-            pace.observe(case.score, used, now)
+            if pending.offloaded or answer.route == "edge":
+                size = 0.0 if pending.request is None else pending.request.bytes_per_row
+                used = pace.used(sent=pending.offloaded, size=size, cost=answer.cost)
+            pace.observe(pending.score, used, now)
             if self._file is not None:
-                self._file.save_now_and_then(now)
+                self._file.save_when_due(now)
         with self._counting:
             self._counts[answer.route] += 1
             self._counts["paced"] += answer.paced
-        self._tell(answer)
+        self._report(answer)
 
     def failed(self, error: SensorError) -> None:
-        """Take in an instance without an answer."""
+        """Count an instance without an answer."""
         with self._counting:
             self._counts["errors"] += 1
-        self._tell(error)
+        self._report(error)
 
     def drifted(self, side: str, rate: float) -> None:
-        """Take in a drift alarm."""
+        """Count and log a drift alarm."""
         with self._counting:
             self._counts["drift_alarms"] += 1
         _LOG.warning(
-            "the gate sends on %.3g of the instances, %s the band of the operating point: "
+            "the gate offloads %.3g of the instances, %s the band of the operating point: "
             "the data may have drifted",
             rate,
             side,
         )
 
-    def _tell(self, end: Answer | SensorError) -> None:
+    def _report(self, end: Answer | SensorError) -> None:
         if self._observe is not None:
             try:
                 self._observe(end)

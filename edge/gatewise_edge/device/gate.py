@@ -1,7 +1,7 @@
-"""The gate: the last stage before an instance leaves the device, and what watches over it.
+"""The gate: the last stage on the device, its threshold and its drift alarm.
 
-Its threshold is the manifest's or, where a pacer keeps a budget, the pacer's. The drift alarm looks
-at what the manifest's threshold alone would have done, so a pacer cannot hide a drift from it.
+Its threshold is the manifest's or, where a pacer keeps a budget, the pacer's. The drift alarm
+follows what the manifest's threshold alone would have done, so a pacer cannot hide a drift from it.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import Self
+from typing import Final, Self
 
 from gatewise.costs import request_bytes
 from gatewise_edge.device.drift import Drift
-from gatewise_edge.device.installed import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
+from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stages import StageOutput
 from gatewise_export.bundle.manifest import Manifest
 
@@ -23,7 +23,7 @@ __all__ = ["Gate"]
 _LOG = logging.getLogger(__name__)
 
 #: Bytes of a response's fields beside the probabilities.
-_RESPONSE_BYTES = 70
+_RESPONSE_BYTES: Final = 70
 
 
 class Gate:
@@ -44,15 +44,15 @@ class Gate:
         self.pace = pace
 
     @classmethod
-    def of(
+    def from_manifest(
         cls,
         manifest: Manifest,
-        plan: Plan,
+        plan: StagePlan,
         *,
         pacer: Pacer | None,
         on_drift: Callable[[str, float], None],
     ) -> Self:
-        """Make it for a manifest at the operating point in force.
+        """Make the gate of a manifest's active operating point.
 
         Raises
         ------
@@ -81,8 +81,8 @@ class Gate:
                 if point.guarantee is None
                 else "the operating point's guarantee no longer holds",
             )
-        # With stages beyond the device the manifest tells how many reach the high-cost model,
-        # not how many leave the device.
+        # With stages beyond the device the manifest has the rate that reaches the high-cost
+        # model, not the rate that leaves the device.
         expected = point.offload_rate if plan.n_here == plan.n_stages else None
         drift = Drift(
             0.5 if expected is None else expected,
@@ -98,16 +98,14 @@ class Gate:
             return as_packed, as_packed, False
         return bool(finished.stops(self.pace.threshold())[0]), as_packed, True
 
-    def saw(self, goes_on: bool) -> None:
-        """Take in whether an instance goes on as packed; for the drift alarm."""
+    def watch_drift(self, offloads: bool) -> None:
+        """Pass on to the drift alarm whether an instance is offloaded as packed."""
         with self._drifting:
-            self._drift.observe(goes_on)
+            self._drift.observe(offloads)
 
     @property
     def gauges(self) -> dict[str, float]:
         """``drift`` (-1, 0 or 1) and, with a pacer, ``pacer_level`` and ``pacer_debt``."""
         with self._drifting:
-            told = {"drift": {"below": -1.0, "": 0.0, "above": 1.0}[self._drift.state]}
-        if self.pace is not None:
-            told |= self.pace.gauges
-        return told
+            found = {"drift": {"below": -1.0, "": 0.0, "above": 1.0}[self._drift.state]}
+        return found if self.pace is None else found | self.pace.gauges

@@ -1,103 +1,29 @@
 """A bundle ready to run on this device: what depends on it, as one object that never changes.
 
 Each instance holds the object that it began with. So a device takes over a new bundle by putting
-another object in place, and an instance under way ends with the stages, prices, sensors and the
-model version that it began with.
+another object in place, and an instance under way ends with the stages, prices, sensors and model
+version that it began with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
-from gatewise.tiers import Tier, on_device
+from gatewise_edge.device.gate import Gate
 from gatewise_edge.link.wire import MAX_PAYLOAD
-from gatewise_edge.sensors.sensors import Meter, Row, Sensors, Source
+from gatewise_edge.sensors.feature_reader import Meter, RowSource, Source
+from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stage_models import Runner
 from gatewise_edge.stages.stages import StageRunner, self_test
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.manifest import Manifest
 
-if TYPE_CHECKING:
-    from gatewise_edge.device.gate import Gate
-
-__all__ = ["Installed", "Plan"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plan:
-    """What the manifest settles once for all instances.
-
-    Attributes
-    ----------
-    model, version : str
-        Named by every request.
-    names : tuple of str
-        Of the features.
-    classes : tuple
-    n_stages, n_here : int
-        Stages of the chain in force, and how many of them, the first ones, run on the device.
-    tiers : tuple of str
-        Where each stage runs.
-    stage_inputs, request_inputs : ndarray of intp
-        Features that the device's stages may buy, and those that a request carries, in its order.
-    has_cloud : bool
-    stages_take_nan, cloud_takes_nan : bool
-        Whether NaN is a value for the device's stages, and in a request.
-    offload_price, gateway_price, request_price : float
-        What an offload costs beside its features: one that the high-cost model answered, one that
-        a stage beyond the device answered, one that nobody answered
-        (:func:`gatewise.tiers.cascade_costs`).
-    """
-
-    model: str
-    version: str
-    names: tuple[str, ...]
-    classes: tuple[Hashable, ...]
-    n_stages: int
-    n_here: int
-    tiers: tuple[Tier, ...]
-    stage_inputs: NDArray[np.intp]
-    request_inputs: NDArray[np.intp]
-    has_cloud: bool
-    stages_take_nan: bool
-    cloud_takes_nan: bool
-    offload_price: float
-    gateway_price: float
-    request_price: float
-
-    @classmethod
-    def of(cls, manifest: Manifest) -> Self:
-        """Draw it from a manifest at the operating point in force."""
-        tiers = manifest.tiers
-        here = on_device(tiers)
-        prices, inputs = manifest.cloud_prices(), manifest.request_inputs()
-        gateway = prices.gateway if "gateway" in tiers else 0.0
-        stages_take_nan = manifest.missing["stages"] == "allowed"
-        return cls(
-            model=manifest.name,
-            version=manifest.version,
-            names=manifest.feature_names,
-            classes=manifest.classes,
-            n_stages=len(tiers),
-            n_here=here,
-            tiers=tiers,
-            stage_inputs=np.unique(np.concatenate([manifest.stage_inputs(s) for s in range(here)])),
-            request_inputs=inputs,
-            has_cloud=manifest.cloud is not None,
-            stages_take_nan=stages_take_nan,
-            cloud_takes_nan=manifest.missing["cloud"] == "allowed"
-            and (stages_take_nan or here == len(tiers)),
-            offload_price=prices.of_offload(len(inputs)) + gateway,
-            gateway_price=prices.of_message(len(inputs)) + gateway,
-            request_price=prices.of_message(len(inputs)),
-        )
+__all__ = ["Installed"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,7 +34,7 @@ class Installed:
     ----------
     bundle : Bundle
     runner : StageRunner
-    plan : Plan
+    plan : StagePlan
     meter : Meter
     source : Source or None
         The device's sensors, matched with the bundle's features.
@@ -118,18 +44,18 @@ class Installed:
 
     bundle: Bundle
     runner: StageRunner
-    plan: Plan
+    plan: StagePlan
     meter: Meter
     source: Source | None
     gate: Gate | None = None
 
     @classmethod
-    def of(
+    def load(
         cls,
         bundle: Bundle,
         *,
         sensors: Sensors | None,
-        asks_cloud: bool,
+        may_offload: bool,
         check: bool = True,
         runner: Runner = "auto",
     ) -> Self:
@@ -139,9 +65,9 @@ class Installed:
         ----------
         bundle : Bundle
         sensors : Sensors or None
-        asks_cloud : bool
-            Whether instances may leave the device: then what a request carries needs a sensor,
-            and must fit a message.
+        may_offload : bool
+            Whether instances may leave the device: then a request's features need sensors, and
+            must fit a message.
         check : bool, default True
             Run the self-test.
         runner : {"auto", "onnxruntime", "numpy"}, default "auto"
@@ -157,8 +83,8 @@ class Installed:
             If the sensors do not fit it, or a request would be too large.
         """
         stages = StageRunner(bundle, runner=runner)
-        plan = Plan.of(bundle.manifest)
-        carried = plan.request_inputs if asks_cloud else plan.request_inputs[:0]
+        plan = StagePlan.from_manifest(bundle.manifest)
+        carried = plan.request_inputs if may_offload else plan.request_inputs[:0]
         if request_bytes(len(carried)) > MAX_PAYLOAD:
             raise InputError(
                 f"a request carries {len(carried)} features, more than a message of "
@@ -173,7 +99,7 @@ class Installed:
         return cls(bundle, stages, plan, Meter(costs), source)
 
     def source_of(self, row: ArrayLike | None) -> Source:
-        """Where an instance comes from: the row given, else the sensors.
+        """Source of an instance's values: the row given, else the sensors.
 
         Raises
         ------
@@ -181,7 +107,7 @@ class Installed:
             If the row does not fit the bundle, or there are neither a row nor sensors.
         """
         if row is not None:
-            return Row(row, len(self.plan.names))
+            return RowSource(row, len(self.plan.names))
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")
         return self.source

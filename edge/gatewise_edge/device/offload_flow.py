@@ -1,7 +1,7 @@
-"""The course of one instance: stages, then perhaps the cloud, and one answer in every case.
+"""Decide one instance: run the stages, offload it if none stops, answer in every case.
 
-Event-driven and without a thread: :meth:`Course.start` runs the stages and sends what must be sent,
-:meth:`Course.proceed` looks after the request until its outcome is there.
+Event-driven and without a thread: :meth:`OffloadFlow.start` runs the stages and sends what must be
+sent, :meth:`OffloadFlow.proceed` retries the request or ends it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.device.answer import Answer, Case, Pending, Policy, Route
+from gatewise_edge.device.answer import Answer, Pending, Policy, Route
 from gatewise_edge.errors import SensorError
+from gatewise_edge.link.messages import Response
 from gatewise_edge.link.offload import Outcome
 from gatewise_edge.link.uplink import Uplink
-from gatewise_edge.link.wire import Response
 
-__all__ = ["Course"]
+__all__ = ["OffloadFlow"]
 
 
-class Course:
-    """What becomes of instances.
+class OffloadFlow:
+    """The decisions about instances, from the first stage to the answer.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Course:
         self._policy = policy
         self._clock = clock
 
-    def start(self, case: Case) -> Answer | Pending:
+    def start(self, pending: Pending) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
 
         Raises
@@ -44,30 +44,30 @@ class Course:
         SensorError
             If there is neither a stage's answer nor a way to the cloud.
         """
-        plan = case.installed.plan
+        plan = pending.installed.plan
         if self._policy == "cloud-only":
-            return self._offload(case, "cloud-only")
-        stopped = self._run_stages(case)
-        gate = case.installed.gate
-        if gate is not None and case.error is None:
-            gate.saw(case.goes_on)
+            return self._offload(pending, "cloud-only")
+        stopped = self._run_stages(pending)
+        gate = pending.installed.gate
+        if gate is not None and pending.error is None:
+            gate.watch_drift(pending.offloads_as_packed)
         if stopped:
-            return self._local(case, "edge", "stopped")
-        if case.error is not None:
-            trouble = _trouble(case.error)
+            return self._local(pending, "edge", "stopped")
+        if pending.error is not None:
+            failure = _reason(pending.error)
             may_offload = plan.has_cloud and self._policy != "edge-only"
-            if case.error.why == "infinite" or not may_offload:
-                return self._fall_back(case, trouble)
+            if pending.error.why == "infinite" or not may_offload:
+                return self._fall_back(pending, failure)
             # The cloud may do without the feature; what it cannot do without is refused there.
-            return self._offload(case, "missing" if case.error.why == "missing" else trouble)
+            return self._offload(pending, "missing" if pending.error.why == "missing" else failure)
         if not plan.has_cloud:
-            return self._local(case, "edge", "last-stage")
+            return self._local(pending, "edge", "last-stage")
         if self._policy == "edge-only":
-            return self._local(case, "edge", "edge-only")
-        return self._offload(case, "offloaded")
+            return self._local(pending, "edge", "edge-only")
+        return self._offload(pending, "offloaded")
 
     def proceed(self, pending: Pending) -> Answer | Pending:
-        """Look after a request that is out: retry it, end it, or leave it.
+        """Retry an instance's request, end it, or leave it.
 
         Returns
         -------
@@ -79,107 +79,92 @@ class Course:
         SensorError
             As :meth:`start`.
         """
-        share = pending.item
-        self._uplink.poll(share)
-        if share.outcome is None:
+        assert pending.request is not None
+        outcome = self._uplink.poll(pending.request, pending.deadline)
+        if outcome is None:
             return pending
-        pending.case.asked = share.outcome.kind in ("answered", "refused", "timeout")
-        return self._conclude(pending.case, share.outcome, share.row)
+        pending.offloaded = outcome.kind in ("answered", "refused", "timeout")
+        return self._conclude(pending, outcome)
 
     # -- the stages ------------------------------------------------------------------------
 
-    def _run_stages(self, case: Case) -> bool:
-        """Run the stages until one stops, all are done, or a feature cannot be had."""
-        runner, plan = case.installed.runner, case.installed.plan
+    def _run_stages(self, pending: Pending) -> bool:
+        """Run the stages until one stops, all are done, or a feature cannot be acquired."""
+        installed = pending.installed
+        runner, plan, gate = installed.runner, installed.plan, installed.gate
 
         def remaining() -> float:
-            return case.deadline - self._clock()
+            return pending.deadline - self._clock()
 
         for s, threshold in enumerate(runner.thresholds[: plan.n_here]):
             try:
-                case.finished = runner.visit(
-                    s, case.reading, allow_missing=plan.stages_take_nan, remaining=remaining
+                finished = runner.visit(
+                    s, pending.reading, allow_missing=plan.stages_take_nan, remaining=remaining
                 )
             except SensorError as error:
-                case.error = error
+                pending.error = error
                 return False
-            case.stage = s
-            if s == plan.n_here - 1 and case.installed.gate is not None:
-                stopped, as_packed, case.paced = case.installed.gate.decide(case.finished)
-                case.goes_on = not as_packed
-                case.score = float(case.finished.score[0])
+            pending.finished, pending.stage = finished, s
+            if s == plan.n_here - 1 and gate is not None:
+                stopped, as_packed, pending.paced = gate.decide(finished)
+                pending.offloads_as_packed = not as_packed
+                pending.score = float(finished.score[0])
                 return stopped
-            if case.finished.stops(threshold)[0]:
+            if finished.stops(threshold)[0]:
                 return True
         return False
 
-    def _local(self, case: Case, route: Route, reason: str, extra_cost: float = 0.0) -> Answer:
-        finished = case.finished
-        assert finished is not None
-        classes, said = case.installed.plan.classes, finished.labels[0].item()
-        return self._give(
-            case,
-            label=classes[said] if classes else said,  # without classes answers are values
-            index=said if classes else -1,
-            probabilities=finished.probabilities[0],
-            route=route,
-            stage=case.stage,
-            extra_cost=extra_cost,
-            reason=reason,
-        )
-
     # -- the cloud -------------------------------------------------------------------------
 
-    def _offload(self, case: Case, reason: str) -> Answer | Pending:
-        case.reason = reason
-        plan = case.installed.plan
-        # Known at once to be in vain? Then the cloud model's features are not bought.
-        refused = self._uplink.admit(case.deadline)
+    def _offload(self, pending: Pending, reason: str) -> Answer | Pending:
+        plan, reading = pending.installed.plan, pending.reading
+        # A request that would be in vain is not made, nor are its features acquired.
+        refused = self._uplink.admit(pending.deadline)
         if refused is not None:
-            return self._fall_back(case, refused if case.error is None else _trouble(case.error))
+            return self._fall_back(pending, _reason(pending.error, refused))
         try:
-            x = case.reading.acquire(
+            x = reading.acquire(
                 plan.request_inputs,
                 allow_missing=plan.cloud_takes_nan,
-                timeout=case.deadline - self._clock(),
+                timeout=pending.deadline - self._clock(),
                 spare=plan.cloud_takes_nan,
             )
         except SensorError as error:
             self._uplink.release()
-            case.error = case.error or error
-            return self._fall_back(case, _trouble(case.error))
-        if reason == "offloaded" and case.reading.failure is not None:
-            case.reason = _trouble(case.reading.failure)
-        share = self._uplink.request(x, case.deadline, plan, hold=case.hold)
-        if isinstance(share, str):
-            return self._fall_back(case, share if case.error is None else _trouble(case.error))
-        case.asked = True
-        return Pending(case, share)
+            pending.error = pending.error or error
+            return self._fall_back(pending, _reason(pending.error))
+        pending.reason = _reason(reading.failure, reason) if reason == "offloaded" else reason
+        made = self._uplink.request(x, pending.deadline, plan, hold=pending.hold)
+        if isinstance(made, str):
+            return self._fall_back(pending, _reason(pending.error, made))
+        pending.request, pending.row = made
+        pending.offloaded = True
+        return pending
 
-    def _conclude(self, case: Case, outcome: Outcome, row: int) -> Answer:
+    def _conclude(self, pending: Pending, outcome: Outcome) -> Answer:
         response = outcome.response
-        plan = case.installed.plan
         if outcome.kind == "answered" and response is not None:
-            return self._remote(case, response, row)
+            return self._remote(pending, response)
         if outcome.kind in ("unsent", "full", "deadline"):
-            return self._fall_back(case, outcome.kind)
+            return self._fall_back(pending, outcome.kind)
         reason = "timeout" if response is None else f"cloud:{response.error}"
-        return self._fall_back(case, reason, plan.request_price)
+        return self._fall_back(pending, reason, pending.installed.plan.request_price)
 
-    def _remote(self, case: Case, response: Response, row: int) -> Answer:
-        plan = case.installed.plan
+    def _remote(self, pending: Pending, response: Response) -> Answer:
+        plan, row = pending.installed.plan, pending.row
         stage = plan.n_stages if response.exits is None else int(response.exits[row])
         if response.probabilities.shape[1] != len(plan.classes):
-            return self._fall_back(case, "cloud:classes", plan.offload_price)
+            return self._fall_back(pending, "cloud:classes", plan.offload_price)
         if not plan.n_here <= stage <= plan.n_stages:
-            return self._fall_back(case, "cloud:stage", plan.offload_price)
-        reason = case.reason
+            return self._fall_back(pending, "cloud:stage", plan.offload_price)
+        reason = pending.reason
         if stage < plan.n_stages and reason == "offloaded" and plan.tiers[stage] == "gateway":
             reason = "gateway"
-        return self._give(
-            case,
-            label=plan.classes[int(response.labels[row])],
-            index=int(response.labels[row]),
+        index = int(response.labels[row])
+        return self._answer(
+            pending,
+            label=plan.classes[index],
+            index=index,
             probabilities=response.probabilities[row].astype(np.float64),
             route="cloud",
             stage=stage,
@@ -187,18 +172,37 @@ class Course:
             reason=reason,
         )
 
-    def _fall_back(self, case: Case, reason: str, extra_cost: float = 0.0) -> Answer:
-        """Answer with the last finished stage; run the stages first if none has run."""
-        if case.finished is None and self._policy == "cloud-only":
-            self._run_stages(case)
-        if case.finished is None:
-            assert case.error is not None
-            raise case.error
-        return self._local(case, "fallback", reason, extra_cost)
+    # -- answers ---------------------------------------------------------------------------
 
-    def _give(
+    def _fall_back(self, pending: Pending, reason: str, extra_cost: float = 0.0) -> Answer:
+        """Answer with the last finished stage; run the stages first if none has run."""
+        if pending.finished is None and self._policy == "cloud-only":
+            self._run_stages(pending)
+        if pending.finished is None:
+            assert pending.error is not None
+            raise pending.error
+        return self._local(pending, "fallback", reason, extra_cost)
+
+    def _local(
+        self, pending: Pending, route: Route, reason: str, extra_cost: float = 0.0
+    ) -> Answer:
+        finished = pending.finished
+        assert finished is not None
+        classes, output = pending.installed.plan.classes, finished.labels[0].item()
+        return self._answer(
+            pending,
+            label=classes[output] if classes else output,  # without classes answers are values
+            index=output if classes else -1,
+            probabilities=finished.probabilities[0],
+            route=route,
+            stage=pending.stage,
+            extra_cost=extra_cost,
+            reason=reason,
+        )
+
+    def _answer(
         self,
-        case: Case,
+        pending: Pending,
         *,
         label: Hashable,
         index: int,
@@ -208,7 +212,7 @@ class Course:
         extra_cost: float,
         reason: str,
     ) -> Answer:
-        acquired, feature_cost = case.reading.acquired, case.reading.meter
+        feature_cost = pending.reading.cost
         return Answer(
             label=label,
             class_index=index,
@@ -217,12 +221,13 @@ class Course:
             stage=stage,
             cost=feature_cost + extra_cost,
             feature_cost=feature_cost,
-            latency_ms=1000.0 * (self._clock() - case.started),
+            latency_ms=1000.0 * (self._clock() - pending.started),
             reason=reason,
-            acquired=tuple(np.flatnonzero(acquired).tolist()),
-            paced=case.paced,
+            acquired=tuple(np.flatnonzero(pending.reading.acquired).tolist()),
+            paced=pending.paced,
         )
 
 
-def _trouble(error: SensorError) -> str:
-    return f"{error.why}:{error.sensor}"
+def _reason(error: SensorError | None, otherwise: str = "") -> str:
+    """An answer's reason for a sensor's failure, or the other one where there is none."""
+    return otherwise if error is None else f"{error.why}:{error.sensor}"

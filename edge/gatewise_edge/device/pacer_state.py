@@ -21,7 +21,7 @@ _EVERY: Final = 60.0
 
 
 class PacerFile:
-    """Keeps a pacer's state over restarts.
+    """A pacer's state file, for restarts.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class PacerFile:
         except (OSError, ValueError, AttributeError, InputError) as error:
             _LOG.warning("pacer state %s is not used: %s", self._path, error)
 
-    def save_now_and_then(self, now: float) -> None:
-        """Write the file if the last time is a while ago, in the background.
+    def save_when_due(self, now: float) -> None:
+        """Write the file in the background if a minute has passed.
 
         Parameters
         ----------

@@ -1,17 +1,16 @@
-"""The requests that a device has out: deadlines, one retry, exactly one outcome each.
+"""Requests in flight: deadlines, at most one retry, exactly one outcome each.
 
 Pure bookkeeping: no clock, no thread, no socket. Times are seconds on any steady clock and are
 passed in, so that a device on a real link and a simulator in virtual time run the same code::
 
-    item = offloads.open(request, payload, now, deadline)    # None: too many are out already
-    ... hand item.payload to the link ...
-    offloads.poll(item, now)           # DONE, RESEND (hand the payload over once more) or WAIT
-    offloads.receive(response, now)    # the item that this response settles, if any
+    offloads.open(flight, now)         # False: too many are in flight already
+    ... hand flight.payload to the link ...
+    offloads.poll(flight, now)         # DONE, RESEND (hand the payload over once more) or WAIT
+    offloads.receive(response, now)    # the request that this response settles, if any
 
-Why the device retries at all: a broker may acknowledge a request and lose it, and a worker that
-is killed takes its unanswered requests with it. Why only once, with the very same bytes: workers
-remember recent requests by id and content, so a request that was merely slow is answered twice
-but computed once.
+A retry is needed because a broker may acknowledge a request and lose it, and a killed worker takes
+its unanswered requests with it. There is only one, with the same bytes: workers remember recent
+requests by id and content, so a request that was merely slow is answered twice but computed once.
 """
 
 from __future__ import annotations
@@ -20,19 +19,21 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from gatewise_edge.link.wire import Request, Response
+from numpy.typing import NDArray
+
+from gatewise_edge.link.messages import Response
 
 __all__ = [
     "DONE",
     "RESEND",
     "WAIT",
+    "InFlight",
     "OffloadCounts",
     "Offloads",
     "Outcome",
     "OutcomeKind",
-    "Outstanding",
     "RoundTrip",
 ]
 
@@ -69,22 +70,48 @@ class Outcome:
 
 
 @dataclass(slots=True, eq=False)
-class Outstanding:
-    """One request that is out. Times are in seconds."""
+class InFlight:
+    """One request from its first row to its outcome.
 
-    id: bytes
+    Attributes
+    ----------
+    model, version : str
+    deadline : float
+        The latest of its rows'; `earliest` is the earliest.
+    rows : int
+    id, payload : bytes
+        Empty until it is sent.
+    opened : float
+        When its first row came; once it is sent, when that was.
+    values : list of ndarray of float32, shape (k,)
+        Its rows; `flush_at` is when they wait no longer for others, `most` how many fit.
+    retry_at, resent : float
+        When it is to be sent again, and when that was done.
+    copies : int
+        Copies on their way that no error has come back for.
+    received : int
+        Bytes of the response that settled it.
+    error : Response or None
+        The last one.
+    outcome : Outcome or None
+        None while it is open.
+    """
+
     model: str
     version: str
-    rows: int
-    payload: bytes
-    opened: float
     deadline: float
+    rows: int = 1
+    id: bytes = b""
+    payload: bytes = b""
+    opened: float = math.nan
+    values: list[NDArray[Any]] = field(default_factory=list)
+    earliest: float = math.inf
+    flush_at: float = math.inf
+    most: int = 1
     retry_at: float = math.inf
     retries: int = 0
     resent: float = math.nan
-    #: Copies on their way that no error has come back for.
     copies: int = 1
-    #: Bytes of the response that settled it.
     received: int = 0
     error: Response | None = None
     outcome: Outcome | None = None
@@ -92,7 +119,21 @@ class Outstanding:
     @property
     def wake_at(self) -> float:
         """When to poll next, if nothing comes before."""
-        return min(self.retry_at, self.deadline)
+        return min(self.flush_at, self.retry_at, self.deadline)
+
+    @property
+    def bytes_per_row(self) -> float:
+        """Payload bytes, up and down, of one of its rows."""
+        return (len(self.payload) * (1 + self.retries) + self.received) / self.rows
+
+    def outcome_of_row(self, deadline: float, now: float) -> Outcome | None:
+        """Outcome for a row with a deadline of its own; None while it is open."""
+        if self.outcome is not None:
+            settled = self.opened + self.outcome.seconds
+            if self.outcome.kind == "answered" and settled >= deadline:
+                return Outcome("timeout", None, self.outcome.seconds)
+            return self.outcome
+        return Outcome("timeout", self.error, now - self.opened) if now >= deadline else None
 
 
 @dataclass(slots=True)
@@ -106,7 +147,7 @@ class OffloadCounts:
     answered, refused, timeouts, unsent : int
         Outcomes; they sum to `sent` once nothing is out (an unsent one was opened in vain).
     full : int
-        Requests not opened since too many were out.
+        Requests not opened since too many were in flight.
     late, duplicates, unknown, mismatched, invalid : int
         Responses not used: after the deadline; to a request answered already; to no request;
         with another model, version or row count; unreadable.
@@ -128,7 +169,7 @@ class OffloadCounts:
 
 @dataclass(slots=True)
 class RoundTrip:
-    """Smoothed round-trip time in seconds, and how long to wait before asking again.
+    """Smoothed round-trip time in seconds, and how long to wait before a retry.
 
     Jacobson's estimator with the gains of RFC 6298. A retry waits twice the round trip, or for
     the mean plus four deviations where the link (or a busy machine) varies by more than that.
@@ -148,13 +189,13 @@ class RoundTrip:
         return budget / 4 if self.smoothed is None else self.smoothed
 
     def patience(self, budget: float) -> float:
-        """Seconds to wait for a response before asking again."""
+        """Seconds to wait for a response before a retry."""
         expected = self.expected(budget)
         longest = max(2 * expected, expected + 4 * self.deviation, _SHORTEST_RETRY)
         return self.backoff * longest
 
     def update(self, seconds: float) -> None:
-        """Take in one round trip."""
+        """Update with one round trip."""
         self.backoff = 1
         if self.smoothed is None:
             self.smoothed, self.deviation = seconds, seconds / 2
@@ -163,7 +204,7 @@ class RoundTrip:
             self.smoothed += (seconds - self.smoothed) / 8
 
     def update_retried(self, since_first: float, since_retry: float) -> None:
-        """Take in the response to a request that was sent twice."""
+        """Update with the response to a request that was sent twice."""
         usual = self.smoothed
         if usual is None or not usual / 2 <= since_retry <= max(
             2 * usual, usual + 4 * self.deviation
@@ -175,14 +216,14 @@ class RoundTrip:
 
 @dataclass(slots=True)
 class Offloads:
-    """All requests that are out.
+    """Requests in flight.
 
     Parameters
     ----------
     limit : int, default 32
-        Requests out at a time, at most.
+        Requests in flight at a time, at most.
     remember : int, default 256
-        Settled ids remembered, to tell a late response from an unknown one.
+        Settled ids remembered, to distinguish a late response from an unknown one.
     on_outcome : callable, optional
         Gets each request as it is settled, and the time.
     """
@@ -191,139 +232,129 @@ class Offloads:
     remember: int = 256
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     counts: OffloadCounts = field(default_factory=OffloadCounts)
-    on_outcome: Callable[[Outstanding, float], None] | None = None
-    _out: dict[bytes, Outstanding] = field(default_factory=dict)
-    _settled: OrderedDict[bytes, Outstanding] = field(default_factory=OrderedDict)
+    on_outcome: Callable[[InFlight, float], None] | None = None
+    _out: dict[bytes, InFlight] = field(default_factory=dict)
+    _settled: OrderedDict[bytes, InFlight] = field(default_factory=OrderedDict)
 
     def __len__(self) -> int:
         return len(self._out)
 
-    def open(
-        self, request: Request, payload: bytes, now: float, deadline: float
-    ) -> Outstanding | None:
-        """Enter a request that is about to be sent; None if `limit` are out."""
+    def open(self, flight: InFlight, now: float) -> bool:
+        """Enter a request that is about to be sent; False if `limit` are in flight."""
         if len(self._out) >= self.limit:
             self.counts.full += 1
-            return None
-        item = Outstanding(
-            id=request.id,
-            model=request.model,
-            version=request.version,
-            rows=request.rows,
-            payload=payload,
-            opened=now,
-            deadline=deadline,
-        )
-        self._plan_retry(item, now + self.round_trip.patience(deadline - now))
-        self._out[item.id] = item
+            return False
+        flight.opened = now
+        self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
+        self._out[flight.id] = flight
         self.counts.sent += 1
-        return item
+        return True
 
-    def poll(self, item: Outstanding, now: float) -> Step:
-        """Say what to do about `item` at the time `now`."""
-        if item.outcome is None and now >= item.deadline:
-            self._settle(item, "timeout", item.error, now)
-        if item.outcome is not None:
+    def poll(self, flight: InFlight, now: float) -> Step:
+        """Decide what to do about a request at the time `now`."""
+        if flight.outcome is None and now >= flight.deadline:
+            self._settle(flight, "timeout", flight.error, now)
+        if flight.outcome is not None:
             return DONE
-        if now >= item.retry_at:
-            item.retry_at = math.inf
-            item.resent = now
-            item.retries += 1
-            item.copies += 1
+        if now >= flight.retry_at:
+            flight.retry_at = math.inf
+            flight.resent = now
+            flight.retries += 1
+            flight.copies += 1
             self.counts.retries += 1
             return RESEND
         return WAIT
 
-    def receive(self, response: Response, now: float) -> Outstanding | None:
-        """Take in a response.
+    def receive(self, response: Response, now: float) -> InFlight | None:
+        """Match a response with its request.
 
         Returns
         -------
-        Outstanding or None
+        InFlight or None
             The request that it settled; None if it was counted and not used, or if a retry
             may still do better.
         """
-        item = self._out.get(response.id)
-        if item is None:
+        flight = self._out.get(response.id)
+        if flight is None:
             self._count_stray(response, now)
             return None
-        if not _matches(response, item):
+        if not _matches(response, flight):
             self.counts.mismatched += 1
             return None
-        if now >= item.deadline:
-            self._settle(item, "timeout", item.error, now)
+        if now >= flight.deadline:
+            self._settle(flight, "timeout", flight.error, now)
             self._count_stray(response, now)
-            return item
+            return flight
         if response.error is None:
-            self._measure(item, now)
-            self._settle(item, "answered", response, now)
-            return item
-        item.error = response
-        item.copies -= 1
+            self._measure(flight, now)
+            self._settle(flight, "answered", response, now)
+            return flight
+        flight.error = response
+        flight.copies -= 1
         if response.retryable:
-            if item.copies == 0 and item.retries == 0:
-                pause = self.round_trip.expected(item.deadline - item.opened)
-                self._plan_retry(item, now + pause)
-            if item.copies > 0 or item.retry_at < math.inf:
+            if flight.copies == 0 and flight.retries == 0:
+                pause = self.round_trip.expected(flight.deadline - flight.opened)
+                self._plan_retry(flight, now + pause)
+            if flight.copies > 0 or flight.retry_at < math.inf:
                 return None
-        self._settle(item, "refused", response, now)
-        return item
+        self._settle(flight, "refused", response, now)
+        return flight
 
-    def abandon(self, item: Outstanding, now: float) -> None:
+    def abandon(self, flight: InFlight, now: float) -> None:
         """Settle a request that the link did not take."""
-        if item.outcome is None:
-            self._settle(item, "unsent", None, now)
+        if flight.outcome is None:
+            self._settle(flight, "unsent", None, now)
 
-    def _plan_retry(self, item: Outstanding, at: float) -> None:
-        expected = self.round_trip.expected(item.deadline - item.opened)
-        item.retry_at = at if at + expected <= item.deadline else math.inf
+    def _plan_retry(self, flight: InFlight, at: float) -> None:
+        expected = self.round_trip.expected(flight.deadline - flight.opened)
+        flight.retry_at = at if at + expected <= flight.deadline else math.inf
 
-    def _measure(self, item: Outstanding, now: float) -> None:
-        if item.retries == 0:
-            self.round_trip.update(now - item.opened)
-        elif item.error is not None:
+    def _measure(self, flight: InFlight, now: float) -> None:
+        if flight.retries == 0:
+            self.round_trip.update(now - flight.opened)
+        elif flight.error is not None:
             # The first copy was refused, so this is the second one's.
-            self.round_trip.update(now - item.resent)
+            self.round_trip.update(now - flight.resent)
         else:
-            self.round_trip.update_retried(now - item.opened, now - item.resent)
+            self.round_trip.update_retried(now - flight.opened, now - flight.resent)
 
     def _settle(
         self,
-        item: Outstanding,
+        flight: InFlight,
         kind: Literal["answered", "refused", "timeout", "unsent"],
         response: Response | None,
         now: float,
     ) -> None:
-        item.outcome = Outcome(kind, response, now - item.opened)
-        item.retry_at = math.inf
+        flight.outcome = Outcome(kind, response, now - flight.opened)
+        flight.retry_at = math.inf
         name = "timeouts" if kind == "timeout" else kind
         setattr(self.counts, name, getattr(self.counts, name) + 1)
-        del self._out[item.id]
-        self._settled[item.id] = item
+        del self._out[flight.id]
+        self._settled[flight.id] = flight
         while len(self._settled) > self.remember:
             self._settled.popitem(last=False)
         if self.on_outcome is not None:
-            self.on_outcome(item, now)
+            self.on_outcome(flight, now)
 
     def _count_stray(self, response: Response, now: float) -> None:
-        item = self._settled.get(response.id)
-        if item is None or item.outcome is None:
+        flight = self._settled.get(response.id)
+        if flight is None or flight.outcome is None:
             self.counts.unknown += 1
-        elif not _matches(response, item):
+        elif not _matches(response, flight):
             self.counts.mismatched += 1
-        elif item.outcome.kind == "answered":
+        elif flight.outcome.kind == "answered":
             self.counts.duplicates += 1
         else:
             self.counts.late += 1
             if response.error is None:
                 # Without this a link slower than the deadline would never be measured.
-                self._measure(item, now)
+                self._measure(flight, now)
 
 
-def _matches(response: Response, item: Outstanding) -> bool:
-    """Same model, version and row count; an error may not know the model."""
+def _matches(response: Response, flight: InFlight) -> bool:
+    """Whether model, version and row count agree; an error may lack the model."""
     if response.error is not None and not response.model:
         return True
-    if (response.model, response.version) != (item.model, item.version):
+    if (response.model, response.version) != (flight.model, flight.version):
         return False
-    return response.error is not None or response.rows == item.rows
+    return response.error is not None or response.rows == flight.rows

@@ -1,4 +1,4 @@
-"""The device's end of its link: requests go out, responses settle them, bytes are counted.
+"""The device's end of its link: send requests, settle them with responses, count bytes.
 
 Thread-safe: the link delivers on a thread of its own, and several threads may ask for answers.
 """
@@ -13,13 +13,14 @@ from dataclasses import asdict
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.device.installed import Plan
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
-from gatewise_edge.link.coalesce import Coalescer, Message, Share, as_matrix, most_rows
+from gatewise_edge.link.coalesce import Coalescer, as_matrix, most_rows
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.offload import RESEND, Offloads, Outstanding
-from gatewise_edge.link.wire import Request, decode_response, encode_request, new_id
+from gatewise_edge.link.messages import Request, new_id
+from gatewise_edge.link.offload import RESEND, InFlight, Offloads, Outcome, OutcomeKind
+from gatewise_edge.link.wire import decode_response, encode_request
+from gatewise_edge.stages.plan import StagePlan
 
 __all__ = ["Uplink"]
 
@@ -31,9 +32,9 @@ class Uplink:
     ----------
     link : Link or None
     limit : int
-        Requests out at a time, at most.
+        Requests in flight at a time, at most.
     breaker : Breaker or None
-        Keeps from asking a cloud that does not reply.
+        Blocks requests to a cloud that does not reply.
     coalesce : float
         Seconds that a request waits for more rows; 0: it never does.
     float16 : bool
@@ -57,10 +58,10 @@ class Uplink:
         self._float16 = float16
         self._breaker = breaker
         self._coalescer = Coalescer(coalesce)
-        self._offloads = Offloads(limit=limit, on_outcome=self._settled)
+        self._offloads = Offloads(limit=limit, on_outcome=self._inform_breaker)
         self._bytes_up = 0
         self._bytes_down = 0
-        # Guards the three above. Never held while the link sends: the link's callback takes it.
+        # Guards the five above. Never held while the link sends: the link's callback takes it.
         self._changed = threading.Condition()
 
     def open(self) -> None:
@@ -83,7 +84,7 @@ class Uplink:
 
     @property
     def gauges(self) -> dict[str, float]:
-        """What is so now: ``outstanding``, ``round_trip_ms`` and whether ``breaker_open``."""
+        """Current state: ``outstanding``, ``round_trip_ms`` and ``breaker_open``."""
         with self._changed:
             trip = self._offloads.round_trip.smoothed
             now = {
@@ -95,12 +96,12 @@ class Uplink:
             return now
 
     def admit(self, until: float) -> str | None:
-        """Ask whether to make a request: None, or why it would be in vain, as an answer's reason.
+        """Decide whether to make a request: None, or the answer's reason for making none.
 
         Parameters
         ----------
         until : float
-            Its deadline. Whoever was admitted calls :meth:`request` or :meth:`release`.
+            Its deadline. A caller that was admitted calls :meth:`request` or :meth:`release`.
         """
         if self._link is None:
             return "no-link"
@@ -121,33 +122,33 @@ class Uplink:
                 self._breaker.release(self._clock())
 
     def request(
-        self, x: NDArray[np.float32], deadline: float, plan: Plan, *, hold: bool = False
-    ) -> Share | str:
+        self, x: NDArray[np.float32], deadline: float, plan: StagePlan, *, hold: bool = False
+    ) -> tuple[InFlight, int] | str:
         """Send one instance, alone or with others.
 
         Parameters
         ----------
         x : ndarray of float32, shape (k,)
-            What a request carries.
+            The values of the plan's ``request_inputs``.
         deadline : float
             On the clock.
-        plan : Plan
-            Of the bundle that asks.
+        plan : StagePlan
+            Of the instance's bundle.
         hold : bool, default False
             Wait for more rows; the caller ends the wait with :meth:`flush`.
 
         Returns
         -------
-        Share or str
-            The row's part in a request, perhaps unsent, or why there is none, as an answer's
-            reason.
+        (InFlight, int) or str
+            The request, perhaps unsent, and the instance's row in it; or why there is none, as an
+            answer's reason.
         """
         now = self._clock()
         if deadline - now < 0.001:
             self.release()
             return "deadline"
         with self._changed:
-            share, due = self._coalescer.join(
+            flight, due = self._coalescer.join(
                 x,
                 model=plan.model,
                 version=plan.version,
@@ -156,10 +157,9 @@ class Uplink:
                 deadline=deadline,
                 hold=hold,
             )
+            row = flight.rows - 1
         self._send_all(due)
-        with self._changed:
-            share.settle(now)
-        return share
+        return flight, row
 
     def flush(self) -> None:
         """Send what waits for more rows."""
@@ -167,72 +167,85 @@ class Uplink:
             due = self._coalescer.take()
         self._send_all(due)
 
-    def poll(self, share: Share) -> None:
-        """Look after a row: send its request, or send it once more, or end it at its deadline."""
-        now = self._clock()
-        message, step = share.message, None
-        with self._changed:
-            due = self._coalescer.take(message) if now >= message.flush_at else []
-            if message.item is not None:
-                step = self._offloads.poll(message.item, now)
-        self._send_all(due)
-        if step == RESEND and message.item is not None:
-            self._transmit(message.item)
-        with self._changed:
-            share.settle(self._clock())
+    def poll(self, flight: InFlight, deadline: float) -> Outcome | None:
+        """Send a request or retry it when it is time; return a row's outcome.
 
-    def wait(self, share: Share) -> None:
-        """Wait until something may have happened to a row's request."""
+        Parameters
+        ----------
+        flight : InFlight
+        deadline : float
+            The row's own.
+
+        Returns
+        -------
+        Outcome or None
+            None while it is open.
+        """
+        now = self._clock()
+        step = None
         with self._changed:
-            item = share.message.item
-            if share.outcome is None and (item is None or item.outcome is None):
-                self._changed.wait(max(0.0, share.wake_at - self._clock()))
+            due = self._coalescer.take(flight) if now >= flight.flush_at else []
+            if flight.id:
+                step = self._offloads.poll(flight, now)
+        self._send_all(due)
+        if step == RESEND:
+            self._transmit(flight)
+        with self._changed:
+            return flight.outcome_of_row(deadline, self._clock())
+
+    def wait(self, flight: InFlight, wake_at: float) -> None:
+        """Wait until something may have happened to a request, or until `wake_at`."""
+        with self._changed:
+            if flight.outcome is None:
+                self._changed.wait(max(0.0, wake_at - self._clock()))
 
     # -- sending and receiving -------------------------------------------------------------
 
-    def _send_all(self, messages: list[Message]) -> None:
-        for message in messages:
-            item = self._start(message)
-            if item is not None and not self._transmit(item):
+    def _send_all(self, flights: list[InFlight]) -> None:
+        for flight in flights:
+            if self._start(flight) and not self._transmit(flight):
                 with self._changed:
-                    self._offloads.abandon(item, self._clock())
-            if len(message.rows) > 1:
+                    self._offloads.abandon(flight, self._clock())
+            if flight.rows > 1:
                 with self._changed:
                     self._changed.notify_all()
 
-    def _start(self, message: Message) -> Outstanding | None:
-        """Make a request of a message's rows; None, with the reason entered, if none can be."""
+    def _start(self, flight: InFlight) -> bool:
+        """Encode a request's rows and enter it; else settle it and return False."""
         now = self._clock()
-        ttl_ms = math.floor(1000.0 * (message.first - now))
+        ttl_ms = math.floor(1000.0 * (flight.earliest - now))
         if ttl_ms <= 0:
-            message.refused = "deadline"
-            self.release()
-            return None
+            self._refuse(flight, "deadline")
+            return False
         request = Request(
             id=new_id(),
-            model=message.model,
-            version=message.version,
+            model=flight.model,
+            version=flight.version,
             ttl_ms=ttl_ms,
-            X=as_matrix(message.rows, float16=self._float16),
+            X=as_matrix(flight.values, float16=self._float16),
         )
         payload = encode_request(request)
         with self._changed:
-            message.item = self._offloads.open(request, payload, now, message.last)
-            if message.item is None:
-                message.refused = "full"
-        if message.item is None:
-            self.release()
-        return message.item
+            flight.id, flight.payload = request.id, payload
+            if self._offloads.open(flight, now):
+                return True
+            flight.id, flight.payload = b"", b""
+        self._refuse(flight, "full")
+        return False
 
-    def _transmit(self, item: Outstanding) -> bool:
-        sent = self._link is not None and self._link.send(item.payload)
+    def _refuse(self, flight: InFlight, why: OutcomeKind) -> None:
+        flight.outcome = Outcome(why, None, 0.0)
+        self.release()
+
+    def _transmit(self, flight: InFlight) -> bool:
+        sent = self._link is not None and self._link.send(flight.payload)
         if sent:
             with self._changed:
-                self._bytes_up += len(item.payload)
+                self._bytes_up += len(flight.payload)
         return sent
 
     def _receive(self, payload: bytes) -> None:
-        """Take in a response; on the link's thread."""
+        """Handle a response; on the link's thread."""
         try:
             response = decode_response(payload)
         except WireError:
@@ -242,13 +255,13 @@ class Uplink:
             if response is None:
                 self._offloads.counts.invalid += 1
                 return
-            item = self._offloads.receive(response, self._clock())
-            if item is not None:
-                item.received = len(payload)
+            flight = self._offloads.receive(response, self._clock())
+            if flight is not None:
+                flight.received = len(payload)
                 self._changed.notify_all()
 
-    def _settled(self, item: Outstanding, now: float) -> None:
-        """Tell the breaker; called with the lock held."""
-        if self._breaker is not None and item.outcome is not None:
-            replied = item.outcome.response is not None
-            self._breaker.record(replied, asked=item.opened, now=now)
+    def _inform_breaker(self, flight: InFlight, now: float) -> None:
+        """Report an outcome to the breaker; called with the lock held."""
+        if self._breaker is not None and flight.outcome is not None:
+            replied = flight.outcome.response is not None
+            self._breaker.record(replied, asked=flight.opened, now=now)

@@ -1,4 +1,4 @@
-"""One thread that may block in place of its caller."""
+"""A thread that reads blocking sensors, so that the caller can give up in time."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-__all__ = ["Reader", "StillReading"]
+__all__ = ["BlockingReader", "StillReading"]
 
 
 class StillReading(Exception):  # noqa: N818
     """The work is not done; it goes on, and its result will not be used."""
 
 
-class _Job:
+class _ReadJob:
     def __init__(self, work: Callable[[], None]) -> None:
         self.work = work
         self.done = threading.Event()
         self.error: BaseException | None = None
 
 
-class Reader:
+class BlockingReader:
     """Run work on a daemon thread, one piece at a time, each waited for no longer than allowed.
 
     A thread cannot be stopped. While abandoned work still blocks, the next piece waits for it
@@ -31,13 +31,13 @@ class Reader:
     Attributes
     ----------
     what : str
-        What is being worked on, for the work to say and for messages to tell.
+        What is being read; set by the work, for error messages.
     """
 
     def __init__(self) -> None:
         self.what = ""
         self._free = threading.Semaphore(1)
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_ReadJob | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def run(self, work: Callable[[], None], timeout: float) -> None:
@@ -54,7 +54,7 @@ class Reader:
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="gatewise-sensors", daemon=True)
             self._thread.start()
-        job = _Job(work)
+        job = _ReadJob(work)
         self._jobs.put(job)
         if not job.done.wait(max(0.0, until - time.monotonic())):
             raise StillReading

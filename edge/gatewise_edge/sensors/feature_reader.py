@@ -1,9 +1,9 @@
-"""One instance being read: features are acquired on demand, once, and metered.
+"""Acquire one instance's features on demand, each once, and meter their cost.
 
-A :class:`Source` knows how values are had, a :class:`Reading` asks it for what a stage or the
-cloud needs. The price of an instance is ``FeatureCosts.of`` of the features acquired: own prices,
-and each touched group's shared price once, as training counts. What a source delivers beyond
-what was asked for is kept, and priced only when it is acquired.
+A :class:`Source` provides values, a :class:`Reading` requests from it what a stage or the cloud
+needs. The cost of an instance is that of its acquired features: own costs, and each touched group's
+shared cost once, as in training. Values that a source delivers unasked are kept, and cost nothing
+until they are acquired.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 
-__all__ = ["Known", "Meter", "Reading", "Row", "Source"]
+__all__ = ["FeatureValues", "Meter", "Reading", "RowSource", "Source"]
 
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 
 
-class Known:
-    """What is known of one instance.
+class FeatureValues:
+    """Values of one instance, as far as they have been read.
 
     Attributes
     ----------
@@ -36,8 +36,7 @@ class Known:
     have : ndarray of bool, shape (n_features,)
         What was read.
     failures : dict of int to SensorError
-        Features whose sensor failed, and how. A failed sensor is not asked again for the same
-        instance.
+        Features with a failed sensor, which is not read again for the same instance.
     """
 
     __slots__ = ("failures", "have", "values")
@@ -53,14 +52,14 @@ class Source(Protocol):
     """Where the values of one instance come from."""
 
     def read(
-        self, features: NDArray[np.intp], known: Known, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
     ) -> None:
         """Enter the values of `features`, and perhaps of more, in `known`.
 
         Parameters
         ----------
         features : ndarray of intp, shape (k,)
-        known : Known
+        known : FeatureValues
             A sensor that fails is entered in its `failures`.
         timeout : float
             Seconds that this may take.
@@ -77,7 +76,7 @@ class Source(Protocol):
 
 
 class Meter:
-    """Prices of sets of features, remembered: instances visit one of a few sets.
+    """Costs of sets of features, remembered: instances visit one of a few sets.
 
     Parameters
     ----------
@@ -86,18 +85,18 @@ class Meter:
 
     def __init__(self, costs: FeatureCosts) -> None:
         self.costs = costs
-        self._of_bits = lru_cache(maxsize=256)(self._price)
+        self._cost_of_bits = lru_cache(maxsize=256)(self._cost)
 
-    def of(self, acquired: Mask) -> float:
-        """Price of a mask of features: exactly ``costs.of(acquired)``."""
-        return self._of_bits(acquired.tobytes())
+    def cost(self, acquired: Mask) -> float:
+        """Cost of a mask of features: exactly ``costs.of(acquired)``."""
+        return self._cost_of_bits(acquired.tobytes())
 
-    def _price(self, bits: bytes) -> float:
+    def _cost(self, bits: bytes) -> float:
         return self.costs.of(np.frombuffer(bits, np.bool_))
 
 
 class Reading:
-    """One instance whose features are acquired step by step.
+    """One instance with its features acquired step by step.
 
     Parameters
     ----------
@@ -106,27 +105,26 @@ class Reading:
     names : sequence of str
         Names of all features.
     meter : Meter
-        The prices.
 
     Attributes
     ----------
     acquired : ndarray of bool, shape (n_features,)
-        What has been paid for. A value that was read and refused is paid for, too; one that
-        could not be read is not, however often it was tried.
+        What is paid for. A value that was read and refused is paid for, too; one that could not
+        be read is not, however often it was tried.
     """
 
     def __init__(self, source: Source, names: Sequence[str], meter: Meter) -> None:
         self._source = source
         self._names = names
         self._meter = meter
-        self._known = Known(len(names))
+        self._known = FeatureValues(len(names))
         self._troubled = False
         self.acquired: Mask = np.zeros(len(names), np.bool_)
 
     @property
-    def meter(self) -> float:
-        """What the acquired features cost."""
-        return self._meter.of(self.acquired)
+    def cost(self) -> float:
+        """Cost of the acquired features."""
+        return self._meter.cost(self.acquired)
 
     @property
     def failure(self) -> SensorError | None:
@@ -141,9 +139,10 @@ class Reading:
         timeout: float,
         spare: bool = False,
     ) -> Values:
-        """Values of `features`, each read once in the instance's life.
+        """Values of `features`, each read once for the instance.
 
-        What failed or was refused before is told at once: nothing more is bought for it.
+        A feature that failed or was refused before raises again at once, before any other is
+        acquired.
 
         Parameters
         ----------
@@ -162,11 +161,11 @@ class Reading:
         Raises
         ------
         SensorError
-            If a sensor fails or blocks, or a value is refused. The error names it.
+            If a sensor fails or blocks, or a value is refused.
         """
         known = self._known
         if self._troubled:
-            self._look_back(features, allow_missing, spare)
+            self._raise_again(features, allow_missing, spare)
         unread = features[~known.have[features]]
         if known.failures:
             unread = np.array([k for k in unread.tolist() if k not in known.failures], np.intp)
@@ -188,7 +187,7 @@ class Reading:
         return values
 
     def acquire_one(self, feature: int, *, allow_missing: bool, timeout: float) -> float:
-        """Value of one feature: :meth:`acquire`, for a stage that buys one after another."""
+        """Value of one feature, as :meth:`acquire`, for a stage that acquires them one by one."""
         known = self._known
         if not known.have[feature]:
             one = np.array([feature])
@@ -199,7 +198,7 @@ class Reading:
             self._refuse(np.array([feature]), known.values[[feature]], allow_missing)
         return value
 
-    def _look_back(self, features: NDArray[np.intp], allow_missing: bool, spare: bool) -> None:
+    def _raise_again(self, features: NDArray[np.intp], allow_missing: bool, spare: bool) -> None:
         known = self._known
         for k in features.tolist():
             if not spare and k in known.failures and not known.have[k]:
@@ -227,7 +226,7 @@ class Reading:
             )
 
 
-class Row:
+class RowSource:
     """A source with all values at hand.
 
     Parameters
@@ -254,7 +253,7 @@ class Row:
             )
 
     def read(
-        self, features: NDArray[np.intp], known: Known, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
     ) -> None:
         """See :class:`Source`."""
         known.values = self._row

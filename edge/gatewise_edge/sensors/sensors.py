@@ -1,7 +1,7 @@
-"""Sensors as functions: read when a feature is needed, tried again, never waited for too long.
+"""Sensors as functions: read when a feature is needed, with retries and timeouts.
 
-:class:`Sensors` say how features are read. They run on a thread of their own, one at a time, so
-that one that blocks cannot keep the device from answering.
+They run on a thread of their own, one at a time, so that one that blocks cannot keep the device
+from answering.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.blocking_reader import Reader, StillReading
-from gatewise_edge.sensors.feature_reader import Known, Meter, Reading, Row, Source
+from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
+from gatewise_edge.sensors.feature_reader import FeatureValues, Source
 
-__all__ = ["Meter", "Reading", "Row", "SensorCounts", "Sensors", "Source"]
+__all__ = ["SensorCounts", "Sensors"]
 
 FeatureSensor = Callable[[], float]
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
@@ -29,7 +29,7 @@ GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
 
 @dataclass(slots=True)
 class SensorCounts:
-    """What a sensor has done so far.
+    """Counts of one sensor's reads.
 
     Attributes
     ----------
@@ -38,9 +38,9 @@ class SensorCounts:
     retries : int
         Calls after one that failed.
     failures : int
-        Instances for which it gave nothing in the end.
+        Instances for which every read failed.
     late : int
-        Instances for which it was not waited for any longer.
+        Instances for which it did not return in time.
     """
 
     reads: int = 0
@@ -77,7 +77,7 @@ class Sensors:
     Notes
     -----
     The functions never run side by side. A function gives NaN for a missing value and raises if it
-    cannot read. Each is called once an instance, if at all; a sensor that failed is not asked again
+    cannot read. Each is called once an instance, if at all; a sensor that failed is not read again
     for that instance. Features are priced as in training: once when acquired, however many tries
     that took, and not at all where every try failed. :attr:`counts` has the tries.
 
@@ -90,10 +90,11 @@ class Sensors:
     >>> costs = FeatureCosts([1.0, 0.5, 0.5], group=[None, "imu", "imu"], shared={"imu": 2.0},
     ...                      names=["temp", "ax", "ay"])
     >>> sensors = Sensors({"temp": lambda: 21.5}, groups={"imu": lambda: [0.1, 0.2]}, retries=2)
+    >>> from gatewise_edge.sensors.feature_reader import Meter, Reading
     >>> reading = Reading(sensors.bind(costs), costs.names, Meter(costs))
     >>> reading.acquire(np.array([1]), allow_missing=False, timeout=1.0).round(1).tolist()
     [0.10000000149011612]
-    >>> reading.meter
+    >>> reading.cost
     2.5
     >>> sensors.counts["imu"]
     SensorCounts(reads=1, retries=0, failures=0, late=0)
@@ -112,17 +113,17 @@ class Sensors:
         self._features = dict(features or {})
         self._groups = dict(groups or {})
         names = self._features.keys() | self._groups.keys()
-        self._rules = _Rules(
+        self._rules = _SensorRules(
             retries=_by_name("retries", retries, names),
             wait=_by_name("retry_wait", retry_wait, names)[""],
             timeout=_by_name("timeout", math.inf if timeout is None else timeout, names),
         )
         self._counts = {name: SensorCounts() for name in (*self._features, *self._groups)}
-        self._reader = Reader()
+        self._reader = BlockingReader()
 
     @property
     def counts(self) -> dict[str, SensorCounts]:
-        """What each sensor has done so far, by name of its feature or group."""
+        """Counts of each sensor, by name of its feature or group."""
         return {name: replace(counts) for name, counts in self._counts.items()}
 
     def bind(self, costs: FeatureCosts, needed: ArrayLike = ()) -> Source:
@@ -169,7 +170,7 @@ class Sensors:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rules:
+class _SensorRules:
     """Retries and timeouts by name; the name "" is for those that are not listed."""
 
     retries: Mapping[str, float]
@@ -197,7 +198,7 @@ class _Sensor:
     label: str
     members: tuple[int, ...]
     take: Callable[[], Mapping[int, float]]
-    rules: _Rules
+    rules: _SensorRules
     counts: SensorCounts
     retries: float = field(init=False)
     timeout: float = field(init=False)
@@ -235,7 +236,7 @@ class _BoundSensors:
     """Sensors with features as indices: see :class:`Source`."""
 
     def __init__(
-        self, names: Sequence[str], sensors: Mapping[int, _Sensor], reader: Reader
+        self, names: Sequence[str], sensors: Mapping[int, _Sensor], reader: BlockingReader
     ) -> None:
         self._names = names
         self._sensors = sensors
@@ -243,7 +244,7 @@ class _BoundSensors:
         self._timed = any(sensor.timeout < math.inf for sensor in sensors.values())
 
     def read(
-        self, features: NDArray[np.intp], known: Known, timeout: float, *, spare: bool
+        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
     ) -> None:
         """See :class:`Source`."""
         until = time.monotonic() + timeout
@@ -264,11 +265,11 @@ class _BoundSensors:
             try:
                 self._run([k], known, min(until, now + self._sensors[k].timeout), spare)
             except SensorError:
-                # Spared is the one that is late itself, not those that wait for it.
+                # Only a late sensor itself is spared, not those that wait for it.
                 if not spare or k not in known.failures or time.monotonic() >= until:
                     raise
 
-    def _run(self, asked: list[int], known: Known, until: float, spare: bool) -> None:
+    def _run(self, asked: list[int], known: FeatureValues, until: float, spare: bool) -> None:
         """Read on the other thread, in one go."""
         reader = self._reader
 
@@ -277,7 +278,7 @@ class _BoundSensors:
                 if known.have[k] or k in known.failures:
                     continue
                 if time.monotonic() >= until:
-                    return  # nobody waits any longer
+                    return  # too late: the caller has gone on
                 sensor = self._sensors[k]
                 reader.what = sensor.label
                 try:
@@ -297,7 +298,7 @@ class _BoundSensors:
         except StillReading:
             raise self._late(reader.what or self._sensors[asked[0]].label, known) from None
 
-    def _late(self, label: str, known: Known) -> SensorError:
+    def _late(self, label: str, known: FeatureValues) -> SensorError:
         error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")
         for k, sensor in self._sensors.items():
             if sensor.label == label:

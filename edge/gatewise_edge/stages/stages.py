@@ -20,7 +20,7 @@ from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 
 if TYPE_CHECKING:
-    from gatewise_edge.sensors.sensors import Reading
+    from gatewise_edge.sensors.feature_reader import Reading
     from gatewise_export.bundle.manifest import StageSpec
 
 __all__ = ["StageOutput", "StageRunner", "self_test"]

@@ -1,6 +1,6 @@
 """A device in virtual time: the real bookkeeping of requests, breaker and pacer, on a virtual link.
 
-Follows :class:`.Course` and :class:`.Uplink` step by step;
+Follows :class:`.OffloadFlow` and :class:`.Uplink` step by step;
 what the stages and the cloud say comes from :class:`~gatewise_sim.fleet.routes.Routes`. Each row
 is a request of its own (no coalescing), and a device looks at several instances at a time.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gatewise_edge.device.pacer import Pace
-from gatewise_edge.link.offload import Offloads, Outstanding
+from gatewise_edge.link.offload import InFlight, Offloads
 from gatewise_sim.fleet.answers import REASON, Answers
 from gatewise_sim.fleet.complete_answers import answer_here, fill_in
 from gatewise_sim.fleet.flight import Flight, Then
@@ -103,7 +103,7 @@ class VirtualDevice:
         now = world.clock.now
         deadline = answers.time.item(i) + world.limit - world.guard
         why = self._admit(now, deadline)
-        item: Outstanding | None = None
+        item: InFlight | None = None
         if why is None:
             ttl_ms = math.floor(1000.0 * (deadline - now))
             if ttl_ms <= 0:
@@ -111,7 +111,9 @@ class VirtualDevice:
                 if self._breaker is not None:
                     self._breaker.release(now)
             else:
-                item = self.offloads.open(world.messages.request(), b"", now, deadline)
+                item = world.messages.request(deadline)
+                if not self.offloads.open(item, now):
+                    item = None
         if item is None:
             self._fall_back(answers, i, row, why or "full", then)
             return
@@ -130,13 +132,13 @@ class VirtualDevice:
             return "breaker-open"
         return None
 
-    def _settled(self, item: Outstanding, now: float) -> None:
+    def _settled(self, item: InFlight, now: float) -> None:
         if self._breaker is not None and item.outcome is not None:
             replied = item.outcome.response is not None
             self._breaker.record(replied, asked=item.opened, now=now)
 
     def conclude(self, flight: Flight) -> None:
-        """End a request, see :meth:`gatewise_edge.device.offload_flow.Course.proceed`."""
+        """End a request, see :meth:`gatewise_edge.device.offload_flow.OffloadFlow.proceed`."""
         outcome = flight.item.outcome
         assert outcome is not None
         flight.over = True
@@ -178,7 +180,7 @@ class VirtualDevice:
             then()
 
     def _observe(self, answers: Answers, i: int, row: int, *, asked: bool) -> None:
-        """See :meth:`gatewise_edge.device.device_stats.Ledger.answered`."""
+        """See :meth:`gatewise_edge.device.device_stats.DeviceStats.answered`."""
         if self._pace is None:
             return
         world, used = self.world, None

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gatewise_edge.link.offload import RESEND, Outstanding
+from gatewise_edge.link.offload import RESEND, InFlight
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.worker import VirtualTicket
 from gatewise_sim.live.outcome import PUBACK_BYTES
@@ -27,7 +27,7 @@ class Flight:
     Parameters
     ----------
     device : VirtualDevice
-    item : Outstanding
+    item : InFlight
         The device's own book entry of it.
     answers : Answers
     i : int
@@ -47,7 +47,7 @@ class Flight:
     def __init__(
         self,
         device: VirtualDevice,
-        item: Outstanding,
+        item: InFlight,
         answers: Answers,
         i: int,
         row: int,

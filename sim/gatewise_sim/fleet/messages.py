@@ -6,9 +6,10 @@ from typing import Final
 
 import numpy as np
 
-from gatewise_edge.device.installed import Plan
-from gatewise_edge.link.messages import Request, Response
+from gatewise_edge.link.messages import Response
+from gatewise_edge.link.offload import InFlight
 from gatewise_edge.link.wire import request_topic, response_topic
+from gatewise_edge.stages.plan import StagePlan
 from gatewise_sim.fleet.sizes import Sizes
 from gatewise_sim.live.outcome import publish_bytes
 
@@ -22,23 +23,15 @@ class Messages:
 
     Parameters
     ----------
-    plan : Plan
+    plan : StagePlan
         Of the bundle.
     sizes : Sizes
     """
 
-    def __init__(self, plan: Plan, sizes: Sizes) -> None:
+    def __init__(self, plan: StagePlan, sizes: Sizes) -> None:
         self._plan = plan
         self.sizes = sizes
         self._ids = 0
-        columns = max(len(plan.request_inputs), 1)
-        self._request = Request(
-            id=bytes(16),
-            model=plan.model,
-            version=plan.version,
-            ttl_ms=0,
-            X=np.zeros((1, columns), np.float32),
-        )
         self._answer = Response(
             id=bytes(16),
             model=plan.model,
@@ -49,19 +42,17 @@ class Messages:
         self._requests: dict[int, int] = {}
         self._responses: dict[int, int] = {}
 
-    def request(self) -> Request:
-        """Make the next request: one object for all, since nobody keeps it.
-
-        Ids are numbers, so that every run has the same.
-        """
+    def request(self, deadline: float) -> InFlight:
+        """Make the next request; ids are numbers, so that every run has the same."""
         self._ids += 1
-        _rename(self._request, self._ids.to_bytes(16, "big"))
-        return self._request
+        plan = self._plan
+        return InFlight(plan.model, plan.version, deadline, 1, self._ids.to_bytes(16, "big"))
 
     def response(self, id: bytes, error: str | None) -> Response:  # noqa: A002
         """Make what a worker says to a request: one object for all answers."""
         if error is None:
-            _rename(self._answer, id)
+            # Its other fields were checked when it was made.
+            object.__setattr__(self._answer, "id", id)
             return self._answer
         return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
 
@@ -78,8 +69,3 @@ class Messages:
         if size is None:
             size = self._responses[payload] = publish_bytes(response_topic(_NAME), payload)
         return size
-
-
-def _rename(message: Request | Response, id: bytes) -> None:  # noqa: A002
-    """Give a message another id; its other fields were checked when it was made."""
-    object.__setattr__(message, "id", id)

@@ -18,9 +18,9 @@ from gatewise.errors import InputError
 from gatewise_cloud.models.model import CloudModel
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.installed import Plan
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import Receive
+from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.sizes import Sizes
@@ -39,7 +39,7 @@ class Routes:
 
     Attributes
     ----------
-    plan : Plan
+    plan : StagePlan
         Of the bundle: its name, prices and stages.
     sizes : Sizes
     truth : ndarray of int64, shape (n,)
@@ -75,7 +75,7 @@ class Routes:
         Share that is sent of the instances whose row is not: drawn anew from those that come.
     """
 
-    plan: Plan
+    plan: StagePlan
     sizes: Sizes
     truth: NDArray[np.int64]
     exit: NDArray[np.int64]
@@ -119,7 +119,7 @@ class Routes:
             If the bundle cannot be run.
         """
         manifest = bundle.manifest
-        plan = Plan.of(manifest)
+        plan = StagePlan.from_manifest(manifest)
         if not plan.classes:
             raise InputError("a bundle that answers with values asks no cloud: nothing to simulate")
         if "gateway" in plan.tiers:
@@ -278,14 +278,14 @@ def _buy_in_vain(
             bought[i, list(answer.acquired)] = True
 
 
-def _can_be_asked(plan: Plan, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+def _can_be_asked(plan: StagePlan, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
     asked = rows[:, plan.request_inputs]
     refused = np.isinf(asked) if plan.cloud_takes_nan else ~np.isfinite(asked)
     return np.asarray(~refused.any(axis=1), np.bool_)
 
 
 def _in_cloud(
-    bundle: Bundle, plan: Plan, rows: NDArray[np.float32], ask: NDArray[np.bool_]
+    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], ask: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], bool]:
     """Label and stage of the rows to `ask` about; whether responses name the stage."""
     said = np.full((2, len(rows)), NO_LABEL, np.int64)
@@ -305,7 +305,7 @@ def _in_cloud(
 
 
 def _gate_scores(
-    bundle: Bundle, plan: Plan, rows: NDArray[np.float32], exits: NDArray[np.int64]
+    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], exits: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     scores = np.full(len(rows), np.nan, np.float32)
     there = np.flatnonzero(exits == plan.n_here - 1)

@@ -7,8 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from gatewise_edge.device.installed import Plan
 from gatewise_edge.link.wire import BUSY, Request, Response, encode_request, encode_response
+from gatewise_edge.stages.plan import StagePlan
 
 __all__ = ["Sizes"]
 
@@ -30,7 +30,7 @@ class Sizes:
     busy: int
 
     @classmethod
-    def of(cls, plan: Plan, *, exits: bool) -> Self:
+    def of(cls, plan: StagePlan, *, exits: bool) -> Self:
         """Encode one of each; `exits`: whether responses name the stage that answered."""
         one = bytes(16)
         X = np.zeros((1, max(len(plan.request_inputs), 1)), np.float32)

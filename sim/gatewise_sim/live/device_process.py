@@ -62,7 +62,7 @@ class _Job:
 
     def __init__(self, document: dict[str, Any]) -> None:
         bundle = Bundle.open(document["bundle"])
-        self.installed = Installed.of(bundle, sensors=None, asks_cloud=True)
+        self.installed = Installed.load(bundle, sensors=None, may_offload=True)
         self.rows: NDArray[np.float32] = np.load(document["rows"], allow_pickle=False)
         self.broker: str = document["broker"]
         self.devices: list[str] = document["devices"]

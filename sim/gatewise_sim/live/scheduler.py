@@ -233,7 +233,7 @@ class Scheduler:
                 seat.link.current = flight.traffic
             step = seat.device.advance(flight.pending)
         except GatewiseError as error:
-            spent = 1000.0 * (self.clock() - flight.pending.case.started)
+            spent = 1000.0 * (self.clock() - flight.pending.started)
             outcome = _error(error, spent)
         else:
             if isinstance(step, Pending):
@@ -260,9 +260,9 @@ class Scheduler:
 
 def _outcome(answer: Answer, pending: Pending | None) -> Outcome:
     device_ms, cloud_ms = answer.latency_ms, 0.0
-    if pending is not None and pending.item.message.item is not None:
-        item = pending.item.message.item
-        device_ms = 1000.0 * (item.opened - pending.case.started)
+    if pending is not None and pending.request is not None and pending.request.id:
+        item = pending.request
+        device_ms = 1000.0 * (item.opened - pending.started)
         response = None if item.outcome is None else item.outcome.response
         if answer.route == "cloud" and response is not None:
             cloud_ms = response.worker_us / 1000.0

@@ -10,7 +10,8 @@ import pytest
 
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
-from gatewise_edge.device.device import Answer, Device, Pending
+from gatewise_edge.device.answer import Answer, Pending
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink
@@ -37,7 +38,7 @@ def answer_in_virtual_time(device: Device, clock: Clock, row=HARD) -> Answer:
     """Answer as Device.answer does, but waiting costs nothing and is exact."""
     step = device.begin(row)
     while isinstance(step, Pending):
-        if step.item.outcome is None:
+        if step.request.outcome is None:
             clock.now = step.wake_at
         step = device.advance(step)
     return step

@@ -9,7 +9,8 @@ import pytest
 
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
-from gatewise_edge.device.device import Device, Pending
+from gatewise_edge.device.answer import Pending
+from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.coalesce import MOST_ROWS, Coalescer, as_matrix, most_rows
@@ -43,43 +44,42 @@ def joined(coalescer, now, deadline, model="m", version="1", **more):
 def test_without_a_wait_a_row_goes_at_once_and_alone():
     coalescer = Coalescer()
     for now in (0.0, 0.0, 1.0):
-        share, due = joined(coalescer, now, now + 1)
-        assert due == [share.message]
-        assert len(share.message.rows) == 1
+        flight, due = joined(coalescer, now, now + 1)
+        assert due == [flight]
+        assert flight.rows == len(flight.values) == 1
     assert coalescer.take() == []
 
 
-def test_a_message_goes_when_its_wait_is_over_or_it_is_full():
+def test_a_request_goes_when_its_wait_is_over_or_it_is_full():
     coalescer = Coalescer(0.01)
-    shares = []
     for k in range(3):
-        share, due = joined(coalescer, 0.001 * k, 1.0 + 0.1 * k)
-        shares.append(share)
+        flight, due = joined(coalescer, 0.001 * k, 1.0 + 0.1 * k)
+        assert flight.rows == k + 1
         assert due == []
-    assert {s.message for s in shares} == {shares[0].message}
-    assert [s.row for s in shares] == [0, 1, 2]
     # The first row's wait counts, and the earliest and latest deadlines are known.
-    assert shares[2].wake_at == pytest.approx(0.01)
-    assert (shares[0].message.first, shares[0].message.last) == (1.0, 1.2)
-    share, due = joined(coalescer, 0.004, 1.0)
-    assert due == [share.message]
+    assert flight.wake_at == pytest.approx(0.01)
+    assert (flight.earliest, flight.deadline) == (1.0, 1.2)
+    last, due = joined(coalescer, 0.004, 1.0)
+    assert last is flight
+    assert due == [flight]
     other, due = joined(coalescer, 0.005, 1.0)
+    assert other is not flight
     assert due == []
-    assert coalescer.take(share.message) == []
-    assert coalescer.take(other.message) == [other.message]
+    assert coalescer.take(flight) == []
+    assert coalescer.take(other) == [other]
 
 
-def test_versions_never_share_a_message():
+def test_versions_never_share_a_request():
     coalescer = Coalescer(0.01)
     old, _ = joined(coalescer, 0.0, 1.0)
     new, due = joined(coalescer, 0.0, 1.0, version="2")
-    assert due == [old.message]
-    assert new.message is not old.message
+    assert due == [old]
+    assert new is not old
 
 
 def test_a_wait_is_a_small_part_of_what_is_left():
-    share, _ = joined(Coalescer(10.0), 5.0, 5.4)
-    assert share.wake_at == pytest.approx(5.1)
+    flight, _ = joined(Coalescer(10.0), 5.0, 5.4)
+    assert flight.wake_at == pytest.approx(5.1)
 
 
 def test_as_many_rows_as_request_and_response_can_hold():

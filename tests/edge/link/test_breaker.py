@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_edge.device.device import Device, Pending
+from gatewise_edge.device.answer import Pending
+from gatewise_edge.device.device import Device
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 
@@ -29,7 +30,7 @@ class Clock:
 def answer(device, clock, row=HARD):
     step = device.begin(row)
     while isinstance(step, Pending):
-        if step.item.outcome is None:
+        if step.request.outcome is None:
             clock.now = step.wake_at
         step = device.advance(step)
     return step

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gatewise_edge.link.offload import DONE, RESEND, WAIT, Offloads, Outstanding, RoundTrip
-from gatewise_edge.link.wire import BUSY, FAILED, Request, Response, new_id
+from gatewise_edge.link.offload import DONE, RESEND, WAIT, InFlight, Offloads, RoundTrip
+from gatewise_edge.link.wire import BUSY, FAILED, Response, new_id
 
 
-def request(ident: bytes | None = None, rows: int = 1) -> Request:
-    return Request(
-        id=ident or new_id(), model="m", version="1", ttl_ms=100, X=np.ones((rows, 2), np.float32)
-    )
+def request(deadline: float, payload: bytes = b"payload") -> InFlight:
+    return InFlight("m", "1", deadline, id=new_id(), payload=payload)
 
 
 def answer(ident: bytes, **changes: object) -> Response:
@@ -25,10 +22,9 @@ def answer(ident: bytes, **changes: object) -> Response:
     return Response(id=ident, **(fields | changes))
 
 
-def opened(offloads: Offloads, now: float = 0.0, deadline: float = 1.0) -> Outstanding:
-    asked = request()
-    item = offloads.open(asked, b"payload", now, deadline)
-    assert item is not None
+def opened(offloads: Offloads, now: float = 0.0, deadline: float = 1.0) -> InFlight:
+    item = request(deadline)
+    assert offloads.open(item, now)
     return item
 
 
@@ -166,7 +162,7 @@ def test_a_response_must_match():
 def test_bounds():
     offloads = Offloads(limit=2, remember=3)
     first, _ = opened(offloads), opened(offloads)
-    assert offloads.open(request(), b"", 0.0, 1.0) is None
+    assert not offloads.open(request(1.0), 0.0)
     assert offloads.counts.full == 1
     for i in range(5):
         offloads.abandon(first, 0.1)
@@ -225,14 +221,14 @@ class AnyHistory(RuleBasedStateMachine):
         super().__init__()
         self.offloads = Offloads(limit=4, remember=1000)
         self.now = 0.0
-        self.items: list[Outstanding] = []
+        self.items: list[InFlight] = []
         self.outcomes: dict[bytes, object] = {}
         self.responses = 0
 
     @rule(budget=st.floats(0.01, 2.0))
     def ask(self, budget: float) -> None:
-        item = self.offloads.open(request(), b"p", self.now, self.now + budget)
-        if item is not None:
+        item = request(self.now + budget)
+        if self.offloads.open(item, self.now):
             self.items.append(item)
 
     @rule(seconds=st.floats(0, 1.0))

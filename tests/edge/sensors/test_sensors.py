@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.feature_reader import Meter, Reading, Row
+from gatewise_edge.sensors.feature_reader import Meter, Reading, RowSource
 from gatewise_edge.sensors.sensors import SensorCounts, Sensors
 
 COSTS = FeatureCosts(
@@ -64,12 +64,12 @@ def count():
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=5), max_size=6))
 def test_the_meter_is_the_cost_of_what_was_acquired(steps):
-    reading = reading_of(Row([1.0, 2.0, 3.0, 4.0, 5.0], 5))
+    reading = reading_of(RowSource([1.0, 2.0, 3.0, 4.0, 5.0], 5))
     bought: set[int] = set()
     for step in steps:
         assert buy(reading, *step) == [1.0 + k for k in step]
         bought.update(step)
-        assert reading.meter == COSTS.of(sorted(bought))
+        assert reading.cost == COSTS.of(sorted(bought))
         assert np.flatnonzero(reading.acquired).tolist() == sorted(bought)
 
 
@@ -79,13 +79,13 @@ def test_nothing_is_read_twice(count):
     )
     reading = reading_of(sensors.bind(COSTS))
     assert buy(reading, 0, 1) == [50.0, 240.0]
-    assert reading.meter == COSTS.of([0, 1])
+    assert reading.cost == COSTS.of([0, 1])
     assert buy(reading, 2, 1, 0) == [1.0, 240.0, 50.0]
-    assert reading.meter == COSTS.of([0, 1, 2])
+    assert reading.cost == COSTS.of([0, 1, 2])
     assert buy(reading, 3) == [6.5]
     assert reads == {"age": 1, "blood": 1, "urine": 1}
     other = reading_of(sensors.bind(COSTS))
-    assert other.meter == 0.0
+    assert other.cost == 0.0
     buy(other, 0)
     assert reads["age"] == 2
 
@@ -127,30 +127,30 @@ def test_what_was_read_before_a_failure_is_paid(count):
     with pytest.raises(SensorError):
         buy(reading, 0, 4, 3)
     assert np.flatnonzero(reading.acquired).tolist() == [0]
-    assert reading.meter == COSTS.of([0])
+    assert reading.cost == COSTS.of([0])
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39, -1e300])
 def test_infinite_is_always_refused_and_paid(count, value):
     sensors, _ = count({"age": value})
     row = [value, 0, 0, 0, 0]
-    for source in (sensors.bind(COSTS), Row(row, 5)):
+    for source in (sensors.bind(COSTS), RowSource(row, 5)):
         reading = reading_of(source)
         with pytest.raises(SensorError, match="'age' is infinite") as caught:
             buy(reading, 0, allow_missing=True)
         assert (caught.value.sensor, caught.value.why) == ("age", "infinite")
-        assert reading.meter == 1.0
+        assert reading.cost == 1.0
 
 
 def test_nan_passes_only_where_it_may(count):
     sensors, _ = count({"age": NAN})
-    for source in (sensors.bind(COSTS), Row([NAN, 0, 0, 0, 0], 5)):
+    for source in (sensors.bind(COSTS), RowSource([NAN, 0, 0, 0, 0], 5)):
         reading = reading_of(source)
         with pytest.raises(SensorError, match="'age' is missing") as caught:
             buy(reading, 0)
         assert caught.value.why == "missing"
         assert np.isnan(buy(reading, 0, allow_missing=True)).all()
-        assert reading.meter == 1.0
+        assert reading.cost == 1.0
 
 
 def test_a_blocking_sensor_is_left_behind(count):
@@ -163,7 +163,7 @@ def test_a_blocking_sensor_is_left_behind(count):
         buy(reading, 0, 4, timeout=0.1)
     assert 0.1 <= time.monotonic() - started < 0.6
     assert (caught.value.sensor, caught.value.why) == ("ecg", "sensor-late")
-    assert reading.meter == COSTS.of([0])
+    assert reading.cost == COSTS.of([0])
     # While it still blocks, the next instance gives up in its own time; reads do not pile up.
     with pytest.raises(SensorError):
         buy(reading_of(bound), 0, timeout=0.05)
@@ -185,7 +185,7 @@ def test_names_must_fit(count):
 @pytest.mark.parametrize("row", [[1.0] * 4, [[1.0] * 5], 3.0, ["a"] * 5, [None, object(), 1, 1, 1]])
 def test_rows_must_fit(row):
     with pytest.raises(InputError):
-        Row(row, 5)
+        RowSource(row, 5)
 
 
 def test_sensors_can_be_closed_and_used_again(count):
@@ -230,7 +230,7 @@ def test_a_failed_read_is_tried_again_and_paid_once(make_sensors):
     reading = reading_of(sensors.bind(COSTS))
     assert buy(reading, 0, 2) == [50.0, 1.0]
     assert (age.reads, blood.reads) == (3, 2)
-    assert reading.meter == COSTS.of([0, 2])
+    assert reading.cost == COSTS.of([0, 2])
     assert sensors.counts["age"] == SensorCounts(reads=3, retries=2)
     assert sensors.counts["blood"] == SensorCounts(reads=2, retries=1)
     # Cached for the instance, read anew for the next.
@@ -247,7 +247,7 @@ def test_tries_are_bounded_and_by_name(make_sensors):
         reading = reading_of(sensors.bind(COSTS))
         with pytest.raises(SensorError, match=says):
             buy(reading, k)
-        assert (reading.meter, reading.acquired.any()) == (0.0, False)
+        assert (reading.cost, reading.acquired.any()) == (0.0, False)
     assert (age.reads, ecg.reads) == (2, 1)
     assert sensors.counts["age"].failures == sensors.counts["ecg"].failures == 1
 
@@ -271,11 +271,11 @@ def test_a_sensor_that_failed_is_not_asked_again_for_the_instance(make_sensors):
         buy(reading, 1)
     with pytest.raises(SensorError, match="'blood' failed"):
         buy(reading, 0, 2)  # told at once: age is not bought in vain
-    assert (blood.reads, reading.meter) == (1, 0.0)
+    assert (blood.reads, reading.cost) == (1, 0.0)
     x = reading.acquire(np.array([0, 1]), allow_missing=True, timeout=5.0, spare=True)
     assert x[0] == 50.0
     assert np.isnan(x[1])
-    assert (blood.reads, reading.meter) == (1, 1.0)
+    assert (blood.reads, reading.cost) == (1, 1.0)
     assert reading.failure is not None
     assert reading.failure.sensor == "blood"
     assert buy(reading_of(bound), 2) == [1.0]

@@ -9,8 +9,8 @@ import pytest
 
 from gatewise.costs import CloudPrices
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.installed import Plan
 from gatewise_edge.link import wire
+from gatewise_edge.stages.plan import StagePlan
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 MIDDLING = [0.1, 0, -1.0, 0, 1.0, 0]  # stage 1, on the gateway, is sure: no
@@ -65,7 +65,7 @@ def test_stages_beyond_the_device_answer(tiered, tools, tier, reason):
 
 
 def test_the_request_carries_what_any_stage_beyond_reads(tiered):
-    plan = Plan.of(tiered("gateway").manifest)
+    plan = StagePlan.from_manifest(tiered("gateway").manifest)
     assert (plan.n_stages, plan.n_here) == (2, 1)
     assert plan.stage_inputs.tolist() == [0, 1]
     assert plan.request_inputs.tolist() == [0, 2, 4]
@@ -94,7 +94,7 @@ def test_without_the_gateway_the_devices_own_stages_answer(tiered):
 @pytest.mark.parametrize(("stages", "taken"), [("refused", False), ("allowed", True)])
 def test_missing_values_go_up_only_if_all_beyond_take_them(tiered, stages, taken):
     bundle = tiered("gateway", missing={"stages": stages, "cloud": "allowed"})
-    assert Plan.of(bundle.manifest).cloud_takes_nan == taken
+    assert StagePlan.from_manifest(bundle.manifest).cloud_takes_nan == taken
 
 
 @pytest.mark.parametrize("exits", [[0], [3]])

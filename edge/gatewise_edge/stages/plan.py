@@ -1,0 +1,85 @@
+"""The plan of a bundle's stages: which run on the device, and what a request to the cloud holds."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.tiers import Tier, on_device
+from gatewise_export.bundle.manifest import Manifest
+
+__all__ = ["StagePlan"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagePlan:
+    """What the manifest fixes for all instances, at the active operating point.
+
+    Attributes
+    ----------
+    model, version : str
+        Named by every request.
+    names : tuple of str
+        Of the features.
+    classes : tuple
+    n_stages, n_here : int
+        Stages of the cascade, and how many of them, the first ones, run on the device.
+    tiers : tuple of str
+        Where each stage runs.
+    stage_inputs, request_inputs : ndarray of intp
+        Features that the device's stages may acquire, and those of a request, in its order.
+    has_cloud : bool
+    stages_take_nan, cloud_takes_nan : bool
+        Whether NaN is a value for the device's stages, and in a request.
+    offload_price, gateway_price, request_price : float
+        What an offload costs beside its features: one that the high-cost model answered, one that
+        a stage beyond the device answered, one without an answer
+        (:func:`gatewise.tiers.cascade_costs`).
+    """
+
+    model: str
+    version: str
+    names: tuple[str, ...]
+    classes: tuple[Hashable, ...]
+    n_stages: int
+    n_here: int
+    tiers: tuple[Tier, ...]
+    stage_inputs: NDArray[np.intp]
+    request_inputs: NDArray[np.intp]
+    has_cloud: bool
+    stages_take_nan: bool
+    cloud_takes_nan: bool
+    offload_price: float
+    gateway_price: float
+    request_price: float
+
+    @classmethod
+    def from_manifest(cls, manifest: Manifest) -> Self:
+        """Read it from a manifest."""
+        tiers = manifest.tiers
+        here = on_device(tiers)
+        prices, inputs = manifest.cloud_prices(), manifest.request_inputs()
+        gateway = prices.gateway if "gateway" in tiers else 0.0
+        stages_take_nan = manifest.missing["stages"] == "allowed"
+        return cls(
+            model=manifest.name,
+            version=manifest.version,
+            names=manifest.feature_names,
+            classes=manifest.classes,
+            n_stages=len(tiers),
+            n_here=here,
+            tiers=tiers,
+            stage_inputs=np.unique(np.concatenate([manifest.stage_inputs(s) for s in range(here)])),
+            request_inputs=inputs,
+            has_cloud=manifest.cloud is not None,
+            stages_take_nan=stages_take_nan,
+            cloud_takes_nan=manifest.missing["cloud"] == "allowed"
+            and (stages_take_nan or here == len(tiers)),
+            offload_price=prices.of_offload(len(inputs)) + gateway,
+            gateway_price=prices.of_message(len(inputs)) + gateway,
+            request_price=prices.of_message(len(inputs)),
+        )
