@@ -249,9 +249,9 @@ def test_written_a_minute_after_the_last_time_and_in_the_background(tmp_path, to
     pacer, _ = attached("offload_rate=0.2")
     file = PacerFile(pacer, path)
     for now in (0.0, 30.0, 59.0):
-        file.save_now_and_then(now)
+        file.save_when_due(now)
     assert not path.exists()
-    file.save_now_and_then(60.0)
+    file.save_when_due(60.0)
     tools.wait_for(path.exists, "the state to be written")
 
 
