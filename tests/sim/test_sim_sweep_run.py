@@ -81,7 +81,7 @@ def test_a_point_that_fails_is_shown_and_the_others_go_on(jobs, made, tmp_path, 
     errors = [p.error for p in result.points]
     assert errors[0] == errors[4] == ""
     assert errors[1] == "thirteen devices"
-    assert errors[2] == "its process was ended by SIGKILL (out of memory?)"
+    assert errors[2] == "its process ended suddenly (out of memory?)"
     assert errors[3] == "unexpected ZeroDivisionError"
     assert (result.failed, result.status) == (3, 1)
     assert f"devices={jobs.BAD}: thirteen devices\n" in capfd.readouterr().err

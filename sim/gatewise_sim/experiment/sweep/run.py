@@ -12,7 +12,7 @@ from gatewise.console import Progress, note
 from gatewise.errors import InputError
 from gatewise_sim.experiment.sweep.settings import Sweep, Value, combinations, merged, setting
 from gatewise_sim.experiment.sweep.store import Fingerprints, Store
-from gatewise_sim.experiment.sweep.workers import Outcome, run_jobs
+from gatewise_sim.experiment.sweep.pool import JobResult, run_jobs
 
 if TYPE_CHECKING:
     from gatewise_sim.experiment.simulation import Job
@@ -156,14 +156,14 @@ def run_sweep(
     if progress is not None and finished:
         progress(finished, len(points), f"{finished} points were finished before")
 
-    def done(number: int, outcome: Outcome) -> None:
+    def done(number: int, result: JobResult) -> None:
         nonlocal finished
         at = todo[number]
-        if outcome.report is not None:
-            store.keep(points[at].digest, prints.of(tasks[at]), outcome.report)
+        if result.report is not None:
+            store.keep(points[at].digest, prints.of(tasks[at]), result.report)
         else:
-            note(f"{setting(settings[at])}: {outcome.error}")
-        points[at] = replace(points[at], report=outcome.report, error=outcome.error)
+            note(f"{setting(settings[at])}: {result.error}")
+        points[at] = replace(points[at], report=result.report, error=result.error)
         finished += 1
         if progress is not None:
             progress(finished, len(points), setting(settings[at]))
