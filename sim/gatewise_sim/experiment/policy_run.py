@@ -1,0 +1,228 @@
+"""One policy's run of the fleet, and its result for the report: figures, energy, money.
+
+Nothing in a result depends on the clock, the machine or where files are, but what a live run
+measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gatewise_edge.link.wire import request_topic, response_topic
+from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.energy.meter import joules_per_device_day
+from gatewise_sim.fleet.energy.radio import HEADER, packets
+from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.estimate.scale import Estimate, FleetEstimate
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.live.outcome import publish_bytes
+from gatewise_sim.fleet.money import Prices, Usage
+from gatewise_sim.report.model import (
+    POLICY_NAMES,
+    AnswerCounts,
+    ByteUse,
+    ClassResult,
+    JouleUse,
+    LatencyHistogram,
+    Measurement,
+    MonthlyBill,
+    PolicyResult,
+    TimelineBin,
+)
+
+__all__ = ["EnergyTotals", "PolicyRun", "sent_messages"]
+
+_NAME: Final = "0" * 8  # of a device, in its topics
+_WORKER_US: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class EnergyTotals:
+    """Joules of all devices in the whole run.
+
+    Attributes
+    ----------
+    active : float
+        Of radios, sensors and models.
+    idle : float
+        At rest, radio and device.
+    per_device_day : float
+        Both, of one device in a day.
+    battery_days : float or None
+        None if it has a plug, or nothing is drawn.
+    """
+
+    active: float
+    idle: float
+    per_device_day: float
+    battery_days: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class PolicyRun:
+    """What the fleet did under one policy.
+
+    Attributes
+    ----------
+    key : str
+        One of :data:`~gatewise_sim.report.model.POLICY_NAMES`.
+    engine : str
+        ``virtual`` or ``live``.
+    routes : Routes
+    settings : FleetSettings
+    estimate : FleetEstimate
+    lost : int
+        Instances without an answer.
+    """
+
+    key: str
+    engine: str
+    routes: Routes
+    settings: FleetSettings
+    estimate: FleetEstimate
+    lost: int = 0
+
+    def mean(self, name: str) -> float:
+        """Mean of a figure per instance; 0 if there were none."""
+        found = self.estimate.means.get(name)
+        return 0.0 if found is None or math.isnan(found.value) else found.value
+
+    def total(self, name: str) -> float:
+        """Sum of a figure over all instances."""
+        return self.mean(name) * self.estimate.instances
+
+    def energy(self, device: DeviceEnergy | None) -> EnergyTotals:
+        """Sum of what the devices drew; `device` holds their power figures, if they are known."""
+        settings, radio = self.settings, self.settings.link.radio
+        active = sum(self.total(name) for name in ("radio_j", "feature_j", "stage_j"))
+        watts = radio.idle_w + (0.0 if device is None else device.idle_w)
+        idle = watts * settings.seconds * settings.devices
+
+        def a_day(joules: float) -> float:
+            return joules_per_device_day(joules, devices=settings.devices, seconds=settings.seconds)
+
+        days = None if device is None else device.days(a_day(active), radio)
+        return EnergyTotals(
+            active, idle, a_day(active + idle), None if days is None or math.isinf(days) else days
+        )
+
+    def result(
+        self, *, labelled: bool, energy: DeviceEnergy | None, prices: Prices | None
+    ) -> PolicyResult:
+        """Lay the run out for the report.
+
+        Parameters
+        ----------
+        labelled : bool
+            Whether the rows have labels; else ``accuracy`` is None.
+        energy : DeviceEnergy or None
+        prices : Prices or None
+        """
+        estimate, means, used = self.estimate, self.estimate.means, self.energy(energy)
+        money = None
+        if prices is not None:
+            bill = dict(prices.month(_billed(self, used)).as_dict())
+            del bill["total"]
+            money = MonthlyBill(**bill)
+        return PolicyResult(
+            key=self.key,
+            name=POLICY_NAMES[self.key],
+            engine=self.engine,
+            sampling=estimate.stepped,
+            instances=round(estimate.instances),
+            accuracy=_measurement(means.get("accuracy")) if labelled else None,
+            offload_rate=_measurement(means.get("offload_rate")),
+            cost=_measurement(means.get("cost")),
+            feature_cost=_measurement(means.get("feature_cost")),
+            latency_ms={k: _measurement(v) for k, v in estimate.latency_ms.items()},
+            bytes=ByteUse(
+                up=_measurement(means.get("bytes_up")),
+                down=_measurement(means.get("bytes_down")),
+                **self.byte_parts(),
+            ),
+            joules=JouleUse(**self.joule_parts()),
+            joules_per_device_day=used.per_device_day,
+            battery_days=used.battery_days,
+            answers=self.answers(),
+            money=money,
+            utilisation=estimate.utilisation,
+            workers=dict(estimate.workers),
+            histogram=LatencyHistogram(
+                **{name: tuple(values) for name, values in estimate.histogram.items()}
+            ),
+            breakdown_ms=dict(estimate.breakdown_ms),
+            reasons=dict(estimate.reasons),
+        )
+
+    def answers(self) -> AnswerCounts:
+        """Count instances by what became of them."""
+        devices = self.estimate.devices
+        return AnswerCounts(
+            **{route: round(self.total(route)) for route in ROUTES},
+            late=round(devices.get("late", 0)),
+            retries=round(devices.get("retries", 0)),
+            lost=self.lost,
+        )
+
+    def byte_parts(self) -> dict[str, float]:
+        """Bytes of an instance: both payloads, and what the protocol puts around them."""
+        request, response = self.mean("payload_up"), self.mean("payload_down")
+        everything = self.mean("bytes_up") + self.mean("bytes_down")
+        protocol = everything - request - response
+        return {"request": request, "response": response, "protocol": protocol}
+
+    def joule_parts(self) -> dict[str, float]:
+        """Joules of an instance by what drew them."""
+        return {name: self.mean(key) for name, key in _JOULES.items()}
+
+    def classes(self, labels: Sequence[Any]) -> tuple[ClassResult, ...]:
+        """Figures by true class, with the bundle's labels."""
+        return tuple(
+            ClassResult(**entry, label=str(labels[entry["class_index"]]))
+            for entry in self.estimate.classes
+            if 0 <= entry["class_index"] < len(labels)
+        )
+
+    def timeline(self) -> tuple[TimelineBin, ...]:
+        """Figures by parts of the run."""
+        return tuple(TimelineBin(**entry) for entry in self.estimate.timeline)
+
+
+_JOULES: Final = {"radio": "radio_j", "features": "feature_j", "stages": "stage_j"}
+
+
+def sent_messages(run: PolicyRun) -> tuple[float, float]:
+    """Count requests and responses, repeated ones and refusals included."""
+    sizes = run.routes.sizes
+    up = run.total("payload_up") / sizes.request(int(run.settings.deadline_ms))
+    down = run.total("payload_down") / sizes.response(_WORKER_US)
+    return up, down
+
+
+def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
+    """Sum what a bill is made of.
+
+    An operator bills IP: each message is a packet or more, and so is each PUBACK, which goes
+    alone (a device that has both to send at a time may save one).
+    """
+    sizes, settings = run.routes.sizes, run.settings
+    requests, responses = sent_messages(run)
+    up = publish_bytes(request_topic(_NAME), sizes.request(int(settings.deadline_ms)))
+    down = publish_bytes(response_topic(_NAME), sizes.response(_WORKER_US))
+    headers = HEADER * (requests * (packets(up) + 1) + responses * (packets(down) + 1))
+    return Usage(
+        seconds=settings.seconds,
+        devices=settings.devices,
+        workers=0 if run.key == "edge_only" else settings.workers,
+        bytes=run.total("bytes_up") + run.total("bytes_down") + headers,
+        joules=energy.active + energy.idle,
+        feature_units=run.total("feature_cost"),
+        requests=requests,
+    )
+
+
+def _measurement(estimate: Estimate | None) -> Measurement | None:
+    return None if estimate is None else Measurement(**estimate._asdict())
