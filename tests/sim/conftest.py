@@ -314,7 +314,7 @@ def simulated(small) -> Callable[..., dict]:
         key = repr((labels, sorted(asked.items())))
         if key not in known:
             truth = small.truth if labels else None
-            known[key] = simulate(small.bundle, small.rows, truth, jobs=1, **asked).report
+            known[key] = simulate(small.bundle, small.rows, truth, jobs=1, **asked).report.to_dict()
         return copy.deepcopy(known[key])
 
     return report

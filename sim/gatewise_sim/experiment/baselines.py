@@ -1,7 +1,7 @@
-"""What the system is held against: other choices of the rows that are sent, on the same instances.
+"""Baselines of a simulation: other policies for what is offloaded, on the same instances.
 
-All of them are of the same bundle: its stages decide nothing here but what the device itself
-would answer, and what that costs.
+All of them use the same bundle; its stages decide what the device itself answers and what that
+costs, not what is offloaded.
 """
 
 from __future__ import annotations
@@ -18,24 +18,23 @@ from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Workload
 
-__all__ = ["NAMES", "REQUESTS", "Baseline", "fill", "lighter", "make_baselines", "oracle", "row_weights", "sampled"]
-
-NAMES: Final = {
-    "system": "Gatewise",
-    "edge_only": "All edge",
-    "cloud_only": "All cloud",
-    "confidence": "Confidence",
-    "random": "Random",
-    "oracle": "Oracle",
-}
-"""Keys of the legs and their names for people, in the order of a report."""
+__all__ = [
+    "REQUESTS",
+    "Baseline",
+    "fill",
+    "lighter",
+    "make_baselines",
+    "oracle",
+    "row_weights",
+    "sampled",
+]
 
 _STEPS: Final = 1000  # in which a mix is averaged
 
 
 @dataclass(frozen=True, eq=False)
 class Baseline:
-    """One leg beside the system's."""
+    """One policy beside the system's."""
 
     key: str
     routes: Routes
@@ -48,7 +47,7 @@ def make_baselines(
     *,
     rate: float | None = None,
     weights: NDArray[np.float64] | None = None,
-    judged: bool = True,
+    labelled: bool = True,
 ) -> list[Baseline]:
     """Make the baselines of a run.
 
@@ -63,13 +62,13 @@ def make_baselines(
         which the bundle's own gates send.
     weights : ndarray of float64, shape (n,), optional
         How often each row comes; all alike by default.
-    judged : bool, default True
-        Whether the truth is known, which the oracle needs.
+    labelled : bool, default True
+        Whether the rows have labels, which the oracle needs.
 
     Returns
     -------
     list of Baseline
-        In the order of :data:`NAMES`. Without a cloud model only ``edge_only``.
+        In the order of :data:`.POLICY_NAMES`. Without a cloud model only ``edge_only``.
     """
     unpaced = replace(settings, pace=None)
     found = [Baseline("edge_only", routes, replace(unpaced, policy="edge-only"))]
@@ -79,17 +78,17 @@ def make_baselines(
     if rate is None:
         rate = float(weight[routes.offload].sum() / weight.sum())
     found.append(Baseline("cloud_only", routes, replace(unpaced, policy="cloud-only")))
-    askable = routes.cloud_label != NO_LABEL
+    answerable = routes.cloud_label != NO_LABEL
     # Where the device has nothing to say, it is least sure.
     sure = np.where(np.isnan(routes.confidence), -1.0, routes.confidence)
     order = np.argsort(sure, kind="stable")
-    chosen = routes.choose(fill(order[askable[order]], weight, rate))
+    chosen = routes.choose(fill(order[answerable[order]], weight, rate))
     found.append(Baseline("confidence", chosen, unpaced))
     # Drawn among instances: a lucky draw among rows would last for the whole run.
-    possible = float(weight[askable].sum() / weight.sum())
+    possible = float(weight[answerable].sum() / weight.sum())
     chance = min(1.0, rate / possible) if possible else 0.0
     found.append(Baseline("random", routes.by_chance(chance), unpaced))
-    if judged:
+    if labelled:
         found.append(Baseline("oracle", routes.choose(oracle(routes)), unpaced))
     return found
 

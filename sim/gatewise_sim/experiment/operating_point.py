@@ -1,4 +1,4 @@
-"""Which of a bundle's operating points is simulated."""
+"""The operating point at which a bundle is simulated."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands.tables import frontier_of
+from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
 from gatewise_training.cascades.base import SLACK
+from gatewise_training.operating_points.frontier import OperatingPoint
 
-__all__ = ["at_goal", "frontier", "on_disk", "open_whole"]
+__all__ = ["at_goal", "on_disk", "open_whole", "operating_points"]
 
 
 def open_whole(path: str | Path) -> Bundle:
@@ -43,12 +44,12 @@ def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
     ----------
     bundle : Bundle
     goal : mapping
-        One of ``budget``, ``max_loss`` and ``offload_rate``; or empty: the point in force.
+        One of ``budget``, ``max_loss`` and ``offload_rate``; or empty: the active one.
 
     Raises
     ------
     InputError
-        If no point is within the budget or the rate, or the loss cannot be told.
+        If no point is within the budget or the rate, or the loss is not known.
     """
     if not goal:
         return bundle
@@ -63,7 +64,7 @@ def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
 def on_disk(bundle: Bundle) -> Iterator[Path]:
     """Give a path at which processes find the bundle at its operating point.
 
-    That is its own path if this point is in force there, else that of a copy, which is deleted
+    That is its own path if this point is active there, else that of a copy, which is deleted
     at the end.
 
     Raises
@@ -89,16 +90,16 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
         yield copy
 
 
-def frontier(bundle: Bundle) -> dict[str, Any]:
-    """Lay out the operating points for a report, as the demo's does."""
+def operating_points(bundle: Bundle) -> OperatingPoints:
+    """Lay out the operating points for a report."""
     curve = frontier_of(bundle.manifest)
 
-    def point(p: Any) -> dict[str, float]:
-        return {"cost": p.cost, "accuracy": p.accuracy, "offload_rate": p.offload_rate}
+    def point(p: OperatingPoint) -> PointOnFrontier:
+        return PointOnFrontier(cost=p.cost, accuracy=p.accuracy, offload_rate=p.offload_rate)
 
-    return {
-        "points": [point(p) for p in curve.points],
-        "hull": [point(p) for p in curve.hull().points],
-        "active": point(curve.points[bundle.manifest.active]),
-        "reference_accuracy": curve.reference_accuracy,
-    }
+    return OperatingPoints(
+        points=tuple(map(point, curve.points)),
+        hull=tuple(map(point, curve.hull().points)),
+        active=point(curve.points[bundle.manifest.active]),
+        reference_accuracy=curve.reference_accuracy,
+    )

@@ -15,22 +15,21 @@ from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.energy.meter import joules_per_device_day
 from gatewise_sim.fleet.energy.radio import HEADER, packets
+from gatewise_sim.fleet.estimate.intervals import Estimate
+from gatewise_sim.fleet.estimate.result import FleetEstimate
+from gatewise_sim.fleet.money import Prices, Usage
 from gatewise_sim.fleet.routes import ROUTES, Routes
-from gatewise_sim.fleet.estimate.scale import Estimate, FleetEstimate
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.outcome import publish_bytes
-from gatewise_sim.fleet.money import Prices, Usage
-from gatewise_sim.report.model import (
+from gatewise_sim.report.model import ClassResult, TimelineBin
+from gatewise_sim.report.policy_result import (
     POLICY_NAMES,
     AnswerCounts,
     ByteUse,
-    ClassResult,
     JouleUse,
     LatencyHistogram,
     Measurement,
-    MonthlyBill,
     PolicyResult,
-    TimelineBin,
 )
 
 __all__ = ["EnergyTotals", "PolicyRun", "sent_messages"]
@@ -68,7 +67,7 @@ class PolicyRun:
     Attributes
     ----------
     key : str
-        One of :data:`~gatewise_sim.report.model.POLICY_NAMES`.
+        One of :data:`~gatewise_sim.report.policy_result.POLICY_NAMES`.
     engine : str
         ``virtual`` or ``live``.
     routes : Routes
@@ -122,11 +121,6 @@ class PolicyRun:
         prices : Prices or None
         """
         estimate, means, used = self.estimate, self.estimate.means, self.energy(energy)
-        money = None
-        if prices is not None:
-            bill = dict(prices.month(_billed(self, used)).as_dict())
-            del bill["total"]
-            money = MonthlyBill(**bill)
         return PolicyResult(
             key=self.key,
             name=POLICY_NAMES[self.key],
@@ -147,7 +141,7 @@ class PolicyRun:
             joules_per_device_day=used.per_device_day,
             battery_days=used.battery_days,
             answers=self.answers(),
-            money=money,
+            money=None if prices is None else prices.month(_billed(self, used)),
             utilisation=estimate.utilisation,
             workers=dict(estimate.workers),
             histogram=LatencyHistogram(

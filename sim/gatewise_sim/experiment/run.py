@@ -1,34 +1,52 @@
-"""Run the legs of a simulation, and make its report."""
+"""Run a scenario under the system and its baselines, and make the report."""
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
 
 from gatewise.console import plain
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.calibration.figures import Calibration
-from gatewise_sim.experiment import operating_point as point
-from gatewise_sim.experiment import results, usage
-from gatewise_sim.experiment.baselines import NAMES, baselines, row_weights
-from gatewise_sim.experiment.lighter import sampled
-from gatewise_sim.experiment.live_policy import checked, live_leg, twin
-from gatewise_sim.experiment.results import Leg
+from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
+from gatewise_sim.experiment.live_run import (
+    check_rows,
+    run_figures,
+    run_live_policy,
+    twin_figures,
+)
+from gatewise_sim.experiment.operating_point import at_goal, operating_points
+from gatewise_sim.experiment.policy_run import PolicyRun
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.money import Prices
 from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.kinds import Workload
+from gatewise_sim.report.model import (
+    SIMULATION_KIND,
+    Breakdown,
+    EnergyUse,
+    FaultSpan,
+    Report,
+    Transport,
+)
+from gatewise_sim.report.policy_result import POLICY_NAMES
 
 if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
 
 __all__ = ["Prepared", "prepare", "run"]
+
+_VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,15 +77,24 @@ class Prepared:
     prices: Prices | None
 
     @property
-    def judged(self) -> bool:
-        """Whether the truth is known."""
+    def labelled(self) -> bool:
+        """Whether the rows have labels."""
         return self.rows.truth is not None
+
+    @property
+    def title(self) -> str:
+        """The run in a few words."""
+        s = self.scenario
+        return (
+            f"{self.routes.plan.model}: {plural(s.devices, 'device')}, "
+            f"{plural(s.workers, 'worker')}, link {self.settings.link.name}"
+        )
 
 
 def prepare(
     bundle: Bundle, rows: Rows, scenario: Scenario, *, calibration: Calibration | None = None
 ) -> Prepared:
-    """Read what a scenario names, and find out what becomes of each row.
+    """Read the files that a scenario names, and compute the route of each row.
 
     Parameters
     ----------
@@ -80,9 +107,9 @@ def prepare(
     Raises
     ------
     InputError
-        If a file is not one, or rows, bundle and scenario do not fit each other.
+        If a file cannot be used, or rows, bundle and scenario do not fit each other.
     """
-    bundle = point.at_goal(bundle, scenario.goal)
+    bundle = at_goal(bundle, scenario.goal)
     manifest = bundle.manifest
     energy = None
     if scenario.device_energy is not None:
@@ -107,50 +134,45 @@ def prepare(
 
 def run(
     prepared: Prepared, command: str, *, watch: ProgressListener | None = None, jobs: int = 1
-) -> dict[str, Any]:
+) -> Report:
     """Run the system and its baselines.
 
     Parameters
     ----------
     prepared : Prepared
     command : str
-        What repeats it.
+        Repeats the run.
     watch : ProgressListener, optional
+        Listener to the run's progress.
     jobs : int
         Processes; the figures do not depend on it.
-
-    Returns
-    -------
-    dict
-        The report, as :mod:`gatewise_sim.experiment.results` lays it out.
 
     Raises
     ------
     GatewiseError
         If no instance comes, or a part of a live run does not start.
     """
-    told: ProgressListener = Listeners() if watch is None else watch
+    listener: ProgressListener = Listeners() if watch is None else watch
     scenario, routes, settings = prepared.scenario, prepared.routes, prepared.settings
     assert isinstance(settings.workload, Workload)  # a scenario has read it
     expected = settings.workload.mean_rate * settings.devices * settings.seconds
-    told.begin(title(prepared), settings.seconds, round(expected))
+    listener.begin(prepared.title, settings.seconds, round(expected))
 
-    def virtual(key: str, routes: Routes, settings: FleetSettings) -> Leg:
+    def run_virtual(key: str, routes: Routes, settings: FleetSettings) -> PolicyRun:
         estimate = estimate_fleet(
             routes,
             settings,
             sampling=None if key == "system" else sampled(routes, settings),
             device_energy=prepared.energy,
             jobs=jobs,
-            watch=told,
+            watch=listener,
         )
-        return Leg(key, NAMES[key], "virtual", routes, settings, estimate)
+        return PolicyRun(key, "virtual", routes, settings, estimate)
 
-    legs: dict[str, Leg] = {}
     extra: dict[str, Any] = {}
-    told.policy("system", NAMES["system"])
+    listener.policy("system", POLICY_NAMES["system"])
     if scenario.engine == "live":
-        measured = live_leg(
+        system, live = run_live_policy(
             prepared.bundle,
             prepared.rows,
             routes,
@@ -158,99 +180,89 @@ def run(
             energy=prepared.energy,
             broker=scenario.broker,
             processes=scenario.processes,
-            watch=told,
+            watch=listener,
         )
-        legs["system"] = measured.leg
-        told.policy("twin", "Gatewise in virtual time")
+        listener.policy("twin", "Gatewise in virtual time")
+        twin = run_virtual("system", routes, settings)
         extra = {
-            "transport": {
-                "kind": "mqtt",
-                "broker": measured.run.broker,
-                "link": settings.link.name,
-            },
-            "checked": checked(measured.run.answers, routes),
-            "twin": twin(measured.leg.estimate, virtual("system", routes, settings).estimate),
-            "troubles": list(measured.run.troubles),
-            "run": measured.as_dict(),
+            "transport": Transport(kind="mqtt", broker=live.broker, link=settings.link.name),
+            "checked": check_rows(live.answers, routes),
+            "twin": twin_figures(system.estimate, twin.estimate),
+            "troubles": tuple(live.troubles),
+            "run": plain(run_figures(live)),
         }
     else:
-        legs["system"] = virtual("system", routes, settings)
+        system = run_virtual("system", routes, settings)
+    runs = [system]
     if scenario.baselines:
-        rate = legs["system"].mean("offload_rate") if settings.pace is not None else None
-        for other in baselines(
+        for other in make_baselines(
             routes,
             settings,
-            rate=rate,
-            weights=row_weights(routes, settings, whole=legs["system"].estimate.plan.whole),
-            judged=prepared.judged,
+            rate=system.mean("offload_rate") if settings.pace is not None else None,
+            weights=row_weights(routes, settings, whole=system.estimate.plan.whole),
+            labelled=prepared.labelled,
         ):
-            told.policy(other.key, NAMES[other.key])
-            legs[other.key] = virtual(other.key, other.routes, other.settings)
-    report: dict[str, Any] = plain(_report(prepared, legs, command) | extra)
-    policies = "one policy" if len(legs) == 1 else f"{len(legs)} policies"
-    told.end(f"{report['instances']:,} instances under {policies}")
+            listener.policy(other.key, POLICY_NAMES[other.key])
+            runs.append(run_virtual(other.key, other.routes, other.settings))
+    report = _report(prepared, runs, command, extra)
+    policies = "one policy" if len(runs) == 1 else f"{len(runs)} policies"
+    listener.end(f"{report.instances:,} instances under {policies}")
     return report
 
 
-def title(prepared: Prepared) -> str:
-    """Say in a few words what is simulated."""
-    s = prepared.scenario
-    return (
-        f"{prepared.routes.plan.model}: {s.devices:,} device{'s' * (s.devices != 1)}, "
-        f"{s.workers:,} worker{'s' * (s.workers != 1)}, link {prepared.settings.link.name}"
-    )
-
-
-def _report(prepared: Prepared, legs: dict[str, Leg], command: str) -> dict[str, Any]:
-    scenario, settings, system = prepared.scenario, prepared.settings, legs["system"]
+def _report(
+    prepared: Prepared, runs: list[PolicyRun], command: str, extra: dict[str, Any]
+) -> Report:
+    scenario, settings, system = prepared.scenario, prepared.settings, runs[0]
     plan = prepared.routes.plan
-    entries = [
-        results.leg_entry(
-            leg, judged=prepared.judged, energy=prepared.energy, prices=prepared.prices
-        )
-        for leg in legs.values()
-    ]
-    spent = usage.spent(system, prepared.energy)
-    return {
-        "kind": results.KIND,
+    used, instances = system.energy(prepared.energy), system.estimate.instances
+    found: dict[str, Any] = {
+        "kind": SIMULATION_KIND,
         "dataset": prepared.rows.name,
         "method": f"{plan.model}/{plan.version}",
-        **results.headline_keys(legs, judged=prepared.judged),
-        "transport": {"kind": "virtual", "broker": "simulated", "link": settings.link.name},
+        "transport": Transport(kind="virtual", broker="simulated", link=settings.link.name),
         "engine": scenario.engine,
-        "legs": entries,
-        "timeline": system.estimate.timeline,
-        "faults": system.estimate.faults,
-        "classes": results.classes(system, plan.classes),
-        "frontier": point.frontier(prepared.bundle),
-        "breakdown": results.breakdown(system, prepared.energy),
-        "money": entries[0]["money"],
-        "energy": {
-            "radio": settings.link.radio.name,
-            "joules_per_device_day": spent.per_device_day,
-            "battery_wh": None if prepared.energy is None else prepared.energy.battery_wh,
-            "battery_days": spent.battery_days,
-        },
+        "policies": tuple(
+            one.result(labelled=prepared.labelled, energy=prepared.energy, prices=prepared.prices)
+            for one in runs
+        ),
+        "timeline": system.timeline(),
+        "faults": tuple(FaultSpan(**fault) for fault in system.estimate.faults),
+        "classes": system.classes(plan.classes),
+        "frontier": operating_points(prepared.bundle),
+        "breakdown": Breakdown(
+            ms=dict(system.estimate.breakdown_ms),
+            bytes=system.byte_parts(),
+            joules=system.joule_parts() | {"idle": used.idle / instances if instances else 0.0},
+        ),
+        "energy": EnergyUse(
+            radio=settings.link.radio.name,
+            joules_per_device_day=used.per_device_day,
+            battery_wh=None if prepared.energy is None else prepared.energy.battery_wh,
+            battery_days=used.battery_days,
+        ),
         "workload": scenario.workload,
         "sampling": system.estimate.stepped,
-        "confidence_level": results.LEVEL,
-        "calibration": prepared.calibration.as_dict(),
-        "settings": scenario.as_dict(),
+        "confidence_level": LEVEL,
+        "calibration": plain(prepared.calibration.as_dict()),
+        "settings": plain(scenario.as_dict()),
         "command": command,
-        "versions": results.versions(),
+        "versions": {"python": platform.python_version()}
+        | {name: version(name) for name in _VERSIONS},
         "notes": _notes(prepared),
-        "troubles": [],
+        "troubles": (),
     }
+    return Report(**found | extra)
 
 
-def _notes(prepared: Prepared) -> list[str]:
+def _notes(prepared: Prepared) -> tuple[str, ...]:
     """What a reader must know, and cannot see from the other keys."""
-    notes = list(prepared.rows.notes)
+    notes = prepared.rows.notes
     plan, calibration = prepared.routes.plan, prepared.calibration
     if not plan.has_cloud:
-        notes.append("The bundle has no cloud model: every answer is the device's own.")
+        notes += ("The bundle has no cloud model: every answer is the device's own.",)
     if calibration.source != "assumed" and calibration.model != f"{plan.model}/{plan.version}":
-        notes.append(f"The service times are those of another bundle: {calibration.model}.")
+        notes += (f"The service times are those of another bundle: {calibration.model}.",)
     return notes
 
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from gatewise.console import emit, note, progress
 from gatewise.errors import InputError
 from gatewise_sim.signal_handling import unwound_when_terminated
 
-__all__ = ["commands", "simulate"]
+if TYPE_CHECKING:
+    from gatewise_sim.experiment.simulation import Job
+    from gatewise_sim.fleet.progress import ProgressListener
+
+__all__ = ["calibrated_once", "commands", "simulate"]
 
 _LIVE_SECONDS: Final = 60.0
 _OUT: Final = Path("sim-out")
@@ -38,7 +46,7 @@ def simulate(
     workload: Annotated[
         str,
         typer.Option(
-            help="How instances come to a device: poisson:1/min, periodic:10s, "
+            help="Arrivals at each device: poisson:1/min, periodic:10s, "
             "bursty:1/min, diurnal:1/min:peak=14:00, replay:trace.csv."
         ),
     ] = "poisson:1/min",
@@ -57,7 +65,7 @@ def simulate(
     outage: Annotated[
         list[str] | None,
         typer.Option(
-            help="What is down when: cloud:12:00-12:10, link:+30s-+35s, "
+            help="Outages: cloud:12:00-12:10, link:+30s-+35s, "
             "workers:2:+1min-+2min, broker:...; may be repeated."
         ),
     ] = None,
@@ -95,18 +103,18 @@ def simulate(
     sweep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Try several: devices=10,100,1000 (outages, mix: joined by |); repeated: "
+            help="Several values: devices=10,100,1000 (outages, mix: joined by |); repeated: "
             "every combination."
         ),
     ] = None,
     no_baselines: Annotated[bool, typer.Option("--no-baselines", help="The system alone.")] = False,
     no_breaker: Annotated[
-        bool, typer.Option("--no-breaker", help="Devices ask a silent cloud again and again.")
+        bool, typer.Option("--no-breaker", help="Devices retry a silent cloud without a break.")
     ] = False,
-    outstanding: Annotated[int, typer.Option(help="Requests out, per device.", min=1)] = 32,
+    outstanding: Annotated[int, typer.Option(help="Unanswered requests of a device.", min=1)] = 32,
     queue: Annotated[int, typer.Option(help="Requests that a worker queues.", min=1)] = 1024,
     max_batch: Annotated[int, typer.Option(help="Instances in a worker's run.", min=1)] = 16,
-    wait_ms: Annotated[float, typer.Option(help="A worker's wait for company.")] = 0.0,
+    wait_ms: Annotated[float, typer.Option(help="A worker's wait for a fuller batch.")] = 0.0,
     parallel: Annotated[int, typer.Option(help="A worker's runs at a time.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Of all randomness.", min=0)] = 0,
     jobs: Annotated[
@@ -115,11 +123,11 @@ def simulate(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = _OUT,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Find out what a fleet would do and cost, before it is bought.
+    """Simulate a fleet: accuracy, cost, latency, energy and money.
 
-    Lets devices with your bundle answer your rows, over links that delay and fail, and holds the
-    system against all-edge, all-cloud, a confidence threshold, chance and an oracle on the same
-    instances. Writes report.html, report.json and CSV files to --out.
+    Devices with your bundle answer your rows, over links that delay and fail. The same instances
+    are also answered all-edge, all-cloud, by a confidence threshold, at random and by an oracle.
+    Writes report.html, report.json and CSV files to --out.
 
     The virtual engine steps the runtime's own logic on a simulated clock; the day of a million
     devices is sampled, with confidence intervals. The same seed gives the same report.json. The
@@ -132,7 +140,6 @@ def simulate(
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
         gatewise report sim-out/report.json other-out/report.json
     """
-    from gatewise_sim.experiment.front import Front
     from gatewise_sim.experiment.scenario import Scenario
     from gatewise_sim.experiment.simulation import Job
     from gatewise_sim.fleet.workload.spans import read_span
@@ -172,17 +179,14 @@ def simulate(
         baselines=not no_baselines,
         seed=seed,
     )
-    front = Front(
-        out=out,
-        sweeps=tuple(sweep or ()),
-        calibrate=calibrate,
-        jobs=jobs,
-        as_json=as_json,
-    )
+    job = Job(str(bundle), data, target, scenario)
     with unwound_when_terminated():
-        status = front.run(Job(str(bundle), data, target, scenario))
-    if status:
-        raise typer.Exit(status)
+        if sweep:
+            failed = _sweep(job, sweep, out, calibrate=calibrate, jobs=jobs, as_json=as_json)
+        else:
+            failed = _simulate(job, out, calibrate=calibrate, jobs=jobs, as_json=as_json)
+    if failed:
+        raise typer.Exit(1)
 
 
 commands: dict[str, Callable[..., None]] = {"simulate": simulate}
@@ -190,3 +194,86 @@ commands: dict[str, Callable[..., None]] = {"simulate": simulate}
 
 def _text(path: Path | None) -> str | None:
     return None if path is None else str(path)
+
+
+def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json: bool) -> bool:
+    """Run one simulation, write its folder and show the result; True if an instance was lost."""
+    from gatewise_sim.experiment.run import run
+    from gatewise_sim.experiment.simulation import Simulation
+    from gatewise_sim.experiment.words import show
+    from gatewise_sim.report.output import SIMULATION
+    from gatewise_sim.report.progress_display import shown_progress
+
+    SIMULATION.check(out)
+    with shown_progress() as watch:
+        if calibrate:
+            job = _calibrated(job, watch)
+        prepared = job.prepare()
+        command = job.command(out / "calibration.json")
+        report = run(prepared, command, watch=watch, jobs=jobs or _cores())
+        Simulation(report, prepared.calibration).write(out)
+    document = report.to_dict()
+    if as_json:
+        emit(document)
+    else:
+        show(document)
+        print(out / "report.html", flush=True)
+    return any(policy.answers.lost for policy in report.policies)
+
+
+def _sweep(
+    job: Job, sweeps: list[str], out: Path, *, calibrate: bool, jobs: int | None, as_json: bool
+) -> bool:
+    """Run a sweep and show the result; True if a point failed."""
+    from gatewise_sim.experiment.sweep.run import run_sweep
+    from gatewise_sim.report.progress_display import shown_progress
+
+    job.open()  # an error in bundle or rows is reported once, not for every point
+    if calibrate:
+        with shown_progress() as watch:
+            job = calibrated_once(job, out, lambda: _calibrated(job, watch))
+    words = [job.command(), *(f"--sweep {shlex.quote(text)}" for text in sweeps)]
+    words += ["--calibrate"] * calibrate
+    with progress("sweep") as report:
+        result = run_sweep(
+            job, sweeps, folder=out, jobs=jobs, progress=report, command=" ".join(words)
+        )
+    if as_json:
+        emit(result.document)
+    else:
+        result.show()
+    return bool(result.failed)
+
+
+def _calibrated(job: Job, watch: ProgressListener | None) -> Job:
+    """Measure the job's service times in a short live run."""
+    from gatewise_sim.calibration.measuring import calibrate
+    from gatewise_sim.experiment.operating_point import on_disk
+
+    opened, rows = job.open()
+    with on_disk(opened) as path:
+        measured = calibrate(path, rows.X, broker=job.scenario.broker, watch=watch)
+    return replace(job, calibration=measured)
+
+
+def calibrated_once(job: Job, folder: Path, measure: Callable[[], Job]) -> Job:
+    """Return the job with the service times measured for this folder, or measure them now.
+
+    Points are named by their service times: with others, none that is finished would be used.
+    """
+    from gatewise_sim.calibration.figures import Calibration
+    from gatewise_sim.experiment.sweep.store import CALIBRATION, Store
+
+    path = Store(folder).folder / CALIBRATION
+    if path.exists():
+        note(f"service times as measured before: {path}; remove it to measure again")
+    else:
+        measured = measure().calibration
+        assert measured is not None
+        measured.write(path)
+    # Read back: figures are rounded in the file, and points are named by these.
+    return replace(job, calibration=Calibration.from_file(path))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -15,7 +15,7 @@ from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import Prepared, prepare, run
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.words import summary
-from gatewise_sim.report.legs import to_json
+from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ __all__ = ["Job", "Simulation", "simulate"]
 
 @dataclass(frozen=True)
 class Job:
-    """What is simulated, by names alone: a process that gets it can run it.
+    """A simulation by names alone, which another process can run.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class Job:
         Their label's column.
     scenario : Scenario
     calibration : Calibration or None
-        That was just measured, in place of the scenario's.
+        Measured just now, in place of the scenario's.
     """
 
     bundle: str
@@ -60,7 +60,7 @@ class Job:
         return bundle, Rows.load(self.data, bundle.manifest, target=self.target)
 
     def prepare(self) -> Prepared:
-        """Read and check all that it names.
+        """Read and check the bundle, the rows and the scenario's files.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Job:
         return " ".join(words)
 
     def run(self, watch: ProgressListener | None = None, jobs: int = 1) -> dict[str, Any]:
-        """Run it and give the report.
+        """Run it and return the report as in ``report.json``.
 
         Parameters
         ----------
@@ -100,28 +100,26 @@ class Job:
         GatewiseError
             For bad input, or a part of a live run that does not start.
         """
-        return run(self.prepare(), self.command(), watch=watch, jobs=jobs)
+        return run(self.prepare(), self.command(), watch=watch, jobs=jobs).to_dict()
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What a simulation brought.
+    """Report of a simulation and the service times that it used.
 
     Attributes
     ----------
-    report : dict
-        As ``report.json``.
+    report : Report
     calibration : Calibration
-        The service times that it used.
     """
 
-    report: dict[str, Any]
+    report: Report
     calibration: Calibration
 
     @property
     def summary(self) -> str:
-        """What came of it, in one sentence."""
-        return summary(self.report)
+        """The result in one sentence."""
+        return summary(self.report.to_dict())
 
     def write(self, folder: str | Path) -> None:
         """Write page, report, tables and service times into a folder, all or nothing.
@@ -129,20 +127,21 @@ class Simulation:
         Raises
         ------
         InputError
-            If the folder holds somebody else's files, or cannot be written to.
+            If the folder holds other files, or cannot be written to.
         """
         from gatewise_sim.report.simulation_page import render
         from gatewise_sim.report.tables import csv_files
 
+        document = self.report.to_dict()
         folder = Path(folder)
         SIMULATION.check(folder)
         SIMULATION.write(
             folder,
             {
-                **csv_files(self.report),
+                **csv_files(document),
                 "calibration.json": self.calibration.to_json(),
-                "report.html": render(self.report),
-                "report.json": to_json(self.report),
+                "report.html": render(document),
+                "report.json": self.report.to_json(),
             },
         )
 

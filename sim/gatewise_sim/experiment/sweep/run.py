@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gatewise.console import Progress, note
 from gatewise.errors import InputError
+from gatewise_sim.experiment.sweep.pool import JobResult, run_jobs
 from gatewise_sim.experiment.sweep.settings import Sweep, Value, combinations, merged, setting
 from gatewise_sim.experiment.sweep.store import Fingerprints, Store
-from gatewise_sim.experiment.sweep.pool import JobResult, run_jobs
 
 if TYPE_CHECKING:
     from gatewise_sim.experiment.simulation import Job

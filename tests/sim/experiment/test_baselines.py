@@ -5,9 +5,18 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.experiment.baselines import baselines, fill, oracle, row_weights
+from gatewise_sim.experiment.baselines import (
+    REQUESTS,
+    fill,
+    lighter,
+    make_baselines,
+    oracle,
+    row_weights,
+    sampled,
+)
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.answers import REASON
+from gatewise_sim.fleet.estimate.sampling import plan
 from gatewise_sim.fleet.routes import NO_LABEL
 from gatewise_sim.fleet.run import simulate_fleet
 
@@ -42,7 +51,7 @@ def test_the_oracle_is_never_worse_than_any_choice_of_rows(routes):
 
 
 def test_all_but_the_oracle_send_at_the_systems_rate(routes):
-    legs = {leg.key: leg for leg in baselines(routes, SETTINGS)}
+    legs = {leg.key: leg for leg in make_baselines(routes, SETTINGS)}
     assert list(legs) == ["edge_only", "cloud_only", "confidence", "random", "oracle"]
     assert legs["confidence"].routes.offload.sum() == routes.offload.sum() == 4
     assert legs["random"].routes.share == pytest.approx(4 / 12)
@@ -58,7 +67,7 @@ def test_on_the_very_instances_the_rates_are_as_near_as_rows_allow(routes):
     run = simulate_fleet(routes, SETTINGS)
     assert weights.tolist() == np.bincount(run.answers.row, minlength=12).tolist()
     sent = weights[routes.offload].sum()
-    for leg in baselines(routes, SETTINGS, weights=weights):
+    for leg in make_baselines(routes, SETTINGS, weights=weights):
         if leg.key in ("confidence", "random"):
             answers = simulate_fleet(leg.routes, leg.settings).answers
             asked = int((answers.payload_up > 0).sum())
@@ -70,7 +79,7 @@ def test_on_the_very_instances_the_rates_are_as_near_as_rows_allow(routes):
 def test_chance_has_the_seed_and_draws_among_instances(routes):
     def sent(seed):
         settings = dataclasses.replace(SETTINGS, seed=seed)
-        legs = {leg.key: leg for leg in baselines(routes, settings)}
+        legs = {leg.key: leg for leg in make_baselines(routes, settings)}
         answers = simulate_fleet(legs["random"].routes, settings).answers
         return answers.row[answers.payload_up > 0].tolist(), answers
 
@@ -100,7 +109,7 @@ def test_where_the_device_has_nothing_to_say_it_is_least_sure(routes):
     confidence = routes.confidence.copy()
     confidence[int(np.argmax(confidence))] = np.nan
     unsure = dataclasses.replace(routes, confidence=confidence)
-    legs = {leg.key: leg for leg in baselines(unsure, SETTINGS)}
+    legs = {leg.key: leg for leg in make_baselines(unsure, SETTINGS)}
     assert legs["confidence"].routes.offload[np.isnan(confidence)].all()
 
 
@@ -108,7 +117,7 @@ def test_rows_that_cannot_be_asked_about_are_left_out(routes):
     cloud = routes.cloud_label.copy()
     cloud[:6] = NO_LABEL
     asked = dataclasses.replace(routes, cloud_label=cloud, offload=np.arange(12) >= 8)
-    for leg in baselines(asked, SETTINGS):
+    for leg in make_baselines(asked, SETTINGS):
         if leg.settings.policy == "system":
             assert not leg.routes.offload[:6].any()
         if leg.key in ("confidence", "random"):
@@ -117,13 +126,13 @@ def test_rows_that_cannot_be_asked_about_are_left_out(routes):
 
 def test_without_a_cloud_or_a_truth_there_is_less_to_compare(routes):
     alone = dataclasses.replace(routes, plan=dataclasses.replace(routes.plan, has_cloud=False))
-    assert [leg.key for leg in baselines(alone, SETTINGS)] == ["edge_only"]
-    assert "oracle" not in [leg.key for leg in baselines(routes, SETTINGS, judged=False)]
+    assert [leg.key for leg in make_baselines(alone, SETTINGS)] == ["edge_only"]
+    assert "oracle" not in [leg.key for leg in make_baselines(routes, SETTINGS, labelled=False)]
 
 
 def test_a_paced_system_is_held_against_its_own_rate(routes):
     paced = dataclasses.replace(SETTINGS, pace="offload_rate=0.5")
-    legs = {leg.key: leg for leg in baselines(routes, paced, rate=0.5)}
+    legs = {leg.key: leg for leg in make_baselines(routes, paced, rate=0.5)}
     assert legs["random"].routes.share == pytest.approx(0.5)
     assert all(leg.settings.pace is None for leg in legs.values())
 
@@ -159,3 +168,56 @@ def test_a_trace_weighs_the_rows(made_up, tmp_path):
     weights = row_weights(made_up(5), settings, whole=False)
     assert weights.tolist() == [1, 0, 0, 2, 0]
     assert row_weights(made_up(5), Scenario().settings(), whole=False) is None
+
+
+# -- a huge fleet's baselines ---------------------------------------------------------------
+
+HUGE = Scenario(
+    devices=1_000_000, workers=20, seconds=86_400.0, outages="cloud:12:00-12:10"
+).settings()
+
+
+def requests(chosen, share) -> float:
+    return chosen.stepped * chosen.devices / 60.0 * share
+
+
+def test_a_fleet_that_always_asks_is_stepped_in_a_smaller_part(made_up):
+    routes = made_up(100, 7)
+    settings = dataclasses.replace(HUGE, policy="cloud-only")
+    usual, found = plan(routes, settings), sampled(routes, settings)
+    assert requests(usual, 1.0) > 3 * REQUESTS
+    assert found.workers == 2
+    # the load of each worker, and the time, are as they were
+    assert found.devices * 20 == 1_000_000 * found.workers
+    assert found.windows == usual.windows
+    assert "100000 of 1000000 devices and 2 of 20 workers" in str(found)
+
+
+def test_what_is_little_enough_stays(made_up):
+    routes = made_up(100, 7)
+    usual = plan(routes, HUGE)
+    assert 1e5 < requests(usual, 0.07) < REQUESTS
+    assert lighter(usual, routes, HUGE) == usual
+    small = Scenario(devices=10).settings()
+    assert sampled(routes, small).whole
+    edge = dataclasses.replace(HUGE, policy="edge-only")
+    assert sampled(routes, edge) == plan(routes, edge)
+
+
+@pytest.mark.parametrize("most", [2_500_000, 3_500_000, 4_500_000])
+def test_no_more_is_left_out_than_must_be(made_up, most):
+    routes, settings = made_up(100, 100), HUGE
+    usual = plan(routes, settings)
+    found = lighter(usual, routes, settings, requests=most)
+    assert 2 <= found.workers < usual.workers
+    assert requests(found, 1.0) <= most
+    assert requests(found, 1.0) * (found.workers + 1) / found.workers > most
+
+
+def test_workers_that_go_down_are_whole_workers(made_up):
+    scenario = Scenario(
+        devices=1_000_000, workers=20, seconds=86_400.0, outages="workers:5:12:00-12:10"
+    )
+    settings, routes = scenario.settings(), made_up(100, 100)
+    found = lighter(plan(routes, settings), routes, settings, requests=1)
+    assert found.workers == 4  # a quarter of which is one

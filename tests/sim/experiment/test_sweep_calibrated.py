@@ -5,7 +5,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.calibration.figures import Calibration
-from gatewise_sim.experiment.sweep.calibrated import calibrated_once
+from gatewise_sim.experiment.simulate_command import calibrated_once
 from gatewise_sim.experiment.sweep.store import Fingerprints
 
 

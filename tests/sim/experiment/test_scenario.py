@@ -102,10 +102,12 @@ def test_the_command_asks_for_the_same_again(job, monkeypatch):
     import shlex
 
     from gatewise import cli
-    from gatewise_sim.experiment import front
+    from gatewise_sim.experiment import simulate_command
 
     asked = []
-    monkeypatch.setattr(front.Front, "run", lambda self, job: asked.append(job) or 0)
+    monkeypatch.setattr(
+        simulate_command, "_simulate", lambda job, out, **how: asked.append(job) or False
+    )
     assert cli.main(shlex.split(job.command())[1:]) == 0
     assert asked == [job]
 

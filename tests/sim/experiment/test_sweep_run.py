@@ -14,7 +14,7 @@ from gatewise_sim.experiment.sweep.run import run_sweep
 
 pytestmark = pytest.mark.slow  # processes start
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 @pytest.fixture
