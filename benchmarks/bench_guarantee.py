@@ -34,7 +34,7 @@ from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.guarantee import Loss, certify
-from gatewise_training.operating_points.thresholds import ChainRecord
+from gatewise_training.operating_points.thresholds import CascadeRecord
 
 HERE = Path(__file__).parent
 DATA = Path(os.environ.get("GATEWISE_DATA", HERE.parents[1] / "shared" / "data")) / "letter.npz"
@@ -110,7 +110,7 @@ def _system(data: Dataset, y: NDArray[Any], options: argparse.Namespace) -> dict
     }
 
 
-def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]) -> ChainRecord:
+def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]) -> CascadeRecord:
     """What one chain of a fitted cascade does on rows it has not been fitted on."""
     stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
     parts = [split(stage.margins(x), stage.score) for stage in stages]
@@ -118,8 +118,8 @@ def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64
     bought, costs = np.zeros(prices.n_features, bool), []
     for features in (*(stage.features for stage in stages), f0.features):
         bought = bought | prices.mask(features)
-        costs.append(prices.of(bought))
-    return ChainRecord(
+        costs.append(prices.price(bought))
+    return CascadeRecord(
         scores=np.stack([score for _, score in parts]),
         correct=np.stack([system.classes_[said] == y for said in answers]).astype(np.float64),
         exit_costs=np.array(costs),
@@ -128,8 +128,8 @@ def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64
 
 
 def _case(
-    tuning: Sequence[ChainRecord],
-    pool: Sequence[ChainRecord],
+    tuning: Sequence[CascadeRecord],
+    pool: Sequence[CascadeRecord],
     points: Sequence[Any],
     case: Case,
     options: argparse.Namespace,
@@ -191,7 +191,7 @@ def _risk(point: Any, kind: str, reference: float) -> float:
     return float(point.cost if kind == "budget" else point.offload_rate)
 
 
-def _regret(pool: ChainRecord, thresholds: Sequence[float | None]) -> float:
+def _regret(pool: CascadeRecord, thresholds: Sequence[float | None]) -> float:
     right = pool.correct[pool.exits(thresholds), np.arange(len(pool.weights))]
     return float((right < pool.correct[-1]).mean())
 

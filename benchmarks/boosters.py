@@ -15,7 +15,7 @@ import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.data.validation_split import Resampling, Rows
+from gatewise_training.data.validation_split import Rows, ValidationSplit
 
 __all__ = ["Booster", "booster_fit", "capacities", "spread"]
 
@@ -80,7 +80,7 @@ def capacities(n_rows: int, n_classes: int, *, noisy: bool = False) -> list[dict
 
 
 def booster_fit(
-    plan: Resampling,
+    plan: ValidationSplit,
     columns: NDArray[np.intp],
     n_classes: int,
     params: Mapping[str, Any],
@@ -92,7 +92,7 @@ def booster_fit(
 
     Parameters
     ----------
-    plan : Resampling
+    plan : ValidationSplit
     columns : ndarray of intp
     n_classes : int
     params : mapping

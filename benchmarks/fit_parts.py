@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.boosters import Booster, booster_fit
 from benchmarks.folds import Fold
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 
 __all__ = ["F0", "PARTS", "SETTING", "Bench", "Part"]
 
@@ -46,10 +46,12 @@ class Bench:
     folder: Path
     threshold_rows: int
 
-    def plan(self) -> Resampling:
+    def plan(self) -> ValidationSplit:
         """Deal rows that fit, and rows that judge."""
         x, y = self.fold.train
-        return Resampling.plan(x, y, np.ones(len(y)), validation=self.fold.validation, seed=0)
+        return ValidationSplit.choose(
+            x, y, np.ones(len(y)), validation=self.fold.validation, seed=0
+        )
 
     @property
     def answers(self) -> Path:
@@ -60,7 +62,7 @@ class Bench:
 Part = Callable[[Bench], Iterator[About]]
 
 
-def _plain(plan: Resampling, params: Mapping[str, Any], rounds: int | None) -> Booster:
+def _plain(plan: ValidationSplit, params: Mapping[str, Any], rounds: int | None) -> Booster:
     """Fit plain LightGBM: so many rounds, or with None until the judging rows say stop."""
     rows, held = plan.folds[0]
     fit = booster_fit(plan, np.arange(plan.x.shape[1]), 2, params, seed=0)
@@ -138,12 +140,12 @@ class _Known:
 
 def _thresholds(bench: Bench) -> Iterator[About]:
     """The frontier of ten stages: small models that have not seen the judging rows."""
-    from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
+    from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
     everything, n_judges = bench.plan(), bench.threshold_rows
     n, width = everything.x.shape
     few = np.arange(n - n_judges)
-    plan = Resampling(everything.x, everything.y, everything.weight, ((few, few),))
+    plan = ValidationSplit(everything.x, everything.y, everything.weight, ((few, few),))
     x, y = everything.x[len(few) :], everything.y[len(few) :]
     small = {"num_leaves": 15, "learning_rate": 0.1}
     f0 = _plain(plan, small, 200)
@@ -152,7 +154,7 @@ def _thresholds(bench: Bench) -> Iterator[About]:
     proba = [
         booster_fit(plan, best[:size], 2, small, seed=0)(few, None, 50).proba(x) for size in sizes
     ]
-    record = ChainRecord(
+    record = CascadeRecord(
         scores=np.stack([np.abs(p[:, 1] - 0.5) for p in proba]).astype(np.float32),
         correct=np.stack([p.argmax(1) == y for p in [*proba, f0.proba(x)]]).astype(np.float64),
         exit_costs=np.append(sizes, width).astype(np.float64),

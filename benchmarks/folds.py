@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_training.data.metrics import average_precision_at
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 
 __all__ = ["Fold", "Table", "Truth", "fixed", "table"]
 
@@ -98,9 +98,9 @@ class Fold:
         y = (self.validation or self.train)[1]
         return Truth(y, None if self.queries is None else self.queries[0])
 
-    def held(self, plan: Resampling) -> Truth:
+    def held(self, plan: ValidationSplit) -> Truth:
         """Of the judging rows, in the plan's order (:func:`cross_fit` answers in it)."""
-        return Truth(plan.y[plan.held], self.judges.qid)
+        return Truth(plan.y[plan.validation_rows], self.judges.qid)
 
     def thinned(self, rows: int) -> Fold:
         """Keep at most `rows` rows of each part, whole queries of a ranking: for a quick look."""

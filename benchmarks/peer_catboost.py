@@ -17,7 +17,7 @@ from benchmarks.problems import Problem
 from benchmarks.record import Point
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.data.validation_split import Resampling, Rows, cross_fit
+from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 
 __all__ = ["first_use"]
 
@@ -36,7 +36,9 @@ class _Model:
         return np.asarray(self.model.predict_proba(x), np.float64)
 
 
-def first_use(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -> list[Point]:
+def first_use(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+) -> list[Point]:
     """Single models under a sweep of ``penalties_coefficient``.
 
     CatBoost knows no groups: a feature is priced at its own and its group's price, spread over
@@ -50,7 +52,7 @@ def first_use(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: i
         def evaluate(strength: float, capacity: dict[str, Any] = capacity) -> tuple[float, Point]:
             fit = _fit(plan, costs, capacity, strength, seed)
             model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
-            cost = costs.of(model.used)
+            cost = costs.price(model.used)
             said = truth.answers(model.proba(fold.test[0]))
             pairs = (judges.answers(held), judges), (said, truth)
             return cost, Point.single(*pairs, cost, model.nbytes)
@@ -71,7 +73,7 @@ def _capacities(n_rows: int, n_classes: int, noisy: bool) -> list[dict[str, Any]
 
 
 def _fit(
-    plan: Resampling, costs: FeatureCosts, capacity: dict[str, Any], strength: float, seed: int
+    plan: ValidationSplit, costs: FeatureCosts, capacity: dict[str, Any], strength: float, seed: int
 ) -> Any:
     try:
         import catboost

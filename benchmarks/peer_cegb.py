@@ -13,7 +13,7 @@ from benchmarks.folds import Fold
 from benchmarks.problems import Problem
 from benchmarks.record import Point
 from gatewise.costs import FeatureCosts
-from gatewise_training.data.validation_split import Resampling, cross_fit
+from gatewise_training.data.validation_split import ValidationSplit, cross_fit
 
 __all__ = ["coupled", "lazy", "path_costs"]
 
@@ -21,7 +21,9 @@ RANGE = (1e-5, 0.3)
 """Penalties of the mean loss per mean price of a feature: from no effect to no feature."""
 
 
-def coupled(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -> list[Point]:
+def coupled(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+) -> list[Point]:
     """Single models under a sweep of first-use penalties.
 
     The shared price of a group is lifted once a member is in use, which LightGBM by itself does
@@ -44,7 +46,7 @@ def coupled(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int
                 callback=_lift_groups(costs, strength) if costs.shared.any() else None,
             )
             model, held = cross_fit(plan, fit, lambda m, rows: m.proba(plan.x[rows]))
-            cost = costs.of(model.used())
+            cost = costs.price(model.used())
             said = truth.answers(model.proba(fold.test[0]))
             pairs = (judges.answers(held), judges), (said, truth)
             return cost, Point.single(*pairs, cost, model.nbytes)
@@ -53,7 +55,7 @@ def coupled(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int
     return points
 
 
-def lazy(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -> list[Point]:
+def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int) -> list[Point]:
     """Single models under a sweep of per-instance penalties; no bagging, which breaks them.
 
     An instance pays for the features on its own paths. LightGBM knows no shared prices here: a
@@ -124,7 +126,7 @@ def _walk(
     _walk(node["right_child"], here, columns, asked)
 
 
-def _range(plan: Resampling, costs: FeatureCosts) -> tuple[float, float]:
+def _range(plan: ValidationSplit, costs: FeatureCosts) -> tuple[float, float]:
     """Ends of the sweep in LightGBM's gain, which sums over the rows."""
     unit = len(plan.fit_rows) * costs.n_features / costs.total
     return RANGE[0] * unit, RANGE[1] * unit

@@ -23,7 +23,7 @@ from benchmarks.folds import Fold
 from benchmarks.problems import Problem
 from benchmarks.record import Point, cascade_points, quantiles
 from gatewise.costs import FeatureCosts
-from gatewise_training.data.validation_split import Resampling, cross_fit
+from gatewise_training.data.validation_split import ValidationSplit, cross_fit
 from gatewise_training.learners.high_cost_training import train_high_cost_model
 
 __all__ = ["SCORES", "Cloud", "Subset", "cloud", "cloud_only", "single", "subsets", "two_stage"]
@@ -61,7 +61,9 @@ class Cloud:
     seconds: float
 
 
-def subsets(problem: Problem, fold: Fold, plan: Resampling, seed: int, fits: int) -> list[Subset]:
+def subsets(
+    problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: int
+) -> list[Subset]:
     """Fit models on about `fits` nested subsets, at each capacity."""
     found = []
     choices = capacities(len(plan.fit_rows), problem.n_classes, noisy=problem.noisy)
@@ -87,19 +89,19 @@ def _eliminate(model: Booster, costs: FeatureCosts, target: float) -> NDArray[np
     gain[model.columns] = model.gains()
     left = costs.mask(model.used())
     bundles = [costs.members(k) if costs.own[k] == 0 else np.array([k]) for k in range(len(gain))]
-    before = costs.of(left)
-    while left.any() and (costs.of(left) > target or costs.of(left) >= before):
+    before = costs.price(left)
+    while left.any() and (costs.price(left) > target or costs.price(left) >= before):
         worth = {}
         for k in np.flatnonzero(left):
             without = left.copy()
             without[bundles[k]] = False
-            saved = costs.of(left) - costs.of(without)
+            saved = costs.price(left) - costs.price(without)
             worth[int(k)] = gain[bundles[k]][left[bundles[k]]].sum() / max(saved, 1e-12)
         left[bundles[min(worth, key=lambda k: worth[k])]] = False
     return np.flatnonzero(left)
 
 
-def cloud(problem: Problem, fold: Fold, plan: Resampling, seed: int) -> Cloud:
+def cloud(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int) -> Cloud:
     """Fit the high-cost model: the most accurate on judging rows of the project's families."""
     start = time.process_time()
     model, labels, proba = train_high_cost_model(plan, problem.n_classes, seed=seed)
@@ -108,21 +110,23 @@ def cloud(problem: Problem, fold: Fold, plan: Resampling, seed: int) -> Cloud:
     return Cloud(model.kind, held, test, time.process_time() - start)
 
 
-def single(found: list[Subset], plan: Resampling, fold: Fold, costs: FeatureCosts) -> list[Point]:
+def single(
+    found: list[Subset], plan: ValidationSplit, fold: Fold, costs: FeatureCosts
+) -> list[Point]:
     """Each subset's model alone."""
     judges, truth = fold.held(plan), fold.truth
     return [
         Point.single(
             (judges.answers(s.held), judges),
             (truth.answers(s.test), truth),
-            costs.of(s.features),
+            costs.price(s.features),
             s.nbytes,
         )
         for s in found
     ]
 
 
-def cloud_only(f0: Cloud, plan: Resampling, fold: Fold, costs: FeatureCosts) -> list[Point]:
+def cloud_only(f0: Cloud, plan: ValidationSplit, fold: Fold, costs: FeatureCosts) -> list[Point]:
     """The high-cost model for every instance."""
     pairs = (f0.held, fold.held(plan)), (f0.test, fold.truth)
     return [Point.single(*pairs, costs.total)]
@@ -150,7 +154,7 @@ def two_stage(
     found: list[Subset],
     f0: Cloud,
     rule: str,
-    plan: Resampling,
+    plan: ValidationSplit,
     fold: Fold,
     costs: FeatureCosts,
     n_cuts: int = 60,

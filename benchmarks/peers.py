@@ -1,7 +1,7 @@
 """All methods by name: the project's own, and the peers.
 
-Every method gets the same training and validation rows (:class:`.Resampling`), the same capacity
-and one thread, and returns operating points.
+Every method gets the same training and validation rows (:class:`.ValidationSplit`), the same
+capacity and one thread, and returns operating points.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.problems import Problem
 from benchmarks.record import Point, finished
 from benchmarks.systems import own_choice, system_points
 from gatewise_training import methods as library
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 
 __all__ = ["PEERS", "Outcome", "Task", "methods", "module_of", "same_for_all_seeds", "solve"]
 
@@ -47,11 +47,11 @@ class Task:
     fits: int
     keep: Callable[[str, Callable[[], Any]], Any]
 
-    def plan(self) -> Resampling:
+    def plan(self) -> ValidationSplit:
         """Deal the rows into those that fit and those that judge."""
         x, y = self.fold.train
         ones = np.ones(len(y))
-        return Resampling.plan(x, y, ones, validation=self.fold.validation, seed=self.seed)
+        return ValidationSplit.choose(x, y, ones, validation=self.fold.validation, seed=self.seed)
 
 
 @dataclass(frozen=True, eq=False)

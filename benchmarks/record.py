@@ -99,7 +99,7 @@ def cascade_points(
         What the low-cost model reads.
     nbytes : int
     """
-    price = costs.of(features)
+    price = costs.price(features)
     points = []
     for threshold in thresholds:
         figures: list[float] = []

@@ -4,7 +4,7 @@
 first use, so that a device never loads what only training needs.
 
 >>> import gatewise as gw
->>> gw.FeatureCosts.uniform(3).of([0, 2])
+>>> gw.FeatureCosts.uniform(3).price([0, 2])
 2.0
 """
 

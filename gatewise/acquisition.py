@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 
-__all__ = ["Acquisition", "Bought", "at_exits", "exit_costs"]
+__all__ = ["Acquired", "Acquisition", "at_exits", "exit_costs"]
 
 Acquisition = Literal["stage", "node"]
 
-Bought = NDArray[np.bool_]
+Acquired = NDArray[np.bool_]
 """Features that a stage buys: shape (n_features,) for every row alike, or (n, n_features)."""
 
 
 def exit_costs(
     costs: FeatureCosts,
-    bought: Sequence[Bought],
-    offload: Bought | None = None,
+    acquired: Sequence[Acquired],
+    offload: Acquired | None = None,
     *,
     request: float = 0.0,
     union: bool = True,
@@ -37,14 +37,14 @@ def exit_costs(
     Parameters
     ----------
     costs : FeatureCosts
-    bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
         What each stage of a chain buys.
     offload : ndarray of bool, shape (n_features,), optional
         Features of the high-cost model; without one the last stage's answer stands.
     request : float, default 0
         What an offloaded instance pays beside its features.
     union : bool, default True
-        Whether an offloaded instance pays also for what the stages have bought.
+        Whether an offloaded instance pays also for what the stages have acquired.
 
     Returns
     -------
@@ -60,9 +60,9 @@ def exit_costs(
     array([[1., 3.],
            [7., 7.]])
     """
-    held: Bought = np.zeros(costs.n_features, bool)
+    held: Acquired = np.zeros(costs.n_features, bool)
     out = []
-    for more in bought:
+    for more in acquired:
         held = held | more
         out.append(_price(costs, held))
     if offload is None:
@@ -89,5 +89,5 @@ def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np
     return costs[exits] if costs.ndim == 1 else costs[exits, np.arange(len(exits))]
 
 
-def _price(costs: FeatureCosts, bought: Bought) -> NDArray[np.float64]:
-    return np.asarray(costs.of(bought) if bought.ndim == 1 else costs.per_instance(bought))
+def _price(costs: FeatureCosts, acquired: Acquired) -> NDArray[np.float64]:
+    return np.asarray(costs.price(acquired) if acquired.ndim == 1 else costs.per_instance(acquired))

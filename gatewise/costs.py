@@ -6,7 +6,7 @@ can read it. For one instance, acquiring the set ``S`` of features costs::
     sum(own[k] for k in S) + sum(shared[g] for g in groups touched by S)
 
 An instance that is offloaded also pays for the features of the high-cost model that the
-device has not bought yet, and the prices of :class:`CloudPrices`.
+device has not acquired yet, and the prices of :class:`CloudPrices`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FeatureCosts:
 
     >>> costs = FeatureCosts([1.0, 5.17, 3.10], group=[None, "blood", "blood"],
     ...                      shared={"blood": 2.10}, names=["age", "chol", "fbs"])
-    >>> round(costs.of([1, 2]), 2)
+    >>> round(costs.price([1, 2]), 2)
     10.37
     >>> round(costs.total, 2)
     11.37
@@ -168,12 +168,12 @@ class FeatureCosts:
 
     @property
     def total(self) -> float:
-        """Price of acquiring every feature: what always asking the cloud costs."""
-        return self.of(np.arange(self.n_features))
+        """Price of acquiring every feature: what offloading every instance costs."""
+        return self.price(np.arange(self.n_features))
 
     @property
     def alone(self) -> NDArray[np.float64]:
-        """Price of each feature bought by itself, its group's shared price included.
+        """Price of each feature by itself, its group's shared price included.
 
         Returns
         -------
@@ -188,12 +188,12 @@ class FeatureCosts:
         chosen[index if index.dtype == bool else index.astype(np.intp)] = True
         return chosen
 
-    def of(self, features: ArrayLike, bought: ArrayLike | None = None) -> float:
-        """Price of acquiring `features` when `bought` ones are already paid.
+    def price(self, features: ArrayLike, acquired: ArrayLike | None = None) -> float:
+        """Price of acquiring `features` when `acquired` ones are already paid.
 
         Parameters
         ----------
-        features, bought : array-like
+        features, acquired : array-like
             Indices of features, or masks of shape (n_features,).
 
         Returns
@@ -203,8 +203,8 @@ class FeatureCosts:
         """
         new = self.mask(features)
         groups = self._touched(new)
-        if bought is not None:
-            old = self.mask(bought)
+        if acquired is not None:
+            old = self.mask(acquired)
             new &= ~old
             groups &= ~self._touched(old)
         return math.fsum([*self.own[new].tolist(), *self.shared[groups].tolist()])
@@ -219,26 +219,26 @@ class FeatureCosts:
         Returns
         -------
         ndarray of float64, shape (n_instances,)
-            For each row exactly what :meth:`of` says.
+            For each row exactly what :meth:`price` gives.
         """
         acquired = np.asarray(acquired, bool)
         touched = (
             acquired[:, self.group == g].any(axis=1, keepdims=True) for g in range(len(self.shared))
         )
-        bought = np.hstack([acquired, *touched])
+        paid = np.hstack([acquired, *touched])
         prices = np.concatenate([self.own, self.shared])
         if (prices == np.floor(prices)).all() and (prices < 2.0**53 / len(prices)).all():
-            return np.asarray(bought @ prices, np.float64)  # exact in any order
-        keys = np.packbits(bought, axis=1)  # rows pay for one of a few sets
+            return np.asarray(paid @ prices, np.float64)  # exact in any order
+        keys = np.packbits(paid, axis=1)  # rows pay for one of a few sets
         _, first, which = np.unique(
             keys.view(f"V{keys.shape[1]}")[:, 0], return_index=True, return_inverse=True
         )
         listed = prices.tolist()
-        sums = [math.fsum(compress(listed, bought[i].tolist())) for i in first]
+        sums = [math.fsum(compress(listed, paid[i].tolist())) for i in first]
         return np.array(sums, np.float64)[which]
 
     def members(self, feature: int) -> NDArray[np.intp]:
-        """Features bought together with `feature`: those of its group, or itself alone."""
+        """Features acquired together with `feature`: those of its group, or itself alone."""
         g = self.group[feature]
         return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
 

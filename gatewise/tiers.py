@@ -1,7 +1,7 @@
 """Where stages run, on the device, on a gateway or in the cloud, and what the hops cost.
 
 The sensors are the device's, and an instance leaves the device in ONE request, which carries the
-features of the high-cost model and of every stage beyond the device: they are bought on leaving,
+features of the high-cost model and of every stage beyond the device: they are acquired on leaving,
 whoever answers in the end. In numpy alone, since devices read it.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Bought, exit_costs
+from gatewise.acquisition import Acquired, exit_costs
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.prices import CloudPrices
@@ -103,12 +103,14 @@ def _from_counts(wanted: Mapping[Any, Any]) -> list[Any]:
     return listed
 
 
-def sent(bought: Sequence[Bought], tiers: Sequence[Tier], offload: Bought) -> NDArray[np.bool_]:
+def sent(
+    acquired: Sequence[Acquired], tiers: Sequence[Tier], offload: Acquired
+) -> NDArray[np.bool_]:
     """Features that the one request of an instance carries.
 
     Parameters
     ----------
-    bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
         What each stage may buy; beyond the device the same for all rows.
     tiers : sequence of {"device", "gateway", "cloud"}
         Of the stages; an empty one: all on the device.
@@ -120,7 +122,7 @@ def sent(bought: Sequence[Bought], tiers: Sequence[Tier], offload: Bought) -> ND
     ndarray of bool, shape (n_features,)
     """
     carried: NDArray[np.bool_] = offload.copy()
-    for mask, tier in zip(bought, tiers, strict=bool(tiers)):
+    for mask, tier in zip(acquired, tiers, strict=bool(tiers)):
         if tier != "device":
             carried |= mask
     return carried
@@ -128,8 +130,8 @@ def sent(bought: Sequence[Bought], tiers: Sequence[Tier], offload: Bought) -> ND
 
 def cascade_costs(
     costs: FeatureCosts,
-    bought: Sequence[Bought],
-    offload: Bought,
+    acquired: Sequence[Acquired],
+    offload: Acquired,
     prices: CloudPrices,
     tiers: Sequence[Tier] = (),
     *,
@@ -146,7 +148,7 @@ def cascade_costs(
     Parameters
     ----------
     costs : FeatureCosts
-    bought : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
         What each stage buys; those beyond the device the same for all rows.
     offload : ndarray of bool, shape (n_features,)
         Features of the high-cost model.
@@ -155,7 +157,7 @@ def cascade_costs(
         Of the stages; all on the device by default.
     union : bool, default True
         Whether an instance that the high-cost model answers pays for features that the device
-        has bought and it does not read; the authors of Adapt leave them out.
+        has acquired and it does not read; the authors of Adapt leave them out.
 
     Returns
     -------
@@ -171,14 +173,14 @@ def cascade_costs(
     >>> cascade_costs(FeatureCosts.uniform(3), masks[:2], masks[2], prices, ("device", "gateway"))
     array([  1.,  14., 114.])
     """
-    first = on_device(tiers) if tiers else len(bought)
-    carried = sent(bought, tiers, offload)
-    beyond = [carried] * (len(bought) - first)
+    first = on_device(tiers) if tiers else len(acquired)
+    carried = sent(acquired, tiers, offload)
+    beyond = [carried] * (len(acquired) - first)
     gateway = prices.gateway if "gateway" in tiers else 0.0
     n_sent = int(np.count_nonzero(carried))
     out = exit_costs(
         costs,
-        [*bought[:first], *beyond],
+        [*acquired[:first], *beyond],
         offload if not union else carried,
         request=prices.of_offload(n_sent) + gateway,
         union=union,

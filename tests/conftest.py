@@ -102,7 +102,7 @@ SLOW_FILES = {
     "training/test_cascades.py",
     "training/test_cegb_models.py",
     "training/test_lazy_stages.py",
-    "training/test_rays.py",
+    "training/test_candidate_points.py",
 }
 
 

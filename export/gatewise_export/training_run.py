@@ -22,7 +22,7 @@ from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import VerifyReport, verify
 from gatewise_training import methods
-from gatewise_training.cascades.base import Budgeted
+from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.data import datasets
 from gatewise_training.data.datasets import Dataset
 from gatewise_training.data.input_checks import check_classes
@@ -123,7 +123,7 @@ class TrainingRun:
 
     data: Dataset
     split: Split
-    system: Budgeted
+    system: BudgetedClassifier
     bundle: Bundle
     verification: VerifyReport
     seconds: Mapping[str, float]
@@ -146,7 +146,7 @@ class TrainingRun:
         if f0 is not None:
             right = system.classes_[f0.labels(self.data.X[self.split.test])] == y
             price = system.cloud_prices_.of_offload(len(f0.features))
-            cost = system.feature_costs_.of(f0.features) + price
+            cost = system.feature_costs_.price(f0.features) + price
             cloud_only = {"accuracy": float(np.mean(right)), "cost": cost}
         return {
             "rows": len(y),
@@ -286,7 +286,9 @@ def _split_of(data: Dataset, settings: TrainingSettings) -> Split:
     return Split(np.sort(training), none, np.sort(test))
 
 
-def _fit(data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool) -> Budgeted:
+def _fit(
+    data: Dataset, split: Split, settings: TrainingSettings, *, quiet: bool
+) -> BudgetedClassifier:
     make = methods.cascade if settings.needs_cloud else methods.make
     options = {"verbose": 0 if quiet else 1, **settings.goal, **settings.parameters}
     if settings.allow_missing:

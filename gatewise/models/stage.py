@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Acquisition, Bought
+from gatewise.acquisition import Acquired, Acquisition
 from gatewise.decision import Link, Score, split
 from gatewise.errors import InputError
 from gatewise.models.kernel_machine import KernelModel
@@ -95,7 +95,7 @@ class Stage:
         """
         return self.model.margins(x[:, self.features])
 
-    def bought(self, x: NDArray[np.float32]) -> Bought:
+    def bought(self, x: NDArray[np.float32]) -> Acquired:
         """Which columns of the instance the stage buys for rows that visit it.
 
         Parameters
@@ -112,7 +112,7 @@ class Stage:
             return bought
         return self.at_most(x.shape[1])
 
-    def at_most(self, n_features: int) -> Bought:
+    def at_most(self, n_features: int) -> Acquired:
         """Columns that the stage may buy for some row, as a mask of shape (n_features,)."""
         bought = np.zeros(n_features, bool)
         bought[self.features] = True

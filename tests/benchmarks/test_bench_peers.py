@@ -13,7 +13,7 @@ from benchmarks.record import COLUMNS, Point, finished, quantiles
 from benchmarks.systems import system_points
 from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def fold():
 
 def plan_of(fold):
     x, y = fold.train
-    return Resampling.plan(x, y, np.ones(len(y)), validation=fold.validation, seed=0)
+    return ValidationSplit.choose(x, y, np.ones(len(y)), validation=fold.validation, seed=0)
 
 
 def test_lazy_cost_is_that_of_a_walk_through_every_tree(fold):
@@ -48,7 +48,7 @@ def test_lazy_cost_is_that_of_a_walk_through_every_tree(fold):
                 bought.add(feature)
                 left = row[feature] <= frame.at[node, "threshold"]
                 node = frame.at[node, "left_child" if left else "right_child"]
-        assert cost == pytest.approx(costs.of(sorted(bought)))
+        assert cost == pytest.approx(costs.price(sorted(bought)))
 
 
 def test_the_sweep_spends_its_fits_where_costs_change():
@@ -71,7 +71,7 @@ def test_a_group_is_dropped_whole_where_members_are_free():
     costs = FeatureCosts(np.zeros(64), group=np.arange(64) // 8, shared=[1.0] * 8)
     model = booster_fit(plan, np.arange(64), 10, {"num_leaves": 7}, seed=0)(*plan.folds[0], 10)
     left = peer_static._eliminate(model, costs, 3.0)
-    assert costs.of(left) == 3.0
+    assert costs.price(left) == 3.0
     assert set(left) == {k for k in model.used() if costs.group[k] in costs.group[left]}
 
 

@@ -37,8 +37,8 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
-from gatewise_training.cascades.base import Budgeted
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 
 Document = dict[str, Any]
 
@@ -169,7 +169,7 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
 # -- fitted systems ------------------------------------------------------------------------
 
 
-class Alone(Budgeted):
+class Alone(BudgetedClassifier):
     """Two linear stages and no cloud."""
 
     allow_missing = False
@@ -182,7 +182,7 @@ class Alone(Budgeted):
         self.n_jobs = None
         self.verbose = 0
 
-    def _fit_chains(self, problem: Problem) -> list[Chain]:
+    def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
         plan = problem.plan
         z = (plan.x - plan.x.mean(axis=0)) / plan.x.std(axis=0)
         stages = []
@@ -196,7 +196,11 @@ class Alone(Budgeted):
                 fit.intercept_.astype(np.float32),
             )
             stages.append(Stage(flat, columns, "softmax"))
-        return [Chain(tuple(stages), tuple(s.margins(plan.x[plan.held]) for s in stages))]
+        return [
+            FittedStages(
+                tuple(stages), tuple(s.margins(plan.x[plan.validation_rows]) for s in stages)
+            )
+        ]
 
 
 @dataclass(frozen=True)
@@ -290,7 +294,7 @@ def _alone() -> Fitted:
 class LazyForest(Alone):
     """One forest that buys node by node, and no cloud: what BudgetForest and its kin are."""
 
-    def _fit_chains(self, problem: Problem) -> list[Chain]:
+    def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
         plan = problem.plan
         chains = []
         for size in (2, 5):
@@ -298,7 +302,7 @@ class LazyForest(Alone):
             forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
             trees = TreeEnsemble.from_forest(forest)
             stage = Stage.of(trees, "identity", acquisition="node")
-            chains.append(Chain((stage,), (stage.margins(plan.x[plan.held]),)))
+            chains.append(FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),)))
         return chains
 
 

@@ -18,8 +18,8 @@ from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.packing.verification import self_test, verify, verify_graphs
 from gatewise_training import CloudPrices, StagedCascade
-from gatewise_training.cascades.fit_problem import Chain, Problem
-from gatewise_training.learners.model_families import Bounds, judged_stage
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.learners.model_families import Bounds, cross_fitted_stage
 
 K = 6
 Floats = NDArray[np.float32]
@@ -28,12 +28,14 @@ Floats = NDArray[np.float32]
 class TwoLines(StagedCascade):
     """Two linear stages, two features and all."""
 
-    def _fit_chains(self, problem: Problem) -> list[Chain]:
+    def _fit_candidates(self, problem: Problem) -> list[FittedStages]:
         fits = [
-            judged_stage(problem.plan, "linear", np.arange(k), problem.n_classes, 0, Bounds())
+            cross_fitted_stage(problem.plan, "linear", np.arange(k), problem.n_classes, 0, Bounds())
             for k in (2, K)
         ]
-        return self._placed([Chain(tuple(s for s, _ in fits), tuple(out for _, out in fits))])
+        return self._placed(
+            [FittedStages(tuple(s for s, _ in fits), tuple(out for _, out in fits))]
+        )
 
 
 @pytest.fixture(scope="module")

@@ -31,7 +31,7 @@ from gatewise_training.adapt.gbrt import grow
 from gatewise_training.adapt.prox_newton import solve as solve_m_step
 from gatewise_training.adapt.qstep import LogOdds
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.learners.growth_settings import Growth
 
 N_FEATURES = 9
@@ -52,7 +52,7 @@ METHODS = {
     "confidence": ConfidenceCascade(low_cost_model="linear", n_subsets=3),
     "greedy-miser": GreedyMiser(**TREES),
 }
-CASCADES = [m for m, method in METHODS.items() if isinstance(method, Cascade)]
+CASCADES = [m for m, method in METHODS.items() if isinstance(method, CascadeClassifier)]
 
 
 def table(binary=True):
@@ -66,7 +66,7 @@ def table(binary=True):
 def ready(method, X, y, **settings):
     """Clone a method over the priced groups; a cascade gets a fitted forest."""
     model = clone(METHODS[method]).set_params(feature_costs=COSTS, random_state=0, **settings)
-    if isinstance(model, Cascade):
+    if isinstance(model, CascadeClassifier):
         forest = RandomForestClassifier(30, random_state=0).fit(X.to_numpy(np.float32), y)
         model.set_params(high_cost_model=forest)
     return model
@@ -96,7 +96,7 @@ def test_each_row_pays_each_group_once(fitted):
         exits, costs, paper = moved.exit_stage(X), moved.cost(X), moved.cost(X, "paper")
         kept = exits == 0
         np.testing.assert_allclose(costs[kept], bill(stage.features.tolist()))
-        if isinstance(system, Cascade):
+        if isinstance(system, CascadeClassifier):
             np.testing.assert_allclose(costs[~kept], bill(range(N_FEATURES)))
             np.testing.assert_allclose(paper[~kept], bill(range(N_FEATURES)))
         else:
@@ -111,7 +111,7 @@ def test_a_point_can_be_asked_for(fitted):
     assert system.at(max_loss=0.0).operating_point_.accuracy >= (
         system.at(max_loss=0.2).operating_point_.accuracy
     )
-    if isinstance(system, Cascade):
+    if isinstance(system, CascadeClassifier):
         least = min(p.offload_rate for p in frontier.points)
         rate = 0.5 * (least + max(p.offload_rate for p in frontier.points))
         assert system.at(offload_rate=rate).operating_point_.offload_rate <= rate

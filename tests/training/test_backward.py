@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.backward import backward_sets
 
 
-def plan_of(x: np.ndarray, y: np.ndarray) -> Resampling:
-    return Resampling.plan(
+def plan_of(x: np.ndarray, y: np.ndarray) -> ValidationSplit:
+    return ValidationSplit.choose(
         x.astype(np.float32), y.astype(np.int64), np.ones(len(y)), validation=None, seed=0
     )
 
 
 @pytest.fixture(scope="module")
-def parity() -> Resampling:
+def parity() -> ValidationSplit:
     """Columns 2 and 5 decide together; column 0 alone is right in 60 %."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(1500, 8))
@@ -28,17 +28,17 @@ def parity() -> Resampling:
     return plan_of(x, y)
 
 
-def test_features_that_only_work_together_stay(parity: Resampling) -> None:
+def test_features_that_only_work_together_stay(parity: ValidationSplit) -> None:
     sets = backward_sets(parity, FeatureCosts.uniform(8), 2, n_stages=8)
     pair = next(chosen for chosen in sets if len(chosen) == 2)
     assert pair.tolist() == [2, 5]
 
 
-def test_sets_are_nested_and_within_the_largest_share(parity: Resampling) -> None:
+def test_sets_are_nested_and_within_the_largest_share(parity: ValidationSplit) -> None:
     costs = FeatureCosts([1, 2, 3, 1, 2, 3, 1, 2])
     sets = backward_sets(parity, costs, 2, n_stages=5, largest=0.6)
     assert 1 <= len(sets) <= 5
-    assert all(costs.of(chosen) <= 0.6 * costs.total for chosen in sets)
+    assert all(costs.price(chosen) <= 0.6 * costs.total for chosen in sets)
     for smaller, larger in pairwise(sets):
         assert set(smaller) < set(larger)
 
@@ -51,12 +51,12 @@ def test_a_dear_feature_goes_before_a_cheap_one_that_says_the_same() -> None:
     assert sets[0].tolist() == [1]
 
 
-def test_groups_whose_members_are_free_go_as_a_whole(parity: Resampling) -> None:
+def test_groups_whose_members_are_free_go_as_a_whole(parity: ValidationSplit) -> None:
     costs = FeatureCosts(
         np.zeros(8), group=["a", "a", "b", "b", "c", "c", "d", "d"], shared=dict.fromkeys("abcd", 1)
     )
     for chosen in backward_sets(parity, costs, 2, n_stages=4):
-        assert len(chosen) == 2 * costs.of(chosen)
+        assert len(chosen) == 2 * costs.price(chosen)
 
 
 def test_many_classes_and_missing_values() -> None:

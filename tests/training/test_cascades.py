@@ -116,7 +116,7 @@ def test_rows_are_judged_alike_alone_and_together(fitted):
 def test_paper_accounting_charges_f0_only(fitted):
     system, X, _ = fitted
     sent = system.offload(X)
-    f0 = system.feature_costs_.of(system.high_cost_model_.features)
+    f0 = system.feature_costs_.price(system.high_cost_model_.features)
     np.testing.assert_allclose(system.cost(X, "paper")[sent], f0)
     np.testing.assert_array_equal(system.cost(X, "paper")[~sent], system.cost(X)[~sent])
     with pytest.raises(InputError, match="accounting"):

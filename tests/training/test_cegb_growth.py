@@ -88,7 +88,7 @@ def test_lazy_group_prices_are_what_rows_owe_on_average():
         for i in range(len(x)):
             for k in range(4):
                 rest = [] if bought[i, k] else [k]
-                owed[i, k] = costs.of(rest, bought[i])
+                owed[i, k] = costs.price(rest, bought[i])
         lacking = ~bought
         for k in range(4):
             price = booster.prices[-1][name][k]

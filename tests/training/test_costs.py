@@ -33,14 +33,14 @@ def test_cost_follows_the_definition(prices, data):
     subset = st.sets(st.integers(0, len(own) - 1))
     chosen, bought = data.draw(subset), data.draw(subset)
     expected = by_the_definition(own, group, shared, chosen)
-    assert costs.of(sorted(chosen)) == pytest.approx(expected)
+    assert costs.price(sorted(chosen)) == pytest.approx(expected)
     both = by_the_definition(own, group, shared, chosen | bought)
     paid = by_the_definition(own, group, shared, bought)
-    assert costs.of(sorted(chosen), sorted(bought)) == pytest.approx(both - paid, abs=1e-9)
+    assert costs.price(sorted(chosen), sorted(bought)) == pytest.approx(both - paid, abs=1e-9)
     table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(bought))])
     np.testing.assert_allclose(costs.per_instance(table), [expected, paid])
     # to the last bit, whatever rows stand beside: a device meters one row at a time
-    assert costs.per_instance(table).tolist() == [costs.of(row) for row in table]
+    assert costs.per_instance(table).tolist() == [costs.price(row) for row in table]
     assert costs.per_instance(table[:0]).tolist() == []
 
 
@@ -86,7 +86,7 @@ def test_files_give_the_same_prices(tmp_path, ending, text):
     file.write_text(text)
     costs = FeatureCosts.from_file(file)
     assert costs.names == ("age", "chol", "fbs")
-    assert costs.of([1, 2]) == pytest.approx(10.37)
+    assert costs.price([1, 2]) == pytest.approx(10.37)
     assert FeatureCosts.from_file(file, names=["fbs", "age", "chol"]).own[0] == 3.10
     with pytest.raises(InputError, match="no price for feature 'x'"):
         FeatureCosts.from_file(file, names=["age", "chol", "fbs", "x"])

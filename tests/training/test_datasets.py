@@ -83,8 +83,8 @@ def test_real_prices_are_read():
     heart = datasets.load(SHARED / "statlog_heart.npz")
     chol, fbs = (heart.feature_names.index(n) for n in ("chol", "fbs"))
     # Turney: 7.27 for cholesterol, then 3.10 for blood sugar from the same sample
-    assert heart.feature_costs.of([chol]) == pytest.approx(7.27)
-    assert heart.feature_costs.of([chol, fbs]) == pytest.approx(7.27 + 3.10)
+    assert heart.feature_costs.price([chol]) == pytest.approx(7.27)
+    assert heart.feature_costs.price([chol, fbs]) == pytest.approx(7.27 + 3.10)
     tiny = datasets.load(SHARED / "mbne_tiny.npz")
     assert {k: len(v) for k, v in tiny.parts.items()} == {
         "train": 2000, "validation": 1000, "test": 2000,

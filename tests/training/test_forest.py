@@ -60,7 +60,7 @@ def test_cost_depth_and_first_uses_counted_path_by_path(forest, costs):
     for i, row in enumerate(X):
         paths = [path(forest, row, root) for root in forest.trees.roots]
         used = {int(forest.trees.feature[h]) for nodes in paths for h in nodes[:-1]}
-        assert cost[i] == pytest.approx(costs.of(sorted(used)))
+        assert cost[i] == pytest.approx(costs.price(sorted(used)))
         assert passed[i] == sum(len(nodes) - 1 for nodes in paths)
         for nodes in paths:
             features, groups = set(), set()

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.forward import forward_sets, purchases
 
 
 def plan(X, y):
     rows = np.arange(len(X))
-    return Resampling(X.astype(np.float32), y, np.ones(len(X)), ((rows, rows),))
+    return ValidationSplit(X.astype(np.float32), y, np.ones(len(X)), ((rows, rows),))
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import certify
-from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
 TIMES = 500
@@ -27,12 +27,16 @@ def record(seed, n, has_cloud=True):
     right = rng.random((3, n)) < 1 - 0.5 * np.exp(-scores)
     last = rng.random(n) < 0.99 if has_cloud else right[-1]
     costs = np.array([1.0, 3.0, 6.0, 12.0 if has_cloud else 6.0])
-    return ChainRecord(scores, np.vstack([right, last]).astype(float), costs, np.ones(n), has_cloud)
+    return CascadeRecord(
+        scores, np.vstack([right, last]).astype(float), costs, np.ones(n), has_cloud
+    )
 
 
 def frontier(tuning):
     reference = float(tuning.correct[-1].mean())
-    return Frontier.of(frontier_points(tuning, n_lams=60), reference_accuracy=reference).points
+    return Frontier.from_points(
+        frontier_points(tuning, n_lams=60), reference_accuracy=reference
+    ).points
 
 
 def risk(pool, point, kind):
@@ -94,7 +98,7 @@ def letters():
         x = data.X[rows]
         parts = [split(stage.margins(x), stage.score) for stage in stages]
         right = [answer == y[rows] for answer in (*(labels(m) for m, _ in parts), f0.labels(x))]
-        return ChainRecord(
+        return CascadeRecord(
             np.stack([score for _, score in parts]),
             np.stack(right).astype(float),
             np.array([*costs, data.X.shape[1]], float),

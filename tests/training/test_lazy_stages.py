@@ -13,7 +13,7 @@ from gatewise.errors import InputError
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
 from gatewise_training.methods import make
 from gatewise_training.operating_points.guarantee import certify
-from gatewise_training.operating_points.thresholds import ChainRecord
+from gatewise_training.operating_points.thresholds import CascadeRecord
 
 
 def data(binary):
@@ -99,8 +99,8 @@ def test_rows_pay_less_than_for_whole_stages(fitted):
         bought = stage.bought(X)
         used[stage.features] = True
         assert not bought[:, ~used].any()
-        assert (costs.per_instance(bought) <= costs.of(stage.features) + 1e-9).all()
-    assert costs.per_instance(bought).mean() < 0.95 * costs.of(stage.features)  # of the last
+        assert (costs.per_instance(bought) <= costs.price(stage.features) + 1e-9).all()
+    assert costs.per_instance(bought).mean() < 0.95 * costs.price(stage.features)  # of the last
     assert system.families_ == ("boosting",) * len(system.stages_)
     bought = [system.stages_[0].bought(X)]
     for stage in system.stages_[1:]:
@@ -185,7 +185,7 @@ def test_a_budget_is_guaranteed_by_what_rows_can_cost_not_by_what_these_did():
     own = np.vstack([rng.choice([1.0, 2.0], n), np.full(n, 10.0)])
     scores = np.ones((1, n), np.float32)
     right = np.ones((2, n))
-    record = ChainRecord(scores, right, own, np.ones(n), cost_limits=np.array([6.0, 10.0]))
+    record = CascadeRecord(scores, right, own, np.ones(n), cost_limits=np.array([6.0, 10.0]))
     point = record.measure((0.5,))
     assert point.cost == pytest.approx(own[0].mean())
     # every row here cost 2 at most, but a new one may cost 6: a test must decide, and it can
@@ -193,7 +193,7 @@ def test_a_budget_is_guaranteed_by_what_rows_can_cost_not_by_what_these_did():
     assert certified.guarantee["method"] == "betting"
     assert certify(record, [point], budget=1.45) is None
     assert certify(record, [point], budget=10.0).guarantee["method"] == "certain"
-    unknown = ChainRecord(scores, right, own, np.ones(n))
+    unknown = CascadeRecord(scores, right, own, np.ones(n))
     with pytest.raises(InputError, match="give cost_limits"):
         certify(unknown, [point], budget=2.0)
 

@@ -60,7 +60,7 @@ def test_prices_belong_to_all_columns_or_to_those_in_use(file, tmp_path):
     data = load_svmlight(file, prices=prices)
     assert data.feature_names == ("f2", "f5", "f699")
     assert data.X.tolist() == [[1, 0, 2], [0, 3, 0]]
-    assert data.feature_costs.of([2]) == 5
+    assert data.feature_costs.price([2]) == 5
     prices.write_text("1\n2\n")
     with pytest.raises(InputError, match="2 prices, but the data has 699 columns, 3 of them in"):
         load_svmlight(file, prices=prices)

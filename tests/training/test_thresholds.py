@@ -8,7 +8,7 @@ import pytest
 
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
-from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points, tune
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points, tune
 
 
 def record(seed, n=40, stages=2, ties=False):
@@ -20,7 +20,7 @@ def record(seed, n=40, stages=2, ties=False):
     correct = (rng.random((stages, n)) < chance).astype(float)
     correct = np.vstack([correct, rng.random(n) < 0.95])
     costs = np.cumsum(rng.uniform(0.5, 3, stages + 1))
-    return ChainRecord(scores, correct, costs, rng.uniform(0.5, 1.5, n))
+    return CascadeRecord(scores, correct, costs, rng.uniform(0.5, 1.5, n))
 
 
 def all_settings(r):
@@ -95,7 +95,7 @@ def test_nan_scores_go_on_and_never_set_a_threshold():
 
 def test_without_a_cloud_the_last_stage_always_answers():
     base = record(9)
-    r = ChainRecord(base.scores, base.correct, base.exit_costs, base.weights, has_cloud=False)
+    r = CascadeRecord(base.scores, base.correct, base.exit_costs, base.weights, has_cloud=False)
     for setting in tune(r, np.geomspace(1e-3, 1, 10)):
         assert setting[-1] == ALWAYS_STOP
 
@@ -159,7 +159,7 @@ def test_costs_of_each_row_are_counted_one_by_one():
 def test_costs_of_each_row_have_no_limits_of_their_own():
     r = own_costs(record(4))
     with pytest.raises(InputError, match="give cost_limits"):
-        r.dearest()
+        r.highest_costs()
     limits = np.array([5.0, 9.0, 13.0])
-    assert replace(r, cost_limits=limits).dearest() is limits
-    assert r.cheapest().tolist() == [0.0] * 3
+    assert replace(r, cost_limits=limits).highest_costs() is limits
+    assert r.lowest_costs().tolist() == [0.0] * 3

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_training.cascades.base import Budgeted
-    from gatewise_training.cascades.cascade import Cascade
+    from gatewise_training.cascades.base import BudgetedClassifier
+    from gatewise_training.cascades.cascade import CascadeClassifier
 
 __all__ = ["cascade", "cascades", "make", "names"]
 
@@ -58,7 +58,7 @@ def cascades() -> tuple[str, ...]:
     return tuple(_CASCADES)
 
 
-def make(name: str, **params: Any) -> Budgeted:
+def make(name: str, **params: Any) -> BudgetedClassifier:
     """Make an unfitted budgeted model by the name of its method.
 
     Raises
@@ -78,11 +78,11 @@ def make(name: str, **params: Any) -> Budgeted:
     unknown = [p for p in params if p not in kind._get_param_names()]
     if unknown:
         raise InputError(f"method {name} has no {unknown[0]}")
-    model: Budgeted = kind(**settings | params)
+    model: BudgetedClassifier = kind(**settings | params)
     return model
 
 
-def cascade(name: str, **params: Any) -> Cascade:
+def cascade(name: str, **params: Any) -> CascadeClassifier:
     """Make an unfitted cascade: a method that has a high-cost model in the cloud.
 
     Raises
@@ -97,10 +97,10 @@ def cascade(name: str, **params: Any) -> Cascade:
         ...
     gatewise.errors.InputError: method 'cegb' has no cloud; those that have are staged, ...
     """
-    from gatewise_training.cascades.cascade import Cascade
+    from gatewise_training.cascades.cascade import CascadeClassifier
 
     model = make(name, **params)
-    if not isinstance(model, Cascade):
+    if not isinstance(model, CascadeClassifier):
         raise InputError(
             f"method {name!r} has no cloud; those that have are {', '.join(_CASCADES)}"
         )

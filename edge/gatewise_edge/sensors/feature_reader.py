@@ -88,11 +88,11 @@ class Meter:
         self._cost_of_bits = lru_cache(maxsize=256)(self._cost)
 
     def cost(self, acquired: Mask) -> float:
-        """Cost of a mask of features: exactly ``costs.of(acquired)``."""
+        """Cost of a mask of features: exactly ``costs.price(acquired)``."""
         return self._cost_of_bits(acquired.tobytes())
 
     def _cost(self, bits: bytes) -> float:
-        return self.costs.of(np.frombuffer(bits, np.bool_))
+        return self.costs.price(np.frombuffer(bits, np.bool_))
 
 
 class Reading:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.acquisition import Bought
+from gatewise.acquisition import Acquired
 from gatewise.decision import exit_stages, labels, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
@@ -137,7 +137,7 @@ class Cascade:
         )
 
 
-def _rows(bought: Bought, n: int) -> NDArray[np.bool_]:
+def _rows(bought: Acquired, n: int) -> NDArray[np.bool_]:
     return np.broadcast_to(bought, (n, bought.shape[-1]))
 
 

@@ -17,7 +17,7 @@ from gatewise_export.c99.source import MARK, write_source
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
-    from gatewise_training.cascades.base import Budgeted
+    from gatewise_training.cascades.base import BudgetedClassifier
 
 __all__ = ["CSource", "identifier", "to_c", "write_cascade"]
 
@@ -68,7 +68,7 @@ class CSource:
 
 
 def to_c(
-    source: Budgeted | Bundle | str | Path,
+    source: BudgetedClassifier | Bundle | str | Path,
     folder: str | Path,
     *,
     coded: Coded | None = None,

@@ -45,7 +45,7 @@ from gatewise_export.packing.verification import run_cloud, verify
 
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
-    from gatewise_training.cascades.base import Budgeted
+    from gatewise_training.cascades.base import BudgetedClassifier
     from gatewise_training.learners.high_cost_model import HighCostModel
 
 __all__ = ["pack"]
@@ -59,7 +59,7 @@ CLOUD_TOLERANCE = 0.05
 
 
 def pack(
-    system: Budgeted,
+    system: BudgetedClassifier,
     path: str | Path,
     *,
     sample: ArrayLike,
@@ -150,7 +150,7 @@ def _bytes(model: onnx.ModelProto) -> bytes:
     return content
 
 
-def _sample_rows(system: Budgeted, sample: ArrayLike) -> NDArray[np.float32]:
+def _sample_rows(system: BudgetedClassifier, sample: ArrayLike) -> NDArray[np.float32]:
     x = np.ascontiguousarray(sample, np.float32)
     if x.ndim != 2 or not len(x) or x.shape[1] != system.n_features_in_:
         raise InputError(
@@ -189,7 +189,7 @@ def _sample_arrays(
 
 
 def _manifest(
-    system: Budgeted,
+    system: BudgetedClassifier,
     stages: Sequence[Stage],
     chains: Sequence[Sequence[int]],
     cloud: CloudGraph | None,
@@ -260,13 +260,13 @@ def _manifest(
     )
 
 
-def _task(system: Budgeted) -> Task:
+def _task(system: BudgetedClassifier) -> Task:
     if hasattr(system, "classes_"):
         return "classify"
     return "regress" if is_regressor(system) else "rank"
 
 
-def _prove(system: Budgeted, bundle: Bundle, x: NDArray[np.float32]) -> None:
+def _prove(system: BudgetedClassifier, bundle: Bundle, x: NDArray[np.float32]) -> None:
     """Hold every chain of the bundle against the system; raise VerifyError if they differ."""
     firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
     for number in {bundle.manifest.active, *firsts.values()}:

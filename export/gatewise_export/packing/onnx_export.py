@@ -29,13 +29,13 @@ from gatewise_export.packing.system_graph import (
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
 
-    from gatewise_training.cascades.base import Budgeted
+    from gatewise_training.cascades.base import BudgetedClassifier
 
 __all__ = ["to_onnx"]
 
 
 def to_onnx(
-    model: Budgeted | Stage | BaseEstimator,
+    model: BudgetedClassifier | Stage | BaseEstimator,
     *,
     n_features: int | None = None,
     classes: NDArray[Any] | None = None,

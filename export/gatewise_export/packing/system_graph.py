@@ -32,7 +32,7 @@ from gatewise_export.packing.onnx_graph import (
 )
 
 if TYPE_CHECKING:
-    from gatewise_training.cascades.base import Budgeted
+    from gatewise_training.cascades.base import BudgetedClassifier
 
 __all__ = ["GraphParts", "Output", "append_stage", "label_tensor", "outputs_of", "system_graph"]
 
@@ -50,7 +50,7 @@ class Output(NamedTuple):
         return tensor(self.name, self.kind, *shape)
 
 
-def outputs_of(system: Budgeted) -> tuple[Output, ...]:
+def outputs_of(system: BudgetedClassifier) -> tuple[Output, ...]:
     """What the graph of a fitted system gives, in order.
 
     ``label`` (int64 or text), ``probabilities`` (float32), with a high-cost model ``offload``
@@ -69,7 +69,7 @@ def outputs_of(system: Budgeted) -> tuple[Output, ...]:
     return tuple(outputs)
 
 
-def system_graph(system: Budgeted) -> onnx.ModelProto:
+def system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
     """Write a fitted system at its operating point as one graph.
 
     Parameters
@@ -280,7 +280,7 @@ def _leave(nodes: GraphParts, stops: list[str | None], *, has_cloud: bool) -> No
     nodes.add("Identity", found, "exit")
 
 
-def _exit_costs(system: Budgeted) -> NDArray[np.float64]:
+def _exit_costs(system: BudgetedClassifier) -> NDArray[np.float64]:
     """Cost of leaving at each stage and, last, at none."""
     nothing = np.zeros((1, system.n_features_in_), np.float32)
     bought = [stage.bought(nothing) for stage in system.stages_]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise import _onnxruntime
-from gatewise.acquisition import Bought, at_exits
+from gatewise.acquisition import Acquired, at_exits
 from gatewise.decision import Link, answers, exit_stages, labels, probabilities, split
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
@@ -35,7 +35,7 @@ from gatewise_export.onnx_files.graph_rules import (
 )
 
 if TYPE_CHECKING:
-    from gatewise_training.cascades.base import Budgeted
+    from gatewise_training.cascades.base import BudgetedClassifier
 
 __all__ = [
     "Outcome",
@@ -78,7 +78,7 @@ class Outcome:
     cloud_probabilities: NDArray[Any] | None
 
 
-def verify(system: Budgeted, bundle: Bundle, X: ArrayLike) -> VerifyReport:
+def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyReport:
     """Compare a bundle's graphs with the fitted system that it was made from.
 
     Parameters
@@ -111,7 +111,7 @@ def verify(system: Budgeted, bundle: Bundle, X: ArrayLike) -> VerifyReport:
     return _compare(graph_outcome(bundle, x), of_system)
 
 
-def _named(system: Budgeted, x: NDArray[np.float32]) -> Any:
+def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
     """Rows as a table, for a system that was fitted on one and wants to see its names."""
     if not hasattr(system, "feature_names_in_"):
         return x
@@ -279,7 +279,7 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
 def _outcome(
     manifest: Manifest,
     margins: Sequence[NDArray[np.float32]],
-    bought: Sequence[Bought],
+    bought: Sequence[Acquired],
     cloud_labels: NDArray[np.int64] | None,
     cloud_probabilities: NDArray[Any] | None,
 ) -> Outcome:

@@ -32,7 +32,7 @@ from gatewise_training import methods
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_sim.demo.prepare import Parts
-    from gatewise_training.cascades.cascade import Cascade
+    from gatewise_training.cascades.cascade import CascadeClassifier
     from gatewise_training.data.datasets import Dataset
 
 __all__ = ["Options", "run_demo"]
@@ -225,7 +225,7 @@ class _Clock:
         self.seconds[name] = round(time.monotonic() - began, 3)
 
 
-def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cascade:
+def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> CascadeClassifier:
     costs = data.feature_costs
     if options.costs is not None:
         costs = FeatureCosts.from_file(options.costs, names=data.feature_names)
@@ -256,7 +256,9 @@ def _train(data: Dataset, parts: Parts, options: Options, *, quiet: bool) -> Cas
     return system.fit(prepare.frame(data, parts.train), data.y[parts.train], validation=judges)
 
 
-def _pack(system: Cascade, data: Dataset, parts: Parts, options: Options, folder: Path) -> Bundle:
+def _pack(
+    system: CascadeClassifier, data: Dataset, parts: Parts, options: Options, folder: Path
+) -> Bundle:
     """Pack, and hold the bundle against the estimator on every row to be routed."""
     from gatewise_export.packing.bundle_writer import pack
     from gatewise_export.packing.verification import verify
@@ -280,7 +282,7 @@ def _level(name: str) -> str:
     return kept or "model"
 
 
-def _expect(system: Cascade, data: Dataset, test: NDArray[np.intp]) -> Expected:
+def _expect(system: CascadeClassifier, data: Dataset, test: NDArray[np.intp]) -> Expected:
     rows = prepare.frame(data, test)
     # A class that only the test part has is no index, so that no answer is right.
     known = {label: i for i, label in enumerate(system.classes_.tolist())}
@@ -296,7 +298,7 @@ def _expect(system: Cascade, data: Dataset, test: NDArray[np.intp]) -> Expected:
 # -- the report's parts --------------------------------------------------------------------
 
 
-def _frontier(system: Cascade) -> dict[str, Any]:
+def _frontier(system: CascadeClassifier) -> dict[str, Any]:
     def point(p: Any) -> dict[str, float]:
         return {"cost": p.cost, "accuracy": p.accuracy, "offload_rate": p.offload_rate}
 
@@ -308,7 +310,7 @@ def _frontier(system: Cascade) -> dict[str, Any]:
     }
 
 
-def _frontier_plot(system: Cascade, name: str) -> str:
+def _frontier_plot(system: CascadeClassifier, name: str) -> str:
     from gatewise_training.operating_points.frontier import FrontierDisplay
 
     drawn = io.StringIO()

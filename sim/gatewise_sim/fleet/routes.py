@@ -150,7 +150,7 @@ class Routes:
         )
         which = which.reshape(2, len(rows))
         costs = manifest.feature_costs()
-        prices = np.array([costs.of(s) for s in sets], np.float64)
+        prices = np.array([costs.price(s) for s in sets], np.float64)
         threshold = manifest.active_point.thresholds[plan.n_here - 1]
         return cls(
             plan=plan,
@@ -164,7 +164,7 @@ class Routes:
             cloud_label=said[0],
             cloud_stage=said[1],
             asked_cost=prices[which[1]],
-            alone_cost=float(costs.of(carried)),
+            alone_cost=float(costs.price(carried)),
             score=_gate_scores(bundle, plan, rows, exits),
             sets=sets,
             local_set=which[0],

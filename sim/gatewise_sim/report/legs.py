@@ -209,7 +209,7 @@ def _saving(spent: float | None, reference: float | None) -> float | None:
 
 def _paper_costs(leg: Leg, manifest: Manifest) -> list[float]:
     """The papers' accounting: an offloaded instance pays the cloud model's features only."""
-    sent = manifest.feature_costs().of(manifest.cloud_inputs())
+    sent = manifest.feature_costs().price(manifest.cloud_inputs())
     return [sent if o.route == "cloud" else o.feature_cost for o in leg.outcomes]
 
 
@@ -255,7 +255,7 @@ def _stages(system: Leg, manifest: Manifest) -> list[dict[str, Any]]:
     for s, (name, inputs) in enumerate(steps):
         wanted = costs.mask(inputs)
         new = np.flatnonzero(wanted & ~bought)
-        price = costs.of(new, bought)
+        price = costs.price(new, bought)
         bought = bought | wanted
         here = sum(
             o.route == "cloud" if name == "cloud" else o.route == "edge" and o.stage == s

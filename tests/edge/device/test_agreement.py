@@ -17,8 +17,8 @@ from gatewise_cloud.models.model import CloudModel
 from gatewise_edge import Device, InProcessLink
 from gatewise_export import pack
 from gatewise_training import AdaptGBRT, FeatureCosts, GreedyMiser, StagedCascade
-from gatewise_training.cascades.base import Budgeted
-from gatewise_training.cascades.fit_problem import Chain
+from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.fit_problem import FittedStages
 
 K = 10
 LINEAR_OR_BOOSTING = StagedCascade(families=("linear", "boosting"))
@@ -73,7 +73,7 @@ def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
     assert routes == {"edge", "cloud"}
 
 
-class Forest(Budgeted):
+class Forest(BudgetedClassifier):
     """A forest that buys node by node, without a cloud: the form of every single budgeted model."""
 
     max_loss, allow_missing, random_state, n_jobs, verbose = 0.01, True, 0, None, 0
@@ -82,12 +82,12 @@ class Forest(Budgeted):
         self.feature_costs = feature_costs
         self.budget = budget
 
-    def _fit_chains(self, problem):
+    def _fit_candidates(self, problem):
         plan = problem.plan
         forest = RandomForestClassifier(12, random_state=0)
         forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
         stage = Stage.of(TreeEnsemble.from_forest(forest), "identity", acquisition="node")
-        return [Chain((stage,), (stage.margins(plan.x[plan.held]),))]
+        return [FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),))]
 
 
 @pytest.mark.parametrize("kind", ["forest", "miser"])

@@ -69,7 +69,7 @@ def test_the_meter_is_the_cost_of_what_was_acquired(steps):
     for step in steps:
         assert buy(reading, *step) == [1.0 + k for k in step]
         bought.update(step)
-        assert reading.cost == COSTS.of(sorted(bought))
+        assert reading.cost == COSTS.price(sorted(bought))
         assert np.flatnonzero(reading.acquired).tolist() == sorted(bought)
 
 
@@ -79,9 +79,9 @@ def test_nothing_is_read_twice(count):
     )
     reading = reading_of(sensors.bind(COSTS))
     assert buy(reading, 0, 1) == [50.0, 240.0]
-    assert reading.cost == COSTS.of([0, 1])
+    assert reading.cost == COSTS.price([0, 1])
     assert buy(reading, 2, 1, 0) == [1.0, 240.0, 50.0]
-    assert reading.cost == COSTS.of([0, 1, 2])
+    assert reading.cost == COSTS.price([0, 1, 2])
     assert buy(reading, 3) == [6.5]
     assert reads == {"age": 1, "blood": 1, "urine": 1}
     other = reading_of(sensors.bind(COSTS))
@@ -127,7 +127,7 @@ def test_what_was_read_before_a_failure_is_paid(count):
     with pytest.raises(SensorError):
         buy(reading, 0, 4, 3)
     assert np.flatnonzero(reading.acquired).tolist() == [0]
-    assert reading.cost == COSTS.of([0])
+    assert reading.cost == COSTS.price([0])
 
 
 @pytest.mark.parametrize("value", [np.inf, -np.inf, 1e39, -1e300])
@@ -163,7 +163,7 @@ def test_a_blocking_sensor_is_left_behind(count):
         buy(reading, 0, 4, timeout=0.1)
     assert 0.1 <= time.monotonic() - started < 0.6
     assert (caught.value.sensor, caught.value.why) == ("ecg", "sensor-late")
-    assert reading.cost == COSTS.of([0])
+    assert reading.cost == COSTS.price([0])
     # While it still blocks, the next instance gives up in its own time; reads do not pile up.
     with pytest.raises(SensorError):
         buy(reading_of(bound), 0, timeout=0.05)
@@ -230,7 +230,7 @@ def test_a_failed_read_is_tried_again_and_paid_once(make_sensors):
     reading = reading_of(sensors.bind(COSTS))
     assert buy(reading, 0, 2) == [50.0, 1.0]
     assert (age.reads, blood.reads) == (3, 2)
-    assert reading.cost == COSTS.of([0, 2])
+    assert reading.cost == COSTS.price([0, 2])
     assert sensors.counts["age"] == SensorCounts(reads=3, retries=2)
     assert sensors.counts["blood"] == SensorCounts(reads=2, retries=1)
     # Cached for the instance, read anew for the next.

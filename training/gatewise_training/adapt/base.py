@@ -18,16 +18,15 @@ from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.cascade import Cascade
-from gatewise_training.cascades.fit_problem import Chain, Problem
-from gatewise_training.cascades.setting_sweep import sweep
+from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
 from gatewise_training.data.validation_split import Rows
 
 __all__ = ["Adapt", "PenalisedCascade"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PenalisedCascade(Cascade):
+class PenalisedCascade(CascadeClassifier):
     """Settings of a cascade whose feature penalty is swept; see :class:`StagedCascade`."""
 
     high_cost_model: Any = field(default=None, kw_only=False)
@@ -64,7 +63,7 @@ class Adapt(PenalisedCascade):
         """Further starts of the path's fits; the same for all folds."""
         return ()
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
         fitted = sample.take(problem.plan.fit_rows)
         paths = [

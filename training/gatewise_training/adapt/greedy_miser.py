@@ -18,9 +18,8 @@ from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.gbrt import grow
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.base import Budgeted
-from gatewise_training.cascades.fit_problem import Chain, Problem
-from gatewise_training.cascades.setting_sweep import sweep
+from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.learners.growth_settings import Growth
@@ -29,7 +28,7 @@ __all__ = ["GreedyMiser"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class GreedyMiser(Budgeted):
+class GreedyMiser(BudgetedClassifier):
     """Boosted trees under a penalty on the first use of each feature.
 
     A single model: every instance costs the same, and there is no cloud. Each penalty gives one
@@ -83,7 +82,7 @@ class GreedyMiser(Budgeted):
     n_jobs: int | None = None
     verbose: int = 0
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
         growth = self._growth()
         gammas = sorted({*self.penalties, 0.0}, reverse=True)

@@ -23,8 +23,7 @@ from gatewise_training.adapt.base import PenalisedCascade
 from gatewise_training.adapt.group_lasso import smallest_zero_penalty
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.fit_problem import Chain, Problem
-from gatewise_training.cascades.setting_sweep import sweep
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
 
@@ -61,7 +60,7 @@ class L1Cascade(PenalisedCascade):
         0.9, 0.5, 0.27, 0.15, 0.08, 0.045, 0.025, 0.014, 0.008, 0.004, 0.002, 0.001,
     )  # fmt: skip
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         path = _Path(Sample.all_rows(problem), tuple(sorted(self.penalties, reverse=True)))
         return sweep(problem, [path], "sweeping the penalty")
 

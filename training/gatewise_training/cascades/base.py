@@ -1,8 +1,8 @@
-"""What every budgeted model shares: fit, frontier, operating points, prediction, cost.
+"""What all budgeted classifiers share: fit, frontier, operating points, prediction, cost.
 
-A budgeted model is one or several chains of stages. A method says how chains are fitted; the
-rest is here, in the shape of a scikit-learn classifier. :class:`.Cascade`
-adds the high-cost model behind the stages.
+A method fits candidate cascades (:class:`.FittedStages`); thresholds, frontier, operating points
+and prediction are found here, in the shape of a scikit-learn classifier.
+:class:`.CascadeClassifier` adds the high-cost model behind the stages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from gatewise.acquisition import Bought, at_exits, exit_costs
+from gatewise.acquisition import Acquired, at_exits, exit_costs
 from gatewise.console import progress
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import (
     Table,
     check_costs,
@@ -35,21 +35,21 @@ from gatewise_training.data.input_checks import (
     check_training,
     feature_names,
 )
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.operating_points.calibration_rows import Calibration, hold_back
+from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
-from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-__all__ = ["Budgeted"]
+__all__ = ["BudgetedClassifier"]
 
 MAX_LOSS = 0.01
 SLACK = 1.0
 """Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
-class Budgeted(ClassifierMixin, BaseEstimator, ABC):
-    """Base of the budgeted models.
+class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
+    """Base of the budgeted classifiers.
 
     Attributes
     ----------
@@ -60,12 +60,14 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
     feature_costs_ : FeatureCosts
     cloud_prices_ : CloudPrices
     high_cost_model_ : HighCostModel or None
+    chains_ : tuple of tuple of Stage
+        The stages of each candidate cascade that is on the frontier.
     frontier_ : Frontier
-        Operating points on judging rows.
+        Operating points, measured on validation rows.
     operating_point_ : OperatingPoint
-        The one in force.
-    calibration_ : Calibration or None
-        The rows that certify, where a guarantee was asked for.
+        The active one.
+    calibration_ : CalibrationRecords or None
+        Records of the calibration rows, where a guarantee was asked for.
     """
 
     feature_costs: FeatureCosts | None
@@ -80,8 +82,8 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
     _cross_fits = True  # whether a fit is cheap enough to be done five times on small data
 
     @abstractmethod
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
-        """Fit the method's chains of stages, the unpenalised one last; a method's one duty."""
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+        """Fit the method's candidate cascades, the unpenalised one last."""
 
     # -- fit -------------------------------------------------------------------------------
 
@@ -103,9 +105,9 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
             Class labels.
         sample_weight : array-like of shape (n,), optional
         validation : pair (X_val, y_val), optional
-            Rows that judge: they choose models, thresholds and the operating point. By
-            default a fifth of the rows is held out, or on up to 5,000 rows five-fold
-            cross-fitting lets every row judge.
+            Validation rows: they choose models, thresholds and the operating point. By default
+            a fifth of the rows is held out, or on up to 5,000 rows every row is a validation
+            row of a model of five-fold cross-fitting that has not seen it.
 
         Returns
         -------
@@ -128,10 +130,10 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         self.cloud_prices_ = getattr(self, "cloud_prices", None) or CloudPrices()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         confidence: float | None = getattr(self, "guarantee", None)
-        certifying = None
+        calibration = None
         if confidence is not None:
-            table, certifying = hold_back(table, confidence, seed)
-        plan = Resampling.plan(
+            table, calibration = hold_back(table, confidence, seed)
+        plan = ValidationSplit.choose(
             table.x,
             table.y,
             table.weight,
@@ -147,53 +149,52 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
             )
             problem = self._with_high_cost_model(problem)
             self.high_cost_model_ = problem.high_cost_model
-            chains = self._fit_chains(problem)
+            candidates = self._fit_candidates(problem)
             report(1, 1, "thresholds")
-            self._settle(problem, chains, certifying)
+            self._settle(problem, candidates, calibration)
         return self
 
     def _with_high_cost_model(self, problem: Problem) -> Problem:
         return problem
 
-    def _settle(self, problem: Problem, chains: Sequence[Chain], certifying: Table | None) -> None:
-        """Tune thresholds of every chain; keep the chains that reach the frontier."""
+    def _settle(
+        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
+    ) -> None:
+        """Tune the thresholds of every candidate; keep those that reach the frontier."""
         plan, f0 = problem.plan, problem.high_cost_model
-        y, weight, said = plan.y[plan.held], plan.weight[plan.held], problem.high_cost_labels
-        x_held = plan.x[plan.held]
-        if said is None:  # without a high-cost model, the dearest chain's last word
-            said = labels(split(chains[-1].held_outputs[-1], chains[-1].stages[-1].score)[0])
+        rows = plan.validation_rows
+        x, y, weight, reference = (
+            plan.x[rows], plan.y[rows], plan.weight[rows], problem.high_cost_labels
+        )  # fmt: skip
+        if reference is None:  # without a high-cost model, the last candidate's last stage
+            final = candidates[-1]
+            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
         records = [
-            self._record(c.stages, c.held_outputs, c.bought(x_held), y, weight, said)
-            for c in chains
+            self._record(c.stages, c.outputs, c.acquired_on(x), y, weight, reference)
+            for c in candidates
         ]
         points = [
             point
             for number, record in enumerate(records)
             for point in frontier_points(record, chain=number, seed=problem.seed)
         ]
-        # of the high-cost model, or without one of the last chain's last stage
-        reference = float(np.average(records[-1].correct[-1], weights=records[-1].weights))
-        frontier = Frontier.of(points, reference_accuracy=reference)
+        last = records[-1]
+        accuracy = float(np.average(last.correct[-1], weights=last.weights))
+        frontier = Frontier.from_points(points, reference_accuracy=accuracy)
         kept = sorted({p.chain for p in frontier.points})
         self.calibration_ = None
-        if certifying is not None:
-            kept = list(range(len(chains)))  # certifying may come to need any of them
-            x, y, weight = certifying.x, certifying.y, certifying.weight
-            said = labels(chains[-1].stages[-1].run(x)[0]) if f0 is None else f0.labels(x)
-            unseen = [
-                self._record(
-                    c.stages,
-                    [s.margins(x) for s in c.stages],
-                    [s.bought(x) for s in c.stages],
-                    y,
-                    weight,
-                    said,
-                )
-                for c in chains
-            ]
-            confidence = self.guarantee
-            self.calibration_ = Calibration(tuple(records), tuple(unseen), confidence)
-        self.chains_ = tuple(chains[c].stages for c in kept)
+        if calibration is not None:
+            kept = list(range(len(candidates)))  # certifying may come to need any of them
+            x, y, weight = calibration.x, calibration.y, calibration.weight
+            reference = labels(candidates[-1].stages[-1].run(x)[0]) if f0 is None else f0.labels(x)
+            unseen = []
+            for candidate in candidates:
+                stages = candidate.stages
+                outputs = [s.margins(x) for s in stages]
+                acquired = [s.bought(x) for s in stages]
+                unseen.append(self._record(stages, outputs, acquired, y, weight, reference))
+            self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
+        self.chains_ = tuple(candidates[c].stages for c in kept)
         renumbered = tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points)
         self.frontier_ = replace(frontier, points=renumbered)
         self.operating_point_ = self._pick()
@@ -202,23 +203,21 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         self,
         stages: Sequence[Stage],
         outputs: Sequence[NDArray[np.float32]],
-        bought: Sequence[Bought],
+        acquired: Sequence[Acquired],
         y: NDArray[np.int64],
         weight: NDArray[np.float64],
         reference: NDArray[np.int64],
-    ) -> ChainRecord:
-        """What a chain does on rows whose labels are known, beside the reference's answers."""
+    ) -> CascadeRecord:
+        """Record what stages do on labelled rows, beside the reference's class indices."""
         parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
-        said = [labels(margins) for margins, _ in parts]
-        right = [answer == y for answer in (*said, reference)]
+        answers = [*(labels(margins) for margins, _ in parts), reference]
         tiers = [stage.tier for stage in stages]
-        return ChainRecord(
+        limits = [s.at_most(self.n_features_in_) for s in stages]
+        return CascadeRecord(
             scores=np.stack([score for _, score in parts]),
-            correct=np.stack(right).astype(np.float64),
-            exit_costs=self._exit_costs(bought, tiers=tiers),
-            cost_limits=self._exit_costs(
-                [s.at_most(self.n_features_in_) for s in stages], tiers=tiers
-            ),
+            correct=np.stack([answer == y for answer in answers]).astype(np.float64),
+            exit_costs=self._exit_costs(acquired, tiers=tiers),
+            cost_limits=self._exit_costs(limits, tiers=tiers),
             weights=weight / weight.mean(),
             has_cloud=self.high_cost_model_ is not None,
             trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
@@ -244,29 +243,25 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
 
     def _exit_costs(
         self,
-        bought: Sequence[Bought],
+        acquired: Sequence[Acquired],
         accounting: str = "union",
         *,
         tiers: Sequence[Tier] = (),
     ) -> NDArray[np.float64]:
-        """Cost of leaving at each stage and, last, of leaving none.
-
-        For all rows alike, or where a stage buys node by node for each of them. `tiers` are the
-        stages'; without a high-cost model all are on the device.
-        """
-        return exit_costs(self.feature_costs_, bought)
+        """Cost of leaving at each stage and, last, of leaving none."""
+        return exit_costs(self.feature_costs_, acquired)
 
     # -- the fitted system -----------------------------------------------------------------
 
     @property
     def stages_(self) -> tuple[Stage, ...]:
-        """Stages of the chain in force."""
+        """Stages of the active operating point."""
         check_is_fitted(self, "operating_point_")
         return self.chains_[self.operating_point_.chain]
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:
-        """The frontier's points and, if it is none of them, the one in force; by cost."""
+        """The frontier's points and, if it is none of them, the active one; by cost."""
         check_is_fitted(self, "operating_point_")
         points = set(self.frontier_.points) | {self.operating_point_}
         return tuple(sorted(points, key=lambda p: (p.cost, p.accuracy)))
@@ -326,9 +321,9 @@ class Budgeted(ClassifierMixin, BaseEstimator, ABC):
         if accounting not in ("union", "paper"):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
         x = self._rows(X)
-        bought = [stage.bought(x) for stage in self.stages_]
+        acquired = [stage.bought(x) for stage in self.stages_]
         tiers = [stage.tier for stage in self.stages_]
-        return at_exits(self._exit_costs(bought, accounting, tiers=tiers), self._route(x)[0])
+        return at_exits(self._exit_costs(acquired, accounting, tiers=tiers), self._route(x)[0])
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted.

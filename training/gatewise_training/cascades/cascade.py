@@ -11,24 +11,24 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import Bought
+from gatewise.acquisition import Acquired
 from gatewise.costs import CloudPrices
 from gatewise.errors import InputError
 from gatewise.tiers import Tier, cascade_costs
-from gatewise_training.cascades.base import Budgeted
+from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import train_high_cost_model
 from gatewise_training.operating_points.frontier import OperatingPoint
 
-__all__ = ["Cascade"]
+__all__ = ["CascadeClassifier"]
 
 
-class Cascade(Budgeted):
+class CascadeClassifier(BudgetedClassifier):
     """Base of the cascades; see :class:`StagedCascade` for the common parameters.
 
-    Beside what every budgeted model has: ``high_cost_model_`` is there, ``offload`` says which
-    rows go to it, and an operating point may be picked by `offload_rate`.
+    ``high_cost_model_`` is never None, ``offload`` gives the rows that go to it, and an operating
+    point may be picked by `offload_rate`.
     """
 
     high_cost_model: Any
@@ -40,7 +40,7 @@ class Cascade(Budgeted):
         given, plan = self.high_cost_model, problem.plan
         if given is None or (not isinstance(given, str | bytes) and not _is_ready(given)):
             problem.report(0, 1, "high-cost model")
-            f0, said, _ = train_high_cost_model(
+            f0, answers, _ = train_high_cost_model(
                 plan,
                 problem.n_classes,
                 template=given,
@@ -52,8 +52,8 @@ class Cascade(Budgeted):
         else:
             names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
             f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
-            said = f0.labels(plan.x[plan.held])
-        return replace(problem, high_cost_model=f0, high_cost_labels=said)
+            answers = f0.labels(plan.x[plan.validation_rows])
+        return replace(problem, high_cost_model=f0, high_cost_labels=answers)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -67,21 +67,15 @@ class Cascade(Budgeted):
 
     def _exit_costs(
         self,
-        bought: Sequence[Bought],
+        acquired: Sequence[Acquired],
         accounting: str = "union",
         *,
         tiers: Sequence[Tier] = (),
     ) -> NDArray[np.float64]:
         """Cost of leaving at each stage and, last, of an offloaded instance."""
         costs, f0 = self.feature_costs_, self.high_cost_model_
-        return cascade_costs(
-            costs,
-            bought,
-            costs.mask(f0.features),
-            self.cloud_prices_,
-            tiers,
-            union=accounting == "union",
-        )
+        union, offload = accounting == "union", costs.mask(f0.features)
+        return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows go to the high-cost model, shape (n,)."""

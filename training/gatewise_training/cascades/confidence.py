@@ -15,15 +15,15 @@ import numpy as np
 
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.cascades.cascade import Cascade
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.feature_selection.penalised import nested_sets
-from gatewise_training.learners.model_families import FAMILIES, Bounds, judged_stage
+from gatewise_training.learners.model_families import FAMILIES, Bounds, cross_fitted_stage
 
 __all__ = ["ConfidenceCascade"]
 
 
-class ConfidenceCascade(Cascade):
+class ConfidenceCascade(CascadeClassifier):
     """One low-cost model on a static subset of the features; narrow margins are offloaded.
 
     Parameters
@@ -79,7 +79,7 @@ class ConfidenceCascade(Cascade):
         self.n_jobs = n_jobs
         self.verbose = verbose
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan, n_classes, seed = problem.plan, problem.n_classes, problem.seed
         every = np.arange(problem.costs.n_features)
         subsets = [every]
@@ -94,7 +94,7 @@ class ConfidenceCascade(Cascade):
             )
             subsets = [s for s in cheap if len(s) < len(every)] + subsets
         fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
-            joblib.delayed(judged_stage)(
+            joblib.delayed(cross_fitted_stage)(
                 plan, self.low_cost_model, subset, n_classes, seed, Bounds()
             )
             for subset in subsets
@@ -102,7 +102,7 @@ class ConfidenceCascade(Cascade):
         chains = []
         for done, (stage, outputs) in enumerate(fitted):
             problem.report(len(subsets) + done, 2 * len(subsets), "fitting low-cost models")
-            chains.append(Chain((stage,), (outputs,)))
+            chains.append(FittedStages((stage,), (outputs,)))
         return chains
 
     def _check_settings(self) -> None:

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.boosting import LARGE_ROWS
-from gatewise_training.learners.model_families import Bounds, judged_stage
+from gatewise_training.learners.model_families import Bounds, cross_fitted_stage
 
 __all__ = ["Contest", "Winner"]
 
@@ -35,14 +35,14 @@ class Winner:
     ----------
     family : str
     stage : Stage
-    held_outputs : ndarray of float32, shape (n_held, n_outputs)
+    outputs : ndarray of float32, shape (n_held, n_outputs)
     regret : float
         Area under the risk-coverage curve: how wrong it is where it is sure.
     """
 
     family: str
     stage: Stage
-    held_outputs: NDArray[np.float32]
+    outputs: NDArray[np.float32]
     regret: float
 
 
@@ -78,7 +78,7 @@ class Contest:
 
     Attributes
     ----------
-    plan : Resampling
+    plan : ValidationSplit
     costs : FeatureCosts
     n_classes : int
     families : sequence of str
@@ -90,7 +90,7 @@ class Contest:
         On large data every so many sets try all families.
     """
 
-    plan: Resampling
+    plan: ValidationSplit
     costs: FeatureCosts
     n_classes: int
     families: Sequence[str]
@@ -132,7 +132,7 @@ class Contest:
         return found.best
 
     def _price(self, chosen: tuple[int, ...]) -> float:
-        return self.costs.of(np.array(chosen, np.intp))
+        return self.costs.price(np.array(chosen, np.intp))
 
     def _judge(
         self,
@@ -141,7 +141,7 @@ class Contest:
         report: Callable[[int], None],
     ) -> None:
         fitted = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")(
-            joblib.delayed(judged_stage)(
+            joblib.delayed(cross_fitted_stage)(
                 self.plan, family, np.array(chosen, np.intp), self.n_classes, self.seed, self.bounds
             )
             for chosen, family in jobs
@@ -153,7 +153,7 @@ class Contest:
 
     def _regret(self, stage: Stage, outputs: NDArray[np.float32]) -> float:
         margins, score = split(outputs, stage.score)
-        held = self.plan.held
+        held = self.plan.validation_rows
         wrong = (labels(margins) != self.plan.y[held]) * self.plan.weight[held]
         by_confidence = wrong[np.argsort(-score, kind="stable")]
         return float(np.mean(np.cumsum(by_confidence) / np.arange(1, len(wrong) + 1)))

@@ -1,43 +1,47 @@
-"""What a method gets to fit its chains of stages, and what it gives back."""
+"""Input and output of a cascade's fit: rows, prices and seed in, fitted stages out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Bought
+from gatewise.acquisition import Acquired
 from gatewise.console import Progress
 from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-__all__ = ["Chain", "Problem"]
+__all__ = ["FittedStages", "Problem", "sweep"]
+
+SettingsFit = Callable[[Rows], list[Stage]]
+"""Fits of one stage for each of several settings that start from one another."""
 
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a method gets to fit its chains.
+    """What a method gets to fit its candidate cascades.
 
     Attributes
     ----------
-    plan : Resampling
-        Rows, labels, weights, and which rows judge.
+    plan : ValidationSplit
+        Rows, labels, weights, and which of them are validation rows.
     n_classes : int
     costs : FeatureCosts
     seed : int
     n_jobs : int or None
     report : Progress
-        To be told (done, total, what).
+        Called as ``report(done, total, what)``.
     high_cost_model : HighCostModel or None
-    high_cost_labels : ndarray of int64, shape (n_held,) or None
-        Its honest answers on the judging rows.
+    high_cost_labels : ndarray of int64, shape (n_validation,) or None
+        Its class indices on the validation rows, from models that have not seen them.
     """
 
-    plan: Resampling
+    plan: ValidationSplit
     n_classes: int
     costs: FeatureCosts
     seed: int
@@ -48,22 +52,59 @@ class Problem:
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
-    """Fitted stages, and their honest outputs on the judging rows.
+class FittedStages:
+    """A candidate cascade: its stages and their out-of-fold outputs on the validation rows.
 
     Attributes
     ----------
     stages : tuple of Stage
-    held_outputs : tuple of ndarray of float32, shape (n_held, n_outputs of the stage)
-    held_bought : tuple of ndarray of bool, one a stage, optional
-        What the models that gave these outputs bought; what the stages themselves buy on the
-        judging rows by default, which is the same where they buy alike for every row.
+    outputs : tuple of ndarray of float32, shape (n_validation, n_outputs of the stage)
+    acquired : tuple of ndarray of bool, one a stage, optional
+        Features that the models behind `outputs` acquired on the validation rows; by default
+        what the stages themselves acquire there, which is the same where all rows acquire alike.
     """
 
     stages: tuple[Stage, ...]
-    held_outputs: tuple[NDArray[np.float32], ...]
-    held_bought: tuple[Bought, ...] | None = None
+    outputs: tuple[NDArray[np.float32], ...]
+    acquired: tuple[Acquired, ...] | None = None
 
-    def bought(self, x_held: NDArray[np.float32]) -> Sequence[Bought]:
-        """What each stage buys on the judging rows."""
-        return self.held_bought or [stage.bought(x_held) for stage in self.stages]
+    def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:
+        """Features that each stage acquires on the validation rows `x`."""
+        return self.acquired or [stage.bought(x) for stage in self.stages]
+
+
+def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[FittedStages]:
+    """Cross-fit stages over a grid of settings, in parallel.
+
+    Parameters
+    ----------
+    problem : Problem
+    fits : sequence of callable
+        From row indices to fitted stages, the same number whatever the rows. Can be pickled.
+    what : str
+        For the progress report.
+
+    Returns
+    -------
+    list of FittedStages
+        One stage each: the stages of the first fit in their order, then the next one's.
+    """
+    plan = problem.plan
+    parts = [rows for rows, _ in plan.folds]
+    if len(parts) > 1:
+        parts.append(plan.fit_rows)
+    jobs = [joblib.delayed(fit)(rows) for fit in fits for rows in parts]
+    fitted: list[list[Stage]] = []
+    for stages in joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(jobs):
+        fitted.append(stages)
+        problem.report(len(fitted), len(jobs), what)
+    candidates = []
+    for first in range(0, len(fitted), len(parts)):
+        folds = fitted[first : first + len(plan.folds)]
+        for i, stage in enumerate(fitted[first + len(parts) - 1]):
+            outputs = [
+                stages[i].margins(plan.x[rows])
+                for stages, (_, rows) in zip(folds, plan.folds, strict=True)
+            ]
+            candidates.append(FittedStages((stage,), (np.concatenate(outputs),)))
+    return candidates

@@ -15,9 +15,9 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Bought
+from gatewise.acquisition import Acquired
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import capacity, link_of
 from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
@@ -53,7 +53,7 @@ STRENGTHS = 1e-4, 4.0
 """Gain that a row must bring per mean feature price: from hardly any to more than there is."""
 
 
-def lazy_chain(problem: Problem, *, n_stages: int, bounds: Bounds) -> Chain | None:
+def lazy_chain(problem: Problem, *, n_stages: int, bounds: Bounds) -> FittedStages | None:
     """Fit the stages, with honest outputs and honest purchases on the judging rows.
 
     Parameters
@@ -66,7 +66,7 @@ def lazy_chain(problem: Problem, *, n_stages: int, bounds: Bounds) -> Chain | No
 
     Returns
     -------
-    Chain or None
+    FittedStages or None
         None if no stage is worth its price, or none is within the bounds.
 
     Raises
@@ -95,7 +95,7 @@ def lazy_chain(problem: Problem, *, n_stages: int, bounds: Bounds) -> Chain | No
     kept = [s for s, stage in enumerate(final) if stage.n_trees and bounds.admit(stage)]
     if not kept:
         return None
-    return Chain(
+    return FittedStages(
         tuple(final[s] for s in kept),
         tuple(np.concatenate([f.outputs[s] for f in folds]) for s in kept),
         tuple(np.concatenate([f.bought[s] for f in folds]) for s in kept),
@@ -163,7 +163,7 @@ class _Judged:
     stages: list[Stage]
     rounds: list[int]
     outputs: list[NDArray[np.float32]]
-    bought: list[Bought]
+    bought: list[Acquired]
 
 
 @dataclass(frozen=True, eq=False)

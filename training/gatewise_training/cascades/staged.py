@@ -18,9 +18,9 @@ from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
-from gatewise_training.cascades.cascade import Cascade
+from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.family_selection import Contest, Winner
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import lazy_chain
 from gatewise_training.feature_selection.backward import backward_sets
 from gatewise_training.feature_selection.forward import forward_sets, purchases
@@ -39,7 +39,7 @@ ROWS_A_STAGE = 50
 """Judging rows that a stage must have: a threshold is a parameter too."""
 
 
-class StagedCascade(Cascade):
+class StagedCascade(CascadeClassifier):
     """Cheap stages first, each buying more features; hard instances go to the cloud.
 
     Parameters
@@ -164,7 +164,7 @@ class StagedCascade(Cascade):
         """Model family of each stage of the chain in force."""
         return tuple(family_of(stage) for stage in self.stages_)
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
         if self.acquisition == "node":
             chain = lazy_chain(problem, n_stages=self._most_stages(problem), bounds=bounds)
@@ -196,7 +196,7 @@ class StagedCascade(Cascade):
                 chains.append(_chain(steps))
         return self._placed(chains)
 
-    def _placed(self, chains: Sequence[Chain]) -> list[Chain]:
+    def _placed(self, chains: Sequence[FittedStages]) -> list[FittedStages]:
         """Put the stages where they run; a stage of several chains stays one on each tier."""
         known: dict[tuple[Stage, Tier], Stage] = {}
         placed = []
@@ -216,7 +216,7 @@ class StagedCascade(Cascade):
         return wanted or able
 
     def _most_stages(self, problem: Problem) -> int:
-        return max(1, min(self.n_stages, len(problem.plan.held) // ROWS_A_STAGE))
+        return max(1, min(self.n_stages, len(problem.plan.validation_rows) // ROWS_A_STAGE))
 
     def _ladders(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in three ways; what several find is fitted once."""
@@ -257,8 +257,8 @@ class StagedCascade(Cascade):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 
-def _chain(steps: Sequence[Winner]) -> Chain:
-    return Chain(tuple(w.stage for w in steps), tuple(w.held_outputs for w in steps))
+def _chain(steps: Sequence[Winner]) -> FittedStages:
+    return FittedStages(tuple(w.stage for w in steps), tuple(w.outputs for w in steps))
 
 
 def _at(stage: Stage, tier: Tier) -> Stage:
@@ -266,13 +266,13 @@ def _at(stage: Stage, tier: Tier) -> Stage:
     return stage if tier == stage.tier else replace(stage, tier=tier, acquisition="stage")
 
 
-def _with_stages(chain: Chain, stages: tuple[Stage, ...]) -> Chain:
+def _with_stages(chain: FittedStages, stages: tuple[Stage, ...]) -> FittedStages:
     """The same chain of stages that run elsewhere: beyond the device all rows buy alike."""
-    bought = chain.held_bought
+    bought = chain.acquired
     if bought is not None:
         n = bought[0].shape[-1]
         bought = tuple(
             mask if stage.on_device else stage.at_most(n)
             for mask, stage in zip(bought, stages, strict=True)
         )
-    return replace(chain, stages=stages, held_bought=bought)
+    return replace(chain, stages=stages, acquired=bought)

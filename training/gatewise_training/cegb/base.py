@@ -1,7 +1,7 @@
 """Bases of CEGB's estimators: settings and cost report of all, surface of regressor and ranker.
 
 The classifier has the surface of every budgeted model
-(:class:`gatewise_training.cascades.base.Budgeted`). Regressor and ranker have the same one, with a
+(:class:`.BudgetedClassifier`). Regressor and ranker have the same one, with a
 score in the place of accuracy: `frontier_`, `operating_point_`, `at`, `cost`.
 """
 
@@ -196,7 +196,7 @@ class Scored(CostEfficient, BaseEstimator):
             )
             for number, fit in enumerate(fits)
         ]
-        found = Frontier.of(points, reference_accuracy=fits[-1].score)
+        found = Frontier.from_points(points, reference_accuracy=fits[-1].score)
         self.chains_ = tuple((fits[p.chain].stage,) for p in found.points)
         numbered = (replace(p, chain=i) for i, p in enumerate(found.points))
         self.frontier_ = Frontier(tuple(numbered), found.reference_accuracy)

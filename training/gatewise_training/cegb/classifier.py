@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gatewise_training.cascades.base import Budgeted
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cegb.base import CostEfficient
 from gatewise_training.cegb.objectives import Classes
 
@@ -14,7 +14,7 @@ __all__ = ["CEGBClassifier"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CEGBClassifier(CostEfficient, Budgeted):
+class CEGBClassifier(CostEfficient, BudgetedClassifier):
     """Cost-efficient gradient boosting: one model; each instance pays for the paths it takes.
 
     Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, on LightGBM's
@@ -99,11 +99,11 @@ class CEGBClassifier(CostEfficient, Budgeted):
 
     guarantee: float | None = None
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
         target = Classes(plan.y, plan.weight, problem.n_classes)
         fits = self._sweep(plan.x, target, plan.folds, problem.costs, problem.seed, problem.report)
-        return [Chain((fit.stage,), (fit.outputs,), (fit.acquired,)) for fit in fits]
+        return [FittedStages((fit.stage,), (fit.outputs,), (fit.acquired,)) for fit in fits]
 
     def _check_settings(self) -> None:
         super()._check_settings()

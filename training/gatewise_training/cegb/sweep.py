@@ -16,7 +16,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Acquisition, Bought
+from gatewise.acquisition import Acquired, Acquisition
 from gatewise.console import Progress
 from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
@@ -78,7 +78,7 @@ class Fitted:
     penalty: float
     stage: Stage
     outputs: NDArray[np.float32]
-    acquired: Bought
+    acquired: Acquired
     cost: float
     merits: NDArray[np.float64]
     weights: NDArray[np.float64]
@@ -144,7 +144,7 @@ class Task:
             acquired = np.concatenate([s.bought(x) for s, x in zip(folds, parts, strict=True)])
             cost = float(np.average(self.costs.per_instance(acquired), weights=target.weight))
         else:
-            cost = self.costs.of(acquired)
+            cost = self.costs.price(acquired)
         return Fitted(penalty, stage, outputs, acquired, cost, *target.merits(outputs))
 
     def _stage(self, trees: TreeEnsemble) -> Stage:

@@ -1,41 +1,45 @@
-"""Honest predictions: which rows fit a model and which rows judge it.
+"""Which rows fit a model, which are its validation rows, and which certify guarantees.
 
-Three ways, one face. The user's own validation rows; a held-out fifth; or, on small data,
-cross-fitting: each row is judged by a model that has not seen it, and the model that is kept
-is fitted on all rows.
+Validation rows come in three ways: the user's own, a held-out fifth, or on small data five-fold
+cross-fitting, where every row is a validation row of a model that has not seen it and the model
+that is kept is fitted on all rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise_training.data.input_checks import Table
 
-__all__ = ["Resampling", "after", "cross_fit", "folds_of", "strata"]
+__all__ = ["ValidationSplit", "after", "cross_fit", "folds_of", "hold_back", "strata"]
 
 CROSS_FIT_ROWS = 5000
 """Up to this many rows every row counts, and five fits instead of one are cheap."""
 
+CALIBRATION_SHARE = 5
+"""One training row in so many becomes a calibration row."""
+
 Rows = NDArray[np.intp]
 
 
-class _Fitted(Protocol):
+class _HasRounds(Protocol):
     @property
     def rounds(self) -> int: ...
 
 
-Model = TypeVar("Model", bound=_Fitted)
+Model = TypeVar("Model", bound=_HasRounds)
 Fit = Callable[[Rows, Rows | None, int | None], Model]
 
 
 @dataclass(frozen=True, eq=False)
-class Resampling:
-    """Rows, and how they take turns at fitting and judging.
+class ValidationSplit:
+    """Rows, and which of them fit and which validate.
 
     Attributes
     ----------
@@ -44,7 +48,7 @@ class Resampling:
     y : ndarray of int64, shape (n,)
         Class indices.
     weight : ndarray of float64, shape (n,)
-    folds : tuple of (fit rows, held rows)
+    folds : tuple of (fit rows, validation rows)
     """
 
     x: NDArray[np.float32]
@@ -53,7 +57,7 @@ class Resampling:
     folds: tuple[tuple[Rows, Rows], ...]
 
     @classmethod
-    def plan(
+    def choose(
         cls,
         x: NDArray[np.float32],
         y: NDArray[np.int64],
@@ -62,8 +66,8 @@ class Resampling:
         validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None,
         seed: int,
         cross: bool = True,
-    ) -> Resampling:
-        """Choose the way: given validation rows, a held-out fifth, or five folds.
+    ) -> ValidationSplit:
+        """Take the given validation rows, a held-out fifth, or five folds.
 
         Five folds need `cross` and no more than 5,000 rows.
         """
@@ -79,13 +83,13 @@ class Resampling:
         folds = tuple((np.flatnonzero(part != k), np.flatnonzero(part == k)) for k in range(5))
         folds = tuple(f for f in folds if len(f[0]) and len(f[1]))
         if not folds:
-            raise InputError(f"{n} row(s) are too few to fit and judge a model; give more")
+            raise InputError(f"{n} row(s) are too few to fit and validate a model; give more")
         return cls(x, y, weight, folds)
 
     @property
-    def held(self) -> Rows:
-        """The judging rows, in the order in which :func:`cross_fit` answers."""
-        return np.concatenate([held for _, held in self.folds])
+    def validation_rows(self) -> Rows:
+        """The validation rows, fold after fold: the order of out-of-fold predictions."""
+        return np.concatenate([rows for _, rows in self.folds])
 
     @property
     def fit_rows(self) -> Rows:
@@ -94,33 +98,32 @@ class Resampling:
 
 
 def cross_fit(
-    plan: Resampling, fit: Fit[Model], answer: Callable[[Model, Rows], NDArray[Any]]
+    plan: ValidationSplit, fit: Fit[Model], answer: Callable[[Model, Rows], NDArray[Any]]
 ) -> tuple[Model, NDArray[Any]]:
-    """Fit a model and get its honest answers on the judging rows.
+    """Fit the model to keep, and get out-of-fold predictions on the validation rows.
 
     Parameters
     ----------
-    plan : Resampling
-    fit : callable (fit rows, held rows or None, rounds or None) -> model
-        Held rows may stop the fit early; on the last fit of cross-fitting there are none,
+    plan : ValidationSplit
+    fit : callable (fit rows, validation rows or None, rounds or None) -> model
+        Validation rows may stop the fit early; on the last fit of cross-fitting there are none,
         and the folds' mean number of rounds is given instead.
     answer : callable (model, rows) -> ndarray
 
     Returns
     -------
     model
-        The one to keep.
-    answers : ndarray
-        In the order of ``plan.held``.
+    predictions : ndarray
+        In the order of ``plan.validation_rows``.
     """
-    models = [fit(rows, held, None) for rows, held in plan.folds]
-    answers = np.concatenate(
-        [answer(m, held) for m, (_, held) in zip(models, plan.folds, strict=True)]
+    models = [fit(rows, unseen, None) for rows, unseen in plan.folds]
+    predictions = np.concatenate(
+        [answer(m, unseen) for m, (_, unseen) in zip(models, plan.folds, strict=True)]
     )
     if len(models) == 1:
-        return models[0], answers
+        return models[0], predictions
     rounds = round(float(np.mean([m.rounds for m in models])))
-    return fit(plan.fit_rows, None, rounds or None), answers
+    return fit(plan.fit_rows, None, rounds or None), predictions
 
 
 def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
@@ -135,19 +138,49 @@ def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
     return part
 
 
-def after(n_fit: int, n_held: int) -> tuple[tuple[Rows, Rows], ...]:
-    """The user's own validation rows judge; they stand behind the training rows.
+def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
+    """Set calibration rows aside: half of the user's validation rows, else a training fifth.
+
+    Returns
+    -------
+    rest, calibration : Table
+        No model, threshold or choice sees the second before a guarantee is certified on it.
+
+    Raises
+    ------
+    InputError
+        For a confidence that is not between 0 and 1, weighted rows, or too few rows.
+    """
+    if not 0 < confidence < 1:
+        raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
+    if np.ptp(table.weight) > 0:
+        raise InputError("a guarantee needs rows of equal weight: its tests count rows")
+    x, y = (table.x, table.y) if table.validation is None else table.validation
+    part = strata(y, CALIBRATION_SHARE if table.validation is None else 2, seed)
+    kept, aside = np.flatnonzero(part != 0), np.flatnonzero(part == 0)
+    if table.validation is None:
+        rest = replace(table, x=x[kept], y=y[kept], weight=table.weight[kept])
+    else:
+        rest = replace(table, validation=(x[kept], y[kept]))
+    if len(np.unique(rest.y)) < len(table.classes) or not len(aside):
+        raise InputError("too few rows to set some aside for a guarantee; give more data")
+    ones = np.ones(len(aside))
+    return rest, replace(table, x=x[aside], y=y[aside], weight=ones, validation=None)
+
+
+def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
+    """One fold whose validation rows, the user's own, stand behind the training rows.
 
     Examples
     --------
     >>> after(3, 2)
     ((array([0, 1, 2]), array([3, 4])),)
     """
-    return ((np.arange(n_fit), np.arange(n_fit, n_fit + n_held)),)
+    return ((np.arange(n_fit), np.arange(n_fit, n_fit + n_validation)),)
 
 
 def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Which rows fit and which judge, where there are no classes: values, or queries' documents.
+    """Deal out rows without classes: values, or the documents of queries.
 
     Parameters
     ----------
@@ -157,7 +190,7 @@ def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...
 
     Returns
     -------
-    tuple of (fit rows, held rows)
+    tuple of (fit rows, validation rows)
         Five folds on up to 5,000 rows, else a held-out fifth of the units.
 
     Raises
@@ -167,12 +200,12 @@ def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...
 
     Examples
     --------
-    >>> [held.tolist() for _, held in folds_of(np.array([0, 0, 1, 1]), seed=0)]
+    >>> [rows.tolist() for _, rows in folds_of(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]
     """
     units, which = np.unique(unit, return_inverse=True)
     if len(units) < 2:
-        raise InputError(f"{len(units)} row(s) or query are too few to fit and judge a model")
+        raise InputError(f"{len(units)} row(s) or query are too few to fit and validate a model")
     k = min(5, len(units))
     part = (np.random.default_rng(seed).permutation(len(units)) % k)[which]
     some = range(k) if len(unit) <= CROSS_FIT_ROWS else range(1)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.forward import purchases, spread
 from gatewise_training.learners.boosting import log_loss_params, tree_params
 
@@ -28,7 +28,7 @@ STEP = 0.2
 
 
 def backward_sets(
-    plan: Resampling,
+    plan: ValidationSplit,
     costs: FeatureCosts,
     n_classes: int,
     *,
@@ -41,7 +41,7 @@ def backward_sets(
 
     Parameters
     ----------
-    plan : Resampling
+    plan : ValidationSplit
     costs : FeatureCosts
     n_classes : int
     n_stages : int
@@ -66,13 +66,13 @@ def backward_sets(
         # of columns that say the same the booster splits on the first: let it be the cheapest
         gain = _gains(plan, rows, by_price[left[by_price]], n_classes, seed)
         left = _without_least(gain, left, bundles, costs)
-        if left.any() and costs.of(left) <= largest * costs.total:
+        if left.any() and costs.price(left) <= largest * costs.total:
             path.append(left)
     return spread(path[::-1], costs, n_stages)
 
 
 def _gains(
-    plan: Resampling,
+    plan: ValidationSplit,
     rows: NDArray[np.intp],
     columns: NDArray[np.intp],
     n_classes: int,
@@ -101,20 +101,20 @@ def _without_least(
 ) -> NDArray[np.bool_]:
     """Drop what brings nothing, then the least gain for its price until a step is done."""
     left = left.copy()
-    before = costs.of(left)
+    before = costs.price(left)
     while left.any():
         worth = {}
         for number, bundle in enumerate(bundles):
             if left[bundle].any():
                 rest = left.copy()
                 rest[bundle] = False
-                saved = max(costs.of(left) - costs.of(rest), 1e-12)
+                saved = max(costs.price(left) - costs.price(rest), 1e-12)
                 worth[number] = float(gain[bundle].sum()) / saved
         least = min(worth, key=lambda number: worth[number])
-        if costs.of(left) <= (1 - STEP) * before and worth[least] > 0:
+        if costs.price(left) <= (1 - STEP) * before and worth[least] > 0:
             break
         left[bundles[least]] = False
-        if costs.of(left) < before and len(worth) <= 1 / STEP:
+        if costs.price(left) < before and len(worth) <= 1 / STEP:
             break  # of the last few, one at a time
     return left
 

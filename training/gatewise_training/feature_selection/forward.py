@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.models.kernel_machine import left_out_error
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 
 __all__ = ["forward_sets", "purchases", "spread"]
 
@@ -48,7 +48,7 @@ def purchases(costs: FeatureCosts) -> list[NDArray[np.intp]]:
 
 
 def forward_sets(
-    plan: Resampling,
+    plan: ValidationSplit,
     costs: FeatureCosts,
     n_classes: int,
     *,
@@ -61,7 +61,7 @@ def forward_sets(
 
     Parameters
     ----------
-    plan : Resampling
+    plan : ValidationSplit
         Without missing values.
     costs : FeatureCosts
     n_classes : int
@@ -86,13 +86,13 @@ def forward_sets(
     # what each was worth when last judged: hardly ever less than it is worth now (lazy greedy)
     worth = np.full(len(open_to_buy), np.inf)
     path: list[NDArray[np.bool_]] = []
-    while np.any(worth > -np.inf) and costs.of(have) < largest * costs.total:
+    while np.any(worth > -np.inf) and costs.price(have) < largest * costs.total:
         report(len(path), len(open_to_buy))
         judged: dict[int, float] = {}
         while (best := int(np.argmax(worth))) not in judged:
             bought = costs.mask(open_to_buy[best])
             judged[best] = left_out_error(x[:, have | bought], y, n_classes, weight)
-            price = max(costs.of(bought, bought=have), 1e-9)
+            price = max(costs.price(bought, acquired=have), 1e-9)
             worth[best] = (error - judged[best]) / price
             if path and len(judged) >= MOST_JUDGED:
                 best = max(judged, key=lambda p: float(worth[p]))
@@ -107,7 +107,7 @@ def spread(
     path: list[NDArray[np.bool_]], costs: FeatureCosts, n_stages: int
 ) -> list[NDArray[np.intp]]:
     """Pick sets whose costs are spread geometrically, the first and the last among them."""
-    price = np.array([costs.of(chosen) for chosen in path])
+    price = np.array([costs.price(chosen) for chosen in path])
     if len(path) > n_stages:
         wanted = np.geomspace(max(price[0], 1e-9), max(price[-1], 1e-9), n_stages)
         keep = sorted({int(np.argmin(np.abs(price - w))) for w in wanted})

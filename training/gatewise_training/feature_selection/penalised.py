@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.boosting import first_use_penalty, log_loss_params, tree_params
 
 __all__ = ["nested_sets"]
@@ -25,7 +25,7 @@ SELECTION_ROWS = 20000
 
 
 def nested_sets(
-    plan: Resampling,
+    plan: ValidationSplit,
     costs: FeatureCosts,
     n_classes: int,
     *,
@@ -38,7 +38,7 @@ def nested_sets(
 
     Parameters
     ----------
-    plan : Resampling
+    plan : ValidationSplit
     costs : FeatureCosts
     n_classes : int
     n_stages : int
@@ -65,7 +65,7 @@ def nested_sets(
     paid[free] = True
     for done, target in enumerate(np.geomspace(start, dearest, n_stages)):
         report(done, n_stages)
-        if costs.of(paid) >= 0.95 * target:
+        if costs.price(paid) >= 0.95 * target:
             continue
         paid = chooser.closest(paid, float(target))
         chosen = np.flatnonzero(paid)
@@ -77,7 +77,9 @@ def nested_sets(
 class _Chooser:
     """Feature sets of penalised boosted models, by bisection on the penalty."""
 
-    def __init__(self, plan: Resampling, costs: FeatureCosts, n_classes: int, seed: int) -> None:
+    def __init__(
+        self, plan: ValidationSplit, costs: FeatureCosts, n_classes: int, seed: int
+    ) -> None:
         rows = plan.fit_rows
         if len(rows) > SELECTION_ROWS:
             rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
@@ -96,7 +98,7 @@ class _Chooser:
         for _ in range(10):  # to within 2 %
             middle = (low * high) ** 0.5
             found = self._choose(paid, middle)
-            cost = self._costs.of(found)
+            cost = self._costs.price(found)
             if self._gap(found, target) < least:
                 best, least = found, self._gap(found, target)
             if abs(cost - target) < 0.02 * target:
@@ -105,7 +107,7 @@ class _Chooser:
         return best
 
     def _gap(self, chosen: NDArray[np.bool_], target: float) -> float:
-        return abs(math.log(max(self._costs.of(chosen), 1e-12) / target))
+        return abs(math.log(max(self._costs.price(chosen), 1e-12) / target))
 
     def _choose(self, paid: NDArray[np.bool_], strength: float) -> NDArray[np.bool_]:
         unit = self._costs.total / self._costs.n_features

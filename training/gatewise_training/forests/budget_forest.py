@@ -17,12 +17,12 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.acquisition import Bought
+from gatewise.acquisition import Acquired
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.base import Budgeted
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.first_trees import FirstTrees, first_trees
@@ -49,7 +49,7 @@ BATCH = 8
 """Trees grown before the cost is looked at again: the same for any number of jobs."""
 
 
-class BudgetForest(Budgeted):
+class BudgetForest(BudgetedClassifier):
     """A forest within a budget; an instance buys what its own paths ask for.
 
     A single model, and no cloud: operating points are the first 1, 2, ... trees of a forest, for
@@ -149,7 +149,7 @@ class BudgetForest(Budgeted):
         forest, number = self.grown_[self.operating_point_.chain]
         return forest.select(range(number))
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
         parts = [rows for rows, _ in plan.folds]
         if len(parts) > 1:
@@ -192,7 +192,9 @@ class BudgetForest(Budgeted):
             return [(a, 0.0) for a in (ALPHAS if self.alpha is None else (self.alpha,))]
         return [(0.0, m) for m in (MUS if self.mu == "auto" else (float(self.mu),))]
 
-    def _settle(self, problem: Problem, chains: Sequence[Chain], certifying: Table | None) -> None:
+    def _settle(
+        self, problem: Problem, chains: Sequence[FittedStages], certifying: Table | None
+    ) -> None:
         super()._settle(problem, chains, certifying)
         of = {id(c.stages): source for c, source in zip(chains, self._sources, strict=True)}
         self.grown_ = tuple(of[id(stages)] for stages in self.chains_)
@@ -293,7 +295,7 @@ class _Growth:
         folds = list(zip(self.members, plan.folds, strict=False))
         visits = [Forest.join(m.trees).trees.first_visits(plan.x[held]) for m, (_, held) in folds]
         first = np.concatenate([first for _, first in visits])
-        weight = plan.weight[plan.held]
+        weight = plan.weight[plan.validation_rows]
         low, high = 0, self.n_trees + 1  # costs rise with the number of trees
         while high - low > 1:
             middle = (low + high) // 2
@@ -312,20 +314,20 @@ class _Job:
 
 
 @dataclass(frozen=True, eq=False)
-class _Prefix(Chain):
+class _Prefix(FittedStages):
     """The first trees of a forest; the judging rows' purchases are worked out when asked for."""
 
     first: NDArray[np.int32] = field(kw_only=True)
     number: int = field(kw_only=True)
 
-    def bought(self, x_held: NDArray[np.float32]) -> Sequence[Bought]:
+    def bought(self, x_held: NDArray[np.float32]) -> Sequence[Acquired]:
         """What each stage buys on the judging rows."""
         return [self.first < self.number]
 
 
 def _chains(
     problem: Problem, forests: Sequence[Forest], numbers: Sequence[int], voting: Voting
-) -> list[Chain]:
+) -> list[FittedStages]:
     """One chain for each number of first trees; forests of the folds judge, the last is kept."""
     plan = problem.plan
     folds = [
@@ -334,7 +336,7 @@ def _chains(
     ]
     first = np.concatenate([fold.first for fold in folds])
     shares = forests[-1].node_shares(voting)
-    chains: list[Chain] = []
+    chains: list[FittedStages] = []
     for number in numbers:
         stage = Stage.of(first_trees(forests[-1], number, shares), "identity", acquisition="node")
         outputs = np.concatenate([fold.outputs(number) for fold in folds])

@@ -19,8 +19,8 @@ from sklearn.frozen import FrozenEstimator
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.cascades.base import Budgeted
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.pruned_forest import (
@@ -46,7 +46,7 @@ MUS = (0.1, 0.03, 0.0)
 """Bits that a purchase of mean price must save, tried by cost-aware growth; 0 stands last."""
 
 
-class BudgetPrune(Budgeted):
+class BudgetPrune(BudgetedClassifier):
     """A random forest pruned for a budget; an instance buys what its own paths ask for.
 
     A single model, and no cloud: operating points are prunings of one forest, the last of them the
@@ -156,12 +156,12 @@ class BudgetPrune(Budgeted):
         """The exact frontier of that forest's prunings, on the pruning rows."""
         return self.grown_[self.operating_point_.chain][1]
 
-    def _fit_chains(self, problem: Problem) -> Sequence[Chain]:
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan
         given = self._given()
         parts: list[tuple[Rows, Rows]] = list(plan.folds)
         if len(parts) > 1:
-            parts.append((plan.fit_rows, plan.held))
+            parts.append((plan.fit_rows, plan.validation_rows))
         mus = self._mus()
         jobs = []
         for mu in mus:
@@ -188,7 +188,7 @@ class BudgetPrune(Budgeted):
         ):
             fits.append(fit)
             problem.report(len(fits), len(jobs) + 1, "pruning")
-        chains: list[Chain] = []
+        chains: list[FittedStages] = []
         self._sources: list[tuple[Forest, PruningPath]] = []
         for first in range(0, len(fits), len(parts)):
             members = fits[first : first + len(parts)]
@@ -197,7 +197,9 @@ class BudgetPrune(Budgeted):
             self._sources += [source] * (len(chains) - len(self._sources))
         return chains
 
-    def _settle(self, problem: Problem, chains: Sequence[Chain], certifying: Table | None) -> None:
+    def _settle(
+        self, problem: Problem, chains: Sequence[FittedStages], certifying: Table | None
+    ) -> None:
         super()._settle(problem, chains, certifying)
         of = {id(c.stages): source for c, source in zip(chains, self._sources, strict=True)}
         self.grown_ = tuple(of[id(stages)] for stages in self.chains_)
@@ -216,7 +218,9 @@ class BudgetPrune(Budgeted):
             estimator = estimator.estimator
         if estimator is None:
             return None
-        if not isinstance(estimator, RandomForestClassifier | ExtraTreesClassifier | Budgeted):
+        if not isinstance(
+            estimator, RandomForestClassifier | ExtraTreesClassifier | BudgetedClassifier
+        ):
             raise InputError(
                 "estimator must be a RandomForestClassifier, an ExtraTreesClassifier or an "
                 f"estimator with a forest_, not {type(estimator).__name__}"

@@ -16,9 +16,9 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import Bought
+from gatewise.acquisition import Acquired
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.fit_problem import Chain, Problem
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Purchases, grow
@@ -163,14 +163,14 @@ class Pruned:
 
     def judged(
         self, x: NDArray[np.float32], budgets: Sequence[float | None]
-    ) -> list[tuple[NDArray[np.float32], Bought]]:
+    ) -> list[tuple[NDArray[np.float32], Acquired]]:
         """Outputs and purchases on some rows, of each pruning."""
         x = np.ascontiguousarray(x)
         stages = (self.stage(budget) for budget in budgets)
         return [(stage.margins(x), stage.bought(x)) for stage in stages]
 
 
-def chains_of(problem: Problem, members: Sequence[Pruned], n_points: int) -> list[Chain]:
+def chains_of(problem: Problem, members: Sequence[Pruned], n_points: int) -> list[FittedStages]:
     """Prunings of a forest at the same costs in all folds: from single leaves to the whole forest.
 
     Forests of the folds judge, the last is kept.
@@ -187,7 +187,7 @@ def chains_of(problem: Problem, members: Sequence[Pruned], n_points: int) -> lis
     for i, budget in enumerate(budgets):
         outputs = np.concatenate([judged[i][0] for judged in judges])
         bought = np.concatenate([judged[i][1] for judged in judges])
-        chains.append(Chain((kept.stage(budget),), (outputs,), (bought,)))
+        chains.append(FittedStages((kept.stage(budget),), (outputs,), (bought,)))
     return chains
 
 

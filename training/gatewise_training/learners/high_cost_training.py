@@ -10,7 +10,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.data.validation_split import Resampling, Rows, cross_fit
+from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
     RANDOM_THRESHOLDS,
@@ -34,7 +34,7 @@ NEAR = 0.01
 
 
 def train_high_cost_model(
-    plan: Resampling,
+    plan: ValidationSplit,
     n_classes: int,
     *,
     template: Any = None,
@@ -51,7 +51,7 @@ def train_high_cost_model(
 
     Parameters
     ----------
-    plan : Resampling
+    plan : ValidationSplit
     n_classes : int
     template : unfitted scikit-learn classifier, optional
         Train clones of this one instead.
@@ -66,10 +66,10 @@ def train_high_cost_model(
     -------
     model : HighCostModel
     labels : ndarray of int64, shape (n_held,)
-        Honest class indices on ``plan.held``.
+        Honest class indices on ``plan.validation_rows``.
     probabilities : ndarray of float64, shape (n_held, n_classes)
     """
-    held, weight = plan.y[plan.held], plan.weight[plan.held]
+    held, weight = plan.y[plan.validation_rows], plan.weight[plan.validation_rows]
     tried: list[_Tried] = []
     right: list[float] = []
 
@@ -106,7 +106,7 @@ class _Recipe:
     trial: Fit | None = None
 
 
-def _judged(plan: Resampling, fit: Fit) -> _Tried:
+def _judged(plan: ValidationSplit, fit: Fit) -> _Tried:
     def answers(model: HighCostModel, rows: Rows) -> NDArray[np.float64]:
         return np.column_stack([model.labels(plan.x[rows]), model.predict_proba(plan.x[rows])])
 
@@ -115,7 +115,7 @@ def _judged(plan: Resampling, fit: Fit) -> _Tried:
 
 
 def _recipes(
-    plan: Resampling, n_classes: int, template: Any, allow_missing: bool, seed: int
+    plan: ValidationSplit, n_classes: int, template: Any, allow_missing: bool, seed: int
 ) -> list[_Recipe]:
     if template is not None:
         kind = type(template).__name__
@@ -161,7 +161,7 @@ def _calibrated_svm(scaler: Any) -> Any:
     return CalibratedClassifierCV(machine, ensemble=False, cv=2)
 
 
-def _boosting_fit(plan: Resampling, n_classes: int, params: dict[str, Any], seed: int) -> Fit:
+def _boosting_fit(plan: ValidationSplit, n_classes: int, params: dict[str, Any], seed: int) -> Fit:
     def fit(rows: Rows, held: Rows | None, rounds: int | None) -> HighCostModel:
         trees, kept = fit_boosting(
             plan.x[rows],
@@ -179,7 +179,7 @@ def _boosting_fit(plan: Resampling, n_classes: int, params: dict[str, Any], seed
     return fit
 
 
-def _estimator_fit(plan: Resampling, n_classes: int, kind: str, template: Any) -> Fit:
+def _estimator_fit(plan: ValidationSplit, n_classes: int, kind: str, template: Any) -> Fit:
     from sklearn.base import clone
     from sklearn.utils.validation import has_fit_parameter
 

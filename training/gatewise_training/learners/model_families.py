@@ -19,7 +19,7 @@ from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import NODE_BYTES, TreeEnsemble
-from gatewise_training.data.validation_split import Resampling, Rows, cross_fit
+from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
     RANDOM_THRESHOLDS,
@@ -28,7 +28,7 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 
-__all__ = ["FAMILIES", "Bounds", "families_for", "family_of", "judged_stage"]
+__all__ = ["FAMILIES", "Bounds", "cross_fitted_stage", "families_for", "family_of"]
 
 ROUNDS = 600
 """Boosting rounds at most; held rows end them earlier."""
@@ -80,7 +80,7 @@ class _Judged:
 class _Task:
     """Rows and columns that a family fits on."""
 
-    plan: Resampling
+    plan: ValidationSplit
     x: NDArray[np.float32]
     rows: Rows
     held: Rows | None
@@ -210,8 +210,8 @@ def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]
     return ("boosting", *few, *(() if allow_missing else ("extra-trees", "linear", "svm")))
 
 
-def judged_stage(
-    plan: Resampling,
+def cross_fitted_stage(
+    plan: ValidationSplit,
     family: str,
     features: NDArray[np.intp],
     n_classes: int,
@@ -222,7 +222,7 @@ def judged_stage(
 
     Parameters
     ----------
-    plan : Resampling
+    plan : ValidationSplit
     family : str
         A key of `FAMILIES`.
     features : ndarray of intp
@@ -235,7 +235,7 @@ def judged_stage(
     -------
     stage : Stage
     outputs : ndarray of float32, shape (n_held, n_outputs)
-        In the order of ``plan.held``.
+        In the order of ``plan.validation_rows``.
     """
     x = np.ascontiguousarray(plan.x[:, features])
 
@@ -252,7 +252,7 @@ def judged_stage(
 
     if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
         fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
-        return placed(fitted).stage, left_out[plan.held]
+        return placed(fitted).stage, left_out[plan.validation_rows]
     kept, outputs = cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))
     return kept.stage, outputs
 

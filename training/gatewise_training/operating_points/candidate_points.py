@@ -1,11 +1,12 @@
-"""Rays: candidates for a guarantee, in the order in which they are to be tested.
+"""Candidate points for a guarantee, in the order in which they are to be tested.
 
-A frontier's points are too few and too unlike each other to come close to a bound. A ray goes
-through one of them: every stage's share of rows that go on is raised to one common power,
-whose logarithm runs from minus infinity (all go on) over 0 (the point itself) to infinity
-(all stop at the first stage that the point uses). Along a ray a row never stops later than it
-did, so offload rate and cost fall on ANY rows, not only on those that the shares came from,
-and accuracy nearly so: in a fixed sequence of tests no candidate fails before its turn.
+A frontier's points are too few and too unlike each other to come close to a bound. Candidates lie
+on a path of settings through one of them: every stage's share of rows that do not stop is raised
+to one common power, whose logarithm runs from minus infinity (no row stops) over 0 (the point
+itself) to infinity (all stop at the first stage that the point uses). Along a path a row never
+stops later than it did, so offload rate and cost fall on ANY rows, not only on those that the
+shares came from, and accuracy nearly so: in a fixed sequence of tests no candidate fails before
+its turn.
 """
 
 from __future__ import annotations
@@ -21,25 +22,69 @@ from scipy import stats
 
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
-from gatewise_training.operating_points.frontier import OperatingPoint
-from gatewise_training.operating_points.guarantee import Promise, checked_records
-from gatewise_training.operating_points.thresholds import ChainRecord, smoothed, tune
+from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
+from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
-__all__ = ["Ray", "candidates"]
+__all__ = ["CalibrationRecords", "SettingsPath", "candidates"]
 
 FARTHEST = 5.0
-"""The largest logarithm of a power that is worth a look; 0.99 becomes 0.2."""
+"""The largest logarithm of a power that is tried; 0.99 becomes 0.2."""
 BASES = 12
-"""Frontier points, those nearest to the bound, that a ray is tried through."""
+"""Frontier points, those nearest to the bound, that a path is tried through."""
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
-"""Accuracy that one offload is to bring, for rays where features are free."""
+"""Accuracy that one offload is to bring, for paths where features are free."""
 REACH = 5.0
 """Standard errors on either side of the aim that are searched in fine steps."""
 FINE, COARSE = 160, 20
 
 
+@dataclass(frozen=True, eq=False)
+class CalibrationRecords:
+    """Records of all candidate cascades on validation and on calibration rows.
+
+    Attributes
+    ----------
+    tuning, certifying : tuple of CascadeRecord, one a candidate cascade
+        Of the validation rows, and of the calibration rows.
+    confidence : float
+    """
+
+    tuning: tuple[CascadeRecord, ...]
+    certifying: tuple[CascadeRecord, ...]
+    confidence: float
+
+    def certify(
+        self,
+        frontier: Frontier,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        offload_rate: float | None = None,
+    ) -> OperatingPoint:
+        """Find the boldest point that keeps the one bound given with the confidence.
+
+        Raises
+        ------
+        InputError
+            If not even the safest setting can be certified.
+        """
+        rows = len(self.certifying[0].weights)
+        bound = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
+        terms = {"confidence": self.confidence, **bound}
+        order = candidates(self.tuning, frontier.points, rows=rows, **terms)  # type: ignore[arg-type]
+        point = certify(self.certifying, order, **terms)  # type: ignore[arg-type]
+        if point is None:
+            kind, value = next((k, v) for k, v in bound.items() if v is not None)
+            raise InputError(
+                f"{kind}={value:g} cannot be guaranteed at {self.confidence:g} with {rows} "
+                "calibration rows; give more rows or a looser bound"
+            )
+        return point
+
+
 def candidates(
-    records: ChainRecord | Sequence[ChainRecord],
+    records: CascadeRecord | Sequence[CascadeRecord],
     points: Sequence[OperatingPoint],
     *,
     rows: int,
@@ -48,87 +93,89 @@ def candidates(
     offload_rate: float | None = None,
     confidence: float = 0.95,
 ) -> list[OperatingPoint]:
-    """Lay out what :func:`.certify` shall test, safest first.
+    """List the settings that :func:`.certify` shall test, safest first.
 
-    Of the rays through the frontier points nearest to the bound, that one is taken which at
+    Of the paths through the frontier points nearest to the bound, that one is taken which at
     its aim, as far inside the bound as a test on `rows` rows must stay, is best on the tuning
     rows: the cheapest for `max_loss`, the most accurate for `budget`. For `offload_rate` there
-    are also rays through settings that buy features as if they were free, and the cheapest of
-    those within a standard error of the most accurate is taken.
+    are also paths through settings that acquire features as if they were free, and the cheapest
+    of those within a standard error of the most accurate is taken.
 
     Parameters
     ----------
-    records : ChainRecord, or a sequence with one for each chain
+    records : CascadeRecord, or a sequence with one for each candidate cascade
         Of the tuning rows, which may be those that chose `points`.
     points : sequence of OperatingPoint
         A frontier's.
     rows : int
         Calibration rows to come.
     budget, max_loss, offload_rate, confidence
-        As for :func:`gatewise_training.operating_points.guarantee.certify`.
+        As for :func:`.certify`.
 
     Returns
     -------
     list of OperatingPoint
         Measured on the tuning rows. First, where there is one, a setting that keeps the bound
         on any rows: all-cloud for `max_loss`, never offloading for `offload_rate`, one that
-        never costs more for `budget`. Then up to 180 settings of one ray, none of them worse
-        than the first. Single models have no thresholds to move: of chains of one stage
+        never costs more for `budget`. Then up to 180 settings of one path, none of them worse
+        than the first. Single models have no thresholds to move: of cascades of one stage
         without a cloud the points themselves, the safest first.
 
     Raises
     ------
     InputError
-        As :func:`gatewise_training.operating_points.guarantee.certify`; for no points, or no rows.
+        As :func:`.certify`; for no points, or no rows.
     """
-    promise = Promise.of(confidence, budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    promise = Promise.from_bounds(
+        confidence, budget=budget, max_loss=max_loss, offload_rate=offload_rate
+    )
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one row to come")
-    if all(record.n_stages == 1 and not record.has_cloud for record in tuning.chains):
+    if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
         return tuning.singles(points)
     # what a normal test leaves unused, and how far chance may move it
     margin = float(stats.norm.isf(promise.level)) / math.sqrt(rows)
     chance = REACH * math.sqrt(1 / rows + 1 / tuning.n)
     aims = []
     for base in tuning.bases(points):
-        ray = Ray.through(tuning.chains[base.chain], base)
-        aims.append(_Aim(ray.point(tuning.farthest(ray, margin)), ray))
-        here = ray.point(0.0)
+        path = SettingsPath.through(tuning.records[base.chain], base)
+        aims.append(_Aim(path.point(tuning.farthest(path, margin)), path))
+        here = path.point(0.0)
         if tuning.within(here, margin):  # it may be better as it is than at the bound
-            aims.append(_Aim(here, ray, spare=True))
+            aims.append(_Aim(here, path, is_base=True))
     best = tuning.best(aims)
-    ray = best.ray
-    near, far = (tuning.farthest(ray, margin + side * chance) for side in (1, -1))
-    if best.spare:
+    path = best.path
+    near, far = (tuning.farthest(path, margin + side * chance) for side in (1, -1))
+    if best.is_base:
         near, far = tuning.bold * min(tuning.bold * near, 0.0), 0.0
     powers = [*np.linspace(-tuning.bold * FARTHEST, near, COARSE), *np.linspace(near, far, FINE)]
-    steps = list({p.thresholds: p for p in map(ray.point, powers)}.values())
+    steps = list({p.thresholds: p for p in map(path.point, powers)}.values())
     sure = max(tuning.certain(points), key=tuning.worth, default=None)
     if sure is None:
         return steps
-    least = tuning.worth(sure, spare=True)
+    least = tuning.worth(sure, is_base=True)
     return [sure, *(p for p in steps if tuning.worth(p) > least)]
 
 
 class _Aim(NamedTuple):
-    """Where a ray shall end."""
+    """Where a path shall end."""
 
     point: OperatingPoint
-    ray: Ray
-    spare: bool = False  # the base itself, inside the bound
+    path: SettingsPath
+    is_base: bool = False  # the base itself, inside the bound
 
 
 @dataclass(frozen=True)
 class _Tuning:
-    """Tuning rows, seen from one promise."""
+    """Risk and worth of settings on the tuning rows, under one promise."""
 
-    chains: Sequence[ChainRecord]
+    records: Sequence[CascadeRecord]
     promise: Promise
 
     @property
     def n(self) -> int:
-        return len(self.chains[0].weights)
+        return len(self.records[0].weights)
 
     @property
     def bold(self) -> float:
@@ -140,7 +187,7 @@ class _Tuning:
             return point.cost
         if self.promise.kind == "offload_rate":
             return point.offload_rate
-        last = self.chains[-1]
+        last = self.records[-1]
         return float(np.average(last.correct[-1], weights=last.weights)) - point.accuracy
 
     def deviation(self, point: OperatingPoint) -> float:
@@ -149,24 +196,24 @@ class _Tuning:
             return math.sqrt(self.promise.bound * (1 - self.promise.bound))
         if self.promise.kind == "max_loss":
             return point.accuracy_error * math.sqrt(self.n)
-        record = self.chains[point.chain]
+        record = self.records[point.chain]
         return float(record.costs(record.exits(point.thresholds)).std())
 
-    def worth(self, point: OperatingPoint, *, spare: bool = False) -> tuple[float, float]:
-        """Rank a point; `spare`: it does not go to the bound."""
+    def worth(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
+        """Rank a point; one that is a base does not go to the bound."""
         if self.promise.kind == "max_loss":
             return -point.cost, point.accuracy
         # leave to offload is used unless accuracy clearly suffers; a budget may be left over
-        handicap = 2.0 if spare and self.promise.kind == "offload_rate" else 0.0
+        handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
         return point.accuracy - handicap * point.accuracy_error, -point.cost
 
     def singles(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
-        """Order single models, from the cheapest or, for a loss, from the reference down."""
+        """Order single models from the cheapest or, for a loss, from the reference down."""
         by_cost = sorted(points, key=lambda p: p.cost)
         if self.promise.kind != "max_loss":
             return by_cost
-        last = len(self.chains) - 1
-        reference = self.chains[last].measure((ALWAYS_STOP,), last)
+        last = len(self.records) - 1
+        reference = self.records[last].measure((ALWAYS_STOP,), last)
         cheaper = [p for p in by_cost if p.cost < reference.cost and p.chain != last]
         return [reference, *reversed(cheaper)]
 
@@ -174,8 +221,8 @@ class _Tuning:
         """Take the points nearest to the bound."""
         found = self._nearest(points)
         if self.promise.kind == "offload_rate":
-            # a frontier saves features; where only offloads are bounded they may be bought
-            for number, record in enumerate(self.chains):
+            # a frontier saves features; where only offloads are bounded they may be acquired
+            for number, record in enumerate(self.records):
                 prices = np.append(np.zeros(record.n_stages), 1.0)
                 settings = tune(smoothed(replace(record, exit_costs=prices)), OFFLOAD_PRICES)
                 found += self._nearest([record.measure(s, number) for s in settings])
@@ -187,23 +234,23 @@ class _Tuning:
     def best(self, aims: Sequence[_Aim]) -> _Aim:
         """Choose; for an offload rate the cheapest within a standard error of the best."""
         if self.promise.kind == "offload_rate":
-            full = [aim for aim in aims if not aim.spare]
+            full = [aim for aim in aims if not aim.is_base]
             top = max((aim.point for aim in full), key=self.worth)
             full = [a for a in full if a.point.accuracy >= top.accuracy - top.accuracy_error]
             cheapest = min(full, key=lambda aim: aim.point.cost)
-            aims = [cheapest, *(aim for aim in aims if aim.spare)]
-        return max(aims, key=lambda aim: self.worth(aim.point, spare=aim.spare))
+            aims = [cheapest, *(aim for aim in aims if aim.is_base)]
+        return max(aims, key=lambda aim: self.worth(aim.point, is_base=aim.is_base))
 
     def within(self, point: OperatingPoint, errors: float) -> bool:
         return self.risk(point) + errors * self.deviation(point) <= self.promise.bound
 
-    def farthest(self, ray: Ray, errors: float) -> float:
-        return ray.farthest(lambda p: self.within(p, errors), -self.bold * FARTHEST)
+    def farthest(self, path: SettingsPath, errors: float) -> float:
+        return path.farthest(lambda p: self.within(p, errors), -self.bold * FARTHEST)
 
     def certain(self, points: Sequence[OperatingPoint]) -> Iterator[OperatingPoint]:
         """Yield settings, made from the points, that keep the promise on any rows."""
         for point in points:
-            record = self.chains[point.chain]
+            record = self.records[point.chain]
             used = [s for s, t in enumerate(point.thresholds) if t is not None]
             edge_only = list(point.thresholds)
             edge_only[used[-1] if used else -1] = ALWAYS_STOP
@@ -211,37 +258,37 @@ class _Tuning:
             if not record.has_cloud:
                 last[-1] = ALWAYS_STOP
             for setting in (point.thresholds, tuple(edge_only), tuple(last)):
-                if self.promise.is_certain(self.chains, replace(point, thresholds=setting)):
+                if self.promise.is_certain(self.records, replace(point, thresholds=setting)):
                     yield record.measure(setting, point.chain)
 
 
 @dataclass(frozen=True, eq=False)
-class Ray:
-    """Settings through a base.
+class SettingsPath:
+    """Settings along a path through an operating point, its base.
 
     Attributes
     ----------
-    record : ChainRecord
+    record : CascadeRecord
         Rows that the shares are counted on.
     chain : int
     shares : tuple of float
-        Rows that each stage would let go on at the base's threshold.
+        Rows that each stage would not stop at the base's threshold.
     cuts : tuple of (ndarray of float64, list of float or None)
-        For each stage, the go-on shares that can be had, rising, and their thresholds.
+        For each stage, the shares that can be had, rising, and their thresholds.
     """
 
-    record: ChainRecord
+    record: CascadeRecord
     chain: int
     shares: tuple[float, ...]
     cuts: tuple[tuple[NDArray[np.float64], list[float | None]], ...]
 
     @classmethod
-    def through(cls, record: ChainRecord, base: OperatingPoint) -> Ray:
-        """Lay a ray through an operating point of the record's chain."""
+    def through(cls, record: CascadeRecord, base: OperatingPoint) -> SettingsPath:
+        """Lay a path through an operating point of the record's cascade."""
         shares = []
         for scores, threshold in zip(record.scores, base.thresholds, strict=True):
             stopped = 0.0 if threshold is None else np.mean(scores >= np.float32(threshold))
-            # half a row in place of none, so that a smaller power lets rows go on
+            # half a row in place of none, so that a smaller power lets rows pass
             shares.append(max(1.0 - float(stopped), 0.5 / len(scores)))
         return cls(record, base.chain, tuple(shares), tuple(_cuts(s) for s in record.scores))
 
@@ -257,13 +304,7 @@ class Ray:
         return self.record.measure(setting, self.chain)
 
     def farthest(self, allowed: Callable[[OperatingPoint], bool], start: float) -> float:
-        """Find by bisection how far from a start, an end of the ray, settings are allowed.
-
-        Returns
-        -------
-        float
-            Logarithm of the last power allowed; the start if not even that is.
-        """
+        """Find by bisection the last log power allowed, from a start at one end of the path."""
         inside, outside = start, -start
         for _ in range(16):
             middle = 0.5 * (inside + outside)
@@ -275,10 +316,10 @@ class Ray:
 
 
 def _cuts(scores: NDArray[np.float32]) -> tuple[NDArray[np.float64], list[float | None]]:
-    """List the go-on shares that thresholds between distinct scores give, and the thresholds."""
+    """List thresholds between distinct scores, and the shares of rows that they do not stop."""
     distinct, counts = np.unique(scores[~np.isnan(scores)], return_counts=True)
-    going = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
-    missing = len(scores) - counts.sum()  # NaN goes on
+    passing = np.concatenate([[0], np.cumsum(counts)[:-1], [counts.sum()]])
+    missing = len(scores) - counts.sum()  # NaN never stops
     neighbours = zip(distinct.tolist(), distinct.tolist()[1:], strict=False)
     between = [midway(low, high) for low, high in neighbours]
-    return (missing + going) / len(scores), [ALWAYS_STOP, *between, None]
+    return (missing + passing) / len(scores), [ALWAYS_STOP, *between, None]

@@ -1,7 +1,7 @@
 """The accuracy-cost curve of a fitted system: operating points, hull, plot.
 
-A point is one setting of the thresholds of one chain of stages. Points are measured on
-validation data; the frontier keeps those that no other point beats in both cost and accuracy.
+Points are measured on validation rows; the frontier keeps those that no other point beats in
+both cost and accuracy.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ __all__ = ["Frontier", "FrontierDisplay", "OperatingPoint"]
 
 @dataclass(frozen=True)
 class OperatingPoint:
-    """One setting of thresholds, with what it is expected to do.
+    """One setting of a candidate cascade's thresholds, with its expected cost and accuracy.
 
     Attributes
     ----------
     thresholds : tuple of float or None
-        One a stage; the stage stops where its score is at least the threshold; None never
-        stops.
+        One a stage, which stops where its score is at least the threshold; None never stops.
     cost : float
-        Mean cost per instance on validation data, union accounting.
+        Mean cost per instance on validation rows, union accounting.
     accuracy : float
-        On validation data.
+        On validation rows.
     offload_rate : float
         Share of validation instances sent to the high-cost model.
     accuracy_error : float
@@ -39,9 +38,9 @@ class OperatingPoint:
     nbytes : int
         Bytes of the flat models of the stages that may stop: what a device must hold.
     chain : int
-        Which of the system's chains of stages the thresholds belong to.
+        Which of the system's candidate cascades the thresholds belong to.
     guarantee : dict or None
-        What is promised about it and with which confidence.
+        The certified bound, its kind, confidence and test; see :func:`.certify`.
     """
 
     thresholds: tuple[float | None, ...]
@@ -57,14 +56,14 @@ class OperatingPoint:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Operating points that no other beats, from cheap to dear.
+    """Operating points that no other beats in both cost and accuracy, by rising cost.
 
     Attributes
     ----------
     points : tuple of OperatingPoint
         Rising in cost and in accuracy.
     reference_accuracy : float
-        Accuracy on validation data of the high-cost model (of the last stage where there is
+        Accuracy on validation rows of the high-cost model (of the last stage where there is
         none); `max_loss` is measured against it.
 
     Examples
@@ -72,7 +71,7 @@ class Frontier:
     >>> cheap = OperatingPoint((0.5,), cost=2.0, accuracy=0.90, offload_rate=0.1)
     >>> dear = OperatingPoint((2.0,), cost=6.0, accuracy=0.97, offload_rate=0.6)
     >>> bad = OperatingPoint((1.0,), cost=7.0, accuracy=0.93, offload_rate=0.7)
-    >>> frontier = Frontier.of([dear, cheap, bad], reference_accuracy=0.98)
+    >>> frontier = Frontier.from_points([dear, cheap, bad], reference_accuracy=0.98)
     >>> len(frontier.points)
     2
     >>> frontier.at(budget=5.0).accuracy
@@ -85,11 +84,10 @@ class Frontier:
     reference_accuracy: float
 
     @classmethod
-    def of(cls, points: Iterable[OperatingPoint], *, reference_accuracy: float) -> Frontier:
-        """Keep the points that no other point beats.
-
-        Among equals in cost and accuracy the first given stays.
-        """
+    def from_points(
+        cls, points: Iterable[OperatingPoint], *, reference_accuracy: float
+    ) -> Frontier:
+        """Keep the points that no other point beats; of equals the first given."""
         ranked = sorted(points, key=lambda p: (p.cost, -p.accuracy))
         kept: list[OperatingPoint] = []
         for point in ranked:
@@ -100,7 +98,7 @@ class Frontier:
         return cls(tuple(kept), reference_accuracy)
 
     def hull(self) -> Frontier:
-        """The upper convex hull: what mixing two neighbouring points at random can reach."""
+        """Get the upper convex hull: what mixing two points at random can reach."""
         kept: list[OperatingPoint] = []
         for p in self.points:
             while len(kept) >= 2 and _slope(kept[-2], p) >= _slope(kept[-2], kept[-1]):
@@ -164,7 +162,7 @@ class Frontier:
         return good[-1]
 
     def to_frame(self) -> Any:
-        """Make a pandas DataFrame: a row a point, `hull` marking the convex hull."""
+        """Make a pandas DataFrame with a row a point; `hull` marks the convex hull."""
         import pandas as pd
 
         hull = {id(p) for p in self.hull().points}
@@ -212,7 +210,7 @@ class FrontierDisplay:
         return display.plot(ax=ax, active=system.operating_point_)
 
     def plot(self, *, ax: Any = None, active: OperatingPoint | None = None) -> FrontierDisplay:
-        """Draw: points faint, hull as a line, the operating point as a ring."""
+        """Draw points faint, the hull as a line, the active operating point as a ring."""
         if ax is None:
             from matplotlib.figure import Figure
 

@@ -1,15 +1,12 @@
-"""Guarantees: an operating point whose loss, mean cost or offload rate is held to a bound.
+"""Guarantees: bounds on loss, mean cost or offload rate that are certified on calibration rows.
 
 Thresholds tuned on validation rows overshoot there. A guarantee says, from calibration rows
-that no choice has seen: "with confidence 0.95 the bound holds on new instances". It is made by
-Learn-then-Test with a fixed sequence: candidates stand in an order in which the calibration
-rows had no say, each is tested at the full level (:mod:`.risk_tests`), and
-the last one before the first failure is taken. The number of candidates costs nothing, so
-:func:`.candidates` sets them as close as the tuning rows allow, in an
-order in which hardly any fails before its turn. One start at the safe end then loses nothing
-against several that share the level, and what stays unused is the test's own margin.
-
-The promise is about instances drawn like the calibration rows, independent of each other.
+that no choice has seen: "with confidence 0.95 the bound holds on new instances", drawn like the
+calibration rows and independent of each other. It is made by Learn-then-Test with a fixed
+sequence: candidates stand in an order that was fixed without the calibration rows, each is
+tested at the full level (:mod:`.risk_tests`), and the last one before the first failure is
+taken. The number of candidates costs nothing, so :func:`.candidates` sets them as close as the
+validation rows allow.
 
 References
 ----------
@@ -30,7 +27,7 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.operating_points.frontier import OperatingPoint
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
-from gatewise_training.operating_points.thresholds import ChainRecord
+from gatewise_training.operating_points.thresholds import CascadeRecord
 
 __all__ = ["Loss", "Promise", "certify", "checked_records"]
 
@@ -42,7 +39,7 @@ TOGETHER = 32
 
 @dataclass(frozen=True)
 class Promise:
-    """A bound to keep, and with which confidence.
+    """A bound to keep and the confidence to keep it with.
 
     Attributes
     ----------
@@ -57,7 +54,7 @@ class Promise:
     confidence: float
 
     @classmethod
-    def of(cls, confidence: float, **bounds: float | None) -> Promise:
+    def from_bounds(cls, confidence: float, **bounds: float | None) -> Promise:
         """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None.
 
         Raises
@@ -82,21 +79,21 @@ class Promise:
         """Probability of a false certificate, at most."""
         return 1.0 - self.confidence
 
-    def is_certain(self, chains: Sequence[ChainRecord], point: OperatingPoint) -> bool:
-        """Whether thresholds alone keep the bound, on any rows with numbers for scores."""
-        record = chains[point.chain]
+    def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
+        """Whether thresholds alone keep the bound, on any rows with finite scores."""
+        record = cascades[point.chain]
         exits = reachable(record, point.thresholds)
         if self.kind == "budget":
-            return float(record.dearest()[exits].max()) <= self.bound
+            return float(record.highest_costs()[exits].max()) <= self.bound
         if self.kind == "offload_rate":
             return not record.has_cloud or record.n_stages not in exits
         if record.has_cloud:
             return exits == [record.n_stages]
-        return record is chains[-1] and exits == [record.n_stages - 1]
+        return record is cascades[-1] and exits == [record.n_stages - 1]
 
 
 def certify(
-    records: ChainRecord | Sequence[ChainRecord],
+    records: CascadeRecord | Sequence[CascadeRecord],
     candidates: Sequence[OperatingPoint],
     *,
     budget: float | None = None,
@@ -109,17 +106,16 @@ def certify(
 
     Parameters
     ----------
-    records : ChainRecord, or a sequence with one for each chain
-        Of the calibration rows, the same rows for every chain, of unit weight. No model,
+    records : CascadeRecord, or a sequence with one for each candidate cascade
+        Of the calibration rows, the same rows for every cascade, of unit weight. No model,
         threshold or candidate may have been chosen with them. The last record's last row is
         the reference that `max_loss` is measured against.
     candidates : sequence of OperatingPoint
         From the safest to the boldest, in an order fixed without the calibration rows, as
-        :func:`.candidates` gives them. Their `chain` says which record
-        is theirs.
+        :func:`.candidates` gives them. Their `chain` is the number of their record.
     budget, max_loss, offload_rate : float, optional
         Exactly one: the bound on the mean cost, on the accuracy lost against the high-cost
-        model (without one, against the last chain's last stage), or on the share offloaded.
+        model (without one, against the last cascade's last stage), or on the share offloaded.
     confidence : float, default 0.95
         Of all calibration sets that could have been drawn, the share for which the bound
         holds.
@@ -142,29 +138,31 @@ def certify(
     InputError
         For a bound or confidence out of range, weighted rows, or records that do not match.
     """
-    promise = Promise.of(confidence, budget=budget, max_loss=max_loss, offload_rate=offload_rate)
-    chains = checked_records(records, promise, weighted=False)
+    promise = Promise.from_bounds(
+        confidence, budget=budget, max_loss=max_loss, offload_rate=offload_rate
+    )
+    cascades = checked_records(records, promise, weighted=False)
     found: tuple[OperatingPoint, str] | None = None
-    for point, method in _tested(chains, candidates, promise, loss):
+    for point, method in _tested(cascades, candidates, promise, loss):
         if method is None:
             break
         found = point, method
     if found is None:
         return None
     point, method = found
-    measured = chains[point.chain].measure(point.thresholds, point.chain)
+    measured = cascades[point.chain].measure(point.thresholds, point.chain)
     terms = {
         "kind": promise.kind,
         "bound": promise.bound,
         "confidence": promise.confidence,
-        "calibration_rows": len(chains[0].weights),
+        "calibration_rows": len(cascades[0].weights),
         "method": method,
     }
     return replace(measured, guarantee=terms)
 
 
-def reachable(record: ChainRecord, thresholds: Sequence[float | None]) -> list[int]:
-    """List the exits that a row whose scores are numbers can take; the last is the cloud."""
+def reachable(record: CascadeRecord, thresholds: Sequence[float | None]) -> list[int]:
+    """List the exits that a row with finite scores can take; the last is the cloud."""
     exits = []
     for stage, threshold in enumerate(thresholds):
         if threshold is not None:
@@ -175,41 +173,34 @@ def reachable(record: ChainRecord, thresholds: Sequence[float | None]) -> list[i
 
 
 def checked_records(
-    records: ChainRecord | Sequence[ChainRecord], promise: Promise, *, weighted: bool
-) -> Sequence[ChainRecord]:
-    """Check that records fit together and suit a promise; always as a sequence.
-
-    Parameters
-    ----------
-    records : ChainRecord or sequence of ChainRecord
-    promise : Promise
-    weighted : bool
-        Whether the rows may have weights.
+    records: CascadeRecord | Sequence[CascadeRecord], promise: Promise, *, weighted: bool
+) -> Sequence[CascadeRecord]:
+    """Check that records fit together and suit a promise; they come back as a sequence.
 
     Raises
     ------
     InputError
-        For no records or no rows, records of different rows, weights other than 1, or for
-        `max_loss` answers that are not simply right or wrong.
+        For no records or no rows, records of different rows, weights other than 1 unless
+        `weighted`, or for `max_loss` answers that are not simply right or wrong.
     """
-    chains = [records] if isinstance(records, ChainRecord) else list(records)
-    sizes = {len(record.weights) for record in chains}
+    cascades = [records] if isinstance(records, CascadeRecord) else list(records)
+    sizes = {len(record.weights) for record in cascades}
     if len(sizes) != 1 or sizes == {0}:
-        raise InputError("a guarantee needs one record for each chain, all of the same rows")
-    if not weighted and any((record.weights != 1).any() for record in chains):
+        raise InputError("a guarantee needs one record for each cascade, all of the same rows")
+    if not weighted and any((record.weights != 1).any() for record in cascades):
         raise InputError(
             "a guarantee needs calibration rows of weight 1: its tests count rows; "
             "draw rows in proportion to their weights instead"
         )
     if promise.kind == "max_loss" and any(
-        not np.isin(record.correct, (0, 1)).all() for record in chains
+        not np.isin(record.correct, (0, 1)).all() for record in cascades
     ):
         raise InputError("a guaranteed max_loss needs answers that are right or wrong (1 or 0)")
-    return chains
+    return cascades
 
 
 def _tested(
-    chains: Sequence[ChainRecord],
+    cascades: Sequence[CascadeRecord],
     candidates: Sequence[OperatingPoint],
     promise: Promise,
     loss: Loss,
@@ -217,7 +208,7 @@ def _tested(
     """Yield each candidate with the method that certifies it, or None."""
     for start in range(0, len(candidates), TOGETHER):
         group = candidates[start : start + TOGETHER]
-        owners = [chains[p.chain] for p in group]
+        owners = [cascades[p.chain] for p in group]
         exits = np.stack([r.exits(p.thresholds) for r, p in zip(owners, group, strict=True)])
         if promise.kind == "offload_rate":
             sent = [(e == r.n_stages).sum() for r, e in zip(owners, exits, strict=True)]
@@ -226,15 +217,15 @@ def _tested(
         elif promise.kind == "budget":
             passed, method = _costs_pass(owners, group, exits, promise), "betting"
         else:
-            passed = _losses_pass(owners, chains[-1].correct[-1], exits, promise, loss)
+            passed = _losses_pass(owners, cascades[-1].correct[-1], exits, promise, loss)
             method = "exact paired difference" if loss == "difference" else "exact regret"
         for point, good in zip(group, passed, strict=True):
-            certain = promise.is_certain(chains, point)
+            certain = promise.is_certain(cascades, point)
             yield point, "certain" if certain else method if good else None
 
 
 def _costs_pass(
-    owners: Sequence[ChainRecord],
+    owners: Sequence[CascadeRecord],
     group: Sequence[OperatingPoint],
     exits: NDArray[np.int64],
     promise: Promise,
@@ -246,15 +237,15 @@ def _costs_pass(
     pvalues = mean_pvalue(
         costs,
         promise.bound,
-        lowest=np.array([r.cheapest()[w].min() for r, w in zip(owners, ways, strict=True)]),
-        highest=np.array([r.dearest()[w].max() for r, w in zip(owners, ways, strict=True)]),
+        lowest=np.array([r.lowest_costs()[w].min() for r, w in zip(owners, ways, strict=True)]),
+        highest=np.array([r.highest_costs()[w].max() for r, w in zip(owners, ways, strict=True)]),
         level=promise.level,
     )
     return pvalues <= promise.level
 
 
 def _losses_pass(
-    owners: Sequence[ChainRecord],
+    owners: Sequence[CascadeRecord],
     reference: NDArray[np.float64],
     exits: NDArray[np.int64],
     promise: Promise,

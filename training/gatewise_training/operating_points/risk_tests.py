@@ -5,7 +5,7 @@ Each null hypothesis is "the risk is above the bound", so to reject it is to cer
 - A rate is counted: the exact binomial tail (:func:`rate_pvalue`).
 - The accuracy lost against a reference is a paired difference in {-1, 0, 1}: the score test of
   non-inferiority, its critical value found from the exact distribution (:func:`loss_limits`).
-- A mean cost has as many values as a chain has exits: a bet on it (:func:`mean_pvalue`).
+- A mean cost takes one value an exit: a bet on it (:func:`mean_pvalue`).
 """
 
 from __future__ import annotations
@@ -122,8 +122,7 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
 def _score_limits(n: int, bound: float, z: float) -> NDArray[np.int64]:
     """Solve ``gap = z * sqrt(variance)`` for each number of disagreements, gap = n*bound - net.
 
-    The variance under the null hypothesis is that of the disagreements that were to be
-    expected if the gap were chance, which is why the gap stands on both sides.
+    The variance is that under the null hypothesis, and depends on the gap itself.
     """
     apart = np.arange(n + 1)
     allowed = n * bound
@@ -204,8 +203,8 @@ def mean_pvalue(
     2024. Voráček & Orabona: STaR-Bets, 2025, for bets aimed anew at what is still missing.
     """
     n = values.shape[1]
-    room = np.maximum(highest - bound, 1e-300)
-    variance = np.maximum(bound - lowest, 0.0) * room  # the largest that the range allows
+    reach = np.maximum(highest - bound, 1e-300)
+    variance = np.maximum(bound - lowest, 0.0) * reach  # the largest that the range allows
     squares, seen = PRIOR_ROWS * variance, PRIOR_ROWS
     wealth = np.zeros(len(values))  # its logarithm
     most = wealth.copy()
@@ -221,7 +220,7 @@ def mean_pvalue(
         hedge = np.exp(-0.5 * z * z - special.log_ndtr(z)) / (2 * np.pi) ** 0.5
         with np.errstate(divide="ignore", invalid="ignore"):
             bet = hedge / np.sqrt(squares / seen * (n - start))
-        bet = np.minimum(np.nan_to_num(bet), BOLDEST_BET / room)
+        bet = np.minimum(np.nan_to_num(bet), BOLDEST_BET / reach)
         bet[most >= -np.log(level)] = 0.0
         wealth = wealth + np.log1p(bet[:, None] * gain).sum(axis=1)
         most = np.maximum(most, wealth)

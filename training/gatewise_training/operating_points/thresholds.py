@@ -1,13 +1,13 @@
-"""Thresholds of a chain of stages: exact-cost coordinate descent along the whole frontier.
+"""Thresholds of a cascade's stages, by exact-cost coordinate descent along the frontier.
 
-For a price ``lam`` of one unit of cost, the thresholds shall maximise, on judging rows,
+For a price ``lam`` of one unit of cost, the thresholds shall maximise, on validation rows,
 ``accuracy - lam * mean cost``. With all thresholds but one fixed, the best value of that one
 is found exactly: sort the rows that reach the stage by their score, and the gain of stopping
 at or above each cut is a running sum. Passes over the stages repeat until nothing changes.
 
 Two things keep the thresholds from fitting noise. What a stage is worth on a row is not
 whether it happened to be right there but how often it is right at that score (an isotonic
-fit). And what tuning flatters a setting by is taken off its figures: how much better thresholds
+fit). And the optimism of tuning is taken off a setting's figures: how much better thresholds
 tuned on four fifths of the rows do there than on the fifth that they have not seen.
 
 Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.midway`).
@@ -29,38 +29,38 @@ from gatewise.decision import ALWAYS_STOP, exit_stages, midway
 from gatewise.errors import InputError
 from gatewise_training.operating_points.frontier import OperatingPoint
 
-__all__ = ["ChainRecord", "frontier_points", "smoothed", "tune"]
+__all__ = ["CascadeRecord", "frontier_points", "smoothed", "tune"]
 
 FOLDS = 5
 
 EVERY = 5
-"""Of every so many prices one is cross-fitted; flattery changes slowly between them."""
+"""Of every so many prices one is cross-fitted: optimism changes slowly between them."""
 
 ROWS_A_CUT = 20
 """Rows for each threshold tried: with more, the luckiest would be picked."""
 
 
 @dataclass(frozen=True, eq=False)
-class ChainRecord:
-    """What a chain of stages does on validation data, all that tuning needs to know.
+class CascadeRecord:
+    """Scores, right answers and costs of a cascade's stages on labelled rows.
 
     Attributes
     ----------
     scores : ndarray of float32, shape (n_stages, n)
-        Stop scores; NaN goes on.
+        Stop scores; NaN never stops.
     correct : ndarray of float64, shape (n_stages + 1, n)
         1 where the stage's answer is right; the last row is the high-cost model's. Without
         one, it is the reference's, which losses are measured against and no row is sent to.
     exit_costs : ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
         Cost of an instance that leaves at each stage, and of an offloaded one: the same for all
-        rows, or a row's own where it buys node by node.
+        rows, or a row's own where features are acquired node by node.
     weights : ndarray of float64, shape (n,)
-        Weights of the instances, of mean 1.
+        Of mean 1.
     has_cloud : bool
     trees, nbytes : tuple of int, one a stage
         Trees that a decision of the stage evaluates, and the size of its model.
     cost_limits : ndarray of float64, shape (n_stages + 1,), optional
-        What leaving at each exit costs at most, on any row, these or others. Costs that are the
+        Largest cost of leaving at each exit on any row, these or others. Costs that are the
         same for all rows are their own limits.
     """
 
@@ -75,11 +75,11 @@ class ChainRecord:
 
     @property
     def n_stages(self) -> int:
-        """Stages on the device's side."""
+        """Number of stages before the high-cost model."""
         return len(self.scores)
 
-    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> ChainRecord:
-        """The same record of some of the rows."""
+    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> CascadeRecord:
+        """Get the same record of some of the rows."""
         weights = self.weights[chosen]
         costs = self.exit_costs
         return replace(
@@ -91,40 +91,34 @@ class ChainRecord:
         )
 
     def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
-        """Stage at which each row leaves, shape (n,)."""
+        """Get the stage at which each row leaves, shape (n,)."""
         return exit_stages(list(self.scores), tuple(thresholds))
 
     def costs(self, exits: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Cost of each row if the rows leave at `exits`, shape (n,)."""
+        """Get the cost of each row if the rows leave at `exits`, shape (n,)."""
         return at_exits(self.exit_costs, exits)
 
-    def dearest(self) -> NDArray[np.float64]:
-        """Most that leaving at each exit can cost, on these rows or new ones, (n_stages + 1,).
-
-        Raises
-        ------
-        InputError
-            If costs are the rows' own and `cost_limits` are not known.
-        """
+    def highest_costs(self) -> NDArray[np.float64]:
+        """Get the most that leaving at each exit can cost on any row, shape (n_stages + 1,)."""
         if self.cost_limits is not None:
             return self.cost_limits
         if self.exit_costs.ndim == 2:
             raise InputError("costs of each row say nothing of new rows; give cost_limits")
         return self.exit_costs
 
-    def cheapest(self) -> NDArray[np.float64]:
-        """Least that leaving at each exit can cost, shape (n_stages + 1,)."""
+    def lowest_costs(self) -> NDArray[np.float64]:
+        """Get the least that leaving at each exit can cost, shape (n_stages + 1,)."""
         return self.exit_costs if self.exit_costs.ndim == 1 else np.zeros(self.n_stages + 1)
 
     def measure(self, thresholds: Iterable[float | None], chain: int = 0) -> OperatingPoint:
-        """Cost, accuracy and offload rate of a setting, as an operating point."""
+        """Measure a setting of the thresholds as an operating point."""
         setting = tuple(thresholds)
         return self.point(setting, self.exits(setting), chain)
 
     def point(
         self, thresholds: tuple[float | None, ...], exits: NDArray[np.int64], chain: int = 0
     ) -> OperatingPoint:
-        """Operating point of a setting whose rows leave at `exits`."""
+        """Make the operating point of a setting with which rows leave at `exits`."""
         right = self.correct[exits, np.arange(len(exits))]
         gain = right - self.correct[-1]
         mean_gain = float(np.average(gain, weights=self.weights))
@@ -146,16 +140,16 @@ class ChainRecord:
 
 
 def tune(
-    record: ChainRecord,
+    record: CascadeRecord,
     lams: NDArray[np.float64],
     *,
     passes: int = 6,
 ) -> list[tuple[float | None, ...]]:
-    """Best thresholds for each price of cost, warm-started from one price to the next.
+    """Find the best thresholds for each price of cost, warm-started from price to price.
 
     Parameters
     ----------
-    record : ChainRecord
+    record : CascadeRecord
     lams : ndarray of float64, shape (n_lams,)
         Accuracy given up per unit of cost.
     passes : int, default 6
@@ -183,18 +177,18 @@ def tune(
 
 
 def frontier_points(
-    record: ChainRecord, *, chain: int = 0, n_lams: int = 150, n_cuts: int = 40, seed: int = 0
+    record: CascadeRecord, *, chain: int = 0, n_lams: int = 150, n_cuts: int = 40, seed: int = 0
 ) -> list[OperatingPoint]:
-    """Operating points of a chain along its whole frontier.
+    """List operating points of a candidate cascade along its whole frontier, in no order.
 
-    Beside the jointly tuned settings the pool holds the simple ones, so that the chain never
-    loses to a part of itself: each stage alone, each stage before the cloud with thresholds
-    at quantiles of its score, and all-cloud. Tuned settings carry cross-fitted figures; the
-    simple ones have one threshold at most and are measured as they are.
+    Beside the jointly tuned settings there are the simple ones, so that the cascade never loses
+    to a part of itself: each stage alone, each stage before the cloud with thresholds at
+    quantiles of its score, and all-cloud. Tuned settings carry cross-fitted figures; the simple
+    ones have one threshold at most and are measured as they are.
 
     Parameters
     ----------
-    record : ChainRecord
+    record : CascadeRecord
     chain : int, default 0
         Number written into the points.
     n_lams : int, default 150
@@ -203,11 +197,6 @@ def frontier_points(
         Thresholds tried for each stage before the cloud.
     seed : int, default 0
         Deals the rows out for cross-fitting.
-
-    Returns
-    -------
-    list of OperatingPoint
-        Distinct settings, in no order.
     """
     points = _tuned_points(record, chain, n_lams, seed) if record.n_stages > 1 else []
     settings: dict[tuple[float | None, ...], None] = {}
@@ -222,43 +211,40 @@ def frontier_points(
     return points + [record.measure(setting, chain) for setting in settings]
 
 
-def _tuned_points(record: ChainRecord, chain: int, n_lams: int, seed: int) -> list[OperatingPoint]:
-    """Jointly tuned settings, each measured and less what tuning flatters it by.
-
-    The flattery of a price is what thresholds tuned on four fifths of the rows do better
-    there than on the fifth that they have not seen.
-    """
+def _tuned_points(
+    record: CascadeRecord, chain: int, n_lams: int, seed: int
+) -> list[OperatingPoint]:
+    """List the jointly tuned settings, each measured and less the optimism of tuning."""
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     some = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
     n = record.scores.shape[1]
     part = np.random.default_rng(seed).permutation(n) % FOLDS
-    dearer, worse = np.zeros(len(some)), np.zeros(len(some))
+    extra_cost, worse = np.zeros(len(some)), np.zeros(len(some))
     for fold in range(min(FOLDS, n)):
         seen, unseen = record.rows(part != fold), record.rows(part == fold)
         if not seen.scores.size:
             return []
         for i, setting in enumerate(tune(smoothed(seen), lams[some])):
             here, there = seen.measure(setting), unseen.measure(setting)
-            dearer[i] += (there.cost - here.cost) / FOLDS
+            extra_cost[i] += (there.cost - here.cost) / FOLDS
             worse[i] += (here.accuracy - there.accuracy) / FOLDS
-    dearer, worse = (np.interp(np.arange(n_lams), some, f) for f in (dearer, worse))
+    extra_cost, worse = (np.interp(np.arange(n_lams), some, f) for f in (extra_cost, worse))
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
     for i, setting in enumerate(tune(smoothed(record), lams)):
         point = record.measure(setting, chain)
-        honest = replace(
+        corrected = replace(
             point,
-            cost=point.cost + max(dearer[i], 0.0),
+            cost=point.cost + max(extra_cost[i], 0.0),
             accuracy=point.accuracy - max(worse[i], 0.0),
         )
-        points.setdefault(setting, honest)
+        points.setdefault(setting, corrected)
     return list(points.values())
 
 
-def smoothed(record: ChainRecord) -> ChainRecord:
+def smoothed(record: CascadeRecord) -> CascadeRecord:
     """Replace whether a stage was right by how often it is right at that score.
 
-    An isotonic fit a stage: a wider margin is never worth less. The high-cost model's row
-    stays as it is.
+    An isotonic fit a stage: a wider margin is never worth less. The high-cost model's row stays.
     """
     correct = record.correct.copy()
     for s in range(record.n_stages):
@@ -280,7 +266,7 @@ def _quantile_cuts(scores: NDArray[np.float32], n_cuts: int) -> list[float]:
 
 
 def _threshold(scores: NDArray[np.float32], order: NDArray[np.intp], cut: int) -> float | None:
-    """Turn "the best `cut` rows stop" into a threshold between two scores."""
+    """Get the threshold with which the best `cut` rows stop."""
     if cut == 0:
         return None
     if cut >= len(order):

@@ -8,7 +8,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, StagedCascade
 from gatewise_training.cascades.family_selection import Contest
-from gatewise_training.data.validation_split import Resampling
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.model_families import Bounds
 
 SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
@@ -18,7 +18,7 @@ def contest(n: int, *, families: tuple[str, ...], probe: int = 3, bounds: Bounds
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
     y = (x @ np.ones(6) + rng.normal(size=n) > 0).astype(np.int64)  # a linear model's home
-    plan = Resampling.plan(x, y, np.ones(n), validation=None, seed=0)
+    plan = ValidationSplit.choose(x, y, np.ones(n), validation=None, seed=0)
     told: list[tuple[int, int]] = []
     costs = FeatureCosts.uniform(6)
     said = Contest(
@@ -35,7 +35,7 @@ def test_a_linear_rule_is_won_by_the_linear_family() -> None:
     assert len(told) == 10  # every family on every set: few rows
     for chosen, winner in winners.items():
         assert set(winner.stage.features) <= set(chosen)
-        assert len(winner.held_outputs) == 1200
+        assert len(winner.outputs) == 1200
 
 
 def test_on_many_rows_sets_between_probes_try_what_won_beside_them(

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
-from gatewise_training.operating_points.candidate_points import Ray, candidates
+from gatewise_training.operating_points.candidate_points import SettingsPath, candidates
 from gatewise_training.operating_points.frontier import OperatingPoint
-from gatewise_training.operating_points.thresholds import ChainRecord, frontier_points
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 
 def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
@@ -25,7 +25,7 @@ def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
     if not has_cloud:
         costs[-1] = costs[-2]
     correct = np.vstack([right, last]).astype(float)
-    return ChainRecord(scores, correct, costs, np.ones(n), has_cloud)
+    return CascadeRecord(scores, correct, costs, np.ones(n), has_cloud)
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
@@ -34,10 +34,10 @@ def test_along_a_ray_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud):
     tuning = record(seed, ties=ties, nan=nan, has_cloud=has_cloud)
     other = record(seed + 1, nan=nan, has_cloud=has_cloud)
     points = frontier_points(tuning, n_lams=10, n_cuts=5)
-    ray = Ray.through(tuning, points[seed % len(points)])
+    path = SettingsPath.through(tuning, points[seed % len(points)])
     before = None
     for log_power in np.linspace(-5, 5, 30):
-        point = ray.point(log_power)
+        point = path.point(log_power)
         exits = other.exits(point.thresholds)
         if before is not None:
             assert (exits <= before).all()
@@ -48,7 +48,7 @@ def test_along_a_ray_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud):
 def test_a_ray_goes_through_its_base(has_cloud):
     tuning = record(1, ties=True, has_cloud=has_cloud)
     for base in frontier_points(tuning):
-        met = Ray.through(tuning, base).point(0.0)
+        met = SettingsPath.through(tuning, base).point(0.0)
         assert met.thresholds[:-1] == base.thresholds[:-1]
         assert met.thresholds[-1] == (base.thresholds[-1] if has_cloud else ALWAYS_STOP)
 
@@ -56,9 +56,9 @@ def test_a_ray_goes_through_its_base(has_cloud):
 def test_a_ray_runs_from_all_go_on_to_all_stop():
     tuning = record(2)
     base = tuning.measure((None, 1.0, 2.0))
-    ray = Ray.through(tuning, base)
-    assert ray.point(-20).offload_rate == 1
-    end = ray.point(20)
+    path = SettingsPath.through(tuning, base)
+    assert path.point(-20).offload_rate == 1
+    end = path.point(20)
     assert end.thresholds == (None, ALWAYS_STOP, ALWAYS_STOP)
     assert end.cost == tuning.exit_costs[1]
 
