@@ -21,9 +21,8 @@ from gatewise_training.data.validation_split import strata
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Criterion, Purchases, grow
 from gatewise_training.prune import build_problem
-from gatewise_training.prune.baselines.cost_complexity import cost_complexity
-from gatewise_training.prune.baselines.greedy_prune import greedy_prune
-from gatewise_training.prune.baselines.per_tree import per_tree
+from gatewise_training.prune.baselines.feature_dropping import greedy_prune
+from gatewise_training.prune.baselines.weakest_link import cost_complexity, per_tree
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.path import breakpoints

@@ -13,13 +13,10 @@ from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.prune.baselines.cost_complexity import cost_complexity
-from gatewise_training.prune.baselines.greedy_prune import greedy_prune
-from gatewise_training.prune.baselines.per_tree import per_tree
-from gatewise_training.prune.baselines.weakest_link import breakpoints
-from gatewise_training.prune.budget_interpolation import keep_within
+from gatewise_training.prune.baselines.feature_dropping import greedy_prune
+from gatewise_training.prune.baselines.weakest_link import breakpoints, cost_complexity, per_tree
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 from gatewise_training.prune.path import breakpoints as path_breakpoints
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import lp, mincut

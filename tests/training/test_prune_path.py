@@ -95,7 +95,7 @@ def test_reductions_leave_the_optimum():
     for lam in (1e-3, 1e-2):
         kept, flow, _ = best_closure(closure, lam)
         worth = closure.profit[kept].sum() - lam * (
-            closure.price[kept].sum() + closure.column_price[closure.bought(kept)].sum()
+            closure.price[kept].sum() + closure.column_price[closure.acquired(kept)].sum()
         )
         assert worth == pytest.approx(closure.worth - flow, abs=1e-12)
         keep = np.append(kept, [False, True])[np.where(place == -2, len(kept), place)]
@@ -154,7 +154,7 @@ def test_a_mixture_draws_for_each_row(cancer):
     assert 0.0 < mixture.share < 1.0
     rows = np.repeat(x.astype(np.float32), 40, axis=0)
     got = mixture.proba(rows, random_state=0)
-    cheap, dear = mixture.cheap.forest.proba(rows), mixture.dear.forest.proba(rows)
+    cheap, dear = mixture.cheap.forest.proba(rows), mixture.expensive.forest.proba(rows)
     differ = (cheap != dear).any(axis=1)
     is_dear = (got == dear).all(axis=1)
     assert (is_dear | (got == cheap).all(axis=1)).all()

@@ -18,7 +18,7 @@ from sklearn.ensemble import RandomForestClassifier
 
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
-from gatewise_training.prune.baselines.per_tree import per_tree
+from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual

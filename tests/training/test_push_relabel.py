@@ -56,7 +56,7 @@ def scipys_flow(closure, lam):
 
 
 def gain(closure, kept, lam):
-    paid = closure.price[kept].sum() + closure.column_price[closure.bought(kept)].sum()
+    paid = closure.price[kept].sum() + closure.column_price[closure.acquired(kept)].sum()
     return closure.profit[kept].sum() - lam * paid
 
 
@@ -101,18 +101,18 @@ def test_a_flow_of_another_price_is_a_start(seed):
 
 def check_flow(closure, lam, flow, kept, reached):
     """The flow is one, is as large as said, and none crosses the cut."""
-    assert (flow.bought >= 0).all()
+    assert (flow.acquired >= 0).all()
     assert (flow.up >= 0).all()
     v, below = buyers(closure), closure.parent >= 0
-    sold = np.bincount(closure.columns, flow.bought, len(closure.column_price))
+    sold = np.bincount(closure.columns, flow.acquired, len(closure.column_price))
     assert (sold <= lam * closure.column_price + 1e-9).all()
     got = np.bincount(closure.parent[below], flow.up[below], closure.n_nodes)
-    left = closure.profit + got - flow.up - np.bincount(v, flow.bought, closure.n_nodes)
+    left = closure.profit + got - flow.up - np.bincount(v, flow.acquired, closure.n_nodes)
     assert (left >= -1e-9).all()
     out = sold.sum() + np.minimum(left, lam * closure.price).sum()
     assert out == pytest.approx(reached, abs=1e-9)
     assert not flow.up[below & ~kept & kept[closure.parent]].any()
-    assert not flow.bought[~kept[v] & closure.bought(kept)[closure.columns]].any()
+    assert not flow.acquired[~kept[v] & closure.acquired(kept)[closure.columns]].any()
 
 
 @given(SEEDS)
@@ -121,16 +121,16 @@ def test_parts_take_their_flow_along(seed):
     closure = random_closure(seed, 40)
     flow = first_flow(closure, 1.0)
     kept, _, _ = best_closure(closure, 1.0, flow)
-    paid = closure.bought(kept)
+    paid = closure.acquired(kept)
     for chosen, unpaid in ((kept, np.ones_like(paid)), (~kept, ~paid)):
         part, carried = closure.part(chosen, unpaid, flow)
         assert part.worth == closure.profit[chosen].sum()
         every = np.ones(part.n_nodes, bool)
-        whole = closure.bought(chosen) & unpaid
+        whole = closure.acquired(chosen) & unpaid
         assert part.cost == pytest.approx(
             closure.price[chosen].sum() + closure.column_price[whole].sum()
         )
-        assert part.bought(every).all()
+        assert part.acquired(every).all()
         for lam in (0.25, 2.0):
             fresh = best_closure(part, lam)
             again, reached, _ = best_closure(part, lam, Flow(carried.bought + 0, carried.up + 0))

@@ -23,11 +23,10 @@ from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Purchases, grow
 from gatewise_training.prune import PruningPath, prune
-from gatewise_training.prune.baselines.greedy_prune import greedy_prune
-from gatewise_training.prune.baselines.per_tree import per_tree
-from gatewise_training.prune.budget_interpolation import keep_within
+from gatewise_training.prune.baselines.feature_dropping import greedy_prune
+from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 
 __all__ = ["Pruned", "Recipe", "chains_of", "forest_of", "is_fitted", "widened"]
 

@@ -1,11 +1,18 @@
-"""Nested prunings, from the whole forest to single leaves: what the baselines return.
+"""Nested prunings, from the whole forest to single leaves, and prunings between two of them.
 
 Every node stays up to a level of its own, so a sequence is one number a node. All costs and errors
-of a sequence come from one pass: a purchase is made up to the largest level of its nodes.
+of a sequence come from one pass: an acquisition is made up to the largest level of its nodes.
+
+The exact frontier is a convex hull: where dropping one feature pays only if it is dropped almost
+everywhere, neighbours lie far apart, and a budget between them gives no more than the cheaper one.
+Nothing better is optimal for any price there, but much is better for that budget. With ``low``
+inside ``high``, any baseline's pruning b gives one between them, ``low | (high & b)``; of several
+baselines the one that loses least training error is taken (:func:`keep_within`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,8 +22,9 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["PruneSequence"]
+__all__ = ["PruneSequence", "keep_within"]
 
+Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
@@ -49,12 +57,12 @@ class PruneSequence:
         """Mean cost on the pruning rows at each level, shape (n_points,), falling."""
         problem = self.problem
         uses = self.until[problem.column_nodes]
-        bought = np.full(problem.n_columns, -np.inf)
+        acquired = np.full(problem.n_columns, -np.inf)
         some = np.diff(problem.column_start) > 0
         if some.any():
-            bought[some] = np.maximum.reduceat(uses, problem.column_start[:-1][some])
+            acquired[some] = np.maximum.reduceat(uses, problem.column_start[:-1][some])
         return self._above(
-            np.concatenate([bought, self.until]),
+            np.concatenate([acquired, self.until]),
             np.concatenate([problem.column_price, problem.depth_price]),
         )
 
@@ -68,7 +76,7 @@ class PruneSequence:
         return np.asarray(self.until > level)
 
     def level_at(self, *, budget: float) -> float:
-        """Lowest level whose cost on the pruning rows is at most `budget`.
+        """Lowest level with a cost on the pruning rows of at most `budget`.
 
         Raises
         ------
@@ -83,7 +91,7 @@ class PruneSequence:
         return float(self.levels[within[0]])
 
     def thinned(self, n_points: int = 50) -> Floats:
-        """Levels whose costs are about evenly spaced, first and last among them."""
+        """Levels with about evenly spaced costs, first and last among them."""
         wanted = np.linspace(self.costs[0], self.costs[-1], max(n_points, 2))
         places = np.searchsorted(-self.costs, -wanted).clip(max=len(self.levels) - 1)
         chosen = np.unique(np.concatenate([[0], places, [len(self.levels) - 1]]))
@@ -94,3 +102,60 @@ class PruneSequence:
         order = np.argsort(until)
         total = np.concatenate([np.cumsum(weight[order][::-1])[::-1], [0.0]])
         return np.asarray(total[np.searchsorted(until[order], self.levels, side="right")])
+
+
+def keep_within(
+    exact: PruneSequence, budget: float, baselines: Sequence[PruneSequence], *, gap: float = 0.0
+) -> Keep:
+    """Find the best pruning known within a budget.
+
+    Parameters
+    ----------
+    exact : PruneSequence
+        The exact frontier.
+    budget : float
+        Mean cost on the pruning rows at most.
+    baselines : sequence of PruneSequence
+        Of the same problem.
+    gap : float, default 0.0
+        What the exact pruning may leave of the budget before others are looked for.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_nodes,)
+        Its cost is within the budget; its training error is at most that of the exact pruning
+        within the budget.
+
+    Raises
+    ------
+    InputError
+        If nothing is within the budget.
+    """
+    problem = exact.problem
+    place = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))
+    low = exact.keep(float(exact.levels[place]))
+    if place == 0 or budget - exact.costs[place] <= gap:
+        return low
+    high = exact.keep(float(exact.levels[place - 1]))
+    found = [low, *(_between(problem, low, high, b, budget) for b in baselines)]
+    return found[int(np.argmin([problem.training_error(keep) for keep in found]))]
+
+
+def _between(
+    problem: PruneProblem, low: Keep, high: Keep, baseline: PruneSequence, budget: float
+) -> Keep:
+    """Bisect for the baseline's least pruned step that is within the budget."""
+
+    def mixed(step: int) -> Keep:
+        return np.asarray(low | (high & baseline.keep(float(baseline.levels[step]))))
+
+    over, within = -1, len(baseline.levels) - 1
+    if problem.cost(mixed(within)) > budget + 1e-9:  # what stays for good may lie between
+        return low
+    while within - over > 1:
+        middle = (over + within) // 2
+        if problem.cost(mixed(middle)) <= budget + 1e-9:
+            within = middle
+        else:
+            over = middle
+    return mixed(within)

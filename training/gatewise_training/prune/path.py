@@ -4,9 +4,9 @@ Optimal prunings are nested in ``lam``: a node that goes at one price goes at ev
 each node has one breakpoint, and all breakpoints are the whole frontier. They are found by divide
 and conquer: of a set of nodes, all or none are worth keeping at the price at which both are equal;
 one minimum cut there finds either that nothing lies between, and the price is their breakpoint,
-or a set that parts them. What stays goes on to higher prices, the rest, its paid purchases taken
-out, to lower ones (the principal partition of a submodular function; Gallo, Grigoriadis &
-Tarjan, 1989). Every node and every purchase is in one part at a time, and so is the flow: none
+or a set that parts them. What stays goes on to higher prices, the rest, without the acquisitions
+that are paid, to lower ones (the principal partition of a submodular function; Gallo, Grigoriadis &
+Tarjan, 1989). Every node and every acquisition is in one part at a time, and so is the flow: none
 crosses a minimum cut, so that each part starts with what the cut before has found.
 """
 
@@ -25,10 +25,10 @@ from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
-from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
 
-__all__ = ["Mixture", "PrunedPoint", "PruningPath", "breakpoints", "breakpoints_by"]
+__all__ = ["Mixture", "PrunedPoint", "PruningPath", "Solve", "breakpoints", "breakpoints_by"]
 
 Solve = Callable[[PruneProblem, float], Solution]
 
@@ -37,7 +37,7 @@ NOTHING = 1e-10
 
 
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
-    """Price at which each node goes, by minimum cuts on ever smaller parts.
+    """Price of cost at which each node goes, by minimum cuts on ever smaller parts.
 
     Returns
     -------
@@ -65,14 +65,14 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
             continue
         every = np.ones(len(part.column_price), np.bool_)
         parts.append((*part.part(kept, every, flow), nodes[kept]))
-        parts.append((*part.part(~kept, ~part.bought(kept), flow), nodes[~kept]))
+        parts.append((*part.part(~kept, ~part.acquired(kept), flow), nodes[~kept]))
     return _spread(problem, place, found)
 
 
 def breakpoints_by(
     solve: Solve, problem: PruneProblem, *, most: int = 10_000
 ) -> NDArray[np.float64]:
-    """Price at which each node goes, by any exact solver of the whole problem.
+    """Price of cost at which each node goes, by any exact solver of the whole problem.
 
     Slower than :func:`breakpoints`, and there to check it.
 
@@ -160,28 +160,28 @@ class PrunedPoint:
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Two neighbouring prunings of the hull, tossed for: a budget is met exactly on average.
+    """Two neighbouring prunings of the hull, drawn at random: a budget is met exactly on average.
 
     Attributes
     ----------
-    cheap, dear : PrunedPoint
+    cheap, expensive : PrunedPoint
     share : float
-        Probability of `dear`, to be drawn for each instance.
+        Probability of `expensive`, to be drawn for each instance.
     """
 
     cheap: PrunedPoint
-    dear: PrunedPoint
+    expensive: PrunedPoint
     share: float
 
     @property
     def cost(self) -> float:
         """Expected cost of an instance."""
-        return (1.0 - self.share) * self.cheap.cost + self.share * self.dear.cost
+        return (1.0 - self.share) * self.cheap.cost + self.share * self.expensive.cost
 
     @property
     def training_error(self) -> float:
         """Expected training error, averaged over the trees."""
-        low, high = self.cheap.training_error, self.dear.training_error
+        low, high = self.cheap.training_error, self.expensive.training_error
         return (1.0 - self.share) * low + self.share * high
 
     def proba(self, x: NDArray[np.float32], random_state: Any = None) -> NDArray[np.float32]:
@@ -190,7 +190,7 @@ class Mixture:
 
         drawn = check_random_state(random_state).uniform(size=len(x)) < self.share
         out = self.cheap.forest.proba(x)
-        out[drawn] = self.dear.forest.proba(x[drawn])
+        out[drawn] = self.expensive.forest.proba(x[drawn])
         return out
 
 
@@ -243,12 +243,10 @@ class PruningPath:
         if lam is None:
             assert budget is not None
             lam = self.sequence.level_at(budget=budget)
-        if not (np.isfinite(lam) and lam >= 0):
-            raise InputError(f"lam must be at least 0, not {lam!r}")
-        return self._point(float(lam))
+        return self._point(check_price(lam))
 
     def mixed(self, *, budget: float) -> Mixture:
-        """Meet a budget exactly, by tossing between the two prunings on its sides.
+        """Meet a budget exactly on average, by drawing one of the two prunings on its sides.
 
         Raises
         ------
@@ -258,13 +256,13 @@ class PruningPath:
         sequence = self.sequence
         cheap = self._point(sequence.level_at(budget=budget))
         at = int(np.searchsorted(sequence.levels, cheap.lam))
-        dear = self._point(float(sequence.levels[max(at - 1, 0)]))
-        gap = dear.cost - cheap.cost
+        expensive = self._point(float(sequence.levels[max(at - 1, 0)]))
+        gap = expensive.cost - cheap.cost
         share = 0.0 if gap <= 0 else float(np.clip((budget - cheap.cost) / gap, 0.0, 1.0))
-        return Mixture(cheap, dear, share)
+        return Mixture(cheap, expensive, share)
 
     def frontier(self, n_points: int | None = None) -> dict[str, NDArray[np.float64]]:
-        """Price, cost, training error and accuracy of the prunings, dear to cheap.
+        """Price, cost, training error and accuracy of the prunings, costly to cheap.
 
         Parameters
         ----------
@@ -287,8 +285,8 @@ class PruningPath:
 
     def _accuracy(self, level: float) -> float:
         assert self.x is not None
-        said = self.forest.pruned(self.sequence.keep(level)).proba(self.x).argmax(axis=1)
-        return float(np.mean(said == self.y))
+        answers = self.forest.pruned(self.sequence.keep(level)).proba(self.x).argmax(axis=1)
+        return float(np.mean(answers == self.y))
 
     def _point(self, lam: float) -> PrunedPoint:
         keep = self.sequence.keep(lam)

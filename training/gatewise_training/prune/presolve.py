@@ -1,8 +1,8 @@
-"""Exact reductions: the same optimum with fewer nodes and purchases.
+"""Exact reductions: the same optimum with fewer nodes and acquisitions.
 
 - A node whose whole subtree saves no error is dropped: keeping it can only cost.
-- A node that buys nothing stays whenever its parent does, and joins it: profits are not negative.
-- Purchases of the same nodes are one. A purchase of one node is that node's own price.
+- A node that acquires nothing stays whenever its parent does, and joins it: profits are at least 0.
+- Acquisitions of the same nodes are one. An acquisition of one node is that node's own price.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DROPPED, FREE = -2, -1
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """A maximum-closure problem: nodes that need their parents, and what they buy together.
+    """A maximum-closure problem: nodes that need their parents, and shared acquisitions.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class Closure:
     price : ndarray of float64, shape (n_nodes,)
         What a node pays alone, before ``lam``.
     start : ndarray of int64, shape (n_nodes + 1,)
-        Where each node's purchases start in `columns`.
+        Where each node's acquisitions start in `columns`.
     columns : ndarray of int32
     column_price : ndarray of float64, shape (n_columns,)
     """
@@ -63,7 +63,7 @@ class Closure:
     def part(
         self, chosen: NDArray[np.bool_], unpaid: NDArray[np.bool_], flow: Flow
     ) -> tuple[Closure, Flow]:
-        """Keep some nodes, of the purchases those that are not paid, and what flows between.
+        """Keep some nodes, the unpaid acquisitions among theirs, and the flow between them.
 
         Parameters
         ----------
@@ -73,30 +73,30 @@ class Closure:
         flow : Flow
             A minimum cut's: nothing flows from one of its sides to the other.
         """
-        *arrays, bought, up = _part(
+        *arrays, acquired, up = _part(
             self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
-            flow.bought, flow.up, chosen, unpaid,
+            flow.acquired, flow.up, chosen, unpaid,
         )  # fmt: skip
-        return Closure(*arrays), Flow(bought, up)
+        return Closure(*arrays), Flow(acquired, up)
 
-    def bought(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which purchases some of the nodes make, shape (n_columns,)."""
-        return np.asarray(_bought(self.start, self.columns, len(self.column_price), chosen))
+    def acquired(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which acquisitions some of the nodes make, shape (n_columns,)."""
+        return np.asarray(_acquired(self.start, self.columns, len(self.column_price), chosen))
 
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What the nodes of a closure problem send: profit that pays for purchases.
+    """What the nodes of a closure problem send: profit that pays for acquisitions.
 
     Attributes
     ----------
-    bought : ndarray of float64, shape (n_edges,)
+    acquired : ndarray of float64, shape (n_edges,)
         To each entry of `columns`.
     up : ndarray of float64, shape (n_nodes,)
         To the parent.
     """
 
-    bought: NDArray[np.float64]
+    acquired: NDArray[np.float64]
     up: NDArray[np.float64]
 
     @classmethod
@@ -112,7 +112,7 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     -------
     closure : Closure
     place : ndarray of int32, shape (n_nodes of the problem,)
-        The closure's node that decides over each node; -1: stays at any price (its path buys
+        The closure's node that decides over each node; -1: stays at any price (its path acquires
         nothing); -2: goes at any price (nothing below it saves an error).
     """
     uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
@@ -204,13 +204,13 @@ def _transpose(start: Any, nodes: Any, place: Any, chosen: Any, n_nodes: int) ->
 
 
 @numba.njit(cache=True, nogil=True)
-def _bought(start: Any, columns: Any, n_columns: int, chosen: Any) -> Any:
-    bought = np.zeros(n_columns, np.bool_)
+def _acquired(start: Any, columns: Any, n_columns: int, chosen: Any) -> Any:
+    acquired = np.zeros(n_columns, np.bool_)
     for v in range(len(chosen)):
         if chosen[v]:
             for e in range(start[v], start[v + 1]):
-                bought[columns[e]] = True
-    return bought
+                acquired[columns[e]] = True
+    return acquired
 
 
 @numba.njit(cache=True, nogil=True)
@@ -218,7 +218,7 @@ def _part(
     parent: Any, profit: Any, price: Any, start: Any, columns: Any, column_price: Any,
     flow: Any, up: Any, chosen: Any, unpaid: Any,
 ) -> Any:  # fmt: skip
-    """Some nodes and the unpaid purchases that they make; those of one node join its price."""
+    """Some nodes and the unpaid acquisitions that they make; those of one node join its price."""
     n, size = 0, 0
     number = np.full(len(parent), -1, np.int32)
     uses = np.zeros(len(column_price), np.int32)

@@ -1,4 +1,4 @@
-"""The pruning problem: errors that nodes save, and purchases that instances make at them.
+"""The pruning problem: errors that nodes save, and features that instances acquire at them.
 
 Choose for every tree of a forest which nodes stay inner nodes (``y_h = 1``; a child stays only if
 its parent does) so that ::
@@ -6,12 +6,12 @@ its parent does) so that ::
     sum_h e_h z_h / (N_train T)  +  lam * ( sum_k c_k mean_i w_ki  +  expected depth )
 
 is least, where ``z_h = 1`` at the leaves of the pruned trees, ``e_h`` counts the training rows
-that node h gets wrong, and ``w_ki = 1`` if instance i asks for feature k anywhere in the forest
+that node h gets wrong, and ``w_ki = 1`` if instance i acquires feature k anywhere in the forest
 (BudgetPrune, NIPS 2016, equation IP; its predecessor of 2016, IP3). Staying earns the profit
-``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``, and instance i buys k if a node stays that
-uses k *first* on the path that i takes: a maximum closure, which one minimum cut solves exactly
-(:mod:`.mincut`). A feature's own price and its group's shared price are
-two purchases.
+``p_h = (e_h - e_left - e_right) / (N_train T) >= 0``, and instance i acquires k if a node stays
+that uses k *first* on the path that i takes: a maximum closure, which one minimum cut solves
+exactly (:mod:`.solvers.mincut`). A feature's own price and its group's shared price are two
+acquisitions.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
 
-__all__ = ["PruneProblem", "Solution", "build_problem"]
+__all__ = ["PruneProblem", "Solution", "build_problem", "check_price"]
 
 
 @dataclass(frozen=True, eq=False)
 class PruneProblem:
-    """Nodes with profits, and purchases (columns) with prices and the nodes that make them.
+    """Nodes with profits, and acquisitions (columns) with prices and the nodes that make them.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class PruneProblem:
     profit : ndarray of float64, shape (n_nodes,)
         ``error[h] - error[left] - error[right]``, at least 0; 0 at leaves.
     column_start : ndarray of int64, shape (n_columns + 1,)
-        Where each purchase's nodes start in `column_nodes`.
+        Where each acquisition's nodes start in `column_nodes`.
     column_nodes : ndarray of int32
         First-use nodes of one instance and one feature, or group; all distinct.
     column_price : ndarray of float64, shape (n_columns,)
@@ -71,7 +71,7 @@ class PruneProblem:
 
     @property
     def n_columns(self) -> int:
-        """Purchases that may be made."""
+        """Acquisitions that may be made."""
         return len(self.column_price)
 
     @property
@@ -116,6 +116,18 @@ class Solution:
     iterations: int
 
 
+def check_price(lam: float) -> float:
+    """Refuse a price of cost that is no number of at least 0.
+
+    Raises
+    ------
+    InputError
+    """
+    if not (np.isfinite(lam) and lam >= 0):
+        raise InputError(f"lam must be a number of at least 0, not {lam!r}")
+    return float(lam)
+
+
 def build_problem(
     forest: Forest,
     x: NDArray[np.float32],
@@ -124,7 +136,7 @@ def build_problem(
     depth_cost: float = 0.0,
     weight: NDArray[np.float64] | None = None,
 ) -> PruneProblem:
-    """Set up the pruning of a forest for the instances whose costs count.
+    """Set up the pruning of a forest for the cost of some instances.
 
     Parameters
     ----------
@@ -194,7 +206,7 @@ def _columns(
     x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
     feature_first: Any, group_first: Any, group: Any, own: Any, shared: Any, share: Any,
 ) -> Any:  # fmt: skip
-    """List each row's purchases: the nodes on its paths that buy the same feature or group."""
+    """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
     n_features = len(own)
     goods = n_features + len(shared)
     n_columns, n_uses = 0, 0

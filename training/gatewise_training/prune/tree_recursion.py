@@ -1,7 +1,7 @@
-"""Trees pruned one by one, when what they buy is charged node by node.
+"""Trees pruned one by one, when acquisitions are charged node by node.
 
 The solvers that split the problem by trees share this. A multiplier ``beta[h, c] >= 0`` charges
-node h for its part in purchase c; with the charges given, trees share nothing, and the best
+node h for its part in acquisition c; with the charges given, trees share nothing, and the best
 pruning of each comes bottom up (the shortest path of BudgetPrune, NIPS 2016, section 6.2)::
 
     cost(h) = min(e_h, charge_h + lam * depth_price_h + cost(left) + cost(right))
@@ -10,8 +10,8 @@ where ``charge_h`` is the sum of the multipliers of the first uses at h. As prof
 e_left - e_right``, the gain ``e_h - cost(h) = max(0, profit_h - charge_h - lam * depth_price_h +
 gain(left) + gain(right))`` says the same and needs only the parents.
 
-If the multipliers of every purchase add up to at most ``lam * price``, the sum of the trees' costs
-is a lower bound of the optimum (Lagrangian duality), whoever computed them and how badly.
+If the multipliers of every acquisition add up to at most ``lam * price``, the sum of the trees'
+costs is a lower bound of the optimum (Lagrangian duality), whatever the multipliers.
 """
 
 from __future__ import annotations
@@ -26,25 +26,12 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["Trees", "check_lam", "even_shares", "improved", "level_sets", "merged"]
+__all__ = ["Trees", "even_shares", "improved", "level_sets", "merged"]
 
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-
-
-def check_lam(lam: float) -> float:
-    """Refuse a price of cost that is no number of at least 0.
-
-    Raises
-    ------
-    InputError
-    """
-    if not (np.isfinite(lam) and lam >= 0):
-        raise InputError(f"lam must be a number of at least 0, not {lam!r}")
-    return float(lam)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +52,7 @@ class Trees:
 
     @property
     def full_price(self) -> Floats:
-        """``lam * price`` of each purchase: what its multipliers may add up to, (n_columns,)."""
+        """``lam * price`` of each acquisition: what its multipliers may add up to, (n_columns,)."""
         return self.lam * self.problem.column_price
 
     def charges(self, beta: Floats) -> Floats:
@@ -84,7 +71,7 @@ class Trees:
         return np.asarray(charge, np.float64)
 
     def feasible(self, beta: Floats) -> Floats:
-        """Make the multipliers of each purchase add up to ``lam * price``.
+        """Make the multipliers of each acquisition add up to ``lam * price``.
 
         Too large ones are scaled down. What is missing is divided equally among the nodes, which
         only raises the bound.
@@ -148,7 +135,7 @@ class Trees:
 
 
 def merged(problem: PruneProblem) -> PruneProblem:
-    """Make one purchase of all that are made at the same nodes; the optimum is the same."""
+    """Make one acquisition of all that are made at the same nodes; the optimum is the same."""
     start = problem.column_start
     names = np.random.default_rng(0).integers(1, 2**64, problem.n_nodes, dtype=np.uint64)
     key = _set_names(start, problem.column_nodes, names)

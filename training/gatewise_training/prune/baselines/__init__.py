@@ -1,1 +1,1 @@
-"""Baselines."""
+"""Prunings that the papers compare with."""

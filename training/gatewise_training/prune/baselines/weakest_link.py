@@ -1,10 +1,15 @@
-"""Trees that share nothing, pruned for every price of cost at once.
+"""Baselines that prune every tree by itself: per-tree pruning, and cost-complexity pruning.
+
+- :func:`per_tree`: the papers' "ind.pru." ("Optimally pruning decision tree ensembles with feature
+  cost", 2016, table 1): the same exact program for each tree alone. A tree then pays for a feature
+  although others have acquired it for the row.
+- :func:`cost_complexity`: errors against leaves, blind to feature costs (Breiman, Friedman, Olshen
+  & Stone, "Classification and regression trees", 1984, chapter 3; a baseline of BudgetPrune).
 
 Where each node has a price of its own, the best pruning at price ``lam`` keeps the nodes whose
-part of the tree still earns its price. Solutions are nested in ``lam``, and each node has one
-breakpoint: Breiman's weakest links (Classification and Regression Trees, 1984, chapter 3), found
-bottom up by merging each node with those below it that earn more per unit of price than it does, as
-pooling adjacent violators does on a line. O(n log n).
+part of the tree earns more than its price. Solutions are nested in ``lam``, and each node has one
+breakpoint: Breiman's weakest links, found bottom up by merging each node with those below it that
+earn more per unit of price than it does, as pooling adjacent violators does on a line. O(n log n).
 """
 
 from __future__ import annotations
@@ -15,7 +20,55 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["breakpoints"]
+from gatewise_training.prune.nested_prunings import PruneSequence
+from gatewise_training.prune.problem import PruneProblem
+
+__all__ = ["breakpoints", "cost_complexity", "per_tree"]
+
+
+def per_tree(problem: PruneProblem) -> PruneSequence:
+    """Optimal prunings of each tree alone, for all prices of cost.
+
+    Within one tree a row's first use of a feature is at one node, so nothing is shared and every
+    node has a price of its own: the problem has a closed solution for all prices at once.
+
+    Parameters
+    ----------
+    problem : PruneProblem
+
+    Returns
+    -------
+    PruneSequence
+        Levels are ``lam`` in the ensemble's unit: error of one tree divided by the number of
+        trees. The paper's ``lam`` for a single tree is `n_trees` times that. Costs are those of
+        the ensemble, in which rows pay for a feature once.
+    """
+    size = np.diff(problem.column_start)
+    own = np.bincount(
+        problem.column_nodes,
+        weights=np.repeat(problem.column_price, size),
+        minlength=problem.n_nodes,
+    )
+    until = breakpoints(problem.parent, problem.profit, own + problem.depth_price)
+    return PruneSequence(problem, np.where(problem.left >= 0, until, -np.inf))
+
+
+def cost_complexity(problem: PruneProblem) -> PruneSequence:
+    """Weakest-link prunings of all trees, at one complexity parameter for them all.
+
+    Parameters
+    ----------
+    problem : PruneProblem
+
+    Returns
+    -------
+    PruneSequence
+        Levels are Breiman's ``alpha``: training error, averaged over the trees, that a leaf must
+        save.
+    """
+    inner = problem.left >= 0
+    until = breakpoints(problem.parent, problem.profit, inner.astype(np.float64))
+    return PruneSequence(problem, np.where(inner, until, -np.inf))
 
 
 def breakpoints(

@@ -1,1 +1,1 @@
-"""Solvers."""
+"""Solvers of the pruning problem for one price of cost."""

@@ -1,10 +1,10 @@
 """The pruning problem by column generation over trees: HiGHS as master, trees as sub-problems.
 
 "Optimally pruning decision tree ensembles with feature cost" (2016), section 5. A master program
-combines the prunings of each tree seen so far (:mod:`.masters`). Its multipliers are what the
-sub-problems charge for first uses: each tree's best pruning then comes bottom up
-(:mod:`.recursion`), trees in parallel, and goes into the master if it is new to it. The sum of the
-sub-problems' optima is a lower bound, so the gap is proved at every step.
+combines the prunings of each tree seen so far (:mod:`.restricted_master`). Its multipliers charge
+first uses in the sub-problems: each tree's best pruning then comes bottom up
+(:class:`.tree_recursion.Trees`), trees in parallel, and goes into the master if it is new to it.
+The sum of the sub-problems' optima is a lower bound, so the gap is proved at every step.
 
 Beyond the paper, each of which can be turned off:
 
@@ -12,9 +12,8 @@ Beyond the paper, each of which can be turned off:
 - multipliers are smoothed towards the best so far (Wentges, 1997), which start from a few steps of
   dual ascent (:mod:`.primal_dual`).
 
-Always: nodes that no pruning tells apart are one row of the master, and purchases that touch the
-same rows are one; and as the master's optimum may mix prunings, the best level set of the mixture
-is taken, which is an integral optimum.
+As the master's optimum may mix prunings, the best level set of the mixture is taken, which is an
+integral optimum.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from typing import Literal
 import numpy as np
 
 from gatewise.errors import InputError
-from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.primal_dual import ascend
 from gatewise_training.prune.solvers.restricted_master import ConvexMaster, PartitionMaster
-from gatewise_training.prune.tree_recursion import Trees, check_lam, improved, level_sets, merged
+from gatewise_training.prune.tree_recursion import Trees, improved, level_sets, merged
 
 __all__ = ["solve"]
 
-MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}
+_MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}
 
 
 def solve(
@@ -78,14 +77,14 @@ def solve(
     RuntimeError
         If HiGHS fails on a master.
     """
-    lam = check_lam(lam)
-    if master not in MASTERS:
-        raise InputError(f"master must be one of {', '.join(MASTERS)}, not {master!r}")
+    lam = check_price(lam)
+    if master not in _MASTERS:
+        raise InputError(f"master must be one of {', '.join(_MASTERS)}, not {master!r}")
     if warm_up < 0 or not 0.0 <= smoothing < 1.0:
         raise InputError("warm_up must be at least 0, and smoothing in [0, 1)")
     problem = merged(problem)
     trees = Trees(problem, lam, n_jobs)
-    combined = MASTERS[master](trees)
+    combined = _MASTERS[master](trees)
     best, center = np.zeros(problem.n_nodes, np.bool_), None
     objective, bound = float(problem.objective(best, lam)), -np.inf
     if warm_up:
@@ -110,6 +109,6 @@ def solve(
             if value > bound:
                 bound, center = value, charged
             new = combined.add(keep) or new
-        if not new:  # the master spans what its own multipliers ask for: it is optimal
+        if not new:  # the master spans the prunings that its multipliers make best: it is optimal
             break
     return Solution(best, objective, min(bound, objective), lam, step)

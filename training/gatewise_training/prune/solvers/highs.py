@@ -1,4 +1,4 @@
-"""HiGHS through scipy, for programs whose costs are shares of an error."""
+"""HiGHS through scipy, for programs with shares of an error as costs."""
 
 from __future__ import annotations
 

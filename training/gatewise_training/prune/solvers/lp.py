@@ -1,6 +1,6 @@
 """The pruning problem as a linear program, given to HiGHS: exact, because it is integral.
 
-Two forms of one program. ``"closure"`` has a variable for each node that stays and each purchase::
+Two forms of one program. ``"closure"`` has a variable for each node and each acquisition::
 
     min  base_error - sum profit_h y_h + lam (sum price_c w_c + sum depth_price_h y_h)
     s.t. y_child <= y_parent,   y_h <= w_c for each first use h in c,   0 <= y <= 1,  w >= 0
@@ -23,9 +23,9 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import minimise
-from gatewise_training.prune.tree_recursion import Trees, check_lam, level_sets, merged
+from gatewise_training.prune.tree_recursion import Trees, level_sets, merged
 
 __all__ = ["solve"]
 
@@ -66,7 +66,7 @@ def solve(
     RuntimeError
         If HiGHS ends without an optimum, for instance at the time limit.
     """
-    lam = check_lam(lam)
+    lam = check_price(lam)
     if form not in ("closure", "papers"):
         raise InputError(f"form must be 'closure' or 'papers', not {form!r}")
     problem = merged(problem)

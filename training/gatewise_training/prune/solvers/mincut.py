@@ -1,7 +1,7 @@
 """The exact solver: one minimum cut, by push-relabel on the implicit graph.
 
 A maximum closure is a minimum cut (Picard, 1976): profits flow from the source into the nodes, from
-a node to its parent and to what it buys without limit, and out to the sink up to the prices.
+a node to its parent and to what it acquires without limit, and out to the sink up to the prices.
 Nodes from which the sink cannot be reached any more are those that pay for themselves; they stay.
 
 Push-relabel (Goldberg & Tarjan, 1988) with a first-in first-out queue, gaps and global relabelling;
@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
 from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
-from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.push_relabel import fill, push_relabel
 
 __all__ = ["best_closure", "first_flow", "solve"]
@@ -48,15 +47,14 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
     InputError
         If `lam` is negative or not finite.
     """
-    if not (np.isfinite(lam) and lam >= 0):
-        raise InputError(f"lam must be at least 0, not {lam!r}")
+    lam = check_price(lam)
     closure, place = reduce_problem(problem)
     kept, reached, iterations = best_closure(closure, lam)
     keep = np.append(kept, [False, True])[np.where(place == DROPPED, len(kept), place)]
     free = float(problem.profit[place == FREE].sum())
     keep[place == FREE] = True
     bound = problem.base_error - free - (closure.worth - reached)
-    return Solution(keep, problem.objective(keep, lam), bound, float(lam), iterations)
+    return Solution(keep, problem.objective(keep, lam), bound, lam, iterations)
 
 
 def best_closure(
@@ -81,20 +79,20 @@ def best_closure(
     """
     flow = first_flow(closure, lam) if flow is None else flow
     kept, reached, rounds = push_relabel(
-        _graph(closure, lam), flow.bought, flow.up, TOLERANCE * closure.worth
+        _graph(closure, lam), flow.acquired, flow.up, TOLERANCE * closure.worth
     )
     return kept, float(reached), int(rounds)
 
 
 def first_flow(closure: Closure, lam: float) -> Flow:
-    """Make a good flow in one pass: every node buys what it can, its parent gets the rest."""
+    """Make a good flow in one pass: every node pays what it can, its parent gets the rest."""
     flow = Flow.none(closure)
-    fill(_graph(closure, lam), flow.bought, flow.up)
+    fill(_graph(closure, lam), flow.acquired, flow.up)
     return flow
 
 
 def _graph(closure: Closure, lam: float) -> tuple[NDArray[Any], ...]:
-    """Who sends to whom, what comes in, and what may go out."""
+    """Edges, inflows and capacities of the closure problem, prices times ``lam``."""
     return (
         closure.parent, closure.profit, lam * closure.price, closure.start, closure.columns,
         lam * closure.column_price,

@@ -1,6 +1,6 @@
-"""Nodes that no pruning seen so far tells apart, and purchases of the same such nodes.
+"""Classes of nodes that all prunings so far treat the same, and acquisitions of the same classes.
 
-The masters of column generation need one row for them all: :mod:`.dantzig_wolfe`.
+The master of a column generation needs one row for them all: :mod:`.dantzig_wolfe`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["Alike", "Rows"]
+__all__ = ["MasterRows", "NodeClasses"]
 
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
-class Alike:
+class NodeClasses:
     """Classes of nodes: of the same tree, and kept by the same prunings.
 
     Parameters
@@ -47,10 +47,10 @@ class Alike:
         self._signature = np.zeros(n, np.uint64)
 
     def add(self, kept: NDArray[np.intp]) -> None:
-        """Tell the nodes that a new pruning keeps from the others."""
+        """Separate the nodes that a new pruning keeps from the others."""
         self._signature[kept] += self._random.integers(1, 2**64, dtype=np.uint64)
 
-    def classes(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    def numbered(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Class of each node, -1 where no pruning keeps it, and a first node of each class."""
         salt = np.random.default_rng(1).integers(1, 2**64, len(self.members), dtype=np.uint64)
         there = np.flatnonzero(self._signature)
@@ -61,10 +61,10 @@ class Alike:
         number[there] = inverse
         return number, there[first]
 
-    def rows(self) -> Rows:
-        """Merge nodes that no pruning tells apart, then purchases of the same nodes."""
+    def rows(self) -> MasterRows:
+        """Merge nodes of the same class, then acquisitions of the same classes."""
         problem = self.problem
-        number, node = self.classes()
+        number, node = self.numbered()
         n_rows = len(node)
         column = np.repeat(np.arange(problem.n_columns), np.diff(problem.column_start))
         use_row = number[problem.column_nodes]
@@ -76,23 +76,23 @@ class Alike:
         name = np.random.default_rng(2).integers(1, 2**64, n_rows, dtype=np.uint64)
         key = np.zeros(problem.n_columns, np.uint64)
         np.add.at(key, of, name[member])
-        bought = np.unique(of)
-        _, chosen, group = np.unique(key[bought], return_index=True, return_inverse=True)
-        purchase = np.full(problem.n_columns, -1)
-        purchase[bought] = group
-        price = np.bincount(group, weights=problem.column_price[bought], minlength=len(chosen))
+        acquired = np.unique(of)
+        _, chosen, group = np.unique(key[acquired], return_index=True, return_inverse=True)
+        acquisition = np.full(problem.n_columns, -1)
+        acquisition[acquired] = group
+        price = np.bincount(group, weights=problem.column_price[acquired], minlength=len(chosen))
         stands = np.zeros(problem.n_columns, np.bool_)
-        stands[bought[chosen]] = True
+        stands[acquired[chosen]] = True
         main = stands[of]
-        # rows of the master, sorted by purchase and member, and where each use finds its own
-        order = np.lexsort((member[main], purchase[of[main]]))
-        known = (purchase[of[main]] * n_rows + member[main])[order]
-        place = np.searchsorted(known, purchase[of] * n_rows + member)
-        part = problem.column_price[of] / (price[purchase[of]] * count)
-        return Rows(
+        # rows of the master, sorted by acquisition and member, and where each use finds its own
+        order = np.lexsort((member[main], acquisition[of[main]]))
+        known = (acquisition[of[main]] * n_rows + member[main])[order]
+        place = np.searchsorted(known, acquisition[of] * n_rows + member)
+        part = problem.column_price[of] / (price[acquisition[of]] * count)
+        return MasterRows(
             number=number,
             node=node,
-            purchase=purchase[of[main]][order],
+            acquisition=acquisition[of[main]][order],
             member=member[main][order],
             price=np.asarray(price, np.float64),
             use=np.flatnonzero(live),
@@ -103,7 +103,7 @@ class Alike:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class MasterRows:
     """Merged rows of a master, and how their multipliers go back to the first uses.
 
     Attributes
@@ -112,8 +112,8 @@ class Rows:
         Class of each node, -1 where no pruning keeps it.
     node : ndarray of intp, shape (n_classes,)
         A node of each class.
-    purchase, member : ndarray of intp, shape (n_rows,)
-        Which merged purchase, and which class of nodes, a row of the master couples.
+    acquisition, member : ndarray of intp, shape (n_rows,)
+        Which merged acquisition, and which class of nodes, a row of the master couples.
     price : ndarray of float64, shape (n_purchases,)
     use, use_row : ndarray of intp, shape (n_live,)
         First uses (indices of column_nodes) and their rows.
@@ -124,7 +124,7 @@ class Rows:
 
     number: NDArray[np.intp]
     node: NDArray[np.intp]
-    purchase: NDArray[np.intp]
+    acquisition: NDArray[np.intp]
     member: NDArray[np.intp]
     price: Floats
     use: NDArray[np.intp]

@@ -1,18 +1,18 @@
 """BudgetPrune's primal-dual method: ascent on the multipliers, a tree recursion a step.
 
 Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, algorithm 1.
-A multiplier ``beta[h, c] >= 0`` charges node h for its part in the purchase c. Given the
-multipliers, the best pruning of each tree comes bottom up (:mod:`.recursion`), and
+A multiplier ``beta[h, c] >= 0`` charges node h for its part in the acquisition c. Given the
+multipliers, the best pruning of each tree comes bottom up (:class:`.tree_recursion.Trees`), and
 ``beta <- beta + gamma (y_h - w_c)`` goes uphill on a concave bound of the optimum.
 
 Beyond the paper, all of it safe because any feasible multipliers prove their bound:
 
-- w is eliminated: the multipliers of a purchase add up to ``lam * price`` (more is never worse up
-  to there), so that a step is projected onto a simplex for each purchase;
+- w is eliminated: the multipliers of an acquisition add up to ``lam * price`` (more is never worse
+  up to there), so that a step is projected onto a simplex for each acquisition;
 - the step length is Polyak's, from the gap itself, on steps weighted by the prices;
 - the direction is an average over steps, whose limit is the fractional optimum (Barahona & Anbil,
   "The volume algorithm", 2000); its level sets, and the trees' own prunings, are repaired into good
-  ones (:func:`.recursion.improved`).
+  ones (:func:`.tree_recursion.improved`).
 
 The gap between `objective` and `bound` is what the method proves. Where the frontier is steep, many
 prunings are nearly optimal and the gap closes slowly: the minimum cut is the solver to use.
@@ -27,10 +27,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.prune.problem import PruneProblem, Solution
+from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.tree_recursion import (
     Trees,
-    check_lam,
     even_shares,
     improved,
     level_sets,
@@ -104,7 +103,7 @@ def solve(
     InputError
         For a bad `lam`.
     """
-    lam = check_lam(lam)
+    lam = check_price(lam)
     end = ascend(
         merged(problem), lam, tolerance=tolerance, max_iterations=max_iterations, n_jobs=n_jobs
     )
@@ -168,7 +167,7 @@ def ascend(
         if square <= 0.0:
             average = share
             square = _squared_slope(start, nodes, price, average)
-        if square <= 0.0:  # every purchase's nodes agree: the bound is the objective
+        if square <= 0.0:  # every acquisition's nodes agree: the bound is the objective
             break
         _climb(start, nodes, price, average, length * (objective - value) / square, beta)
     return Ascent(keep, objective, min(bound, objective), best_beta, step)
@@ -176,7 +175,7 @@ def ascend(
 
 @numba.njit(cache=True, nogil=True)
 def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
-    """Squared slope along the simplices, each purchase weighted by its price."""
+    """Squared slope along the simplices, each acquisition weighted by its price."""
     total = 0.0
     for c in range(len(price)):
         first, last = start[c], start[c + 1]
@@ -195,7 +194,7 @@ def _squared_slope(start: Any, nodes: Any, price: Any, share: Any) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def _climb(start: Any, nodes: Any, price: Any, share: Any, length: float, beta: Any) -> None:
-    """Go up by ``length * price * share`` and project each purchase's onto its simplex."""
+    """Go up by ``length * price * share`` and project each acquisition's onto its simplex."""
     for c in range(len(price)):
         first, last = start[c], start[c + 1]
         if last - first < 2 or price[c] <= 0.0:

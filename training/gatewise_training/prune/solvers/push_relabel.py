@@ -1,14 +1,14 @@
-"""Push-relabel on the implicit graph of a closure problem: nodes, their parents, their purchases.
+"""Push-relabel on the implicit graph of a closure problem: nodes, parents, acquisitions.
 
-Profits enter at the nodes. A node sends without limit to its parent and to the purchases that it
-makes; a purchase, and a node for what it pays alone, lets out to the sink up to its price. Flow
-sent can be taken back.
+Profits enter at the nodes. A node sends without limit to its parent and to the acquisitions that
+it makes; an acquisition, and a node for what it pays alone, lets out to the sink up to its price.
+Flow sent can be taken back.
 
-Only nodes hold excess. A purchase passes on at once what it gets: into the room that its price
-leaves, and, by taking it from their flow, to other nodes that make it. So no purchase is sent more
-than it can pass on, and hubs (the roots, which thousands of purchases need) do not send their whole
-excess to and fro. Labels are distances to the sink counted in nodes; ``near`` is a lower bound of
-the smallest label that a purchase can pass on to, 0 where it has room.
+Only nodes hold excess. An acquisition passes on at once what it gets: into the capacity that its
+price leaves, and, by taking it from their flow, to other nodes that make it. So no acquisition is
+sent more than it can pass on, and hubs (the roots, which thousands of acquisitions need) do not
+send their whole excess to and fro. Labels are distances to the sink counted in nodes; ``near`` is a
+lower bound of the smallest label that an acquisition can pass on to, 0 where it has capacity.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def by_column(start: Any, columns: Any, n_columns: int) -> Any:
 def fill(graph: Any, flow: Any, up: Any) -> None:
     """Make a first flow, from the leaves upwards: what a node cannot spend goes to its parent."""
     parent, profit, price, start, columns, column_price = graph
-    room = column_price.copy()
+    capacity = column_price.copy()
     got = np.zeros(len(parent))
     for v in range(len(parent) - 1, -1, -1):
         left = got[v] + profit[v] - price[v]
         for e in range(start[v], start[v + 1]):
             if left <= 0.0:
                 break
-            push = min(left, room[columns[e]])
-            room[columns[e]] -= push
+            push = min(left, capacity[columns[e]])
+            capacity[columns[e]] -= push
             flow[e] += push
             left -= push
         if left > 0.0 and parent[v] >= 0:
@@ -78,7 +78,7 @@ def push_relabel(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
         ``parent, profit, price, start, columns, column_price`` as in
         :class:`~gatewise_training.prune.presolve.Closure`; prices times ``lam``.
     flow, up : ndarray of float64, shapes (n_edges,) and (n_nodes,)
-        From nodes to purchases and to parents: any flow that nodes can pay, changed in place.
+        From nodes to acquisitions and to parents: any flow that nodes can pay, changed in place.
         Where it is more than a price allows, it is cut back first.
     tolerance : float
 
@@ -95,9 +95,9 @@ def push_relabel(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
     n = len(parent)
     edges = by_column(start, columns, len(column_price))
     tree = (parent, *_siblings(parent))
-    own, room = price.copy(), column_price.copy()  # what can still flow to the sink
-    excess = _excess(parent, profit, start, edges, own, room, flow, up)
-    label, near = np.empty(n, np.int32), np.empty(len(room), np.int32)
+    own, capacity = price.copy(), column_price.copy()  # what can still flow to the sink
+    excess = _excess(parent, profit, start, edges, own, capacity, flow, up)
+    label, near = np.empty(n, np.int32), np.empty(len(capacity), np.int32)
     arc = np.empty(n, np.int64)  # edges before it lead nowhere at the node's label
     queue, waiting = np.empty(n + 1, np.int32), np.zeros(n, np.bool_)
     state = np.zeros(4, np.int64)
@@ -105,7 +105,7 @@ def push_relabel(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
     small = tolerance / max(n, 1)
     rounds = 0
     while True:
-        _relabel_all(label, near, queue, own, room, up, flow, tree, edges, start, columns)
+        _relabel_all(label, near, queue, own, capacity, up, flow, tree, edges, start, columns)
         rounds += 1
         state[:] = 0
         count[:] = 0
@@ -117,7 +117,7 @@ def push_relabel(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
                 count[label[v]] += 1
                 if excess[v] > small:
                     active += excess[v]
-                    _await(v, queue, waiting, state)
+                    _enqueue(v, queue, waiting, state)
         if active <= tolerance:
             break
         while state[SIZE] > 0 and state[WORK] < EFFORT * len(columns) + 8 * n:
@@ -131,19 +131,19 @@ def push_relabel(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
                 push = min(excess[v], own[v])
                 own[v] -= push
                 excess[v] -= push
-            _buy(v, label, near, arc, excess, room, flow, edges, start, columns,
+            _send_to_columns(v, label, near, arc, excess, capacity, flow, edges, start, columns,
                  queue, waiting, state)  # fmt: skip
-            _move(v, label, excess, up, tree, queue, waiting, state)
+            _send_along_tree(v, label, excess, up, tree, queue, waiting, state)
             if excess[v] > small:
-                _lift(v, label, near, count, own, up, tree, start, columns, state)
+                _relabel(v, label, near, count, own, up, tree, start, columns, state)
                 arc[v] = start[v]
                 if label[v] < FAR:
-                    _await(v, queue, waiting, state)
+                    _enqueue(v, queue, waiting, state)
     reached = 0.0
     for v in range(n):
         reached += price[v] - own[v]
-    for c in range(len(room)):
-        reached += column_price[c] - room[c]
+    for c in range(len(capacity)):
+        reached += column_price[c] - capacity[c]
     return label == FAR, reached, rounds
 
 
@@ -161,20 +161,20 @@ def _siblings(parent: Any) -> Any:
 
 @numba.njit(cache=True, nogil=True)
 def _excess(
-    parent: Any, profit: Any, start: Any, edges: Any, own: Any, room: Any, flow: Any, up: Any
+    parent: Any, profit: Any, start: Any, edges: Any, own: Any, capacity: Any, flow: Any, up: Any
 ) -> Any:
-    """What nodes have and do not send; own and room are lessened by what flows out."""
+    """Excess of each node; what flows out is taken from own prices and capacities."""
     begin, edge, _ = edges
-    for c in range(len(room)):
+    for c in range(len(capacity)):
         sent = 0.0
         for a in range(begin[c], begin[c + 1]):
             sent += flow[edge[a]]
-        if sent > room[c]:  # too much for the price: all take back the same share
+        if sent > capacity[c]:  # too much for the price: all take back the same share
             for a in range(begin[c], begin[c + 1]):
-                flow[edge[a]] *= room[c] / sent
-            room[c] = 0.0
+                flow[edge[a]] *= capacity[c] / sent
+            capacity[c] = 0.0
         else:
-            room[c] -= sent
+            capacity[c] -= sent
     excess = profit - up
     for v in range(len(parent)):
         if parent[v] >= 0:
@@ -190,15 +190,15 @@ def _excess(
 
 @numba.njit(cache=True, nogil=True)
 def _relabel_all(
-    label: Any, near: Any, queue: Any, own: Any, room: Any, up: Any, flow: Any, tree: Any,
+    label: Any, near: Any, queue: Any, own: Any, capacity: Any, up: Any, flow: Any, tree: Any,
     edges: Any, start: Any, columns: Any,
 ) -> None:  # fmt: skip
     """Exact distances, breadth first from the sink backwards."""
     parent, child, sibling = tree
     begin, _, node = edges
     label[:] = FAR
-    for c in range(len(room)):
-        near[c] = 0 if room[c] > 0.0 else FAR
+    for c in range(len(capacity)):
+        near[c] = 0 if capacity[c] > 0.0 else FAR
     tail = 0
     for v in range(len(parent)):
         close = own[v] > 0.0
@@ -240,7 +240,7 @@ def _relabel_all(
 
 
 @numba.njit(cache=True, nogil=True)
-def _await(v: int, queue: Any, waiting: Any, state: Any) -> None:
+def _enqueue(v: int, queue: Any, waiting: Any, state: Any) -> None:
     """Put a node at the end of the queue, unless it is in it."""
     if not waiting[v]:
         waiting[v] = True
@@ -250,22 +250,22 @@ def _await(v: int, queue: Any, waiting: Any, state: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _buy(
-    v: int, label: Any, near: Any, arc: Any, excess: Any, room: Any, flow: Any, edges: Any,
+def _send_to_columns(
+    v: int, label: Any, near: Any, arc: Any, excess: Any, capacity: Any, flow: Any, edges: Any,
     start: Any, columns: Any, queue: Any, waiting: Any, state: Any,
 ) -> None:  # fmt: skip
-    """Send a node's excess to its purchases: into their room, then in others' stead."""
+    """Send a node's excess to its acquisitions: into their capacity, then in place of others."""
     begin, edge, node = edges
     here, left = label[v], excess[v]
     e = arc[v]
     while e < start[v + 1] and left > 0.0:
         c = columns[e]
-        if near[c] < here and room[c] > 0.0:
-            push = min(left, room[c])
-            room[c] -= push
+        if near[c] < here and capacity[c] > 0.0:
+            push = min(left, capacity[c])
+            capacity[c] -= push
             flow[e] += push
             left -= push
-            if room[c] <= 0.0:
+            if capacity[c] <= 0.0:
                 near[c] = 1
         if near[c] < here and left > 0.0:
             lowest = FAR
@@ -278,7 +278,7 @@ def _buy(
                         flow[e] += push
                         excess[w] += push
                         left -= push
-                        _await(w, queue, waiting, state)
+                        _enqueue(w, queue, waiting, state)
                     if flow[f] > 0.0:
                         lowest = min(lowest, label[w])
             state[WORK] += begin[c + 1] - begin[c]
@@ -292,7 +292,7 @@ def _buy(
 
 
 @numba.njit(cache=True, nogil=True)
-def _move(
+def _send_along_tree(
     v: int, label: Any, excess: Any, up: Any, tree: Any, queue: Any, waiting: Any, state: Any
 ) -> None:
     """Send a node's excess to its parent, or give it back to its children."""
@@ -303,7 +303,7 @@ def _move(
         up[v] += left
         excess[w] += left
         left = 0.0
-        _await(w, queue, waiting, state)
+        _enqueue(w, queue, waiting, state)
     w = child[v]
     while w >= 0 and left > 0.0:
         if up[w] > 0.0 and label[w] < here:
@@ -311,13 +311,13 @@ def _move(
             up[w] -= push
             excess[w] += push
             left -= push
-            _await(w, queue, waiting, state)
+            _enqueue(w, queue, waiting, state)
         w = sibling[w]
     excess[v] = left
 
 
 @numba.njit(cache=True, nogil=True)
-def _lift(
+def _relabel(
     v: int, label: Any, near: Any, count: Any, own: Any, up: Any, tree: Any, start: Any,
     columns: Any, state: Any,
 ) -> None:  # fmt: skip

@@ -1,7 +1,7 @@
-"""The masters of column generation over trees, solved by HiGHS.
+"""Restricted master programs of column generation over trees, solved by HiGHS.
 
 Both choose a fractional pruning ``y`` of each tree out of what prunings seen so far span, and the
-purchases ``w`` that it needs, and hand back the multipliers of ``y_h <= w_c``:
+acquisitions ``w`` that it needs, and hand back the multipliers of ``y_h <= w_c``:
 
 - :class:`ConvexMaster`: convex combinations of a tree's prunings, Dantzig and Wolfe's and the 2016
   paper's (LP3);
@@ -20,7 +20,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from gatewise_training.prune.solvers.highs import minimise
-from gatewise_training.prune.solvers.node_classes import Alike, Rows
+from gatewise_training.prune.solvers.node_classes import MasterRows, NodeClasses
 from gatewise_training.prune.tree_recursion import Trees
 
 __all__ = ["ConvexMaster", "Master", "PartitionMaster"]
@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 class Master(ABC):
-    """What the two have in common.
+    """Base of the two masters.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Master(ABC):
     def __init__(self, trees: Trees) -> None:
         self.trees = trees
         problem = trees.problem
-        self.alike = Alike(problem)
+        self.classes = NodeClasses(problem)
         self.price = trees.lam * problem.depth_price - problem.profit
 
     @abstractmethod
@@ -65,13 +65,13 @@ class Master(ABC):
         """
 
     def _solve(
-        self, rows: Rows, cost: Floats, kept_by: list[NDArray[np.intp]], **program: Any
+        self, rows: MasterRows, cost: Floats, kept_by: list[NDArray[np.intp]], **program: Any
     ) -> tuple[Floats, Floats]:
-        """Solve over variables and purchases, given which variables keep each class of nodes.
+        """Solve over variables and acquisitions, given which variables keep each class of nodes.
 
         `program` may hold more rows, over the variables alone.
         """
-        n, n_bought, n_uses = len(cost), len(rows.price), len(rows.purchase)
+        n, n_acquired, n_uses = len(cost), len(rows.price), len(rows.acquisition)
         sizes = np.array([len(k) for k in kept_by], np.intp)
         kept = np.concatenate([kept_by[r] for r in rows.member] or [np.zeros(0, np.intp)])
         uses = np.arange(n_uses)
@@ -80,15 +80,15 @@ class Master(ABC):
                 np.concatenate([np.ones(len(kept)), -np.ones(n_uses)]),
                 (
                     np.concatenate([np.repeat(uses, sizes[rows.member]), uses]),
-                    np.concatenate([kept, n + rows.purchase]),
+                    np.concatenate([kept, n + rows.acquisition]),
                 ),
             ),
-            shape=(n_uses, n + n_bought),
+            shape=(n_uses, n + n_acquired),
         )
         for key in ("A_eq", "A_ub"):
             if key in program:
                 more = program[key]
-                blank = sp.csr_array((more.shape[0], n_bought))
+                blank = sp.csr_array((more.shape[0], n_acquired))
                 program[key] = sp.hstack([more, blank], format="csr")
         if "A_ub" in program:
             upper = sp.vstack([upper, program.pop("A_ub")], format="csr")
@@ -109,7 +109,7 @@ class ConvexMaster(Master):
         super().__init__(trees)
         problem = trees.problem
         roots = np.where(problem.parent < 0, problem.error, 0.0)
-        self._base = np.bincount(self.alike.tree, weights=roots)
+        self._base = np.bincount(self.classes.tree, weights=roots)
         self._known: set[tuple[int, bytes]] = set()
         self._owner: list[int] = []
         self._kept: list[NDArray[np.intp]] = []
@@ -119,7 +119,7 @@ class ConvexMaster(Master):
 
     def add(self, keep: Keep) -> bool:
         new = False
-        for t, members in enumerate(self.alike.members):
+        for t, members in enumerate(self.classes.members):
             key = (t, np.packbits(keep[members]).tobytes())
             if key in self._known:
                 continue
@@ -128,13 +128,13 @@ class ConvexMaster(Master):
             self._owner.append(t)
             self._kept.append(kept)
             self._cost.append(float(self._base[t] + self.price[kept].sum()))
-            self.alike.add(kept)
+            self.classes.add(kept)
             new = True
         return new
 
     def solve(self) -> tuple[Floats, Floats]:
-        rows = self.alike.rows()
-        n_plans, n_trees = len(self._owner), len(self.alike.members)
+        rows = self.classes.rows()
+        n_plans, n_trees = len(self._owner), len(self.classes.members)
         plans = np.repeat(np.arange(n_plans), [len(k) for k in self._kept])
         nodes = np.concatenate(self._kept)
         stands = np.zeros(self.trees.problem.n_nodes, np.bool_)
@@ -161,21 +161,21 @@ class PartitionMaster(Master):
 
     def __init__(self, trees: Trees) -> None:
         super().__init__(trees)
-        self.alike.add(np.flatnonzero(trees.problem.left >= 0))
+        self.classes.add(np.flatnonzero(trees.problem.left >= 0))
 
     def add(self, keep: Keep) -> bool:
-        number, node = self.alike.classes()
+        number, node = self.classes.numbered()
         there = number >= 0
         size = np.bincount(number[there], minlength=len(node))
         kept = np.bincount(number[there], weights=keep[there], minlength=len(node))
         if not ((kept > 0) & (kept < size)).any():
             return False
-        self.alike.add(np.flatnonzero(keep))
+        self.classes.add(np.flatnonzero(keep))
         return True
 
     def solve(self) -> tuple[Floats, Floats]:
         problem = self.trees.problem
-        rows = self.alike.rows()
+        rows = self.classes.rows()
         n = len(rows.node)
         there = rows.number >= 0
         inner = np.flatnonzero(there & (problem.parent >= 0))

@@ -103,7 +103,7 @@ def _gather(parent: Any, above: Any) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _credit(word: Any, w: int, amount: float, out: Any) -> None:
-    """Add an amount to the parts whose bits are set."""
+    """Add an amount to the parts with set bits."""
     for b in range(64):
         if word >> np.uint64(b) & np.uint64(1):
             out[64 * w + b] += amount
@@ -116,7 +116,7 @@ def _losses(
 ) -> None:  # fmt: skip
     """Error that dropping each part would cost, and the cost that it would save.
 
-    A purchase is saved if every node that is kept for it has the part on its path.
+    An acquisition is saved if every node that is kept for it has the part on its path.
     """
     n_words = above.shape[1]
     for h in range(len(profit)):
@@ -126,16 +126,16 @@ def _losses(
                 _credit(above[h, w], w, depth[h], saved)
     common = np.empty(n_words, np.uint64)
     for c in range(len(price)):
-        bought = False
+        acquired = False
         for j in range(start[c], start[c + 1]):
             if keep[nodes[j]]:
-                if bought:
+                if acquired:
                     for w in range(n_words):
                         common[w] &= above[nodes[j], w]
                 else:
                     common[:] = above[nodes[j]]
-                    bought = True
-        if bought:
+                    acquired = True
+        if acquired:
             for w in range(n_words):
                 if common[w]:
                     _credit(common[w], w, price[c], saved)
