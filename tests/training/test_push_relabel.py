@@ -133,7 +133,7 @@ def test_parts_take_their_flow_along(seed):
         assert part.acquired(every).all()
         for lam in (0.25, 2.0):
             fresh = best_closure(part, lam)
-            again, reached, _ = best_closure(part, lam, Flow(carried.bought + 0, carried.up + 0))
+            again, reached, _ = best_closure(part, lam, Flow(carried.acquired + 0, carried.up + 0))
             np.testing.assert_array_equal(again, fresh[0])
             assert reached == pytest.approx(fresh[1], abs=1e-9)
 
