@@ -162,7 +162,7 @@ def _cell(
     found: Subject, calibration: Calibration, devices: int, link: str, seconds: float
 ) -> dict[str, Any]:
     settings = _settings(calibration, devices, link, seconds)
-    routes = Routes.of(found.bundle, found.rows, found.truth)
+    routes = Routes.from_bundle(found.bundle, found.rows, found.truth)
     begun = time.perf_counter()
     virtual = simulate_fleet(routes, calibration.apply(settings, live=True))
     took = time.perf_counter() - begun

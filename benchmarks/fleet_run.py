@@ -53,7 +53,7 @@ def prepare(path: Path) -> None:
     ).fit(data.X[train], data.y[train])  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         bundle = pack(system, Path(folder) / "bundle", sample=data.X[train[:16]])
-        routes = Routes.of(bundle, data.X[test], data.y[test])
+        routes = Routes.from_bundle(bundle, data.X[test], data.y[test])
     path.write_bytes(pickle.dumps(routes))
 
 
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 def measure(routes: Any, run: Run) -> dict[str, Any]:
     """Take time, processor time and memory of an estimate, with its child processes'."""
     from gatewise_sim import PROFILES, FleetSettings, ServiceTime
-    from gatewise_sim.fleet.estimate.sampling import plan
+    from gatewise_sim.fleet.estimate.sampling import choose_plan
     from gatewise_sim.fleet.estimate.stepping import estimate_fleet
     from gatewise_sim.fleet.network.outages import Outages
 
@@ -87,10 +87,10 @@ def measure(routes: Any, run: Run) -> dict[str, Any]:
         outages=Outages.parse(f"cloud:+{noon:g}s-+{noon + run.outage:g}s" if run.outage else ""),
     )
     if run.whole:
-        chosen = plan(routes, settings, requests=10**9, instances=10**12)
+        chosen = choose_plan(routes, settings, requests=10**9, instances=10**12)
     else:
         few = {} if run.requests is None else {"requests": run.requests}
-        chosen = plan(routes, settings, **few)
+        chosen = choose_plan(routes, settings, **few)
     begun, worked = time.perf_counter(), time.process_time()
     found = estimate_fleet(routes, settings, sampling=chosen, jobs=run.jobs)
     took, worked = time.perf_counter() - begun, time.process_time() - worked

@@ -51,8 +51,8 @@ def test_a_run_tells_what_it_took(made_up_routes):
 @pytest.fixture
 def made_up_routes(tmp_path):
     from gatewise_edge.stages.plan import StagePlan
+    from gatewise_sim.fleet.messages import Sizes
     from gatewise_sim.fleet.routes import Routes
-    from gatewise_sim.fleet.sizes import Sizes
 
     n = 50
     plan = StagePlan(
@@ -63,7 +63,7 @@ def made_up_routes(tmp_path):
     )  # fmt: skip
     ones, zeros = np.ones(n, np.int64), np.zeros(n, np.int64)
     routes = Routes(
-        plan=plan, sizes=Sizes.of(plan, exits=False), truth=ones, exit=zeros,
+        plan=plan, sizes=Sizes.from_plan(plan, exits=False), truth=ones, exit=zeros,
         offload=np.zeros(n, bool), local_route=zeros, local_label=ones, local_cost=np.ones(n),
         cloud_label=ones, cloud_stage=ones, asked_cost=np.full(n, 2.0), alone_cost=2.0,
         score=np.zeros(n, np.float32), sets=np.array([[True, False], [True, True]]),

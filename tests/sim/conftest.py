@@ -174,8 +174,8 @@ def made_up() -> Callable[..., Any]:
     The truth is class 1 everywhere; so say the cloud, and the device of rows that it keeps.
     """
     from gatewise_edge.stages.plan import StagePlan
+    from gatewise_sim.fleet.messages import Sizes
     from gatewise_sim.fleet.routes import Routes
-    from gatewise_sim.fleet.sizes import Sizes
 
     def make(n: int = 10, hard: int = 10) -> Routes:
         offload = np.arange(n) < hard
@@ -198,7 +198,7 @@ def made_up() -> Callable[..., Any]:
         )
         return Routes(
             plan=plan,
-            sizes=Sizes.of(plan, exits=False),
+            sizes=Sizes.from_plan(plan, exits=False),
             truth=np.ones(n, np.int64),
             exit=np.zeros(n, np.int64),
             offload=offload,

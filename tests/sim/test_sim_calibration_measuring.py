@@ -92,7 +92,7 @@ def measured(small):
 @pytest.mark.slow
 def test_a_calibration_has_figures_that_can_be(measured, small, tmp_path):
     found, told = measured
-    plan = Routes.of(small.bundle, small.rows[:2]).plan
+    plan = Routes.from_bundle(small.bundle, small.rows[:2]).plan
     assert len(found.edge_ms) == plan.n_here
     times = [*found.edge_ms, 1e3 * found.service.mean(1, 1), found.broker_us]
     assert all(math.isfinite(t) and t > 0 for t in times)
@@ -124,7 +124,7 @@ def test_the_twin_decides_as_the_live_fleet_and_sends_the_same_bytes(measured, s
         # Long: a machine that is busy answers late, and no request is to be given up.
         deadline_ms=30_000.0,
     )
-    routes = Routes.of(small.bundle, small.rows, small.truth)
+    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
     twin = simulate_fleet(routes, calibration.apply(settings, live=True)).answers
     run = run_live(small.bundle.path, small.rows, settings)
     live = run.answers
@@ -164,7 +164,7 @@ def test_without_a_cloud_only_the_stages_are_measured(tmp_path):
     forest = methods.make("budget-forest", n_estimators=3, random_state=0).fit(X[:600], y[:600])
     bundle = pack(forest, tmp_path / "bundle", sample=X[:8])
     found = calibrate(bundle.path, X[600:700])
-    routes = Routes.of(bundle, X[600:700])
+    routes = Routes.from_bundle(bundle, X[600:700])
     assumed = Calibration.assumed(routes)
     assert found.service == assumed.service
     assert found.edge_ms != assumed.edge_ms

@@ -8,14 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.energy.meter import (
-    Acquisition,
-    RadioMeter,
-    battery_days,
-    joules_per_device_day,
-    radio_joules,
-)
-from gatewise_sim.fleet.energy.radio import RADIOS, Radio
+from gatewise_sim.fleet.energy.device import Acquisition, battery_days, joules_per_device_day
+from gatewise_sim.fleet.energy.radio import RADIOS, Radio, radio_joules
+from tests.sim.radio_meter import RadioMeter
 
 # Exact in binary, so that sums can be compared with ==.
 PLAIN = Radio("x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)

@@ -10,7 +10,8 @@ from gatewise_sim.fleet.energy.radio import Radio
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.routes import ROUTES, Routes
-from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
 
@@ -258,7 +259,7 @@ def test_the_same_seed_gives_the_same_run(made_up, poisson):
 
 def test_costs_and_labels_are_the_estimators(small, poisson):
     """Where the cloud answers in time, each instance costs what the system says of its row."""
-    routes = Routes.of(small.bundle, small.rows, small.truth)
+    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
     n = len(small.rows)
     run = simulate_fleet(
         routes,
@@ -287,7 +288,7 @@ def test_joules_are_those_of_the_radio(made_up):
 
 
 def test_policies(small):
-    routes = Routes.of(small.bundle, small.rows[:50])
+    routes = Routes.from_bundle(small.bundle, small.rows[:50])
     turn = [list(range(50))]
     edge = simulate_fleet(routes, settings(in_turn=turn, policy="edge-only"))
     assert (edge.answers.route == EDGE).all()

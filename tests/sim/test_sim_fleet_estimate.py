@@ -10,15 +10,16 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS
-from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.energy.meter import Acquisition, RadioMeter
+from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy
 from gatewise_sim.fleet.estimate.result import MEANS, FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.routes import ROUTES, Routes
-from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
+from tests.sim.radio_meter import RadioMeter
 
 EDGE, CLOUD, FALLBACK, ERROR = range(len(ROUTES))
 BEGIN, END = 200.0, 260.0
@@ -40,7 +41,7 @@ def settings(**changes) -> FleetSettings:
 
 @pytest.fixture(scope="module")
 def routes(small) -> Routes:
-    return Routes.of(small.bundle, small.rows, small.truth)
+    return Routes.from_bundle(small.bundle, small.rows, small.truth)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,7 @@ def test_a_run_that_is_over_gives_the_same_estimate(both, routes, energy):
     own, run, found = both
     rng = np.random.default_rng(0)
     order = rng.permutation(len(run.answers))
-    again = FleetEstimate.of_run(
+    again = FleetEstimate.from_run(
         routes,
         own,
         run.answers.take(order),
@@ -224,7 +225,7 @@ def test_joules_are_those_of_a_meter_on_each_device(routes):
 
 
 def test_without_a_truth_there_is_no_accuracy(small):
-    routes = Routes.of(small.bundle, small.rows[:50])
+    routes = Routes.from_bundle(small.bundle, small.rows[:50])
     found = estimate_fleet(routes, settings(devices=5))
     assert "accuracy" not in found.means
     assert {t["accuracy"] for t in found.timeline} == {None}

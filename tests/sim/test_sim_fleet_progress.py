@@ -1,20 +1,20 @@
 import numpy as np
 import pytest
 
-from gatewise_sim.fleet.estimate.progress_reports import Running
-from gatewise_sim.fleet.estimate.sampling import plan
+from gatewise_sim.fleet.estimate.progress_reports import RunReports
+from gatewise_sim.fleet.estimate.sampling import choose_plan
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.estimate.window_sums import RowFacts
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.progress import Listeners, Snapshot
-from gatewise_sim.fleet.run import FleetSettings
-from gatewise_sim.fleet.state import World
+from gatewise_sim.fleet.run import VirtualFleet
+from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 
 
 class Seen(Listeners):
-    """A watch that remembers."""
+    """Remembers its events."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def settings(**changes) -> FleetSettings:
     return FleetSettings(**(common | changes))
 
 
-def assert_it_moves_on(snapshots) -> None:
+def assert_progress(snapshots) -> None:
     for name in ("at", "answered", "edge", "cloud", "fallback", "error", "judged", "done"):
         values = [getattr(s, name) for s in snapshots]
         assert values == sorted(values), name
@@ -53,30 +53,30 @@ def assert_it_moves_on(snapshots) -> None:
         assert 0 <= s.done <= 1
 
 
-def test_a_run_that_is_stepped_whole_is_looked_at_by_the_clock(made_up):
-    """A clock that gains a second at each look: each look is told."""
-    routes, own, seen, told = made_up(100, 20), settings(), Seen(), []
-    world = World(routes, own)
-    facts = RowFacts.of(routes, None, cloud_only=False)
+def test_a_run_that_is_stepped_whole_is_reported_by_the_clock(made_up):
+    """With a clock that gains a second at each call every step is reported."""
+    routes, own, seen, counted = made_up(100, 20), settings(), Seen(), []
+    fleet = VirtualFleet(routes, own)
+    facts = RowFacts.from_routes(routes, None, cloud_only=False)
     tick = iter(range(10**9))
-    running = Running(seen, world, facts, own.seconds, clock=lambda: float(next(tick)))
+    reports = RunReports(seen, fleet.state, facts, own.seconds, clock=lambda: float(next(tick)))
 
-    def look(parts) -> None:
-        running.look(parts)
+    def on_step(parts) -> None:
+        reports.advance(parts)
         answered = sum(int((p.route >= 0).sum()) for p in parts)
-        told.append((answered, sum(int((p.route < 0).sum()) for p in parts)))
+        counted.append((answered, sum(int((p.route < 0).sum()) for p in parts)))
 
-    stayed: list[int] = []
+    local: list[int] = []
 
     def keep(times, rows) -> None:
-        stayed.append(len(rows))
-        running.stayed(times, rows)
+        local.append(len(rows))
+        reports.add_local(rows)
 
-    world.run_open(keep, look)
-    assert len(seen.snapshots) == len(told) > 3
-    assert_it_moves_on(seen.snapshots)
-    for snapshot, (answered, _) in zip(seen.snapshots, told, strict=True):
-        assert snapshot.answered == answered + sum(stayed)
+    fleet.run_open(keep, on_step)
+    assert len(seen.snapshots) == len(counted) > 3
+    assert_progress(seen.snapshots)
+    for snapshot, (answered, _) in zip(seen.snapshots, counted, strict=True):
+        assert snapshot.answered == answered + sum(local)
         down = 3 * (300 <= snapshot.at < 360) + 2 * (600 <= snapshot.at < 660)
         assert snapshot.workers_up == 3 - down
     assert 60 < np.median([s.p50_ms for s in seen.snapshots]) < 90
@@ -85,12 +85,12 @@ def test_a_run_that_is_stepped_whole_is_looked_at_by_the_clock(made_up):
     )
 
 
-def test_windows_are_told_as_they_are_done(made_up):
+def test_windows_are_reported_as_they_are_done(made_up):
     routes, own, seen = made_up(100, 20), settings(), Seen()
-    few = plan(routes, own, requests=1500)
+    few = choose_plan(routes, own, requests=1500)
     found = estimate_fleet(routes, own, sampling=few, watch=seen)
     assert len(seen.snapshots) == len(few.windows)
-    assert_it_moves_on(seen.snapshots)
+    assert_progress(seen.snapshots)
     last = seen.snapshots[-1]
     assert last.done == pytest.approx(1.0)
     assert last.at == pytest.approx(own.seconds)
@@ -104,7 +104,7 @@ def test_windows_are_told_as_they_are_done(made_up):
     ]
 
 
-def test_a_watch_changes_nothing(made_up):
+def test_a_listener_changes_nothing(made_up):
     routes, own = made_up(100, 20), settings(seconds=300.0, outages=Outages())
     first, second = estimate_fleet(routes, own), estimate_fleet(routes, own, watch=Seen())
     assert first.means == second.means

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.estimate.sampling import LEAST_WORKERS, plan, window_settings
+from gatewise_sim.fleet.estimate.sampling import LEAST_WORKERS, choose_plan, window_settings
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES, LinkProfile
-from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.row_mix import RowMix
 
@@ -36,7 +37,7 @@ def routes(made_up):
 
 def test_a_small_run_is_stepped_whole(routes):
     own = settings(seconds=3600.0)
-    assert plan(routes, own).whole
+    assert choose_plan(routes, own).whole
     found, run = estimate_fleet(routes, own), simulate_fleet(routes, own)
     a = run.answers
     assert found.instances == len(a)
@@ -50,7 +51,7 @@ def test_windows_of_time_stand_for_the_whole_day(routes):
     """Every figure lies near that of stepping all of it, and most within their intervals."""
     own = settings()
     whole = estimate_fleet(routes, own)
-    few = plan(routes, own, requests=4_000)
+    few = choose_plan(routes, own, requests=4_000)
     assert whole.plan.whole
     assert not few.whole
     assert few.stepped < DAY / 3
@@ -74,7 +75,7 @@ def test_intervals_hold_as_often_as_they_say(routes):
     held = 0
     for seed in range(60):
         own = settings(seconds=7200.0, policy="edge-only", seed=seed)
-        some = plan(routes, own, instances=6_000)
+        some = choose_plan(routes, own, instances=6_000)
         assert not some.whole
         low, high = estimate_fleet(routes, own, sampling=some).means["accuracy"][1:]
         held += low <= 1 - HARD / 100 <= high
@@ -83,7 +84,7 @@ def test_intervals_hold_as_often_as_they_say(routes):
 
 def test_around_an_outage_nothing_is_left_out(routes):
     own = settings(outages=Outages.parse("cloud:12:00-12:10"))
-    few = plan(routes, own, requests=4_000)
+    few = choose_plan(routes, own, requests=4_000)
     noon, ten_past = DAY / 2, DAY / 2 + 600
     covering = [w for w in few.windows if w.begin < noon < w.end]
     assert len(covering) == 1
@@ -101,7 +102,7 @@ def test_an_outage_in_a_sampled_run_is_that_of_the_whole_run(routes):
     """Same times, same figures, from the bins around it."""
     down = Outages.parse("cloud:12:00-12:10")
     own = settings(devices=400, outages=down, workload="poisson:6/min", seconds=DAY)
-    few = plan(routes, own, requests=12_000)
+    few = choose_plan(routes, own, requests=12_000)
     assert not few.whole
     found = estimate_fleet(routes, own, sampling=few)
     noon, ten_past = DAY / 2, DAY / 2 + 600
@@ -131,11 +132,11 @@ def test_joules_of_windows_are_those_of_the_whole_run(routes):
     """With a tail of 12 s and a request every 15 s, half of the requests meet one: a window
     that did not look back far enough would take each first request for a lone one."""
     own = settings(workload="poisson:80/min", link=PROFILES["4g"], devices=40, seconds=20_000.0)
-    few = plan(routes, own, requests=6_000)
+    few = choose_plan(routes, own, requests=6_000)
     assert all(w.warm >= min(11.576, w.begin) for w in few.windows)
     whole, some = (
         estimate_fleet(routes, own, sampling=chosen).means["radio_j"]
-        for chosen in (plan(routes, own, requests=10**9, instances=10**12), few)
+        for chosen in (choose_plan(routes, own, requests=10**9, instances=10**12), few)
     )
     assert some.value == pytest.approx(whole.value, rel=0.03)
     alone = HARD / 100 * (12.27 + 0.3)  # J, had every request a wake-up and a tail of its own
@@ -145,7 +146,7 @@ def test_joules_of_windows_are_those_of_the_whole_run(routes):
 @pytest.mark.slow
 def test_it_does_not_matter_how_many_processes_step(routes):
     own = settings(outages=Outages.parse("cloud:12:00-12:02"))
-    few = plan(routes, own, requests=3_000)
+    few = choose_plan(routes, own, requests=3_000)
     alone, together = (estimate_fleet(routes, own, sampling=few, jobs=jobs) for jobs in (1, 2))
     assert asdict(alone) == asdict(together)
 
@@ -153,7 +154,7 @@ def test_it_does_not_matter_how_many_processes_step(routes):
 def test_a_part_of_the_fleet_carries_its_full_load(routes):
     """When time alone is not enough, devices and workers are sampled in proportion."""
     own = settings(devices=160_000, workers=16, seconds=7200.0)
-    few = plan(routes, own, requests=1_500, windows=4)
+    few = choose_plan(routes, own, requests=1_500, windows=4)
     assert (few.workers, few.devices) == (LEAST_WORKERS, 80_000)
     assert "80000 of 160000 devices and 8 of 16 workers" in str(few)
     found = estimate_fleet(routes, own, sampling=few)
@@ -167,7 +168,7 @@ def test_a_window_has_its_own_time_of_day(made_up):
     routes = made_up(100, HARD)
     mix = RowMix.parse("steps,0s=1/0,12h=0/1", (np.arange(100) >= HARD).astype(int))
     own = settings(workload="diurnal:1/min:peak=18:00:ratio=9", mix=mix)
-    few = plan(routes, own, requests=4_000)
+    few = choose_plan(routes, own, requests=4_000)
     counts = []
     for i, window in enumerate(few.windows):
         if window.begin < DAY / 2 < window.end:
@@ -183,7 +184,7 @@ def test_a_window_has_its_own_time_of_day(made_up):
 
 def test_devices_in_step_stay_in_step(routes):
     own = settings(workload="periodic:60s:aligned=yes")
-    few = plan(routes, own, requests=4_000)
+    few = choose_plan(routes, own, requests=4_000)
     for i, window in enumerate(few.windows):
         answers = simulate_fleet(routes, window_settings(own, few, i)).answers
         when = answers.time + window.begin - window.warm
@@ -192,16 +193,16 @@ def test_devices_in_step_stay_in_step(routes):
 
 def test_the_same_seed_gives_the_same_estimate(routes):
     own = settings(seconds=20_000.0)
-    few = plan(routes, own, requests=1_500)
+    few = choose_plan(routes, own, requests=1_500)
     first, again = (estimate_fleet(routes, own, sampling=few) for _ in range(2))
     assert (first.means, first.latency_ms) == (again.means, again.latency_ms)
-    assert plan(routes, own, requests=1_500) == few
+    assert choose_plan(routes, own, requests=1_500) == few
 
 
 def test_what_cannot_be_sampled(routes):
     turn = settings(workload=None, in_turn=[list(range(100))] * 200)
-    assert plan(routes, turn, requests=1).whole
+    assert choose_plan(routes, turn, requests=1).whole
     found = estimate_fleet(routes, turn)
     assert found.means["offload_rate"].value == HARD / 100
     with pytest.raises(InputError, match="at least 4"):
-        plan(routes, settings(), requests=10, windows=2)
+        choose_plan(routes, settings(), requests=10, windows=2)

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_sim.fleet.estimate.sampling import Plan, Window
-from gatewise_sim.fleet.estimate.timeline import bins_of, fault_spans
+from gatewise_sim.fleet.estimate.plan import SamplingPlan, Window, cut_window, fault_spans
 from gatewise_sim.fleet.network.outages import Outage, Outages
 
 outages = st.lists(
@@ -18,15 +17,15 @@ outages = st.lists(
 )
 
 
-def whole(seconds: float) -> Plan:
-    return Plan(1, 1, 1, 1, (Window(0.0, seconds, 0.0, 0.0, seconds, 0),), seconds)
+def whole(seconds: float) -> SamplingPlan:
+    return SamplingPlan(1, 1, 1, 1, (Window(0.0, seconds, 0.0, 0.0, seconds, 0),), seconds)
 
 
 @settings(max_examples=80, deadline=None)
 @given(outages, st.integers(10, 4000))
 def test_bins_follow_each_other_and_change_with_what_is_up(windows, seconds):
     plan, down = whole(seconds), Outages(windows)
-    bins = bins_of(plan, plan.windows[0], down)
+    bins = cut_window(plan, plan.windows[0], down)
     assert bins[0].begin == 0.0
     assert bins[-1].end == pytest.approx(seconds)
     assert all(a.end == b.begin for a, b in pairwise(bins))
@@ -46,7 +45,7 @@ def test_bins_follow_each_other_and_change_with_what_is_up(windows, seconds):
 
 def test_around_an_outage_they_are_finer():
     plan = whole(86_400.0)
-    bins = bins_of(plan, plan.windows[0], Outages.parse("cloud:12:00-12:10"))
+    bins = cut_window(plan, plan.windows[0], Outages.parse("cloud:12:00-12:10"))
     assert 60 <= len(bins) <= 100
     noon = 43_200.0
     inside = [b for b in bins if noon <= b.begin < noon + 600]
@@ -57,8 +56,8 @@ def test_around_an_outage_they_are_finer():
 
 def test_a_window_that_stands_for_more_is_one_bin():
     window = Window(100.0, 105.0, 5.0, 0.0, 3600.0, 4)
-    plan = Plan(1, 1, 1, 1, (window, window), 7200.0)
-    (one,) = bins_of(plan, window, Outages())
+    plan = SamplingPlan(1, 1, 1, 1, (window, window), 7200.0)
+    (one,) = cut_window(plan, window, Outages())
     assert (one.begin, one.end, one.measured) == (0.0, 3600.0, (100.0, 105.0))
 
 

@@ -36,7 +36,7 @@ COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_
 
 @pytest.fixture(scope="module")
 def routes(small) -> Routes:
-    return Routes.of(small.bundle, small.rows, small.truth)
+    return Routes.from_bundle(small.bundle, small.rows, small.truth)
 
 
 def settings(**changes) -> FleetSettings:

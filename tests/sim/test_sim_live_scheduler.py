@@ -48,7 +48,7 @@ def cloud(small):
 
 @pytest.fixture(scope="module")
 def routes(small) -> Routes:
-    return Routes.of(small.bundle, small.rows, small.truth)
+    return Routes.from_bundle(small.bundle, small.rows, small.truth)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from gatewise_sim.fleet.estimate.sampling import Plan, Window
+from gatewise_sim.fleet.estimate.plan import SamplingPlan, Window
 from gatewise_sim.report import words
 from gatewise_sim.report.simulation_page import render
 from gatewise_sim.report.simulation_words import answer, caveats, course_of_outages, leg
@@ -142,7 +142,7 @@ def test_a_million_devices(simulated):
 def test_a_sample_is_said(simulated):
     report = simulated()
     windows = tuple(Window(b, b + 30.0, 5.0, b, b + 300.0, 0) for b in (0.0, 300.0))
-    report["sampling"] = str(Plan(5, 1, 20, 4, windows, 600.0))
+    report["sampling"] = str(SamplingPlan(5, 1, 20, 4, windows, 600.0))
     said = " ".join(caveats(report))
     assert "Sampled, not stepped in full: 5 of 20 devices" in said
     assert "95 % confidence intervals" in said

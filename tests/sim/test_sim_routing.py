@@ -10,7 +10,7 @@ from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
 
 @pytest.fixture(scope="module")
 def routes(small) -> Routes:
-    return Routes.of(small.bundle, small.rows, small.truth)
+    return Routes.from_bundle(small.bundle, small.rows, small.truth)
 
 
 def test_rows_go_and_cost_as_the_estimator_says(small, routes):
@@ -70,7 +70,7 @@ def test_values_that_are_no_good(small):
         carried, np.concatenate([small.bundle.manifest.stage_inputs(s) for s in (0, 1)])
     )
     X[2:, only_cloud[0]] = np.nan
-    routes = Routes.of(small.bundle, X)
+    routes = Routes.from_bundle(small.bundle, X)
     assert (routes.truth == NO_LABEL).all()
     assert [ROUTES[r] for r in routes.local_route[:2]] == ["error", "error"]
     assert (routes.local_label[:2] == NO_LABEL).all()
@@ -98,6 +98,6 @@ def test_another_choice_of_rows(routes):
 
 def test_rows_must_fit(small):
     with pytest.raises(InputError, match="has 64 columns"):
-        Routes.of(small.bundle, small.rows[:, :5])
+        Routes.from_bundle(small.bundle, small.rows[:, :5])
     with pytest.raises(InputError, match="labels of shape"):
-        Routes.of(small.bundle, small.rows, small.truth[:5])
+        Routes.from_bundle(small.bundle, small.rows, small.truth[:5])

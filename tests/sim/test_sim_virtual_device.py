@@ -17,12 +17,12 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_sim.fleet.answers import REASONS
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.draws import DeviceDraws
-from gatewise_sim.fleet.network.direction import VirtualLink
+from gatewise_sim.fleet.network.direction import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.routes import ROUTES, Routes
-from gatewise_sim.fleet.run import FleetSettings, simulate_fleet
+from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
 from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
 
@@ -86,7 +86,7 @@ class ClockLink:
             rows=request.X,
             arrived=now,
             expires=now + request.ttl_ms / 1000.0,
-            flight=Reply(self, request),
+            requester=Reply(self, request),
         )
         if self.worker.up:
             self.worker.receive(ticket)
@@ -98,7 +98,7 @@ class ClockLink:
 
 
 def real(small, times, rows, link, *, queue, deadline_ms, down):
-    """What the real device says, in the order of the instances; and its counters."""
+    """Answers of the real device, in the order of the instances; and its counters."""
     clock = Clock()
     rng = DeviceDraws(0, 0)
     way = VirtualLink(link, rng, back=rng)
@@ -116,7 +116,7 @@ def real(small, times, rows, link, *, queue, deadline_ms, down):
         clock.at(end, worker.recover)
     model = CloudModel.from_bundle(small.bundle)
     clock_link = ClockLink(clock, way, worker, model)
-    told, open_ = {}, {}
+    answered, open_ = {}, {}
     with Device(
         small.bundle,
         link=clock_link,
@@ -132,7 +132,7 @@ def real(small, times, rows, link, *, queue, deadline_ms, down):
                 clock.at(made.wake_at, advance, i)
             else:
                 open_.pop(i, None)
-                told[i] = made
+                answered[i] = made
 
         def advance(i) -> None:
             if i in open_:
@@ -143,7 +143,7 @@ def real(small, times, rows, link, *, queue, deadline_ms, down):
             clock.at(when, lambda i=i, row=row: step(i, device.begin(small.rows[row])))
         clock.run()
         model.close()
-        return [told[i] for i in range(len(times))], device.counters
+        return [answered[i] for i in range(len(times))], device.counters
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
     )
     outages = ",".join(f"cloud:+{b:g}s-+{e:g}s" for b, e in down)
     run = simulate_fleet(
-        Routes.of(small.bundle, small.rows, small.truth),
+        Routes.from_bundle(small.bundle, small.rows, small.truth),
         FleetSettings(
             devices=1,
             seconds=float(times[-1]) + 1,

@@ -107,7 +107,7 @@ def calibrate(
 
     bundle = Bundle.open(path)
     table = np.ascontiguousarray(rows, np.float32)[:_ROWS]
-    routes = Routes.of(bundle, table)
+    routes = Routes.from_bundle(bundle, table)
     assumed = Calibration.assumed(routes)
     if not routes.plan.has_cloud or not (routes.cloud_label != NO_LABEL).any():
         edge_ms = _stages(_edge_alone(bundle, table), routes)
@@ -140,7 +140,7 @@ def calibrate(
         probe = _in_turn(routes, PROBE, exchanges // 2)
         proxied = _beyond_device(_live(path, table, probe, url))
     edge_ms = _stages(_by_stage(plain, routes) or _edge_alone(bundle, table), routes)
-    run = ServiceTime.of(timing)
+    run = ServiceTime.from_timing(timing)
     broker_us = assumed.broker_us if found.broker_us is None else found.broker_us / 2
     way = _beyond_device(plain)
     service, hop = _divide(way, run, found.worker_us, broker_us, assumed.service.message)

@@ -13,7 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.estimate.sampling import Plan, plan
+from gatewise_sim.fleet.estimate.plan import SamplingPlan
+from gatewise_sim.fleet.estimate.sampling import choose_plan
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Workload
@@ -157,18 +158,18 @@ REQUESTS: Final = 1_000_000
 _LEAST_WORKERS: Final = 2
 
 
-def sampled(routes: Routes, settings: FleetSettings) -> Plan:
+def sampled(routes: Routes, settings: FleetSettings) -> SamplingPlan:
     """Plan what to step of a baseline.
 
     All-cloud asks ten times as often as a system that offloads a tenth, and around an outage
     every second is stepped.
     """
-    return lighter(plan(routes, settings), routes, settings)
+    return lighter(choose_plan(routes, settings), routes, settings)
 
 
 def lighter(
-    chosen: Plan, routes: Routes, settings: FleetSettings, *, requests: int = REQUESTS
-) -> Plan:
+    chosen: SamplingPlan, routes: Routes, settings: FleetSettings, *, requests: int = REQUESTS
+) -> SamplingPlan:
     """Step fewer devices and workers, in the same proportion, if there are too many requests.
 
     Queues carry their full load all the same; a pool of two deals less evenly than one of twenty,
@@ -176,7 +177,7 @@ def lighter(
 
     Parameters
     ----------
-    chosen : Plan
+    chosen : SamplingPlan
     routes : Routes
     settings : FleetSettings
     requests : int

@@ -78,7 +78,7 @@ def run_live_policy(
             processes=processes,
             watch=watch,
         )
-    estimate = FleetEstimate.of_run(
+    estimate = FleetEstimate.from_run(
         routes,
         settings,
         run.answers,

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gatewise_edge.link.wire import request_topic, response_topic
-from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.energy.meter import joules_per_device_day
+from gatewise_sim.fleet.energy.device import DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import HEADER, packets
 from gatewise_sim.fleet.estimate.intervals import Estimate
 from gatewise_sim.fleet.estimate.result import FleetEstimate

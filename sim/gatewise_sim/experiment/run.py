@@ -121,7 +121,7 @@ def prepare(
         from gatewise_sim.live.fleet import check_live
 
         check_live(scenario.settings(), broker=scenario.broker)
-    routes = Routes.of(bundle, rows.X, rows.truth)
+    routes = Routes.from_bundle(bundle, rows.X, rows.truth)
     if calibration is None:
         calibration = (
             Calibration.assumed(routes)

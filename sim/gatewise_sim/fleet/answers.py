@@ -1,4 +1,4 @@
-"""What a simulated fleet answered: one column a fact, one entry an instance."""
+"""Answers of a fleet, one column a fact, and what follows from how an instance ended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from typing import Any, Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["REASON", "REASONS", "Answers"]
+from gatewise.errors import InputError
+from gatewise_sim.fleet.energy.radio import Radio, radio_joules
+from gatewise_sim.fleet.routes import ROUTES, Routes
+
+__all__ = ["FEATURES_ACQUIRED", "REASON", "REASONS", "AnswerRules", "Answers", "exchange_joules"]
 
 REASONS: Final = (
     "stopped",
@@ -33,6 +37,13 @@ REASONS: Final = (
 )
 """As in :class:`gatewise_edge.device.answer.Answer`; ``value``: one is missing or infinite."""
 REASON: Final = {reason: i for i, reason in enumerate(REASONS)}
+_CLOUD: Final = ROUTES.index("cloud")
+_LOCAL: Final = np.isin(REASONS, ("stopped", "edge-only", "value"))
+_REQUESTED: Final = np.array([r == "timeout" or r.startswith("cloud:") for r in REASONS])
+FEATURES_ACQUIRED: Final = _REQUESTED | np.isin(
+    REASONS, ("offloaded", "cloud-only", "deadline", "unsent")
+)
+"""By reason: whether the features of a request were acquired."""
 
 _TYPES: Final[dict[str, type[Any]]] = {
     "time": np.float64,
@@ -67,7 +78,7 @@ class Answers:
     route : ndarray of int8
         Index into :data:`gatewise_sim.fleet.routes.ROUTES`; -1: not answered (yet).
     stage : ndarray of int8
-        Whose answer it is; the number of stages for the high-cost model's.
+        The stage that answered; the number of stages for the high-cost model.
     label : ndarray of int32
         Class index; -1 for an error.
     cost, feature_cost : ndarray of float64
@@ -78,7 +89,7 @@ class Answers:
         Of it, the time of the device's own stages; all of it if nothing was sent.
     cloud_ms : ndarray of float32
         Of it, the worker's own time with its queue, as its response says; 0 unless the cloud's
-        answer was used. The rest of that is the network's; of a fallback, waiting in vain.
+        answer was used. The rest is the network's; of a fallback, waiting in vain.
     up, down : ndarray of int32
         Bytes, by :data:`gatewise_sim.live.outcome.BYTES_FORMULA`; late responses are counted, too.
     payload_up, payload_down : ndarray of int32
@@ -109,7 +120,7 @@ class Answers:
 
     @classmethod
     def empty(cls, time: NDArray[np.float64], device: NDArray[Any], row: NDArray[Any]) -> Self:
-        """Make room for the answers to instances, shape (n,)."""
+        """Columns for the answers to instances, shape (n,), none of them answered."""
         given = {"time": time, "device": device, "row": row}
         columns = {
             name: np.array(given[name], dtype) if name in given else np.zeros(len(time), dtype)
@@ -133,3 +144,105 @@ class Answers:
 
     def __len__(self) -> int:
         return len(self.time)
+
+
+class AnswerRules:
+    """Stage, label, costs and device time of an answer, from its row, route and reason.
+
+    Parameters
+    ----------
+    routes : Routes
+    edge_ms : float or sequence of float
+        Until a stage has answered, by stage; one number for all.
+    cloud_only : bool
+        Whether a device's stages run only when the cloud did not answer.
+
+    Attributes
+    ----------
+    edge_seconds : ndarray of float64, shape (n_rows,)
+        How long each row occupies its device.
+    """
+
+    def __init__(
+        self, routes: Routes, edge_ms: float | Sequence[float], *, cloud_only: bool
+    ) -> None:
+        n_here = routes.plan.n_here
+        by_stage = np.broadcast_to(np.asarray(edge_ms, np.float64), (n_here,)) / 1000.0
+        if not (np.isfinite(by_stage) & (by_stage >= 0)).all():
+            raise InputError(f"edge_ms {edge_ms}: give milliseconds")
+        self.edge_seconds: NDArray[np.float64] = by_stage[np.maximum(routes.exit, 0)]
+        self.routes = routes
+        self.cloud_only = cloud_only
+        self._cloud_price = routes.cloud_price
+
+    def seconds_before_request(self, row: NDArray[Any]) -> NDArray[np.float64]:
+        """Seconds from the arrival of such rows until a request is made, same shape."""
+        return np.zeros(len(row)) if self.cloud_only else self.edge_seconds[row]
+
+    def local_answers(self) -> Answers:
+        """Answer to each row by its device alone, shape (n_rows,)."""
+        n = len(self.routes)
+        answers = Answers.empty(np.zeros(n), np.zeros(n), np.arange(n))
+        self.answer_locally(answers, np.arange(n))
+        return answers
+
+    def answer_locally(self, answers: Answers, which: Any) -> None:
+        """Fill in answers that the devices' own stages give; `which`: indices."""
+        routes, rows = self.routes, answers.row[which]
+        answers.route[which] = route = routes.local_route[rows]
+        answers.stage[which] = routes.exit[rows]
+        answers.label[which] = routes.local_label[rows]
+        answers.cost[which] = answers.feature_cost[which] = routes.local_cost[rows]
+        answers.latency_ms[which] = answers.device_ms[which] = 1000.0 * self.edge_seconds[rows]
+        local = np.where(routes.offload[rows], REASON["edge-only"], REASON["stopped"])
+        answers.reason[which] = np.where(route > 0, REASON["value"], local)
+
+    def complete(self, answers: Answers) -> None:
+        """Fill in the rest of the answers to instances that were to be offloaded.
+
+        All of it follows from row, route and reason, as on a device; so it is done for many
+        answers at once.
+        """
+        which = np.flatnonzero((answers.route >= 0) & ~_LOCAL[answers.reason])
+        routes, row = self.routes, answers.row[which]
+        cloud, reason = answers.route[which] == _CLOUD, answers.reason[which]
+        features = np.where(
+            FEATURES_ACQUIRED[reason], routes.asked_cost[row], routes.local_cost[row]
+        )
+        ran = np.ones(len(which), bool)
+        if self.cloud_only:
+            features = np.where(cloud, routes.alone_cost, features)
+            ran = ~cloud
+        requests = np.where(_REQUESTED[reason], routes.plan.request_price, 0.0)
+        answers.stage[which] = np.where(cloud, routes.cloud_stage[row], routes.exit[row])
+        answers.label[which] = np.where(cloud, routes.cloud_label[row], routes.local_label[row])
+        answers.feature_cost[which] = features
+        answers.cost[which] = features + np.where(cloud, self._cloud_price[row], requests)
+        answers.device_ms[which] = 1000.0 * np.where(ran, self.edge_seconds[row], 0.0)
+
+
+def exchange_joules(
+    answers: Answers, before: NDArray[np.float64], radio: Radio
+) -> NDArray[np.float64]:
+    """Energy (J) that each instance's messages cost its device's radio, shape (n,).
+
+    Parameters
+    ----------
+    answers : Answers
+        At least all that were sent, in any order.
+    before : ndarray of float64, shape (n,)
+        Seconds from an instance's arrival until its request enters the link.
+    radio : Radio
+        That of every device. An exchange ends with its answer.
+    """
+    sent = np.flatnonzero(answers.payload_up > 0)
+    begin = answers.time[sent] + before[sent]
+    order = np.lexsort((begin, answers.device[sent]))
+    sent, begin = sent[order], begin[order]
+    end = np.maximum(begin, answers.time[sent] + answers.latency_ms[sent] / 1000.0)
+    device, up, down = (
+        getattr(answers, name)[sent].astype(np.int64) for name in ("device", "up", "down")
+    )
+    joules = np.zeros(len(answers))
+    joules[sent] = radio_joules(radio, device, begin, end, up, down)[0]
+    return joules

@@ -1,23 +1,23 @@
 """Between devices and workers in virtual time: what is up, and the broker that deals out requests.
 
 In an outage of the **link** TCP sends again and again what does not come through
-(:class:`~gatewise_sim.fleet.network.direction.Direction`). The device finds out after
+(:class:`~gatewise_sim.fleet.network.direction.Direction`). The device notices after
 :data:`DETECT_SECONDS`; if the link is back by then, all is delivered late, else the connection is
 gone with what was in it, and the device connects again :data:`RECONNECT_SECONDS` after the end.
 When the **broker** goes down every connection breaks at once. In an outage of the **cloud** all
-workers are down, in one of **workers** some; a broker drops requests that nobody has subscribed to.
+workers are down, in one of **workers** some; a broker drops requests without a subscriber.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 
-__all__ = ["DETECT_SECONDS", "RECONNECT_SECONDS", "Broker", "Weather"]
+__all__ = ["DETECT_SECONDS", "RECONNECT_SECONDS", "Availability", "VirtualBroker"]
 
 DETECT_SECONDS: Final = 3.5
 """Silence of the link that a device notices after so long (TCP_USER_TIMEOUT of 3 s)."""
@@ -25,26 +25,19 @@ RECONNECT_SECONDS: Final = 1.0
 """From the end of an outage to a device's new connection."""
 
 
-class Weather:
-    """What is up now, by the schedule of outages.
+class Availability:
+    """What is up now, by a schedule of outages that begin before `seconds`.
 
-    Parameters
+    Attributes
     ----------
-    clock : Clock
-    outages : Outages
-    workers : sequence of VirtualWorker
-    seconds : float
-        Up to when outages begin.
+    always : bool
+        Whether there are no outages at all.
     """
 
     def __init__(
-        self,
-        clock: Clock,
-        outages: Outages,
-        workers: Sequence[VirtualWorker],
-        *,
-        seconds: float,
+        self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker], *, seconds: float
     ) -> None:
+        self.always = not outages
         self._clock = clock
         self._outages = outages
         self._workers = workers
@@ -83,16 +76,16 @@ class Weather:
         return self._clock.now >= self._broker_until
 
     @property
-    def ready(self) -> bool:
+    def connected(self) -> bool:
         """Whether a device believes that it is connected."""
         now = self._clock.now
         if now >= self._connected_at:
             return True
-        # The link has been down too short a time for anyone to know.
+        # The link has been down too short a time to be noticed.
         return self.broker_up and self._link_since <= now < self._link_since + DETECT_SECONDS
 
     @property
-    def carries(self) -> bool:
+    def link_delivers(self) -> bool:
         """Whether bytes that enter a link now will come out, however late."""
         if not self.broker_up:
             return False
@@ -100,13 +93,13 @@ class Weather:
         return not down or self._link_until - self._link_since <= DETECT_SECONDS
 
 
-class Broker:
+class VirtualBroker:
     """Deals requests out to the workers in turn, one message after another.
 
     Parameters
     ----------
     clock : Clock
-    weather : Weather
+    availability : Availability
     workers : sequence of VirtualWorker
     message : float
         Seconds of the broker's time that a message takes.
@@ -122,7 +115,7 @@ class Broker:
     def __init__(
         self,
         clock: Clock,
-        weather: Weather,
+        availability: Availability,
         workers: Sequence[VirtualWorker],
         *,
         message: float,
@@ -130,31 +123,24 @@ class Broker:
     ) -> None:
         self.unsubscribed = 0
         self._clock = clock
-        self._weather = weather
+        self._availability = availability
         self._workers = workers
         self._message = message
         self._hop = hop
         self._free = 0.0
         self._turn = 0
 
-    def pass_on(self, do: Any, *args: Any) -> None:
+    def handle(self, do: Callable[..., object], *args: Any) -> None:
         """Handle a message as soon as those before it are done; then do what follows."""
-        now = self._clock.now
         if self._message == 0.0:
             do(*args)
             return
-        self._free = max(now, self._free) + self._message
+        self._free = max(self._clock.now, self._free) + self._message
         self._clock.at(self._free, do, *args)
 
-    def deal(self, ticket_of: Any) -> None:
-        """Give a request to the worker whose turn it is.
-
-        Parameters
-        ----------
-        ticket_of : callable
-            Makes the ticket, given the time at which the worker gets it.
-        """
-        if not self._weather.broker_up:
+    def deliver(self, make_ticket: Callable[[float], VirtualTicket]) -> None:
+        """Give a request to the worker that is next, as a ticket made when it gets there."""
+        if not self._availability.broker_up:
             return
         workers, turn = self._workers, self._turn
         for i in range(len(workers)):
@@ -162,20 +148,19 @@ class Broker:
             if worker.up:
                 self._turn = (turn + i + 1) % len(workers)
                 if self._hop:
-                    self._clock.at(self._clock.now + self._hop, self._hand, worker, ticket_of)
+                    self._clock.at(self._clock.now + self._hop, self._hand, worker, make_ticket)
                 else:
-                    self._hand(worker, ticket_of)
+                    self._hand(worker, make_ticket)
                 return
         self.unsubscribed += 1
 
-    def _hand(self, worker: VirtualWorker, ticket_of: Any) -> None:
+    def _hand(self, worker: VirtualWorker, make_ticket: Callable[[float], VirtualTicket]) -> None:
         if worker.up:
-            ticket: VirtualTicket = ticket_of(self._clock.now)
-            worker.receive(ticket)
+            worker.receive(make_ticket(self._clock.now))
 
-    def back(self, do: Any, *args: Any) -> None:
+    def return_response(self, do: Callable[..., object], *args: Any) -> None:
         """Take a worker's response; then do what follows."""
         if self._hop:
-            self._clock.at(self._clock.now + self._hop, self.pass_on, do, *args)
+            self._clock.at(self._clock.now + self._hop, self.handle, do, *args)
         else:
-            self.pass_on(do, *args)
+            self.handle(do, *args)

@@ -1,34 +1,76 @@
 """A device in virtual time: the real bookkeeping of requests, breaker and pacer, on a virtual link.
 
-Follows :class:`.OffloadFlow` and :class:`.Uplink` step by step;
-what the stages and the cloud say comes from :class:`~gatewise_sim.fleet.routes.Routes`. Each row
-is a request of its own (no coalescing), and a device looks at several instances at a time.
+Follows the device's and the uplink's own code step by step; the outcome of stages and cloud comes
+from :class:`~gatewise_sim.fleet.routes.Routes`. Each row is a request of its own (no coalescing),
+and a device handles several instances at a time.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
 from gatewise_edge.device.pacer import Pace
-from gatewise_edge.link.offload import InFlight, Offloads
-from gatewise_sim.fleet.answers import REASON, Answers
-from gatewise_sim.fleet.complete_answers import answer_here, fill_in
-from gatewise_sim.fleet.flight import Flight, Then
-from gatewise_sim.fleet.lazy_breaker import LazyBreaker
+from gatewise_edge.link.breaker import Breaker, BreakerCounts
+from gatewise_edge.link.offload import RESEND, InFlight, OffloadCounts, Offloads
+from gatewise_sim.fleet.answers import REASON, AnswerRules, Answers
+from gatewise_sim.fleet.broker import Availability, VirtualBroker
+from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.messages import Messages, Sizes, request_packet, response_packet
 from gatewise_sim.fleet.network.direction import VirtualLink
+from gatewise_sim.fleet.routes import ROUTES
+from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
+from gatewise_sim.live.outcome import PUBACK_BYTES
 
-if TYPE_CHECKING:
-    from gatewise_sim.fleet.state import World
+__all__ = ["FleetState", "VirtualDevice"]
 
-__all__ = ["VirtualDevice"]
+_EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
+_ONE_ROW: Final = np.zeros((1, 0), np.float32)
+Continuation = Callable[[], None]
 
-_EDGE: Final = 0
-_CLOUD: Final = 1
-_FALLBACK: Final = 2
-_ERROR: Final = 3
+
+@dataclass(slots=True, eq=False)
+class FleetState:
+    """What the devices of a run share.
+
+    Attributes
+    ----------
+    sends : list of bool
+        By row: whether it is offloaded (or may be, by chance).
+    can_offload : list of bool
+        By row: whether the cloud accepts its values.
+    no_local_answer : list of bool
+        By row: whether the device alone has no answer, only an error.
+    limit, guard : float
+        The deadline (s), and how much earlier a device stops waiting.
+    outstanding : int
+        Requests that a device may have out.
+    model : tuple of str
+        Name and version.
+    offload_counts, breaker_counts
+        One for all devices: only their sums are reported.
+    """
+
+    clock: Clock
+    workers: list[VirtualWorker]
+    availability: Availability
+    broker: VirtualBroker
+    rules: AnswerRules
+    messages: Messages
+    sizes: Sizes
+    sends: list[bool]
+    can_offload: list[bool]
+    no_local_answer: list[bool]
+    limit: float
+    guard: float
+    outstanding: int
+    model: tuple[str, str]
+    offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
+    breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
 
 
 class VirtualDevice:
@@ -36,73 +78,75 @@ class VirtualDevice:
 
     Parameters
     ----------
-    world : World
-        All that devices share.
+    state : FleetState
     index : int
-    way : VirtualLink
-        Its link.
-    breaker : LazyBreaker or None
+    link : VirtualLink
+    breaker_draw : callable or None
+        Draws the pauses of its breaker; None: it has no breaker.
     pace : Pace or None
         Its pacer at work on the bundle's gate.
     """
 
-    __slots__ = ("_breaker", "_pace", "name", "offloads", "way", "world")
+    __slots__ = (
+        "_breaker", "_breaker_draw", "_pace", "_replies", "link", "name", "offloads", "state",
+    )  # fmt: skip
 
     def __init__(
         self,
-        world: World,
+        state: FleetState,
         index: int,
-        way: VirtualLink,
-        breaker: LazyBreaker | None,
+        link: VirtualLink,
+        breaker_draw: Callable[[], float] | None,
         pace: Pace | None,
     ) -> None:
         self.name = f"{index:08d}"
         self.offloads = Offloads(
-            limit=world.settings.outstanding,
-            counts=world.offload_counts,
-            on_outcome=self._settled,
+            limit=state.outstanding,
+            counts=state.offload_counts,
+            on_outcome=self._record_outcome,
         )
-        self.world = world
-        self.way = way
-        self._breaker = breaker
+        self.state = state
+        self.link = link
+        self._breaker: Breaker | None = None
+        self._breaker_draw = breaker_draw
+        self._replies = 0
         self._pace = pace
 
-    def take(self, answers: Answers, i: int, row: int, then: Then | None = None) -> None:
-        """Decide about an instance whose stages have just ended, and see to its answer.
+    def take(self, answers: Answers, i: int, row: int, then: Continuation | None = None) -> None:
+        """Decide about an instance after its stages, and see to its answer.
 
         Parameters
         ----------
         answers : Answers
         i : int
-            Which of them is to be filled in: route, reason, latency and bytes, and all of an answer
-            that stays here; :func:`gatewise_sim.fleet.complete_answers.fill_in` does the rest.
+            Which of them is to be filled in: route, reason, latency and bytes, and all of a local
+            answer; :meth:`.AnswerRules.complete` does the rest.
         row : int
-            Which row it is.
         then : callable, optional
             Called once it is.
         """
-        world = self.world
-        sends = world.sends_row[row]
+        state = self.state
+        sends = state.sends[row]
         if self._pace is not None and self._pace.moved:
-            score = world.routes.score[row]
+            score = state.rules.routes.score[row]
             if not math.isnan(score):
                 threshold = self._pace.threshold()
                 sends = threshold is None or not bool(score >= np.float32(threshold))
-                sends = sends and bool(world.askable[row])
+                sends = sends and state.can_offload[row]
                 answers.paced[i] = True
         if sends:
-            self._ask(answers, i, row, then)
+            self._offload(answers, i, row, then)
         else:
-            answer_here(world, answers, i)
-            self._observe(answers, i, row, asked=False)
+            state.rules.answer_locally(answers, i)
+            self._observe(answers, i, row, sent=False)
             if then is not None:
                 then()
 
-    def _ask(self, answers: Answers, i: int, row: int, then: Then | None) -> None:
-        world = self.world
-        now = world.clock.now
-        deadline = answers.time.item(i) + world.limit - world.guard
-        why = self._admit(now, deadline)
+    def _offload(self, answers: Answers, i: int, row: int, then: Continuation | None) -> None:
+        state = self.state
+        now = state.clock.now
+        deadline = answers.time.item(i) + state.limit - state.guard
+        why = self._refusal(now, deadline)
         item: InFlight | None = None
         if why is None:
             ttl_ms = math.floor(1000.0 * (deadline - now))
@@ -111,19 +155,20 @@ class VirtualDevice:
                 if self._breaker is not None:
                     self._breaker.release(now)
             else:
-                item = world.messages.request(deadline)
+                item = state.messages.request(deadline)
                 if not self.offloads.open(item, now):
                     item = None
         if item is None:
             self._fall_back(answers, i, row, why or "full", then)
             return
-        flight = Flight(self, item, answers, i, row, ttl_ms / 1000.0, then)
-        flight.transmit(world.sizes.request(ttl_ms))
-        world.clock.at(item.wake_at, flight.wake)
+        request = _VirtualRequest(self, item, answers, i, row, ttl_ms / 1000.0, then)
+        request.transmit(state.sizes.request(ttl_ms))
+        state.clock.at(item.wake_at, request.poll)
 
-    def _admit(self, now: float, deadline: float) -> str | None:
-        """See :meth:`gatewise_edge.link.uplink.Uplink.admit`."""
-        if not (self.world.calm or self.world.weather.ready):
+    def _refusal(self, now: float, deadline: float) -> str | None:
+        """Why no request may be made now, as the device's uplink decides; None: it may."""
+        availability = self.state.availability
+        if not (availability.always or availability.connected):
             return "link-down"
         if len(self.offloads) >= self.offloads.limit:
             self.offloads.counts.full += 1
@@ -132,27 +177,37 @@ class VirtualDevice:
             return "breaker-open"
         return None
 
-    def _settled(self, item: InFlight, now: float) -> None:
-        if self._breaker is not None and item.outcome is not None:
-            replied = item.outcome.response is not None
-            self._breaker.record(replied, asked=item.opened, now=now)
+    def _record_outcome(self, item: InFlight, now: float) -> None:
+        """Report a request's end to the breaker, made when one first goes without a reply."""
+        if self._breaker_draw is None or item.outcome is None:
+            return
+        replied = item.outcome.response is not None
+        if self._breaker is None:
+            if replied:
+                self._replies += 1
+                return
+            self._breaker = Breaker(draw=self._breaker_draw, counts=self.state.breaker_counts)
+            for _ in range(min(self._replies, self._breaker.window)):
+                self._breaker.record(True, asked=now, now=now)
+        self._breaker.record(replied, asked=item.opened, now=now)
 
-    def conclude(self, flight: Flight) -> None:
-        """End a request, see :meth:`gatewise_edge.device.offload_flow.OffloadFlow.proceed`."""
-        outcome = flight.item.outcome
+    def conclude(self, request: _VirtualRequest) -> None:
+        """Turn a request's outcome into the instance's answer, as a device does."""
+        outcome = request.item.outcome
         assert outcome is not None
-        flight.over = True
-        flight.enter_bytes()
-        answers, i, row = flight.answers, flight.i, flight.row
+        request.over = True
+        request.enter_bytes()
+        answers, i, row = request.answers, request.i, request.row
         if outcome.kind != "answered":
             error = None if outcome.response is None else outcome.response.error
             why = "timeout" if error is None else f"cloud:{error}"
-            self._fall_back(answers, i, row, why, flight.then, asked=True)
+            self._fall_back(answers, i, row, why, request.then, sent=True)
             return
         answers.route[i] = _CLOUD
-        answers.reason[i] = self.world.answered_reason
-        answers.cloud_ms[i] = flight.worker_us / 1000.0
-        self._end(answers, i, row, 0.0, flight.then, asked=True)
+        cloud_only = self.state.rules.cloud_only
+        answers.reason[i] = REASON["cloud-only" if cloud_only else "offloaded"]
+        answers.cloud_ms[i] = request.worker_us / 1000.0
+        self._end(answers, i, row, 0.0, request.then, sent=True)
 
     def _fall_back(
         self,
@@ -160,34 +215,149 @@ class VirtualDevice:
         i: int,
         row: int,
         why: str,
-        then: Then | None,
+        then: Continuation | None,
         *,
-        asked: bool = False,
+        sent: bool = False,
     ) -> None:
-        world = self.world
-        answers.route[i] = _ERROR if world.mute[row] else _FALLBACK
+        state = self.state
+        answers.route[i] = _ERROR if state.no_local_answer[row] else _FALLBACK
         answers.reason[i] = REASON[why]
-        # A device that asks first runs its stages only now.
-        late = float(world.edge_seconds[row]) if world.cloud_only else 0.0
-        self._end(answers, i, row, late, then, asked=asked)
+        # A device that offloads first runs its stages only now.
+        late = float(state.rules.edge_seconds[row]) if state.rules.cloud_only else 0.0
+        self._end(answers, i, row, late, then, sent=sent)
 
     def _end(
-        self, answers: Answers, i: int, row: int, late: float, then: Then | None, *, asked: bool
+        self,
+        answers: Answers,
+        i: int,
+        row: int,
+        late: float,
+        then: Continuation | None,
+        *,
+        sent: bool,
     ) -> None:
-        answers.latency_ms[i] = 1000.0 * (self.world.clock.now + late - answers.time.item(i))
-        self._observe(answers, i, row, asked=asked)
+        answers.latency_ms[i] = 1000.0 * (self.state.clock.now + late - answers.time.item(i))
+        self._observe(answers, i, row, sent=sent)
         if then is not None:
             then()
 
-    def _observe(self, answers: Answers, i: int, row: int, *, asked: bool) -> None:
-        """See :meth:`gatewise_edge.device.device_stats.DeviceStats.answered`."""
+    def _observe(self, answers: Answers, i: int, row: int, *, sent: bool) -> None:
+        """Report an answer to the pacer, as the device does."""
         if self._pace is None:
             return
-        world, used = self.world, None
-        if asked or answers.route[i] == _EDGE:
+        state, used = self.state, None
+        if sent or answers.route[i] == _EDGE:
             one = answers.take(np.array([i]))
-            fill_in(world, one)
+            state.rules.complete(one)
             size = float(one.payload_up[0] + one.payload_down[0])
-            used = self._pace.used(sent=asked, size=size, cost=float(one.cost[0]))
-        score = float(world.routes.score[row])
-        self._pace.observe(None if math.isnan(score) else score, used, world.clock.now)
+            used = self._pace.used(sent=sent, size=size, cost=float(one.cost[0]))
+        score = float(state.rules.routes.score[row])
+        self._pace.observe(None if math.isnan(score) else score, used, state.clock.now)
+
+
+@dataclass(slots=True, eq=False)
+class _VirtualRequest:
+    """One request of a device: sent, at the broker, and back; `ttl` in s."""
+
+    device: VirtualDevice
+    item: InFlight
+    answers: Answers
+    i: int
+    row: int
+    ttl: float
+    then: Continuation | None
+    size: int = 0
+    worker_us: int = 0
+    up: int = 0
+    down: int = 0
+    payload_up: int = 0
+    payload_down: int = 0
+    over: bool = False
+
+    def enter_bytes(self) -> None:
+        """Enter what was sent and received into the answer."""
+        answers, i = self.answers, self.i
+        answers.up[i] = self.up
+        answers.down[i] = self.down
+        answers.payload_up[i] = self.payload_up
+        answers.payload_down[i] = self.payload_down
+
+    def transmit(self, payload: int) -> None:
+        """Send the request over the link."""
+        state = self.device.state
+        self.size = payload
+        packet = request_packet(payload)
+        self.payload_up += payload
+        self.up += packet
+        if state.availability.always or state.availability.link_delivers:
+            due = self.device.link.send(state.clock.now, packet, True)
+            state.clock.at(due, self._arrive_at_broker)
+
+    def poll(self) -> None:
+        """Send again or give up when it is time to, as the device's uplink does."""
+        if self.over:
+            return
+        device, item = self.device, self.item
+        step = device.offloads.poll(item, device.state.clock.now)
+        if step == RESEND:
+            self.transmit(self.size)
+        if item.outcome is not None:
+            device.conclude(self)
+        else:
+            device.state.clock.at(item.wake_at, self.poll)
+
+    def _arrive_at_broker(self) -> None:
+        state = self.device.state
+        if not (state.availability.always or state.availability.broker_up):
+            return
+        self.down += PUBACK_BYTES
+        if self.over:
+            self.enter_bytes()
+        if state.availability.always or state.availability.link_delivers:
+            # What follows on the same connection cannot overtake it.
+            self.device.link.send(state.clock.now, PUBACK_BYTES, False)
+        state.broker.handle(state.broker.deliver, self._ticket)
+
+    def _ticket(self, now: float) -> VirtualTicket:
+        return VirtualTicket(
+            device=self.device.name,
+            id=self.item.id,
+            digest=b"",
+            model=self.device.state.model,
+            rows=_ONE_ROW,
+            arrived=now,
+            expires=now + self.ttl,
+            requester=self,
+        )
+
+    def reply(self, error: str | None, worker_us: int) -> None:
+        """See :class:`gatewise_sim.fleet.worker.Requester`."""
+        state = self.device.state
+        size = state.sizes.busy if error is not None else state.sizes.response(worker_us)
+        state.broker.return_response(self._leave_broker, error, size, worker_us)
+
+    def _leave_broker(self, error: str | None, size: int, worker_us: int) -> None:
+        state = self.device.state
+        if state.availability.always or state.availability.link_delivers:
+            packet = response_packet(size)
+            due = self.device.link.send(state.clock.now, packet, False)
+            state.clock.at(due, self._arrive, error, size, packet, worker_us)
+
+    def _arrive(self, error: str | None, size: int, packet: int, worker_us: int) -> None:
+        device = self.device
+        state = device.state
+        now = state.clock.now
+        self.payload_down += size
+        self.down += packet
+        self.up += PUBACK_BYTES
+        if state.availability.always or state.availability.link_delivers:
+            device.link.send(now, PUBACK_BYTES, True)
+        item = device.offloads.receive(state.messages.response(self.item.id, error), now)
+        if self.over:
+            self.enter_bytes()
+        elif item is not None and item.outcome is not None:
+            self.worker_us = worker_us
+            device.conclude(self)
+        elif self.item.outcome is None:
+            # An error may have moved the time of the retry.
+            state.clock.at(self.item.wake_at, self.poll)

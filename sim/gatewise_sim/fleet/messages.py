@@ -1,46 +1,71 @@
-"""The messages of a simulated fleet: what the runtime's own bookkeeping sees, and their bytes."""
+"""Messages of a simulated fleet and their bytes, by the wire's own encoder."""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Self
 
 import numpy as np
 
-from gatewise_edge.link.messages import Response
+from gatewise_edge.link.messages import Request, Response
 from gatewise_edge.link.offload import InFlight
-from gatewise_edge.link.wire import request_topic, response_topic
+from gatewise_edge.link.wire import (
+    BUSY,
+    encode_request,
+    encode_response,
+    request_topic,
+    response_topic,
+)
 from gatewise_edge.stages.plan import StagePlan
-from gatewise_sim.fleet.sizes import Sizes
 from gatewise_sim.live.outcome import publish_bytes
 
-__all__ = ["Messages"]
+__all__ = ["Messages", "Sizes"]
 
 _NAME: Final = "0" * 8  # as long as a virtual device's
 
 
-class Messages:
-    """Makes the messages of a run.
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Payload bytes of messages about one instance.
 
-    Parameters
+    Attributes
     ----------
-    plan : StagePlan
-        Of the bundle.
-    sizes : Sizes
+    request0, response0 : int
+        With a time to live, and a worker's time, of 0.
+    busy : int
+        A refusal by a worker with a full queue.
     """
 
-    def __init__(self, plan: StagePlan, sizes: Sizes) -> None:
-        self._plan = plan
-        self.sizes = sizes
-        self._ids = 0
-        self._answer = Response(
-            id=bytes(16),
-            model=plan.model,
-            version=plan.version,
-            labels=np.zeros(1, np.int64),
-            probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
+    request0: int
+    response0: int
+    busy: int
+
+    @classmethod
+    def from_plan(cls, plan: StagePlan, *, exits: bool) -> Self:
+        """Encode one of each; `exits`: whether responses name the stage that answered."""
+        request, response = _example(plan, exits=exits)
+        busy = Response.refusal(request, BUSY, "the queue is full")
+        return cls(
+            len(encode_request(request)), len(encode_response(response)), len(encode_response(busy))
         )
-        self._requests: dict[int, int] = {}
-        self._responses: dict[int, int] = {}
+
+    def request(self, ttl_ms: int) -> int:
+        """Bytes of a request with a time to live in ms."""
+        return self.request0 + _more_bytes(ttl_ms)
+
+    def response(self, worker_us: int) -> int:
+        """Bytes of an answer that took a worker so many microseconds."""
+        return self.response0 + _more_bytes(worker_us)
+
+
+class Messages:
+    """Messages that the runtime's own bookkeeping is given, for a bundle's plan."""
+
+    def __init__(self, plan: StagePlan) -> None:
+        self._plan = plan
+        self._ids = 0
+        _, self._response = _example(plan, exits=False)
 
     def request(self, deadline: float) -> InFlight:
         """Make the next request; ids are numbers, so that every run has the same."""
@@ -49,23 +74,46 @@ class Messages:
         return InFlight(plan.model, plan.version, deadline, 1, self._ids.to_bytes(16, "big"))
 
     def response(self, id: bytes, error: str | None) -> Response:  # noqa: A002
-        """Make what a worker says to a request: one object for all answers."""
+        """Make a worker's response to a request; one object for all answers."""
         if error is None:
             # Its other fields were checked when it was made.
-            object.__setattr__(self._answer, "id", id)
-            return self._answer
+            object.__setattr__(self._response, "id", id)
+            return self._response
         return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
 
-    def request_packet(self, payload: int) -> int:
-        """Bytes of a request as the link carries it."""
-        size = self._requests.get(payload)
-        if size is None:
-            size = self._requests[payload] = publish_bytes(request_topic(_NAME), payload)
-        return size
 
-    def response_packet(self, payload: int) -> int:
-        """Bytes of a response as the link carries it."""
-        size = self._responses.get(payload)
-        if size is None:
-            size = self._responses[payload] = publish_bytes(response_topic(_NAME), payload)
-        return size
+@lru_cache(maxsize=4096)
+def request_packet(payload: int) -> int:
+    """Bytes of a request of so many payload bytes as the link carries it."""
+    return publish_bytes(request_topic(_NAME), payload)
+
+
+@lru_cache(maxsize=4096)
+def response_packet(payload: int) -> int:
+    """Bytes of a response of so many payload bytes as the link carries it."""
+    return publish_bytes(response_topic(_NAME), payload)
+
+
+def _example(plan: StagePlan, *, exits: bool) -> tuple[Request, Response]:
+    request = Request(
+        id=bytes(16),
+        model=plan.model,
+        version=plan.version,
+        ttl_ms=0,
+        X=np.zeros((1, max(len(plan.request_inputs), 1)), np.float32),
+    )
+    return request, Response(
+        id=request.id,
+        model=plan.model,
+        version=plan.version,
+        labels=np.zeros(1, np.int64),
+        probabilities=np.zeros((1, max(len(plan.classes), 2)), np.float32),
+        exits=np.zeros(1, np.int64) if exits else None,
+    )
+
+
+def _more_bytes(number: int) -> int:
+    """Bytes that an unsigned number takes in CBOR beyond the one of a 0 (RFC 8949, section 3)."""
+    if number < 256:
+        return int(number >= 24)
+    return 2 if number < 1 << 16 else 4

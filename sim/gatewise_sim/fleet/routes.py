@@ -1,9 +1,9 @@
-"""Which way each row of a table takes: computed once, by the stages and the model themselves.
+"""Route of each row of a table: computed once, by the device's stages and the cloud's model.
 
-Nothing about a row depends on the time: where it stops, what its features cost, what the cloud
-says to it. So a fleet that answers a row a million times has it run once.
-:meth:`Routes.of` asks a real :class:`gatewise_edge.device.device.Device` and a real
-:class:`gatewise_cloud.models.model.CloudModel`; what is left to simulate is who waits for whom.
+A row's last stage, feature costs and cloud answer do not depend on the time. So a fleet that
+answers a row a million times has it run once, by a real
+:class:`gatewise_edge.device.device.Device` and a real
+:class:`gatewise_cloud.models.model.CloudModel`; only the waiting is left to simulate.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gatewise_edge.link.link import Receive
 from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.sizes import Sizes
+from gatewise_sim.fleet.messages import Sizes
 
 __all__ = ["NO_LABEL", "ROUTES", "Routes"]
 
@@ -35,13 +35,14 @@ _CHUNK: Final = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
-    """The rows of a table and what becomes of each.
+    """Routes, answers and costs of the rows of a table.
 
     Attributes
     ----------
     plan : StagePlan
         Of the bundle: its name, prices and stages.
     sizes : Sizes
+        Of its messages.
     truth : ndarray of int64, shape (n,)
         Class indices; :data:`NO_LABEL` where they are not known.
     exit : ndarray of int64, shape (n,)
@@ -51,14 +52,14 @@ class Routes:
     local_route : ndarray of int64, shape (n,)
         The route of a row that is not sent: fallback or error where a value is no good.
     local_label : ndarray of int64, shape (n,)
-        What the device itself says; :data:`NO_LABEL` if it cannot say anything.
+        The device's own answer; :data:`NO_LABEL` if it has none.
     local_cost : ndarray of float64, shape (n,)
-        Features that its stages bought.
+        Features that its stages acquired.
     cloud_label, cloud_stage : ndarray of int64, shape (n,)
-        What the cloud says, and which stage said it (the number of stages: the high-cost model);
-        :data:`NO_LABEL` where a value keeps the row from being asked about.
+        The cloud's answer, and the stage that gave it (the number of stages: the high-cost
+        model); :data:`NO_LABEL` where a value keeps the row from being offloaded.
     asked_cost : ndarray of float64, shape (n,)
-        Features bought once a request was made.
+        Features acquired once a request was made.
     alone_cost : float
         Features that a request carries, when no stage ran before.
     score : ndarray of float32, shape (n,)
@@ -66,11 +67,11 @@ class Routes:
     sets : ndarray of bool, shape (n_sets, n_features)
         Sets of features.
     local_set, asked_set : ndarray of int64, shape (n,)
-        Which of them each row's stages bought, and all that was bought once it was asked about.
+        The set that each row's stages acquired, and the one acquired once a request was made.
     threshold : float or None
         The gate's, as packed.
     confidence : ndarray of float32, shape (n,)
-        The largest probability in the device's own answer; NaN where it cannot say anything.
+        The largest probability in the device's own answer; NaN where it has none.
     chance : float, default 0
         Share that is sent of the instances whose row is not: drawn anew from those that come.
     """
@@ -99,8 +100,8 @@ class Routes:
         return len(self.exit)
 
     @classmethod
-    def of(cls, bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None) -> Self:
-        """Send every row through a device without a link, and ask the cloud model about it.
+    def from_bundle(cls, bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None) -> Self:
+        """Send every row through a device without a link, and through the cloud model.
 
         Parameters
         ----------
@@ -121,7 +122,7 @@ class Routes:
         manifest = bundle.manifest
         plan = StagePlan.from_manifest(manifest)
         if not plan.classes:
-            raise InputError("a bundle that answers with values asks no cloud: nothing to simulate")
+            raise InputError("a bundle that answers with values uses no cloud: nothing to simulate")
         if "gateway" in plan.tiers:
             raise InputError("stages on a gateway are not simulated: place them on the device")
         rows = np.ascontiguousarray(X, np.float32)
@@ -133,18 +134,19 @@ class Routes:
         if known.shape != (len(rows),):
             raise InputError(f"{len(rows)} rows and labels of shape {known.shape}")
 
-        exits, labels, in_trouble, goes_on, local, confidence = _on_device(bundle, rows)
+        device = _on_device(bundle, rows)
+        local, goes_on, in_trouble = device.acquired, device.goes_on, device.in_trouble
         carried = np.zeros(len(plan.names), bool)
-        said = np.full((2, len(rows)), NO_LABEL, np.int64)
+        cloud = np.full((2, len(rows)), NO_LABEL, np.int64)
         names_stage = False
         if plan.has_cloud:
             carried[plan.request_inputs] = True
-            can_be_asked = _can_be_asked(plan, rows)
-            stuck = goes_on & ~can_be_asked & (labels != NO_LABEL)
-            goes_on &= can_be_asked
+            can_offload = _can_offload(plan, rows)
+            stuck = goes_on & ~can_offload & (device.labels != NO_LABEL)
+            goes_on &= can_offload
             in_trouble |= stuck
-            _buy_in_vain(bundle, rows, np.flatnonzero(stuck), local)
-            said, names_stage = _in_cloud(bundle, plan, rows, can_be_asked)
+            _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), local)
+            cloud, names_stage = _in_cloud(bundle, plan, rows, can_offload)
         sets, which = np.unique(
             np.concatenate([local, local | carried]), axis=0, return_inverse=True
         )
@@ -154,28 +156,28 @@ class Routes:
         threshold = manifest.active_point.thresholds[plan.n_here - 1]
         return cls(
             plan=plan,
-            sizes=Sizes.of(plan, exits=names_stage),
+            sizes=Sizes.from_plan(plan, exits=names_stage),
             truth=known,
-            exit=exits,
+            exit=device.exits,
             offload=goes_on,
-            local_route=np.where(labels == NO_LABEL, 3, np.where(in_trouble, 2, 0)),
-            local_label=labels,
+            local_route=np.where(device.labels == NO_LABEL, 3, np.where(in_trouble, 2, 0)),
+            local_label=device.labels,
             local_cost=prices[which[0]],
-            cloud_label=said[0],
-            cloud_stage=said[1],
+            cloud_label=cloud[0],
+            cloud_stage=cloud[1],
             asked_cost=prices[which[1]],
             alone_cost=float(costs.price(carried)),
-            score=_gate_scores(bundle, plan, rows, exits),
+            score=_gate_scores(bundle, plan, rows, device.exits),
             sets=sets,
             local_set=which[0],
             asked_set=which[1],
             threshold=threshold,
-            confidence=confidence,
+            confidence=device.confidence,
         )
 
     @property
     def cloud_price(self) -> NDArray[np.float64]:
-        """What the cloud's answer to each row costs beside its features, shape (n,)."""
+        """Cost of the cloud's answer to each row beside its features, shape (n,)."""
         full = self.cloud_stage == self.plan.n_stages
         return np.where(full, self.plan.offload_price, self.plan.gateway_price)
 
@@ -190,12 +192,12 @@ class Routes:
         return np.where(self.offload, self.cloud_label, self.local_label)
 
     def choose(self, offload: ArrayLike) -> Self:
-        """Give the same rows with another choice of those that are sent to the cloud.
+        """Same rows with another choice of those that are sent to the cloud.
 
         Parameters
         ----------
         offload : array-like of bool, shape (n,)
-            Rows that cannot be asked about stay on the device.
+            Rows with values that the cloud refuses stay on the device.
         """
         chosen = np.asarray(offload, bool)
         if chosen.shape != self.offload.shape:
@@ -203,9 +205,9 @@ class Routes:
         return replace(self, offload=chosen & (self.cloud_label != NO_LABEL), chance=0.0)
 
     def by_chance(self, chance: float) -> Self:
-        """Give the same rows, a share of whose instances is sent, whichever they are.
+        """Same rows, of which a share of the instances is sent by chance.
 
-        Rows that cannot be asked about stay on the device.
+        Rows with values that the cloud refuses stay on the device.
         """
         if not 0 <= chance <= 1:
             raise InputError(f"chance is {chance}; it must lie between 0 and 1")
@@ -218,42 +220,51 @@ class Routes:
         return float(self.offload.mean() + self.chance * askable.mean())
 
 
-def _on_device(
-    bundle: Bundle, rows: NDArray[np.float32]
-) -> tuple[
-    NDArray[np.int64],
-    NDArray[np.int64],
-    NDArray[np.bool_],
-    NDArray[np.bool_],
-    NDArray[np.bool_],
-    NDArray[np.float32],
-]:
-    """Last stage, label, value in the way, goes on, features bought, largest probability."""
+@dataclass(slots=True, eq=False)
+class _DeviceResults:
+    """Results of the device's own stages: arrays of shape (n,), `acquired` (n, n_features)."""
+
+    exits: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    in_trouble: NDArray[np.bool_]
+    """A missing or infinite value stopped them."""
+    goes_on: NDArray[np.bool_]
+    acquired: NDArray[np.bool_]
+    confidence: NDArray[np.float32]
+
+
+def _on_device(bundle: Bundle, rows: NDArray[np.float32]) -> _DeviceResults:
     n = len(rows)
-    exits, labels = np.full(n, -1, np.int64), np.full(n, NO_LABEL, np.int64)
-    in_trouble, goes_on = np.zeros(n, bool), np.zeros(n, bool)
-    bought, confidence = np.zeros(rows.shape, bool), np.full(n, np.nan, np.float32)
+    found = _DeviceResults(
+        exits=np.full(n, -1, np.int64),
+        labels=np.full(n, NO_LABEL, np.int64),
+        in_trouble=np.zeros(n, bool),
+        goes_on=np.zeros(n, bool),
+        acquired=np.zeros(rows.shape, bool),
+        confidence=np.full(n, np.nan, np.float32),
+    )
     has_cloud = bundle.manifest.cloud is not None
-    # Its policy only spares it the gate's drift alarm: the same stages run and buy.
+    # Its policy only spares it the gate's drift alarm: the same stages run and acquire.
     with Device(bundle, policy="edge-only", check=False) as device:
         for i, row in enumerate(rows):
             try:
                 answer = device.begin(row)
             except SensorError as error:
-                goes_on[i] = has_cloud and error.why != "infinite"
+                found.goes_on[i] = has_cloud and error.why != "infinite"
                 continue
             # Without a link nothing is ever pending.
             assert isinstance(answer, Answer)
-            exits[i], labels[i] = answer.stage, answer.class_index
-            bought[i, list(answer.acquired)] = True
-            confidence[i] = answer.probabilities.max()
+            found.exits[i], found.labels[i] = answer.stage, answer.class_index
+            found.acquired[i, list(answer.acquired)] = True
+            found.confidence[i] = answer.probabilities.max()
             fell_back = answer.route == "fallback"
-            in_trouble[i] = fell_back and (not has_cloud or answer.reason.startswith("infinite"))
-            goes_on[i] = answer.reason == "edge-only" or (fell_back and not in_trouble[i])
-    return exits, labels, in_trouble, goes_on, bought, confidence
+            refused = not has_cloud or answer.reason.startswith("infinite")
+            found.in_trouble[i] = fell_back and refused
+            found.goes_on[i] = answer.reason == "edge-only" or (fell_back and not refused)
+    return found
 
 
-class _Refusing:
+class _RefusingLink:
     """A link that is up and takes nothing."""
 
     ready = True
@@ -268,40 +279,40 @@ class _Refusing:
         pass
 
 
-def _buy_in_vain(
-    bundle: Bundle, rows: NDArray[np.float32], which: NDArray[np.intp], bought: NDArray[np.bool_]
+def _acquire_in_vain(
+    bundle: Bundle, rows: NDArray[np.float32], which: NDArray[np.intp], acquired: NDArray[np.bool_]
 ) -> None:
-    """Enter what is bought for a request that cannot be made, since a value is no good for it."""
-    with Device(bundle, link=_Refusing(), check=False) as device:
+    """Enter the features acquired for a request that cannot be made, as a value is no good."""
+    with Device(bundle, link=_RefusingLink(), check=False) as device:
         for i in which.tolist():
             answer = device.answer(rows[i])
-            bought[i, list(answer.acquired)] = True
+            acquired[i, list(answer.acquired)] = True
 
 
-def _can_be_asked(plan: StagePlan, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
-    asked = rows[:, plan.request_inputs]
-    refused = np.isinf(asked) if plan.cloud_takes_nan else ~np.isfinite(asked)
+def _can_offload(plan: StagePlan, rows: NDArray[np.float32]) -> NDArray[np.bool_]:
+    inputs = rows[:, plan.request_inputs]
+    refused = np.isinf(inputs) if plan.cloud_takes_nan else ~np.isfinite(inputs)
     return np.asarray(~refused.any(axis=1), np.bool_)
 
 
 def _in_cloud(
-    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], ask: NDArray[np.bool_]
+    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], send: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], bool]:
-    """Label and stage of the rows to `ask` about; whether responses name the stage."""
-    said = np.full((2, len(rows)), NO_LABEL, np.int64)
+    """Label and stage of the rows to `send`; whether responses name the stage."""
+    found = np.full((2, len(rows)), NO_LABEL, np.int64)
     model = CloudModel.from_bundle(bundle)
     names_stage = False
     try:
-        chosen = np.flatnonzero(ask)
+        chosen = np.flatnonzero(send)
         for start in range(0, len(chosen), _CHUNK):
             part = chosen[start : start + _CHUNK]
             answer = model.run(np.ascontiguousarray(rows[np.ix_(part, plan.request_inputs)]))
-            said[0, part] = answer.labels
-            said[1, part] = plan.n_stages if answer.exits is None else answer.exits
+            found[0, part] = answer.labels
+            found[1, part] = plan.n_stages if answer.exits is None else answer.exits
             names_stage |= answer.exits is not None
     finally:
         model.close()
-    return said, names_stage
+    return found, names_stage
 
 
 def _gate_scores(

@@ -1,9 +1,9 @@
 """A fleet in virtual time: devices, links, a broker, workers and one clock.
 
-Who waits for whom is stepped event by event, by the very objects that decide it on a device and
-in a worker (:mod:`gatewise_sim.fleet.device`, :mod:`gatewise_sim.fleet.worker`). Instances
-that never leave their device wait for nobody: they are answered in bulk. The same settings give
-the same answers, bit for bit.
+Requests are stepped event by event, by the very objects that decide on a device and in a worker
+(:mod:`gatewise_sim.fleet.device`, :mod:`gatewise_sim.fleet.worker`). Instances that never leave
+their device wait for nothing: they are answered in bulk. The same settings give the same answers,
+bit for bit.
 
 Not simulated: gateways, requests of several rows, TCP's and MQTT's handshakes, and that two
 instances of one device share its processor.
@@ -11,23 +11,288 @@ instances of one device share its processor.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.joules import exchange_joules
-from gatewise_sim.fleet.routes import Routes
-from gatewise_sim.fleet.settings import Arrivals, FleetSettings
-from gatewise_sim.fleet.state import World
+from gatewise.errors import InputError
+from gatewise_cloud.worker.batcher import Plan
+from gatewise_edge.device.pacer import Pace, Pacer
+from gatewise_edge.link.offload import RoundTrip
+from gatewise_sim.fleet.answers import AnswerRules, Answers, exchange_joules
+from gatewise_sim.fleet.broker import Availability, VirtualBroker
+from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.device import FleetState, VirtualDevice
+from gatewise_sim.fleet.messages import Messages, request_packet, response_packet
+from gatewise_sim.fleet.network.direction import DeviceDraws, VirtualLink
+from gatewise_sim.fleet.routes import NO_LABEL, Routes
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.worker import VirtualWorker
+from gatewise_sim.live.outcome import PUBACK_BYTES
 
-__all__ = ["Arrivals", "FleetRun", "FleetSettings", "simulate_fleet"]
+__all__ = ["FleetRun", "VirtualFleet", "simulate_fleet"]
+
+_GUARD: Final = 0.005  # as the device keeps before its deadline
+_TRIPS: Final = 32
+_REPORT_EVERY: Final = 500  # instances
+OnLocal = Callable[[NDArray[np.float64], NDArray[Any]], object]
+OnStep = Callable[[list[Answers]], object]
+
+
+class VirtualFleet:
+    """A fleet that answers its instances in virtual time, once.
+
+    Parameters
+    ----------
+    routes : Routes
+    settings : FleetSettings
+
+    Attributes
+    ----------
+    state : FleetState
+
+    Raises
+    ------
+    InputError
+        If the settings do not fit the routes.
+    """
+
+    def __init__(self, routes: Routes, settings: FleetSettings) -> None:
+        self._routes, self._settings = routes, settings
+        cloud_only = settings.policy == "cloud-only"
+        if cloud_only and not routes.plan.has_cloud:
+            raise InputError("policy cloud-only: the bundle has no cloud model")
+        self._can_offload = routes.cloud_label != NO_LABEL
+        self._sends = {
+            "system": routes.offload,
+            "edge-only": np.zeros(len(routes), bool),
+            "cloud-only": self._can_offload,
+        }[settings.policy]
+        self._chance = routes.chance if settings.policy == "system" else 0.0
+        if self._chance and settings.pace is not None:
+            raise InputError("a pacer decides by the gate's score, not by chance")
+        self._chance_rng = np.random.default_rng([settings.seed, 4])
+        self._owed = float(self._chance_rng.random())
+        # Instances offloaded by chance have been drawn by the time that a device gets them.
+        may_send = self._sends | self._can_offload if self._chance else self._sends
+        clock, rules = Clock(), AnswerRules(routes, settings.edge_ms, cloud_only=cloud_only)
+        workers = _workers(routes, settings, clock)
+        availability = Availability(clock, settings.outages, workers, seconds=settings.seconds)
+        self.state = FleetState(
+            clock=clock,
+            workers=workers,
+            availability=availability,
+            broker=VirtualBroker(
+                clock,
+                availability,
+                workers,
+                message=settings.broker_us / 1e6,
+                hop=settings.hop_ms / 1000.0,
+            ),
+            rules=rules,
+            messages=Messages(routes.plan),
+            sizes=routes.sizes,
+            sends=may_send.tolist(),
+            can_offload=self._can_offload.tolist(),
+            no_local_answer=(routes.local_label < 0).tolist(),
+            limit=settings.deadline_ms / 1000.0,
+            guard=min(_GUARD, settings.deadline_ms / 1e4),
+            outstanding=settings.outstanding,
+            model=(routes.plan.model, routes.plan.version),
+        )
+        breaks = any(window.what == "link" for window in settings.outages.windows)
+        self._link_outages = settings.outages if breaks else None
+        self._usual_trip = _usual_trip(routes, settings) if settings.primed else RoundTrip()
+        self._devices: dict[int, VirtualDevice] = {}
+
+    @property
+    def device_counts(self) -> dict[str, int]:
+        """Sums of the devices' counters."""
+        return asdict(self.state.offload_counts) | asdict(self.state.breaker_counts)
+
+    def device(self, index: int) -> VirtualDevice:
+        """Get a device; it is made when it is first needed."""
+        device = self._devices.get(index)
+        if device is None:
+            settings = self._settings
+            draws = DeviceDraws(settings.seed, index)
+            device = self._devices[index] = VirtualDevice(
+                self.state,
+                index,
+                VirtualLink(settings.link, draws, self._link_outages, draws),
+                draws.random if settings.breaker else None,
+                None if settings.pace is None else self._pace(settings.pace),
+            )
+            usual = self._usual_trip
+            device.offloads.round_trip = RoundTrip(usual.smoothed, usual.deviation)
+        return device
+
+    def _pace(self, budget: str) -> Pace:
+        routes, plan = self._routes, self._routes.plan
+        at_gate = ~np.isnan(routes.score)
+        offload = routes.asked_cost + routes.cloud_price
+        return Pacer.parse(budget).attach(
+            f"{plan.model}/{plan.version}",
+            threshold=routes.threshold,
+            local=float(routes.local_cost[at_gate].mean()) if at_gate.any() else 0.0,
+            offload=float(offload[at_gate].mean()) if at_gate.any() else 1.0,
+            bytes=float(routes.sizes.request(1000) + routes.sizes.response(1000)),
+        )
+
+    def run_open(
+        self, on_local: OnLocal | None = None, on_step: OnStep | None = None
+    ) -> list[Answers]:
+        """Answer instances that come at their own times, chunk by chunk.
+
+        Parameters
+        ----------
+        on_local : callable, optional
+            Gets the times and rows of instances that never leave their devices, chunk by chunk;
+            then they are not among the answers.
+        on_step : callable, optional
+            Gets the answers so far, chunk by chunk, now and then.
+        """
+        rules, clock = self.state.rules, self.state.clock
+        parts: list[Answers] = []
+        for times, device, row in self._settings.chunks(len(self._routes)):
+            sent = self._sent(row)
+            if on_local is not None:
+                on_local(times[~sent], row[~sent])
+                answers = Answers.empty(times[sent], device[sent], row[sent])
+                stepped = np.arange(len(answers))
+            else:
+                answers = Answers.empty(times, device, row)
+                stepped = np.flatnonzero(sent)
+                rules.answer_locally(answers, np.flatnonzero(~sent))
+            parts.append(answers)
+            due = answers.time[stepped] + rules.seconds_before_request(answers.row[stepped])
+            until = float(times[-1]) if len(times) else clock.now
+            report = None if on_step is None else partial(on_step, parts)
+            self._step(answers, stepped, due, until, report)
+        clock.run()
+        for part in parts:
+            rules.complete(part)
+        return parts
+
+    def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which instances a device must step, since they may be offloaded."""
+        if self._settings.pace is not None:
+            return np.ones(len(row), bool)
+        sent: NDArray[np.bool_] = self._sends[row]
+        if self._chance:
+            # As many as there should be of those that come together, so that the share is kept
+            # even in a short run; which ones is a matter of chance.
+            possible = np.flatnonzero(self._can_offload[row] & ~sent)
+            self._owed += self._chance * len(possible)
+            count = min(int(self._owed), len(possible))
+            self._owed -= count
+            sent[self._chance_rng.permutation(possible)[:count]] = True
+        return sent
+
+    def _step(
+        self,
+        answers: Answers,
+        which: NDArray[np.intp],
+        due: NDArray[np.float64],
+        until: float,
+        report: Callable[[], object] | None,
+    ) -> None:
+        """Have instances decided about when they are `due`, and step on to `until`."""
+        clock, run = self.state.clock, self.state.clock.run
+        order = np.argsort(due, kind="stable")
+        due, which = due[order], which[order]
+        soon = int(np.searchsorted(due, until))
+        device, row = answers.device[which].tolist(), answers.row[which].tolist()
+        # Not through the clock's heap, which stays small and quick.
+        for first in range(0, soon, _REPORT_EVERY):
+            part = slice(first, min(soon, first + _REPORT_EVERY))
+            for i, index, its_row, when in zip(
+                which[part].tolist(), device[part], row[part], due[part].tolist(), strict=True
+            ):
+                run(when)
+                self.device(index).take(answers, i, its_row)
+            clock.events += part.stop - part.start
+            if report is not None:
+                report()
+        for i, index, its_row, when in zip(
+            which[soon:].tolist(), device[soon:], row[soon:], due[soon:].tolist(), strict=True
+        ):
+            clock.at(when, self.device(index).take, answers, i, its_row)
+        run(until)
+
+    def run_in_turn(self) -> list[Answers]:
+        """Let each device begin with a row when it has answered the one before."""
+        assert self._settings.in_turn is not None
+        parts = []
+        for index, rows in enumerate(self._settings.in_turn):
+            which = np.asarray(rows, np.int64)
+            parts.append(Answers.empty(np.zeros(len(which)), np.full(len(which), index), which))
+            self._next_in_turn(self.device(index), parts[-1], 0)
+        self.state.clock.run()
+        for part in parts:
+            self.state.rules.complete(part)
+        return parts
+
+    def _next_in_turn(self, device: VirtualDevice, answers: Answers, i: int) -> None:
+        clock, rules = self.state.clock, self.state.rules
+        now, pause = clock.now, self._settings.pause_ms / 1000.0
+        if i:
+            now += pause
+        while i < len(answers):
+            row = int(answers.row[i])
+            answers.time[i] = now
+            takes = float(rules.edge_seconds[row])
+            if self._sent(answers.row[i : i + 1])[0]:
+                before = 0.0 if rules.cloud_only else takes
+                then = partial(self._next_in_turn, device, answers, i + 1)
+                clock.at(now + before, device.take, answers, i, row, then)
+                return
+            rules.answer_locally(answers, i)
+            now += takes + pause
+            i += 1
+
+
+def _workers(routes: Routes, settings: FleetSettings, clock: Clock) -> list[VirtualWorker]:
+    service_rng = random.Random(f"{settings.seed}/service")
+    return [
+        VirtualWorker(
+            clock,
+            settings.service,
+            capacity=settings.queue,
+            plan=Plan(settings.max_batch, settings.wait_ms / 1000.0),
+            parallel=settings.parallel,
+            payload=bytes(routes.sizes.response(1000)),
+            rng=service_rng,
+        )
+        for _ in range(settings.workers)
+    ]
+
+
+def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
+    """Round trip that a device has learnt from requests that met no others."""
+    link = VirtualLink(settings.link, random.Random(f"{settings.seed}/usual"))
+    between = 2 * settings.broker_us / 1e6 + 2 * settings.hop_ms / 1e3
+    between += settings.service.mean(1, 1)
+    up = request_packet(routes.sizes.request(int(settings.deadline_ms)))
+    down = response_packet(routes.sizes.response(1000))
+    trip = RoundTrip()
+    for k in range(_TRIPS):
+        begin = 1000.0 * (k + 1)
+        there = link.send(begin, up, True)
+        link.send(there, PUBACK_BYTES, False)  # which the response cannot overtake
+        back = link.send(there + between, down, False)
+        trip.update(back - begin)
+    return trip
 
 
 @dataclass(frozen=True, eq=False)
 class FleetRun:
-    """What a fleet did.
+    """Result of a fleet's run in virtual time.
 
     Attributes
     ----------
@@ -35,7 +300,7 @@ class FleetRun:
         One entry an instance, by time of arrival (of rows in turn: device after device).
     joules : ndarray of float64, shape (n,)
         What each instance's messages cost its device's radio
-        (:func:`gatewise_sim.fleet.energy.meter.radio_joules`); an exchange ends with its answer.
+        (:func:`gatewise_sim.fleet.energy.radio.radio_joules`); an exchange ends with its answer.
     devices : dict of str to int
         Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
@@ -72,16 +337,19 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
     InputError
         If the settings do not fit the routes.
     """
-    world = World(routes, settings)
-    parts = world.run_in_turn() if settings.in_turn is not None else world.run_open()
-    answers = Answers.join(parts)
+    fleet = VirtualFleet(routes, settings)
+    state = fleet.state
+    answers = Answers.join(
+        fleet.run_in_turn() if settings.in_turn is not None else fleet.run_open()
+    )
+    before = state.rules.seconds_before_request(answers.row)
     ends = answers.time + answers.latency_ms / 1000.0
     return FleetRun(
         answers=answers,
-        joules=exchange_joules(answers, world.before(answers.row), settings.link.radio),
-        devices=world.device_counts,
-        workers=[asdict(worker.counts) for worker in world.workers],
-        unsubscribed=world.broker.unsubscribed,
+        joules=exchange_joules(answers, before, settings.link.radio),
+        devices=fleet.device_counts,
+        workers=[asdict(worker.counts) for worker in state.workers],
+        unsubscribed=state.broker.unsubscribed,
         seconds=float(ends.max(initial=0.0)),
-        events=world.clock.events,
+        events=state.clock.events,
     )

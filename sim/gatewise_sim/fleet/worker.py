@@ -1,8 +1,7 @@
 """A cloud worker in virtual time: the real queue, and a clock in place of the model's runs.
 
-Which request is queued, refused, expired, computed once or answered again, and with whom it runs,
-is decided by :class:`.Batcher`, the worker's own; only how long a run takes
-is a formula here.
+:class:`.Batcher`, the worker's own, decides which request is queued, refused, expired, computed
+once or answered again, and in which batch; only how long a run takes is a formula here.
 """
 
 from __future__ import annotations
@@ -19,22 +18,21 @@ from gatewise_cloud.worker.batcher import Batch, Batcher, Plan, Ticket, Verdict
 from gatewise_cloud.worker.batching import Timing
 from gatewise_sim.fleet.clock import Clock
 
-__all__ = ["Flight", "ServiceTime", "VirtualTicket", "VirtualWorker", "WorkerCounts"]
+__all__ = ["Requester", "ServiceTime", "VirtualTicket", "VirtualWorker", "WorkerCounts"]
 
 
-class Flight(Protocol):
-    """The request that a ticket belongs to, on the device's side."""
+class Requester(Protocol):
+    """The device's side of a request."""
 
     def reply(self, error: str | None, worker_us: int) -> None:
-        """Take what the worker says: an error's code, or None for an answer."""
-        ...
+        """Take the worker's response: an error's code, or None for an answer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class VirtualTicket(Ticket):
-    """A ticket that knows the request it came from."""
+    """A ticket with the device's side of its request."""
 
-    flight: Flight
+    requester: Requester
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +70,8 @@ class ServiceTime:
             raise InputError(f"service time {times}: give seconds, not all of them 0")
 
     @classmethod
-    def of(cls, timing: Timing, *, message: float = 0.0) -> Self:
-        """Fit a line to what was measured, see :func:`gatewise_cloud.worker.batching.measure`.
+    def from_timing(cls, timing: Timing, *, message: float = 0.0) -> Self:
+        """Fit a line to a measurement, see :func:`gatewise_cloud.worker.batching.measure`.
 
         Raises
         ------
@@ -105,7 +103,7 @@ class ServiceTime:
 
 @dataclass(slots=True)
 class WorkerCounts:
-    """What a worker did.
+    """Counters of a worker.
 
     Attributes
     ----------
@@ -138,8 +136,6 @@ class VirtualWorker:
 
     Parameters
     ----------
-    clock : Clock
-    service : ServiceTime
     capacity : int
         Requests queued at most.
     plan : Plan
@@ -150,11 +146,6 @@ class VirtualWorker:
         What the worker remembers of an answer: one of the usual length.
     rng : random.Random
         Draws service times.
-
-    Attributes
-    ----------
-    up : bool
-    counts : WorkerCounts
     """
 
     def __init__(
@@ -182,31 +173,26 @@ class VirtualWorker:
         self._running: set[Batch] = set()
         self._wakes: float | None = None
 
-    @property
-    def queued(self) -> int:
-        """Requests queued."""
-        return len(self._batcher)
-
     def receive(self, ticket: VirtualTicket) -> None:
-        """Take in a request, as :class:`gatewise_cloud.worker.receiver.Intake` does."""
+        """Queue a request, refuse it, or answer it again, as a real worker does."""
         self.counts.received += 1
         verdict, answer = self._batcher.offer(ticket, self._clock.now)
         if verdict is Verdict.BUSY:
             self.counts.busy += 1
-            ticket.flight.reply("busy", 0)
+            ticket.requester.reply("busy", 0)
         elif verdict is Verdict.DUPLICATE:
             self.counts.duplicates += 1
         elif answer is not None:
             self.counts.repeated += 1
-            ticket.flight.reply(None, 0)
+            ticket.requester.reply(None, 0)
         else:
             self._serve()
 
     def fail(self) -> None:
-        """Go down with all that is queued or running, and with the memory of the answers."""
+        """Go down; all that is queued, running or remembered is lost."""
         if self.up:
             self.up = False
-            self.counts.lost += self.queued + sum(len(b.tickets) for b in self._running)
+            self.counts.lost += len(self._batcher) + sum(len(b.tickets) for b in self._running)
             self._running.clear()
             self._batcher = self._make()
 
@@ -215,7 +201,7 @@ class VirtualWorker:
         self.up = True
 
     def _serve(self, *_: Any) -> None:
-        """Begin what runs can begin, as the serving threads of the worker do."""
+        """Begin the runs that can begin, as the serving threads of the worker do."""
         batcher, now = self._batcher, self._clock.now
         while len(batcher) and len(self._running) < self._parallel:
             pause = batcher.pause(now)
@@ -228,12 +214,11 @@ class VirtualWorker:
             self.counts.expired += len(expired)
             if batch is not None:
                 tickets = batch.tickets
-                requests = instances = len(tickets)
-                if requests == 1:
+                if len(tickets) == 1:
                     self.counts.queued_seconds += now - tickets[0].arrived
                 else:
                     self.counts.queued_seconds += sum(now - t.arrived for t in tickets)
-                seconds = self._service.draw(instances, requests, self._rng)
+                seconds = self._service.draw(len(tickets), len(tickets), self._rng)
                 self.counts.batches += 1
                 self.counts.busy_seconds += seconds
                 self._running.add(batch)
@@ -248,5 +233,5 @@ class VirtualWorker:
             self._batcher.finish(ticket, self._payload, now)
             self.counts.answered += 1
             assert isinstance(ticket, VirtualTicket)
-            ticket.flight.reply(None, int(1e6 * (now - ticket.arrived)))
+            ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
         self._serve()

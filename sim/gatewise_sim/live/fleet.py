@@ -24,9 +24,8 @@ from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.client import shared_subscriptions_work
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.fleet.answers import Answers
+from gatewise_sim.fleet.answers import Answers, exchange_joules
 from gatewise_sim.fleet.estimate.progress_reports import announce_faults
-from gatewise_sim.fleet.joules import exchange_joules
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.settings import FleetSettings

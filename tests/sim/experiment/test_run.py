@@ -46,7 +46,7 @@ def test_the_report_has_every_key_of_a_report(whole):
 
 
 def test_the_systems_figures_are_those_of_its_fleet(small, whole):
-    routes = Routes.of(small.bundle, small.rows, small.truth)
+    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
     assert whole["calibration"]["kind"] == "assumed"
     from gatewise_sim.calibration.figures import Calibration
 

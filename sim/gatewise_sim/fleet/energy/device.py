@@ -1,4 +1,4 @@
-"""What a device draws besides its radio, and how long its battery lasts, from a file.
+"""Energy that a device draws besides its radio's, and how long its battery lasts, from a file.
 
 ::
 
@@ -13,19 +13,70 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.energy.meter import Acquisition, battery_days
 from gatewise_sim.fleet.energy.radio import Radio
 from gatewise_sim.toml_settings import refuse_unknown, take_number, toml_table
 
-__all__ = ["DeviceEnergy"]
+__all__ = ["Acquisition", "DeviceEnergy", "battery_days", "joules_per_device_day"]
+
+JOULES_PER_WH: Final = 3600.0
+_DAY: Final = 86_400.0
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Acquisition:
+    """Energy of reading features and running models on the device; nothing by default.
+
+    Parameters
+    ----------
+    feature_j : ndarray of float64, shape (n_features,), or float
+        Of acquiring each feature, in J.
+    stage_j : ndarray of float64, shape (n_stages,), or float
+        Of running each stage on the device, in J.
+
+    Raises
+    ------
+    InputError
+        If a figure is negative or not finite.
+    """
+
+    feature_j: _Floats | float = 0.0
+    stage_j: _Floats | float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("feature_j", "stage_j"):
+            figures = np.asarray(getattr(self, name), dtype=np.float64)
+            bad = np.flatnonzero(~(np.isfinite(figures) & (figures >= 0)))
+            if len(bad):
+                at = f"[{bad[0]}]" if figures.ndim else ""
+                raise InputError(f"{name}{at} must be a number of joules, at least 0")
+
+    def joules(self, bought: NDArray[np.bool_], stages: _Ints) -> _Floats:
+        """Energy of answering each row, in J, shape (n,).
+
+        Parameters
+        ----------
+        bought : ndarray of bool, shape (n, n_features)
+            The features that were acquired.
+        stages : ndarray of int, shape (n,)
+            How many stages ran on the device.
+        """
+        features = bought @ np.broadcast_to(np.float64(self.feature_j), bought.shape[1:])
+        if np.ndim(self.stage_j):
+            sums = np.concatenate(([0.0], np.cumsum(self.stage_j)))
+            return np.asarray(features + sums[stages], dtype=np.float64)
+        return np.asarray(features + self.stage_j * stages, dtype=np.float64)
 
 
 @dataclass(frozen=True)
@@ -85,8 +136,8 @@ class DeviceEnergy:
             key = f"{where}: battery_wh"
             given["battery_wh"] = take_number(table["battery_wh"], key, positive=True)
         given["acquisition"] = Acquisition(
-            _of_features(table, features, where),
-            _of_stages(table.get("stage_j", 0.0), n_stages, where),
+            _feature_joules(table, features, where),
+            _stage_joules(table.get("stage_j", 0.0), n_stages, where),
         )
         return cls(**given)
 
@@ -105,9 +156,7 @@ class DeviceEnergy:
         return battery_days(self.battery_wh, joules_per_day, idle_w=self.idle_w + radio.idle_w)
 
 
-def _of_features(
-    table: dict[str, Any], names: Sequence[str], where: str
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _feature_joules(table: dict[str, Any], names: Sequence[str], where: str) -> _Floats:
     every = take_number(table.get("feature_j", 0.0), f"{where}: feature_j")
     named = table.get("features", {})
     if not isinstance(named, dict):
@@ -121,9 +170,7 @@ def _of_features(
     )
 
 
-def _of_stages(
-    value: object, n_stages: int, where: str
-) -> np.ndarray[Any, np.dtype[np.float64]] | float:
+def _stage_joules(value: object, n_stages: int, where: str) -> _Floats | float:
     if not isinstance(value, list):
         return take_number(value, f"{where}: stage_j")
     if len(value) != n_stages:
@@ -132,3 +179,39 @@ def _of_stages(
         )
     figures = [take_number(j, f"{where}: stage_j[{i}]") for i, j in enumerate(value)]
     return np.array(figures, dtype=np.float64)
+
+
+def joules_per_device_day(joules: float, *, devices: int, seconds: float) -> float:
+    """Mean energy of a device in a day, in J, of what `devices` spent in `seconds`.
+
+    Raises
+    ------
+    InputError
+        If there are no devices or no time has passed.
+    """
+    if devices < 1 or not seconds > 0:
+        raise InputError(f"energy: {devices} devices in {seconds} s spend nothing")
+    return joules / devices * (_DAY / seconds)
+
+
+def battery_days(battery_wh: float, joules_per_day: float, *, idle_w: float = 0.0) -> float:
+    """How many days a battery lasts; infinity if nothing is drawn.
+
+    Parameters
+    ----------
+    battery_wh : float
+        What it holds, in Wh. Its ageing and self-discharge are not counted.
+    joules_per_day : float
+        What the device spends above idling.
+    idle_w : float, default 0
+        What device and radio draw at rest, in W.
+
+    Examples
+    --------
+    >>> battery_days(10.0, 3600.0)
+    10.0
+    """
+    if not battery_wh > 0:
+        raise InputError(f"battery: {battery_wh} Wh must be above 0")
+    daily = joules_per_day + idle_w * _DAY
+    return battery_wh * JOULES_PER_WH / daily if daily > 0 else math.inf

@@ -1,30 +1,39 @@
-"""What a radio's energy depends on, and figures of real ones.
+"""Energy of radios, and figures of real ones.
 
 A radio that sleeps wakes up (`wake_w` for `wake_s`), draws `active_w` while something is on the
 way, pays for every byte and packet, and stays awake for a tail (`tail_w` for `tail_s`) before it
-sleeps again at `idle_w`. :mod:`gatewise_sim.fleet.energy.meter` adds this up over time.
+sleeps again at `idle_w`. So the cost of a request depends on the one before: an isolated LTE
+request pays 12 J of tail for a few millijoules of bytes, and the next one within the tail pays
+only for making it last longer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gatewise_sim.toml_settings import take_number
 
-__all__ = ["HEADER", "RADIOS", "SEGMENT", "Radio", "ip_bytes", "packets"]
+__all__ = ["HEADER", "RADIOS", "SEGMENT", "Radio", "ip_bytes", "packets", "radio_joules"]
+
+_Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+_Bytes = TypeVar("_Bytes", int, _Ints)  # of one transfer, or of several
 
 SEGMENT: Final = 1460  # bytes of payload in a full Ethernet segment
 HEADER: Final = 40  # bytes of IPv4 and TCP headers on every segment
 
 
-def packets(n_bytes: int) -> int:
+def packets(n_bytes: _Bytes) -> _Bytes:
     """Segments that carry `n_bytes` of TCP payload."""
     return -(-n_bytes // SEGMENT)
 
 
-def ip_bytes(n_bytes: int) -> int:
-    """Bytes of IP that `n_bytes` of TCP payload become: what an operator bills.
+def ip_bytes(n_bytes: _Bytes) -> _Bytes:
+    """Bytes of IP, as an operator bills them, that carry `n_bytes` of TCP payload.
 
     Pure acknowledgements are not counted.
     """
@@ -92,7 +101,7 @@ class Radio:
         """Energy of a whole tail, in J."""
         return self.tail_w * self.tail_s
 
-    def payload_j(self, up: int, down: int) -> float:
+    def payload_j(self, up: _Bytes, down: _Bytes) -> Any:
         """Energy (J) of the bytes and packets of `up` and `down` bytes of TCP payload."""
         return 1e-6 * (
             self.up_uj_per_byte * ip_bytes(up)
@@ -166,3 +175,46 @@ RADIOS: Final[dict[str, Radio]] = {
         ),
     )
 }
+
+
+def radio_joules(
+    radio: Radio, device: _Ints, begin: _Floats, end: _Floats, up: _Ints, down: _Ints
+) -> tuple[_Floats, NDArray[np.bool_]]:
+    """Energy that each exchange of a fleet adds to its radio, with the tail that it prolongs.
+
+    Parameters
+    ----------
+    radio : Radio
+        That of every device.
+    device, begin, end, up, down : ndarray, shape (n,)
+        Device, first and last moment (s), bytes of TCP payload. Sorted by device, then by begin.
+
+    Returns
+    -------
+    joules : ndarray of float64, shape (n,)
+    woke : ndarray of bool, shape (n,)
+        Whether the radio had to wake up for it.
+    """
+    first = np.ones(len(device), dtype=bool)
+    first[1:] = device[1:] != device[:-1]
+    before = np.where(first, -np.inf, np.roll(_running_max(end, first), 1))
+    asleep: NDArray[np.bool_] = begin > before + radio.tail_s
+    joules = np.asarray(radio.payload_j(up, down), np.float64)
+    joules += radio.active_w * np.maximum(0.0, end - np.maximum(begin, before))
+    gap = np.where(asleep, 0.0, np.maximum(0.0, begin - before))
+    joules += np.where(asleep, radio.wake_j + radio.tail_j, radio.tail_w * gap)
+    return joules, asleep
+
+
+def _running_max(values: _Floats, first: NDArray[np.bool_]) -> _Floats:
+    """Largest value so far within each group; `first` marks where groups begin."""
+    group_begin = np.maximum.accumulate(np.where(first, np.arange(len(values)), 0))
+    longest = int((np.arange(len(values)) - group_begin).max(initial=0)) + 1
+    best, reach = values.copy(), 1
+    while reach < longest:  # best covers `reach` values up to each
+        there = np.arange(len(values)) - reach
+        ok = there >= group_begin
+        widened = best.copy()
+        widened[ok] = np.maximum(best[ok], best[there[ok]])
+        best, reach = widened, 2 * reach
+    return best

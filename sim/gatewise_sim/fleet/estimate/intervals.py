@@ -1,4 +1,4 @@
-"""How sure a figure is: means and quantiles over parts of a run, with 95 % intervals.
+"""Means and quantiles over parts of a run, with 95 % confidence intervals.
 
 Means are ratio estimates over parts that follow each other through the run; their variance is
 that of successive differences, which a slow change over the day does not inflate (Wolter,

@@ -1,4 +1,4 @@
-"""Tells a watch how far a simulation in virtual time is, a few times a second."""
+"""Progress events of a simulation in virtual time, a few times a second."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.complete_answers import fill_in
-from gatewise_sim.fleet.estimate.sampling import Plan
+from gatewise_sim.fleet.device import FleetState
+from gatewise_sim.fleet.estimate.plan import SamplingPlan, fault_spans
 from gatewise_sim.fleet.estimate.sketch import Sketch
-from gatewise_sim.fleet.estimate.timeline import fault_spans
 from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import NO_LABEL, ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.state import World
 
-__all__ = ["Running", "WindowsDone", "announce_faults"]
+__all__ = ["RunReports", "WindowReports", "announce_faults"]
 
-_EVERY: Final = 0.25  # seconds between two looks
+_EVERY: Final = 0.25  # seconds between two snapshots
 _RECENT: Final = 2000  # answers
 
 
 def announce_faults(watch: ProgressListener, settings: FleetSettings) -> None:
-    """Tell a watch ahead of all that will be down."""
+    """Report all outages of the schedule ahead."""
     changes = [
         (when, what if what != "workers" else f"{count} workers", up)
         for what, begin, end, count in fault_spans(settings.outages, settings.seconds)
@@ -38,25 +36,17 @@ def announce_faults(watch: ProgressListener, settings: FleetSettings) -> None:
         watch.fault(what, up, when)
 
 
-class WindowsDone:
-    """Looks on as windows are done, in any order.
+class WindowReports:
+    """Reports windows as they are done, in any order; `judged`: whether any truth is known."""
 
-    Parameters
-    ----------
-    watch : ProgressListener
-    plan : Plan
-    judged : bool
-        Whether any truth is known.
-    """
-
-    def __init__(self, watch: ProgressListener, plan: Plan, *, judged: bool) -> None:
+    def __init__(self, watch: ProgressListener, plan: SamplingPlan, *, judged: bool) -> None:
         self._watch, self._plan, self._judged = watch, plan, judged
         self._scale = plan.of_devices / plan.devices
         self._sums = np.zeros(len(SUMS))
         self._at = self._done = 0.0
 
     def add(self, number: int, counts: WindowCounts) -> None:
-        """Take in a window."""
+        """Add a window, and report it."""
         window = self._plan.windows[number]
         self._sums += sum(part.weight * part.sums for part in counts.parts) * self._scale
         self._at += window.stands_for
@@ -79,61 +69,53 @@ class WindowsDone:
         )
 
 
-class Running:
-    """Looks on while a run is stepped whole.
+class RunReports:
+    """Reports a run of so many seconds while it is stepped whole.
 
-    Parameters
-    ----------
-    watch : ProgressListener
-    world : World
-    facts : RowFacts
-    seconds : float
-        Of the run.
-    clock : callable
-        Real seconds: how long ago the last look was.
+    `clock` gives real seconds: how long ago the last report was.
     """
 
     def __init__(
         self,
         watch: ProgressListener,
-        world: World,
+        state: FleetState,
         facts: RowFacts,
         seconds: float,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._watch, self._world, self._seconds, self._clock = watch, world, seconds, clock
+        self._watch, self._state, self._seconds, self._clock = watch, state, seconds, clock
         self._truth = facts.truth
-        here = world.answers_here()
+        local = state.rules.local_answers()
         judged = facts.truth != NO_LABEL
-        self._here = np.stack(
+        self._local_counts = np.stack(
             [
-                *(here.route == i for i in range(len(ROUTES))),
-                judged & (here.label == facts.truth),
+                *(local.route == i for i in range(len(ROUTES))),
+                judged & (local.label == facts.truth),
                 judged,
             ],
             axis=1,
         ).astype(np.int64)
-        self._stayed = np.zeros(self._here.shape[1], np.int64)
-        self._before = np.zeros(self._here.shape[1], np.int64)  # of chunks that are over
+        self._local = np.zeros(self._local_counts.shape[1], np.int64)
+        self._before = np.zeros(self._local_counts.shape[1], np.int64)  # of chunks that are over
         self._chunks = 0
         self._next = clock() + _EVERY
 
-    def stayed(self, times: NDArray[np.float64], rows: NDArray[np.int64]) -> None:
-        """Take in instances that never leave their devices."""
-        self._stayed += np.bincount(rows, minlength=len(self._here)) @ self._here
+    def add_local(self, rows: NDArray[np.int64]) -> None:
+        """Count instances that never leave their devices."""
+        self._local += np.bincount(rows, minlength=len(self._local_counts)) @ self._local_counts
 
-    def look(self, parts: Sequence[Answers]) -> None:
-        """Tell the watch, if it is time to: `parts` are all chunks so far, the last one open."""
+    def advance(self, parts: Sequence[Answers]) -> None:
+        """Report, if it is time to: `parts` are all chunks so far, the last one open."""
         if self._clock() < self._next:
             return
         while self._chunks < len(parts) - 1:
-            fill_in(self._world, parts[self._chunks])
+            self._state.rules.complete(parts[self._chunks])
             self._before += self._counts(parts[self._chunks])
             self._chunks += 1
-        open_, now = parts[-1], self._world.clock.now
-        fill_in(self._world, open_)
-        *routes, right, judged = (self._before + self._stayed + self._counts(open_)).tolist()
+        open_, now = parts[-1], self._state.clock.now
+        self._state.rules.complete(open_)
+        *routes, right, judged = (self._before + self._local + self._counts(open_)).tolist()
         there = int(np.searchsorted(open_.time, now, side="right"))
         lately = open_.latency_ms[max(0, there - _RECENT) : there]
         lately = lately[np.isfinite(lately)]
@@ -148,17 +130,17 @@ class Running:
                 p50_ms=p50,
                 p95_ms=p95,
                 in_flight=int(np.count_nonzero(open_.route[:there] < 0)),
-                workers_up=sum(worker.up for worker in self._world.workers),
+                workers_up=sum(worker.up for worker in self._state.workers),
                 done=min(1.0, now / self._seconds),
             )
         )
         self._next = self._clock() + _EVERY
 
     def finish(self, answers: Answers) -> None:
-        """Tell the watch how it ended: `answers` are all that were stepped."""
+        """Report the end: `answers` are all that were stepped."""
         self._before[:], self._chunks = 0, 0
         self._next = -math.inf
-        self.look([answers])
+        self.advance([answers])
 
     def _counts(self, answers: Answers) -> NDArray[np.int64]:
         truth = self._truth[answers.row]

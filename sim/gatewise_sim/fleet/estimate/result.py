@@ -1,4 +1,4 @@
-"""What a fleet does, with confidence intervals: put together from what its windows brought."""
+"""Estimate of what a fleet does, with confidence intervals, from the sums of its windows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS, Answers
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
-from gatewise_sim.fleet.estimate.sampling import Plan
+from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window, fault_spans
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
 from gatewise_sim.fleet.estimate.sketch import Sketch
-from gatewise_sim.fleet.estimate.timeline import bins_of, fault_spans
 from gatewise_sim.fleet.estimate.window_sums import (
     CLASS_COUNTS,
     SUMS,
-    Part,
+    BinSums,
     RowFacts,
-    Tally,
     WindowCounts,
+    WindowSums,
 )
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
@@ -49,12 +48,12 @@ _AT: Final = {name: k for k, name in enumerate(SUMS)}
 
 @dataclass(frozen=True, eq=False)
 class FleetEstimate:
-    """What a fleet does. Every field but `plan` is plain numbers, fit for JSON.
+    """Estimate of what a fleet does. Every field but `plan` is plain numbers, fit for JSON.
 
     Attributes
     ----------
-    plan : Plan
-        What was stepped.
+    plan : SamplingPlan
+        Part of the run that was stepped.
     stepped : str
         The same in words.
     instances : float
@@ -98,7 +97,7 @@ class FleetEstimate:
         Warm-ups included.
     """
 
-    plan: Plan
+    plan: SamplingPlan
     instances: float
     means: dict[str, Estimate]
     latency_ms: dict[str, Estimate]
@@ -116,7 +115,7 @@ class FleetEstimate:
     instances_stepped: int = 0
 
     @classmethod
-    def of_run(
+    def from_run(
         cls,
         routes: Routes,
         settings: FleetSettings,
@@ -129,7 +128,7 @@ class FleetEstimate:
         seconds: float | None = None,
         events: int = 0,
     ) -> FleetEstimate:
-        """Make the same of a whole run, live or simulated.
+        """Make the estimate of a whole run, live or simulated.
 
         Parameters
         ----------
@@ -159,20 +158,19 @@ class FleetEstimate:
             if settings.in_turn is not None and len(answers):
                 seconds = float(np.nanmax(answers.time + answers.latency_ms / 1000.0))
         seconds = max(seconds, 1e-9)
-        plan = Plan.everything(settings, seconds)
-        facts = RowFacts.of(routes, device_energy, cloud_only=settings.policy == "cloud-only")
-        tally = Tally(bins_of(plan, plan.windows[0], settings.outages), facts)
-        tally.add(answers, joules)
-        counts = tally.result(answers.take(np.arange(0)))
+        plan = SamplingPlan.everything(settings.devices, settings.workers, seconds)
+        facts = RowFacts.from_routes(
+            routes, device_energy, cloud_only=settings.policy == "cloud-only"
+        )
+        sums = WindowSums(cut_window(plan, plan.windows[0], settings.outages), facts)
+        sums.add(answers, joules)
         summed = {
             name: float(sum(worker.get(name, 0) for worker in workers))
             for name in dict.fromkeys(name for worker in workers for name in worker)
             if all(isinstance(worker.get(name, 0), int | float) for worker in workers)
         }
-        counts.devices.update({name: float(count) for name, count in (devices or {}).items()})
-        counts.workers.update(summed)
         counts = replace(
-            counts,
+            sums.result(answers.take(np.arange(0))),
             devices={name: float(count) for name, count in (devices or {}).items()},
             workers=summed,
             worker_seconds=seconds * settings.workers * settings.parallel,
@@ -181,7 +179,9 @@ class FleetEstimate:
         return combine(plan, settings, [counts])
 
 
-def combine(plan: Plan, settings: FleetSettings, windows: Sequence[WindowCounts]) -> FleetEstimate:
+def combine(
+    plan: SamplingPlan, settings: FleetSettings, windows: Sequence[WindowCounts]
+) -> FleetEstimate:
     """Put the windows of a plan together.
 
     Raises
@@ -255,7 +255,7 @@ def _per_request(workers: Mapping[str, float]) -> dict[str, float]:
     return found
 
 
-def _latencies(parts: Sequence[Part], segments: NDArray[np.int64]) -> dict[str, Estimate]:
+def _latencies(parts: Sequence[BinSums], segments: NDArray[np.int64]) -> dict[str, Estimate]:
     weights = [part.weight for part in parts]
     found = {}
     for prefix, sketches in (
@@ -268,7 +268,7 @@ def _latencies(parts: Sequence[Part], segments: NDArray[np.int64]) -> dict[str, 
     return found
 
 
-def _histogram(parts: Sequence[Part], scale: float) -> dict[str, list[float]]:
+def _histogram(parts: Sequence[BinSums], scale: float) -> dict[str, list[float]]:
     weights = [scale * part.weight for part in parts]
     every = Sketch.merge([part.latencies for part in parts], weights)
     offloaded = Sketch.merge([part.offloaded for part in parts], weights)
@@ -283,7 +283,7 @@ def _histogram(parts: Sequence[Part], scale: float) -> dict[str, list[float]]:
     }
 
 
-def _moment(part: Part, scale: float) -> dict[str, Any]:
+def _moment(part: BinSums, scale: float) -> dict[str, Any]:
     sums = dict(zip(SUMS, (scale * part.weight * part.sums).tolist(), strict=True))
     offloaded, judged = part.offloaded, sums["judged"]
     return {

@@ -1,4 +1,4 @@
-"""How latencies are distributed, in little room: a histogram with 1,000 bins a decade.
+"""Distribution of latencies in little memory: a histogram with 1,000 bins a decade.
 
 A bin holds how many values it has and their sum, and stands for their mean: exact where a bin has
 one value, or the same many times, and within 0.24 % anywhere else.
@@ -35,7 +35,7 @@ class Sketch:
 
     Examples
     --------
-    >>> sketch = Sketch.of([1.0, 2.0, 2.0, 40.0])
+    >>> sketch = Sketch.from_values([1.0, 2.0, 2.0, 40.0])
     >>> sketch.total, sketch.quantile(0.5), sketch.quantile(1.0)
     (4.0, 2.0, 40.0)
     """
@@ -45,7 +45,7 @@ class Sketch:
     sums: NDArray[np.float64]
 
     @classmethod
-    def of(cls, values: ArrayLike, counts: ArrayLike | None = None) -> Self:
+    def from_values(cls, values: ArrayLike, counts: ArrayLike | None = None) -> Self:
         """Count values (ms), shape (n,), each once or `counts` times."""
         value = np.asarray(values, np.float64)
         times = np.ones(len(value)) if counts is None else np.asarray(counts, np.float64)
@@ -76,7 +76,7 @@ class Sketch:
 
     @property
     def total(self) -> float:
-        """How many values there are, weighted."""
+        """Number of values, weighted."""
         return float(self.counts.sum())
 
     def place(self, share: float) -> int:
@@ -89,7 +89,7 @@ class Sketch:
         return int(min(at, len(self.bins) - 1))
 
     def value(self, place: int) -> float:
-        """What the bin at a position stands for, in ms."""
+        """Mean of the bin at a position, in ms."""
         return float(self.sums[place] / self.counts[place])
 
     def quantile(self, share: float) -> float:
@@ -98,7 +98,7 @@ class Sketch:
         return float("nan") if place < 0 else self.value(place)
 
     def up_to(self, bin_: int) -> float:
-        """How many values lie in a bin or below it."""
+        """Number of values in a bin or below it."""
         return float(self.counts[: np.searchsorted(self.bins, bin_, side="right")].sum())
 
     def coarse(self, bins_a_decade: int, first: int, n: int) -> list[float]:

@@ -1,35 +1,44 @@
 """Estimate what a fleet of any size does, from the part of it that is stepped.
 
-Each window of a :class:`~gatewise_sim.fleet.estimate.sampling.Plan` is stepped by itself, in a
-process of its own if several jobs are asked for, and returns sums and histograms. A run that is
+Each window of a :class:`~gatewise_sim.fleet.estimate.plan.SamplingPlan` is stepped by itself, in
+a process of its own if several jobs are asked for, and returns sums and histograms. A run that is
 stepped whole is cut into parts as well: its intervals say what another such run would bring.
 """
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise_sim.fleet.answers import Answers, exchange_joules
 from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.estimate.intervals import Estimate
-from gatewise_sim.fleet.estimate.progress_reports import WindowsDone, announce_faults
+from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
+from gatewise_sim.fleet.estimate.progress_reports import RunReports, WindowReports, announce_faults
 from gatewise_sim.fleet.estimate.result import FleetEstimate, combine
-from gatewise_sim.fleet.estimate.sampling import Plan, plan
-from gatewise_sim.fleet.estimate.window_sums import RowFacts, WindowCounts
+from gatewise_sim.fleet.estimate.sampling import choose_plan, window_settings
+from gatewise_sim.fleet.estimate.window_sums import RowFacts, WindowCounts, WindowSums
 from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
-from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.fleet.run import VirtualFleet, simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.window import step_window
 
-__all__ = ["Estimate", "FleetEstimate", "estimate_fleet"]
+__all__ = ["estimate_fleet"]
+
+_Counts = dict[str, float]
 
 
 def estimate_fleet(
     routes: Routes,
     settings: FleetSettings,
     *,
-    sampling: Plan | None = None,
+    sampling: SamplingPlan | None = None,
     device_energy: DeviceEnergy | None = None,
     jobs: int = 1,
     watch: ProgressListener | None = None,
@@ -40,14 +49,14 @@ def estimate_fleet(
     ----------
     routes : Routes
     settings : FleetSettings
-    sampling : Plan, optional
-        By default :func:`gatewise_sim.fleet.estimate.sampling.plan`'s.
+    sampling : SamplingPlan, optional
+        By default :func:`gatewise_sim.fleet.estimate.sampling.choose_plan`'s.
     device_energy : DeviceEnergy, optional
         Without it features and stages cost no joules.
     jobs : int, default 1
         Processes that step windows side by side; it changes no figure.
     watch : ProgressListener, optional
-        Is told a few times a second how far it is.
+        Gets progress a few times a second.
 
     Raises
     ------
@@ -60,76 +69,131 @@ def estimate_fleet(
     if watch is not None:
         announce_faults(watch, settings)
     if settings.in_turn is not None:
-        return _in_turn(routes, settings, device_energy)
-    chosen = plan(routes, settings) if sampling is None else sampling
-    facts = RowFacts.of(routes, device_energy, cloud_only=settings.policy == "cloud-only")
-    if chosen.whole:
-        windows = [step_window(routes, settings, chosen, 0, facts, watch=watch)]
-    else:
-        judged = bool((facts.truth != NO_LABEL).any())
-        done = None if watch is None else WindowsDone(watch, chosen, judged=judged)
-        windows = _step_windows(routes, settings, chosen, facts, jobs, done)
-    return combine(chosen, settings, windows)
-
-
-def _in_turn(
-    routes: Routes, settings: FleetSettings, device_energy: DeviceEnergy | None
-) -> FleetEstimate:
-    run = simulate_fleet(routes, settings)
-    return FleetEstimate.of_run(
-        routes,
-        settings,
-        run.answers,
-        run.joules,
-        device_energy=device_energy,
-        devices=run.devices,
-        workers=run.workers,
-        events=run.events,
-    )
-
-
-def _step_windows(
-    routes: Routes,
-    settings: FleetSettings,
-    plan: Plan,
-    facts: RowFacts,
-    jobs: int,
-    done: WindowsDone | None,
-) -> list[WindowCounts]:
-    """Step all windows, in processes of their own if there are several jobs."""
-    found: dict[int, WindowCounts] = {}
+        run = simulate_fleet(routes, settings)
+        return FleetEstimate.from_run(
+            routes,
+            settings,
+            run.answers,
+            run.joules,
+            device_energy=device_energy,
+            devices=run.devices,
+            workers=run.workers,
+            events=run.events,
+        )
+    plan = choose_plan(routes, settings) if sampling is None else sampling
+    facts = RowFacts.from_routes(routes, device_energy, cloud_only=settings.policy == "cloud-only")
+    if plan.whole:
+        return combine(plan, settings, [_step(routes, settings, plan, 0, facts, watch)])
+    judged = bool((facts.truth != NO_LABEL).any())
+    reports = None if watch is None else WindowReports(watch, plan, judged=judged)
     # The longest first, so that none is left to be waited for.
     numbers = sorted(
         range(len(plan.windows)), key=lambda i: plan.windows[i].begin - plan.windows[i].end
     )
-    for number, counts in _results(routes, settings, plan, facts, numbers, jobs):
+    found: dict[int, WindowCounts] = {}
+    for number, counts in _windows(routes, settings, plan, facts, numbers, jobs):
         found[number] = counts
-        if done is not None:
-            done.add(number, counts)
-    return [found[number] for number in range(len(numbers))]
+        if reports is not None:
+            reports.add(number, counts)
+    return combine(plan, settings, [found[number] for number in range(len(numbers))])
 
 
-def _results(
+def _windows(
     routes: Routes,
     settings: FleetSettings,
-    plan: Plan,
+    plan: SamplingPlan,
     facts: RowFacts,
     numbers: Sequence[int],
     jobs: int,
 ) -> Iterator[tuple[int, WindowCounts]]:
+    """Step all windows, in processes of their own if there are several jobs."""
     if jobs == 1:
         for number in numbers:
-            yield number, step_window(routes, settings, plan, number, facts)
+            yield _numbered_step(routes, settings, plan, number, facts)
         return
     import joblib
 
     parallel = joblib.Parallel(jobs, return_as="generator_unordered", max_nbytes=None)
     yield from parallel(
-        joblib.delayed(_numbered)(routes, settings, plan, number, facts) for number in numbers
+        joblib.delayed(_numbered_step)(routes, settings, plan, number, facts) for number in numbers
     )
 
 
-def _numbered(
-    routes: Routes, settings: FleetSettings, plan: Plan, number: int, facts: RowFacts
+def _numbered_step(
+    routes: Routes, settings: FleetSettings, plan: SamplingPlan, number: int, facts: RowFacts
 ) -> tuple[int, WindowCounts]:
-    return number, step_window(routes, settings, plan, number, facts)
+    return number, _step(routes, settings, plan, number, facts)
+
+
+def _step(
+    routes: Routes,
+    settings: FleetSettings,
+    plan: SamplingPlan,
+    number: int,
+    facts: RowFacts,
+    watch: ProgressListener | None = None,
+) -> WindowCounts:
+    """Step a window from its warm-up to the last answer."""
+    window = plan.windows[number]
+    own = settings if plan.whole else window_settings(settings, plan, number)
+    fleet = VirtualFleet(routes, own)
+    rules, clock = fleet.state.rules, fleet.state.clock
+    bins = cut_window(plan, window, settings.outages)
+    sums = WindowSums(bins, facts, start=window.begin - window.warm)
+    seen: list[tuple[_Counts, _Counts]] = []
+    if not plan.whole:
+        # What is counted at the end is what is there then: as much is on its way as at the begin.
+        for when in (window.warm, own.seconds):
+            clock.at(when, lambda: seen.append(_counters(fleet)))
+    reports = None
+    if watch is not None:
+        reports = RunReports(watch, fleet.state, facts, own.seconds)
+
+    def add_local(times: NDArray[np.float64], rows: NDArray[Any]) -> None:
+        sums.add_local(times, rows)
+        if reports is not None:
+            reports.add_local(rows)
+
+    with _no_collector():
+        parts = fleet.run_open(add_local, None if reports is None else reports.advance)
+        answers = Answers.join(parts)
+    if reports is not None:
+        reports.finish(answers)
+    before = rules.seconds_before_request(answers.row)
+    sums.add(answers, exchange_joules(answers, before, own.link.radio))
+    if plan.whole:
+        seen = [({}, {}), _counters(fleet)]
+    (devices_before, workers_before), (devices, workers) = seen
+    return replace(
+        sums.result(rules.local_answers()),
+        devices=_gained(devices, devices_before),
+        workers=_gained(workers, workers_before),
+        worker_seconds=(window.end - window.begin) * own.workers * own.parallel,
+        events=clock.events,
+    )
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep Python from looking for cycles again and again among millions of objects."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
+
+
+def _counters(fleet: VirtualFleet) -> tuple[_Counts, _Counts]:
+    """Sums of the counters of devices and of workers up to now."""
+    workers: _Counts = {}
+    for worker in fleet.state.workers:
+        for name, count in asdict(worker.counts).items():
+            workers[name] = workers.get(name, 0) + count
+    workers["unsubscribed"] = fleet.state.broker.unsubscribed
+    return dict(fleet.device_counts), workers
+
+
+def _gained(after: _Counts, before: _Counts) -> _Counts:
+    return {name: float(count - before.get(name, 0)) for name, count in after.items()}

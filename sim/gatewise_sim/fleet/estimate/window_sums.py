@@ -1,4 +1,4 @@
-"""What one stepped window brought: sums, sketches and counts, in place of its answers."""
+"""Sums, sketches and counts of one stepped window, in place of its answers."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.fleet.answers import REASONS, Answers
-from gatewise_sim.fleet.complete_answers import BOUGHT
-from gatewise_sim.fleet.energy.device import DeviceEnergy
-from gatewise_sim.fleet.energy.meter import Acquisition
+from gatewise_sim.fleet.answers import FEATURES_ACQUIRED, REASONS, Answers
+from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy
+from gatewise_sim.fleet.estimate.plan import Bin
 from gatewise_sim.fleet.estimate.sketch import Sketch
-from gatewise_sim.fleet.estimate.timeline import Bin
 from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
 
-__all__ = ["CLASS_COUNTS", "SUMS", "Part", "RowFacts", "Tally", "WindowCounts"]
+__all__ = ["CLASS_COUNTS", "SUMS", "BinSums", "RowFacts", "WindowCounts", "WindowSums"]
 
 SUMS: Final = (
     "n",
@@ -49,14 +47,14 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowFacts:
-    """What is the same whenever a row is answered; arrays of shape (n_rows,).
+    """Labels and energy of each row, whenever it is answered; arrays of shape (n_rows,).
 
     Attributes
     ----------
     truth, local_label : ndarray of int64
     n_classes : int
     local_j, asked_j, alone_j : ndarray of float64
-        Joules of the features bought: by its stages alone; once a request was made; by a request
+        Joules of the features acquired by its stages alone; once a request was made; by a request
         alone.
     stage_j : ndarray of float64
         Joules of running its stages.
@@ -74,7 +72,9 @@ class RowFacts:
     cloud_only: bool
 
     @classmethod
-    def of(cls, routes: Routes, energy: DeviceEnergy | None, *, cloud_only: bool) -> RowFacts:
+    def from_routes(
+        cls, routes: Routes, energy: DeviceEnergy | None, *, cloud_only: bool
+    ) -> RowFacts:
         """Take them from routes; without an energy there are no joules."""
         acquisition = Acquisition() if energy is None else energy.acquisition
         features = Acquisition(acquisition.feature_j)
@@ -97,7 +97,7 @@ class RowFacts:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
+class BinSums:
     """One bin's instances, as far as they are measured.
 
     Attributes
@@ -115,30 +115,30 @@ class Part:
 
     @property
     def weight(self) -> float:
-        """How often its instances count."""
+        """Times that its instances count."""
         begin, end = self.bin.measured
         return (self.bin.end - self.bin.begin) / (end - begin)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowCounts:
-    """One window.
+    """Result of one window.
 
     Attributes
     ----------
-    parts : list of Part
+    parts : list of BinSums
     classes : ndarray of float64, shape (n_classes, len(CLASS_COUNTS))
     reasons : ndarray of float64, shape (len(REASONS),)
         Answers by reason.
     devices, workers : dict of str to float
-        What devices and workers counted in the time measured.
+        Their counters in the time measured.
     worker_seconds : float
         Time that workers had for runs.
     instances, events : int
         Stepped, warm-up included.
     """
 
-    parts: list[Part]
+    parts: list[BinSums]
     classes: _Floats
     reasons: _Floats
     devices: dict[str, float] = field(default_factory=dict)
@@ -148,7 +148,7 @@ class WindowCounts:
     events: int = 0
 
 
-class Tally:
+class WindowSums:
     """Adds answers up, bin by bin.
 
     Parameters
@@ -172,44 +172,36 @@ class Tally:
         self._sums = np.zeros((n_bins, len(SUMS)))
         self._all: list[list[Sketch]] = [[] for _ in bins]
         self._offloaded: list[list[Sketch]] = [[] for _ in bins]
-        self._stayed = np.zeros((n_bins, n_rows), np.int64)
+        self._local = np.zeros((n_bins, n_rows), np.int64)
         self._classes = np.zeros((facts.n_classes, len(CLASS_COUNTS)))
         self._reasons = np.zeros(len(REASONS))
         self.instances = 0
 
-    def stayed(self, times: _Floats, rows: NDArray[np.int32]) -> None:
+    def add_local(self, times: _Floats, rows: NDArray[np.int32]) -> None:
         """Count instances that their devices answer by themselves, sorted by time, shape (n,)."""
         self.instances += len(times)
         cuts = [*np.searchsorted(times, self._edges).tolist(), len(times)]
         for number, (first, last) in enumerate(pairwise(cuts)):
             if last > first:
-                self._stayed[number] += np.bincount(
-                    rows[first:last], minlength=self._stayed.shape[1]
-                )
+                self._local[number] += np.bincount(rows[first:last], minlength=self._local.shape[1])
 
     def add(self, answers: Answers, radio_j: _Floats) -> None:
         """Count answers and what each cost its radio, in J, shape (n,)."""
         self.instances += len(answers)
         self._add(answers, np.ones(len(answers)), radio_j)
 
-    def result(self, here: Answers) -> WindowCounts:
-        """Sum up.
-
-        Parameters
-        ----------
-        here : Answers
-            What a device says to each row that it answers by itself; shape (n_rows,).
-        """
-        for number, counts in enumerate(self._stayed):
+    def result(self, local: Answers) -> WindowCounts:
+        """Sum up; `local`: the device's own answer to each row, shape (n_rows,)."""
+        for number, counts in enumerate(self._local):
             seen = np.flatnonzero(counts)
             if len(seen):
-                some = here.take(seen)
+                some = local.take(seen)
                 some.time[:] = self._edges[number]
                 self._add(some, counts[seen].astype(np.float64), np.zeros(len(seen)))
-        self._stayed[:] = 0
+        self._local[:] = 0
         return WindowCounts(
             parts=[
-                Part(bin_, sums, Sketch.merge(every), Sketch.merge(offloaded))
+                BinSums(bin_, sums, Sketch.merge(every), Sketch.merge(offloaded))
                 for bin_, sums, every, offloaded in zip(
                     self._bins, self._sums, self._all, self._offloaded, strict=True
                 )
@@ -238,22 +230,22 @@ class Tally:
         self._reasons += np.bincount(
             a.reason[answered], weights=times[answered], minlength=len(REASONS)
         )
-        wanted = (columns["asked"] > 0) | (a.route == _FALLBACK)
+        offloaded = (columns["asked"] > 0) | (a.route == _FALLBACK)
         for number in np.unique(where).tolist():
             own = (where == number) & answered
-            self._all[number].append(Sketch.of(a.latency_ms[own], times[own]))
-            own &= wanted
+            self._all[number].append(Sketch.from_values(a.latency_ms[own], times[own]))
+            own &= offloaded
             if own.any():
-                self._offloaded[number].append(Sketch.of(a.latency_ms[own], times[own]))
+                self._offloaded[number].append(Sketch.from_values(a.latency_ms[own], times[own]))
 
     def _columns(self, a: Answers, radio_j: _Floats) -> dict[str, NDArray[np.float64]]:
-        """What each answer adds to the sums."""
+        """Contribution of each answer to the sums."""
         facts = self._facts
         truth, local = facts.truth[a.row], facts.local_label[a.row]
         judged = truth != NO_LABEL
         cloud, waits = a.route == _CLOUD, (a.route == _FALLBACK) | (a.route == _ERROR)
-        bought = BOUGHT[a.reason]
-        features = np.where(bought, facts.asked_j[a.row], facts.local_j[a.row])
+        acquired = FEATURES_ACQUIRED[a.reason]
+        features = np.where(acquired, facts.asked_j[a.row], facts.local_j[a.row])
         stages = facts.stage_j[a.row]
         if facts.cloud_only:
             features = np.where(cloud, facts.alone_j, features)
@@ -284,7 +276,7 @@ class Tally:
 
     def _count_classes(self, a: Answers, times: _Floats, columns: dict[str, _Floats]) -> None:
         truth = self._facts.truth[a.row]
-        known = truth >= 0  # not so: unknown, or a class that the bundle does not know
+        known = truth >= 0  # else unknown, or a class that the bundle lacks
         for k, name in enumerate(CLASS_COUNTS):
             self._classes[:, k] += np.bincount(
                 truth[known],

@@ -10,11 +10,14 @@ from gatewise_sim.fleet.energy.radio import packets
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import LinkProfile
 
-__all__ = ["CHUNK", "Direction", "Draws", "VirtualLink", "both_ways", "connected"]
+__all__ = ["CHUNK", "DeviceDraws", "Direction", "Draws", "VirtualLink", "both_ways", "connected"]
 
 CHUNK: Final = 16 * 1024  # bytes that the proxy hands on at a time
 MAX_RTO_S: Final = 120.0  # Linux doubles its wait for an acknowledgement up to this
 SYN_RTO_S: Final = 1.0  # Linux waits so long for a peer that it does not know yet
+
+_MASK: Final = 2**64 - 1
+_STEP: Final = 0x9E3779B97F4A7C15
 
 
 class Draws(Protocol):
@@ -23,6 +26,36 @@ class Draws(Protocol):
     def random(self) -> float:
         """One in [0, 1)."""
         ...
+
+
+class DeviceDraws:
+    """Random numbers of one device's link and breaker, in 64 bits of state.
+
+    SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a counter and a hash of it. A device's stream
+    begins at the hash of the run's seed and the device's number.
+
+    Examples
+    --------
+    >>> draws, again = DeviceDraws(1, 7), DeviceDraws(1, 7)
+    >>> draws.random() == again.random() != DeviceDraws(1, 8).random()
+    True
+    """
+
+    __slots__ = ("_state",)
+
+    def __init__(self, seed: int, device: int) -> None:
+        self._state = _hashed(_hashed(seed & _MASK) + device * _STEP & _MASK)
+
+    def random(self) -> float:
+        """One in [0, 1)."""
+        self._state = self._state + _STEP & _MASK
+        return (_hashed(self._state) >> 11) * 2.0**-53
+
+
+def _hashed(z: int) -> int:
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31
 
 
 class Direction:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Final, Self
 
@@ -51,6 +52,7 @@ class RowMix:
         *,
         linear: bool = False,
     ) -> None:
+        self._begin = 0.0  # on the clock of `times`
         self._times = np.asarray(times, dtype=np.float64)
         weights = np.asarray(shares, dtype=np.float64)
         label = np.asarray(labels, dtype=np.int64)
@@ -94,6 +96,12 @@ class RowMix:
             raise InputError(f"class mix {text!r}: each time needs a share for every class")
         return cls(labels, times, shares, linear=shape.strip() == "linear")
 
+    def later(self, seconds: float) -> Self:
+        """Same mix for a run that begins so many seconds later."""
+        mix = copy.copy(self)
+        mix._begin += seconds
+        return mix
+
     @property
     def n_rows(self) -> int:
         """Rows of the table."""
@@ -101,6 +109,7 @@ class RowMix:
 
     def shares(self, times: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Share of each class at `times` (s), shape (n, n_classes)."""
+        times = times + self._begin
         if self._linear:
             columns = [np.interp(times, self._times, column) for column in self._shares.T]
             return np.stack(columns, axis=1)
