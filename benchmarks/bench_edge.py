@@ -166,8 +166,8 @@ def _answer(model: Model) -> Call:
 
 def _c99(name: str, model: Model, folder: Path) -> Call:
     """Decide in generated C, called through cffi."""
+    from benchmarks.compiled_c import build
     from gatewise_export.c99.cascade import cascade_of
-    from gatewise_export.c99.compiled import build
     from gatewise_export.c99.writer import write_cascade
 
     c_name = "m_" + name.replace("-", "_")

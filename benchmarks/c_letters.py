@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 
 from benchmarks import peers, problems
 from benchmarks.cells import CACHE, code_version, write_whole
+from benchmarks.compiled_c import STRICT
 from benchmarks.folds import Fold
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import Cascade, cascade_of
-from gatewise_export.c99.compiled import STRICT
 from gatewise_export.c99.layout import Coded, lay_out
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_training import methods

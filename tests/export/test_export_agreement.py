@@ -26,12 +26,12 @@ from sklearn.datasets import load_digits, load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.model_selection import train_test_split
 
+from benchmarks.compiled_c import Compiled, build, compiler
 from gatewise.decision import labels
 from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_edge.stages.stages import self_test as device_self_test
 from gatewise_export import Bundle, pack, to_c, to_onnx, verify, verify_graphs
-from gatewise_export.c99.compiled import Compiled, build, compiler
 from gatewise_training import (
     AdaptGBRT,
     AdaptLin,

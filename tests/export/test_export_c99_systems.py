@@ -14,12 +14,12 @@ import pytest
 from sklearn.datasets import load_wine
 from sklearn.ensemble import ExtraTreesClassifier
 
+from benchmarks.compiled_c import STRICT, build, compiler
 from gatewise.cli import main
 from gatewise.errors import InputError
 from gatewise_export import pack, set_operating_point, to_c
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import cascade_of
-from gatewise_export.c99.compiled import STRICT, build, compiler
 from gatewise_export.c99.layout import lay_out
 from gatewise_training import (
     BudgetForest,
@@ -190,7 +190,7 @@ def test_the_self_test_finds_a_bit_that_is_off(made, tmp_path):
     out = to_c(bundle, tmp_path, name="m")
     text = (tmp_path / "m.c").read_text()
     bias = cascade.stages[0].model.bias
-    from gatewise_export.c99.tables import number
+    from gatewise_export.c99.c_text import number
 
     off = number(float(np.nextafter(bias[0], np.float32(9))))
     (tmp_path / "m.c").write_text(text.replace(number(float(bias[0])), off, 1))

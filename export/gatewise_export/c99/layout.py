@@ -19,8 +19,8 @@ from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.c99.c_text import smallest
 from gatewise_export.c99.cascade import Cascade
-from gatewise_export.c99.tables import smallest
 from gatewise_export.c99.trees import PackedTrees, pack_trees
 
 __all__ = ["FRAMES", "Coded", "Forest", "Layout", "StageLayout", "lay_out"]

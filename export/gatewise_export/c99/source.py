@@ -1,218 +1,28 @@
-"""``<name>.h`` and ``<name>.c``: the public face, the tables, the engine, the stages."""
+"""``<name>.h`` and ``<name>.c``: the interface, the tables, the engine, the stages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from string import Template
 
 import numpy as np
 
 from gatewise._version import __version__
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise_export.c99.c_text import Tables, filled, number, smallest
 from gatewise_export.c99.cascade import Cascade, safe
 from gatewise_export.c99.engine import engine, tree_types
-from gatewise_export.c99.layout import Layout
-from gatewise_export.c99.stages import stage_case, stage_function
-from gatewise_export.c99.tables import Tables, smallest
+from gatewise_export.c99.layout import Forest, Layout, StageLayout
 
-__all__ = ["MARK", "Source", "write_source"]
+__all__ = ["MARK", "Source", "template_names", "write_source"]
 
 MARK = "Written by gatewise"
+"""In the first line of every file."""
 
-HEADER = """\
-/* ${mark} ${version} from ${title}. Another operating point, another file: do not edit.
 
-   A device holds one ${p}_instance an instance, and gives a callback that acquires a feature:
-
-       static float acquire(int feature, void *context) { ... }   NaN: it cannot be had
-
-       ${p}_instance instance;
-       ${p}_answer answer;
-       ${p}_decide(&instance, acquire, context, &answer);
-
-   acquire is called at most once a feature and instance, and only for what the stages need. Nothing
-   is allocated; there is no state but the instance. Float32 throughout; compile with
-   -ffp-contract=off, and decisions, margins and purchases are those of training, bit for bit.
-
-   Classes: ${classes}
-   Features, by number: ${features} */
-#ifndef ${P}_H
-#define ${P}_H
-
-#include <stdint.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-#define ${P}_FEATURES ${n_features} /* columns of an instance */
-#define ${P}_SLOTS ${n_slots} /* of them, what the stages may acquire */
-#define ${P}_CLASSES ${n_classes}
-#define ${P}_STAGES ${n_stages}
-#define ${P}_OUTPUTS ${n_outputs} /* most outputs of a stage */
-#define ${P}_OFFLOADS ${offloads} /* whether what no stage stops for goes to the cloud */
-#define ${P}_CODED ${coded} /* bits of a code; 0: nodes hold float thresholds */
-
-#define ${P}_TABLE_BYTES ${table_bytes} /* of the const arrays */
-#define ${P}_INSTANCE_BYTES ${instance_bytes} /* of a ${p}_instance */
-#define ${P}_STACK_BYTES ${stack_bytes} /* of stack at most; instance, callback apart */
-
-/* The value of a feature; NaN if it is missing. */
-typedef float (*${p}_acquire)(int feature, void *context);
-
-typedef struct {
-    float value[${n_values}]; /* of the slots */
-    float output[${n_outputs}]; /* of the stage that ran last: margins, and a gate's score */
-    int32_t refused; /* feature whose value was refused, or -1 */
-${code}    uint8_t known[${n_values}];
-} ${p}_instance;
-
-enum {
-    ${P}_STOPPED,  /* stage `exit` answers */
-    ${P}_OFFLOAD,  /* ask the cloud; `label` is the fallback */
-    ${P}_FALLBACK, /* a value was refused: the last finished stage's label is the best there is */
-    ${P}_ERROR     /* a value that the first stage needs was refused: there is no answer */
-};
-
-typedef struct {
-    int outcome; /* one of the four above */
-    int exit;    /* the stage that stopped; ${P}_STAGES: none */
-    int stage;   /* the last stage that finished; -1: none */
-    int label;   /* its class, by number; -1: none${lean} */
-    int refused; /* feature whose value was refused: infinite${or_missing}; -1: none */
-} ${p}_answer;
-
-/* Classify an instance: stage after stage, until one stops. */
-void ${p}_decide(${p}_instance *instance, ${p}_acquire acquire, void *context,
-                 ${p}_answer *answer);
-
-/* The same, step by step. Stages in turn: 1 it stops, 0 go on, -1 a value was refused. */
-void ${p}_begin(${p}_instance *instance);
-int ${p}_stage(${p}_instance *instance, int stage, ${p}_acquire acquire, void *context);
-int ${p}_label(const ${p}_instance *instance, int stage);
-
-/* The value of a feature that was acquired, or a null pointer. */
-const float *${p}_value(const ${p}_instance *instance, int feature);
-
-#ifdef __cplusplus
-}
-#endif
-#endif
-"""
-
-TOP = """\
-/* ${mark} ${version} from ${title}; see ${p}.h. */
-#include "${p}.h"
-
-#include <float.h>
-#include <math.h>
-
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0
-#error "sums must be rounded to float after each step: on i386 compile with -msse2 -mfpmath=sse"
-#endif
-#ifdef __FAST_MATH__
-#error "-ffast-math does not keep the order of sums, nor NaN"
-#endif
-#ifdef __clang__
-#pragma STDC FP_CONTRACT OFF
-#endif
-
-typedef char instance_has_the_size_it_says[sizeof(${p}_instance) == ${P}_INSTANCE_BYTES ? 1 : -1];
-
-enum { UNKNOWN, KNOWN, REFUSED };
-"""
-
-BOTTOM = """
-void ${p}_begin(${p}_instance *it)
-{
-    int i;
-    for (i = 0; i < (int)sizeof it->known; i++)
-        it->known[i] = UNKNOWN;
-    it->refused = -1;
-}
-
-int ${p}_stage(${p}_instance *it, int stage, ${p}_acquire acquire, void *context)
-{
-    switch (stage) {
-${cases}    default:
-        return 0;
-    }
-}
-
-int ${p}_label(const ${p}_instance *it, int stage)
-{
-${best}}
-
-const float *${p}_value(const ${p}_instance *it, int feature)
-{
-    int i;
-    for (i = 0; i < ${P}_SLOTS; i++)
-        if ((int)columns[i] == feature && it->known[i] == KNOWN)
-            return &it->value[i];
-    return 0;
-}
-
-void ${p}_decide(${p}_instance *it, ${p}_acquire acquire, void *context, ${p}_answer *answer)
-{
-    int stage;
-    ${p}_begin(it);
-    answer->outcome = ${none};
-    answer->exit = ${P}_STAGES;
-    answer->stage = answer->label = answer->refused = -1;
-    for (stage = 0; stage < ${P}_STAGES; stage++) {
-        int said = ${p}_stage(it, stage, acquire, context);
-        if (said < 0) {
-            answer->refused = it->refused;
-            answer->outcome = answer->stage < 0 ? ${P}_ERROR : ${P}_FALLBACK;
-${offload}            return;
-        }
-${label}        if (said > 0${always}) {
-            answer->outcome = ${P}_STOPPED;
-            answer->exit = stage;
-            return;
-        }
-    }
-}
-"""
-
-MISSING = """\
-            if (${P}_OFFLOADS && missing(it)) /* the cloud takes it as a value */
-                answer->outcome = ${P}_OFFLOAD;
-"""
-
-LEAN = "; models of stages that never stop were left out"
-
-LABELLED = """\
-        answer->stage = stage;
-        answer->label = ${p}_label(it, stage);
-"""
-
-HELD = """\
-        if (margins[stage]) { /* a stage whose model is left out says nothing */
-            answer->stage = stage;
-            answer->label = ${p}_label(it, stage);
-        }
-"""
-
-BEST = """\
-    return best_class(it->output, margins[stage]);
-"""
-
-NO_MODEL = """\
-    (void)it;
-    (void)stage;
-    return -1;
-"""
-
-IS_MISSING = """
-static int missing(const ${p}_instance *it)
-{
-    int i;
-    for (i = 0; i < ${P}_SLOTS; i++)
-        if (it->known[i] == REFUSED)
-            return it->value[i] != it->value[i];
-    return 0;
-}
-"""
+def template_names(prefix: str) -> dict[str, str]:
+    """What every template takes: the mark, the version, the prefix of names."""
+    return {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
 
 
 @dataclass(frozen=True)
@@ -251,27 +61,33 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> Source:
         tables.add("edge_start", ends, smallest(int(ends[-1])), "Thresholds, feature by feature.")
         tables.add("edge", np.concatenate(layout.edges), "float")
     stages = "".join(
-        stage_function(tables, layout, s, stage, prefix) for s, stage in enumerate(layout.stages)
+        _stage_function(tables, layout, s, stage, prefix) for s, stage in enumerate(layout.stages)
     )
-    fill = _fill(cascade, layout, prefix, tables.nbytes)
+    fill = _values(cascade, layout, prefix, tables.nbytes)
+
+    def part(section: str, **more: str) -> str:
+        return filled("model.c", section, **fill, **more)
+
     flag = f"#define NAN_LEFT {layout.nan_flag}u\n\n" if layout.nan_flag else "\n"
-    asks = cascade.offloads and cascade.cloud_takes_missing and not cascade.takes_missing
-    bottom = Template(BOTTOM).substitute(
-        fill,
-        cases="".join(stage_case(cascade, layout, s) for s in range(len(layout.stages))),
+    cloud_alone_takes_missing = (
+        cascade.offloads and cascade.cloud_takes_missing and not cascade.takes_missing
+    )
+    bottom = part(
+        "bottom",
+        cases="".join(_stage_case(cascade, layout, s) for s in range(len(layout.stages))),
         none=f"{fill['P']}_OFFLOAD" if cascade.offloads else f"{fill['P']}_STOPPED",
         always="" if cascade.offloads else f" || stage == {fill['P']}_STAGES - 1",
-        label=Template(LABELLED if all(cascade.holds) else HELD).substitute(fill),
-        best=BEST if any(cascade.holds) else NO_MODEL,
-        offload=Template(MISSING).substitute(fill) if asks else "",
+        label=part("label" if all(cascade.holds) else "label of held"),
+        best=part("best" if any(cascade.holds) else "no model"),
+        offload=part("offload missing") if cloud_alone_takes_missing else "",
     )
-    helper = Template(IS_MISSING).substitute(fill) if asks else ""
-    code = Template(TOP).substitute(fill) + flag + str(tables) + parts["code"] + stages
-    return Source(Template(HEADER).substitute(fill), code + helper + bottom, tables.nbytes)
+    helper = part("missing") if cloud_alone_takes_missing else ""
+    code = part("top") + flag + str(tables) + parts["code"] + stages
+    return Source(filled("model.h", **fill), code + helper + bottom, tables.nbytes)
 
 
-def _fill(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:
-    """What the templates ask for."""
+def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:
+    """Fill-ins of the templates."""
     code = f"    {layout.code_type} code[{layout.n_values}];\n"
     numbers = {
         "n_features": len(cascade.feature_names),
@@ -286,18 +102,19 @@ def _fill(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> di
         "stack_bytes": layout.stack_bytes,
         "n_values": layout.n_values,
     }
-    return {k: str(v) for k, v in numbers.items()} | {
-        "mark": MARK,
-        "version": __version__,
-        "title": safe([cascade.title])[0],
-        "p": prefix,
-        "P": prefix.upper(),
-        "classes": _listed(cascade.classes),
-        "features": _listed(cascade.feature_names),
-        "code": code if layout.coded is not None else "",
-        "lean": "" if all(cascade.holds) else LEAN,
-        "or_missing": "" if cascade.takes_missing else " or missing",
-    }
+    left_out = "; models of stages that never stop were left out"
+    return (
+        {k: str(v) for k, v in numbers.items()}
+        | template_names(prefix)
+        | {
+            "title": safe([cascade.title])[0],
+            "classes": _listed(cascade.classes),
+            "features": _listed(cascade.feature_names),
+            "code": code if layout.coded is not None else "",
+            "lean": "" if all(cascade.holds) else left_out,
+            "or_missing": "" if cascade.takes_missing else " or missing",
+        }
+    )
 
 
 def _listed(values: tuple[object, ...]) -> str:
@@ -310,3 +127,94 @@ def _listed(values: tuple[object, ...]) -> str:
             line = ""
         line = f"{line} {item}" if line else item
     return "\n     ".join([*lines, line])
+
+
+# -- stages --------------------------------------------------------------------------------
+
+
+def _stage_function(
+    tables: Tables, layout: Layout, place: int, stage: StageLayout, prefix: str
+) -> str:
+    """Add a stage's tables; write the function that runs it."""
+    name = f"stage_{place}"
+    tables.text(f"\n/* stage {place} */\n")
+    lines = []
+    if not stage.lazy:
+        tables.add(f"{name}_inputs", stage.slots, layout.list_type)
+        lines.append(
+            f"    if (!take_all(it, {name}_inputs, {len(stage.slots)}, acquire, context))\n"
+            "        return 0;\n"
+            if len(stage.slots)
+            else f"    (void)acquire;\n    (void)context;\n    (void){name}_inputs;\n"
+        )
+    model = stage.model
+    if model is None:
+        tables.text("/* never stops: its model is left out */\n")
+    elif isinstance(model, Forest):
+        _forest(tables, layout, name, model)
+        if stage.lazy:
+            lines.append(f"    return walk_and_take(it, &{name}, it->output, acquire, context);\n")
+        else:
+            lines.append(f"    walk(it, &{name}, it->output);\n")
+    else:
+        linear = isinstance(model, LinearModel)
+        _sums(tables, name, model)
+        lines.append(f"    add_{'terms' if linear else 'kernels'}(it, &{name}, it->output);\n")
+    if not stage.lazy:
+        lines.append("    return 1;\n")
+    return (
+        f"\nstatic int run_{name}({prefix}_instance *it, {prefix}_acquire acquire, void *context)\n"
+        "{\n" + "".join(lines) + "}\n"
+    )
+
+
+def _forest(tables: Tables, layout: Layout, name: str, forest: Forest) -> None:
+    trees = forest.trees
+    flag = np.where(forest.nan_left, layout.nan_flag, 0)
+    tables.add(f"{name}_start", trees.start, "start_type")
+    tables.add(f"{name}_slot", forest.slot + flag, "slot_type")
+    key = trees.threshold if forest.code is None else forest.code
+    tables.add(f"{name}_key", key, "key_type")
+    tables.add(f"{name}_skip", trees.skip, "skip_type")
+    tables.add(f"{name}_value", trees.value, "float")
+    tables.add(f"{name}_base", trees.base, "float")
+    output = "0"
+    if trees.output is not None and len(trees.base) > 1:
+        tables.add(f"{name}_output", trees.output, "output_type")
+        output = f"{name}_output"
+    tables.text(
+        f"static const trees_type {name} = {{{name}_start, {name}_slot, {name}_key, {name}_skip, "
+        f"{name}_value, {output}, {name}_base, {trees.n_trees}, {len(trees.base)}}};\n"
+    )
+
+
+def _sums(tables: Tables, name: str, model: LinearModel | KernelModel) -> None:
+    """Add the tables of a linear model or kernel machine."""
+    parts, sizes = ["mean", "scale", "weights", "bias"], f"{model.n_features}, {model.n_outputs}"
+    kind = "linear"
+    if isinstance(model, KernelModel):
+        kind = "kernel"
+        parts.insert(2, "landmarks")
+        rate = number(float(model.rate))
+        sizes = f"{rate}, {model.n_features}, {len(model.landmarks)}, {model.n_outputs}"
+    for part in parts:
+        tables.add(f"{name}_{part}", getattr(model, part), "float")
+    fields = ", ".join(f"{name}_{part}" for part in ("inputs", *parts))
+    tables.text(f"static const {kind}_type {name} = {{{fields}, {sizes}}};\n")
+
+
+def _stage_case(cascade: Cascade, layout: Layout, s: int) -> str:
+    """Write the case that runs a stage and compares its stop score with the threshold."""
+    stage, threshold = layout.stages[s], cascade.thresholds[s]
+    stops = "0"
+    if threshold is not None:
+        score = (
+            f"margin_score(it->output, {stage.n_margins})"
+            if cascade.stages[s].score == "margin"
+            else f"it->output[{cascade.stages[s].model.n_outputs - 1}]"
+        )
+        stops = f"{score} >= {number(float(np.float32(threshold)))}"
+    return (
+        f"    case {s}:\n        if (!run_stage_{s}(it, acquire, context))\n"
+        f"            return -1;\n        return {stops};\n"
+    )

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from gatewise.errors import InputError
+from gatewise_export.c99.c_text import Tables, filled, smallest
 from gatewise_export.c99.cascade import Cascade, cascade_of
-from gatewise_export.c99.example import main_program, makefile, selftest
-from gatewise_export.c99.layout import Coded, lay_out
-from gatewise_export.c99.source import MARK, write_source
+from gatewise_export.c99.layout import Coded, Layout, lay_out
+from gatewise_export.c99.source import MARK, template_names, write_source
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
@@ -136,12 +137,14 @@ def write_cascade(
     identifier(name)
     layout = lay_out(cascade, coded)
     source = write_source(cascade, layout, name)
+    names, n_rows = template_names(name), len(cascade.rows)
+    sizes = ", ".join(map(str, cascade.outputs))
     files = {
         f"{name}.h": source.header,
         f"{name}.c": source.code,
-        f"{name}_selftest.c": selftest(cascade, layout, name),
-        "main.c": main_program(cascade, name),
-        "Makefile": makefile(name),
+        f"{name}_selftest.c": _selftest(cascade, layout, names),
+        "main.c": filled("main.c", **names, n_rows=n_rows, n_outputs=sizes),
+        "Makefile": filled("Makefile.in", **names),
     }
     _write(folder, files)
     return CSource(
@@ -157,6 +160,34 @@ def write_cascade(
         instance_bytes=layout.instance_bytes,
         stack_bytes=layout.stack_bytes,
         sample_rows=len(cascade.rows),
+    )
+
+
+def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
+    """Write a function that answers the sample rows and counts those that differ from Python."""
+    x = cascade.rows
+    expected = cascade.expected(x)
+    n = len(x)
+    tables = Tables()
+    tables.add("column", layout.columns, "uint32_t", "Features, in the order of the rows' numbers.")
+    tables.add("rows", x[:, layout.columns], "float")
+    tables.add("exits", expected.exits, "uint16_t", "The stage that stops, or the number of them.")
+    tables.add("labels", expected.labels, smallest(len(cascade.classes)))
+    bits = np.packbits(expected.bought[:, layout.columns], axis=1, bitorder="little")
+    tables.add("acquired", bits, "uint8_t", "Features that were bought, a bit each.")
+    flat = np.concatenate([np.zeros((n, 0), np.float32), *expected.outputs], axis=1)
+    tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", "As bits.")
+    sizes = np.array([out.shape[1] for out in expected.outputs])
+    tables.add("n_outputs", sizes, "uint16_t", "Of each stage.")
+    text = str(tables).replace("const uint32_t column[", "const int32_t column[")
+    return filled(
+        "selftest.c",
+        **names,
+        tables=text,
+        n_rows=n,
+        width=layout.n_slots if n else max(layout.n_slots, 1),
+        all_outputs=flat.shape[1],
+        acquired_bytes=bits.shape[1],
     )
 
 

@@ -1,7 +1,7 @@
 """Classifiers' graphs from elsewhere: checked, and given the outputs that a worker expects.
 
-skl2onnx's graphs and users' own speak of their own labels; a bundle speaks of class indices.
-A few nodes at the end turn one into the other, and nothing inside changes.
+skl2onnx's graphs and users' own give their own labels; a bundle's give class indices. A few nodes
+at the end turn one into the other, and nothing inside changes.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.onnx_graph import INPUT, ML_DOMAIN, ML_OPSET, constant, tensor
+from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, GraphParts, tensor
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 __all__ = ["labels_in_metadata", "read_given", "with_class_indices"]
@@ -117,20 +116,21 @@ def with_class_indices(
     known = {t.name for t in graph.initializer}
     source = next(i for i in graph.input if i.name not in known)
     label, scores = graph.output[0], graph.output[1]
-    nodes = [helper.make_node("Identity", [INPUT], [source.name])]
-    after = [constant("flat", np.array([-1]))]
-    tail = [helper.make_node("Reshape", [label.name, "flat"], ["own_label"])]
-    tail += _indices(model, label, own, f0, after)
+    head, tail = GraphParts(), GraphParts()
+    head.add("Identity", INPUT, source.name)
+    tail.value("flat", np.array([-1]))
+    tail.add("Reshape", f"{label.name} flat", "own_label")
+    _add_indices(tail, model, label, own, f0)
     if has_probabilities:
-        tail.append(helper.make_node("Cast", [scores.name], ["own_columns"], to=TensorProto.FLOAT))
-        tail += _columns(f0, after)
+        tail.add("Cast", scores.name, "own_columns", to=TensorProto.FLOAT)
+        _add_columns(tail, f0)
     else:
-        tail += _one_hot(f0.n_classes, after)
+        _add_one_hot(tail, f0.n_classes)
     kept = [i for i in graph.input if i.name in known]
     body = list(graph.node)
     del graph.node[:], graph.input[:], graph.output[:]
-    graph.node.extend([*nodes, *body, *tail])
-    graph.initializer.extend(after)
+    graph.node.extend([*head.nodes, *body, *tail.nodes])
+    graph.initializer.extend(tail.constants)
     graph.input.extend([tensor(INPUT, TensorProto.FLOAT, "n", len(f0.features)), *kept])
     graph.output.extend(
         [
@@ -138,6 +138,7 @@ def with_class_indices(
             tensor("probabilities", TensorProto.FLOAT, "n", f0.n_classes),
         ]
     )
+    model.opset_import.sort(key=lambda opset: opset.domain)  # skl2onnx's order differs run by run
     onnx.checker.check_model(model)
     return model
 
@@ -164,17 +165,16 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     del graph.value_info[:], graph.quantization_annotation[:]
 
 
-def _indices(
+def _add_indices(
+    parts: GraphParts,
     model: onnx.ModelProto,
     label: onnx.ValueInfoProto,
     own: Sequence[Any] | None,
     f0: HighCostModel,
-    constants: list[onnx.TensorProto],
-) -> list[onnx.NodeProto]:
+) -> None:
     """Nodes from the graph's own labels to class indices."""
-    lookup = np.arange(f0.n_classes) if f0.lookup is None else f0.lookup
     if own is None or list(own) == list(range(len(own))):
-        nodes = [helper.make_node("Cast", ["own_label"], ["position"], to=TensorProto.INT64)]
+        parts.add("Cast", "own_label", "position", to=TensorProto.INT64)
     elif label.type.tensor_type.elem_type == TensorProto.STRING:
         words = [str(c) for c in own]
         versions = {o.domain: o.version for o in model.opset_import}
@@ -185,49 +185,41 @@ def _indices(
             if versions.get(ML_DOMAIN) == 1
             else {"keys_strings": words, "values_int64s": list(range(len(words)))}
         )
-        nodes = [
-            helper.make_node("LabelEncoder", ["own_label"], ["position"], domain=ML_DOMAIN, **table)
-        ]
+        parts.add("LabelEncoder", "own_label", "position", domain=ML_DOMAIN, **table)
     else:
         numbers = np.array([int(c) for c in own], np.int64)
         if numbers.tolist() != list(own):
             raise ConversionError(
                 f"high-cost model: class labels {own[:3]!r} are neither whole numbers nor text"
             )
-        constants += [
-            constant("own_classes", numbers[None, :]),
-            constant("own_column", np.array([-1, 1])),
-        ]
-        nodes = [
-            helper.make_node("Cast", ["own_label"], ["whole_label"], to=TensorProto.INT64),
-            helper.make_node("Reshape", ["whole_label", "own_column"], ["label_column"]),
-            helper.make_node("Equal", ["label_column", "own_classes"], ["is_own"]),
-            helper.make_node("Cast", ["is_own"], ["one_own"], to=TensorProto.INT64),
-            helper.make_node("ArgMax", ["one_own"], ["position"], axis=1, keepdims=0),
-        ]
-    constants.append(constant("lookup", lookup.astype(np.int64)))
-    return [*nodes, helper.make_node("Gather", ["lookup", "position"], ["label"])]
+        parts.value("own_classes", numbers[None, :])
+        parts.value("own_column", np.array([-1, 1]))
+        parts.add("Cast", "own_label", "whole_label", to=TensorProto.INT64)
+        parts.add("Reshape", "whole_label own_column", "label_column")
+        parts.add("Equal", "label_column own_classes", "is_own")
+        parts.add("Cast", "is_own", "one_own", to=TensorProto.INT64)
+        parts.add("ArgMax", "one_own", "position", axis=1, keepdims=0)
+    lookup = np.arange(f0.n_classes) if f0.lookup is None else f0.lookup
+    parts.value("lookup", lookup.astype(np.int64))
+    parts.add("Gather", "lookup position", "label")
 
 
-def _columns(f0: HighCostModel, constants: list[onnx.TensorProto]) -> list[onnx.NodeProto]:
+def _add_columns(parts: GraphParts, f0: HighCostModel) -> None:
     """Nodes from the graph's own columns to one column a class."""
     lookup = f0.lookup
     if lookup is None or np.array_equal(lookup, np.arange(f0.n_classes)):
-        return [helper.make_node("Identity", ["own_columns"], ["probabilities"])]
-    place: NDArray[np.float32] = np.zeros((len(lookup), f0.n_classes), np.float32)
+        parts.add("Identity", "own_columns", "probabilities")
+        return
+    place = np.zeros((len(lookup), f0.n_classes), np.float32)
     place[np.arange(len(lookup)), lookup] = 1  # each sum has one term: nothing is rounded
-    constants.append(constant("place", place))
-    return [helper.make_node("MatMul", ["own_columns", "place"], ["probabilities"])]
+    parts.value("place", place)
+    parts.add("MatMul", "own_columns place", "probabilities")
 
 
-def _one_hot(n_classes: int, constants: list[onnx.TensorProto]) -> list[onnx.NodeProto]:
+def _add_one_hot(parts: GraphParts, n_classes: int) -> None:
     """Nodes from labels to probabilities of 0 and 1, for a classifier that gives none."""
-    constants += [
-        constant("classes", np.arange(n_classes)[None, :]),
-        constant("column", np.array([-1, 1])),
-    ]
-    return [
-        helper.make_node("Reshape", ["label", "column"], ["index_column"]),
-        helper.make_node("Equal", ["index_column", "classes"], ["is_class"]),
-        helper.make_node("Cast", ["is_class"], ["probabilities"], to=TensorProto.FLOAT),
-    ]
+    parts.value("classes", np.arange(n_classes)[None, :])
+    parts.value("column", np.array([-1, 1]))
+    parts.add("Reshape", "label column", "index_column")
+    parts.add("Equal", "index_column classes", "is_class")
+    parts.add("Cast", "is_class", "probabilities", to=TensorProto.FLOAT)

@@ -25,7 +25,8 @@ from gatewise_export.packing.classifier_graph import (
     read_given,
     with_class_indices,
 )
-from gatewise_export.packing.onnx_graph import INPUT, ML_DOMAIN, ML_OPSET, OPSET, flat_graph
+from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, OPSET
+from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 __all__ = ["CloudGraph", "high_cost_graph"]
@@ -85,7 +86,7 @@ def high_cost_graph(model: HighCostModel) -> CloudGraph:
 
 
 def _unwrapped(estimator: Any) -> Any:
-    """Look into scikit-learn's FrozenEstimator, which no converter knows."""
+    """Look into scikit-learn's FrozenEstimator, which has no converter."""
     while type(estimator).__name__ == "FrozenEstimator":
         estimator = estimator.estimator
     return estimator
@@ -170,7 +171,7 @@ def _converted(estimator: Any, n_features: int) -> onnx.ModelProto:
 
 
 def _options(estimator: Any) -> dict[Any, dict[str, Any]]:
-    """What skl2onnx must be told to compute what scikit-learn computes."""
+    """Options with which skl2onnx computes what scikit-learn computes."""
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.pipeline import Pipeline
     from sklearn.preprocessing import StandardScaler

@@ -16,15 +16,9 @@ from onnx import TensorProto, helper
 
 from gatewise.models.stage import Stage
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.onnx_graph import model_of
+from gatewise_export.packing.graph_parts import GraphParts, Output
 from gatewise_export.packing.skl2onnx_converters import pipeline_graph
-from gatewise_export.packing.system_graph import (
-    GraphParts,
-    Output,
-    append_stage,
-    label_tensor,
-    system_graph,
-)
+from gatewise_export.packing.system_graph import append_stage, label_tensor, system_graph
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -58,7 +52,7 @@ def to_onnx(
         Input ``x``, float32 (n, n_features); of a pipeline float64, so that scalers compute as
         in scikit-learn. Outputs of a system: ``label``, int64 or text (n,); ``probabilities``,
         float32 (n, n_classes); with a high-cost model ``offload``, bool (n,), the rows that go to
-        it, for which `label` is the last stage's answer; where stages buy as a whole ``cost``,
+        it, for which `label` is the last stage's answer; where stages acquire as a whole ``cost``,
         float64 (n,). Outputs of a Stage: ``label``, ``probabilities`` and ``score``, float32 (n,),
         the stop score: its answer stands where that reaches the operating point's threshold. A
         model of values (a regressor, a ranker) has ``value``, float32 (n,), for the first two.
@@ -88,7 +82,7 @@ def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) ->
     n_margins = stage.model.n_outputs - (stage.score == "column")
     if stage.link == "identity" and n_margins == 1:
         parts.add("Identity", f"{own}value", "value")
-        return _checked(parts, n_features, [Output("value", TensorProto.FLOAT)])
+        return parts.model(n_features, [Output("value", TensorProto.FLOAT)], full_check=True)
     n_classes = max(n_margins, 2)
     labels = label_tensor(np.arange(n_classes) if classes is None else np.asarray(classes))
     parts.constants.append(labels)
@@ -100,14 +94,7 @@ def _stage_graph(stage: Stage, n_features: int, classes: NDArray[Any] | None) ->
         Output("probabilities", TensorProto.FLOAT, n_classes),
         Output("score", TensorProto.FLOAT),
     ]
-    model = _checked(parts, n_features, outputs)
+    model = parts.model(n_features, outputs, full_check=True)
     named = range(n_classes) if classes is None else np.asarray(classes).tolist()
     helper.set_model_props(model, {"classes": json.dumps(list(named))})
-    return model
-
-
-def _checked(parts: GraphParts, n_features: int, outputs: list[Output]) -> onnx.ModelProto:
-    described = [output.described() for output in outputs]
-    model = model_of((parts.nodes, parts.constants), n_features, described)
-    onnx.checker.check_model(model, full_check=True)
     return model

@@ -11,37 +11,24 @@ and as fast as can be (:func:`gatewise_export.to_onnx` adds them for other tools
   :meth:`LinearModel.margins` does; ``Gemm`` adds in an order of its own.
 - Kernel machines add squared gaps feature by feature, then landmark by landmark, with
   ``CumSum`` too; division and squarings are rounded alike everywhere.
-
-ai.onnx.ml is at version 3: skl2onnx and onnxruntime on devices know no later one alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
-from gatewise._version import __version__
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel
 from gatewise.models.trees import TreeEnsemble
+from gatewise_export.packing.graph_parts import INPUT, MARGINS, ML_DOMAIN, GraphParts, Output
 
-__all__ = ["INPUT", "MARGINS", "ML_DOMAIN", "Parts", "constant", "flat_graph", "model_of", "tensor"]
-
-INPUT = "x"
-MARGINS = "margins"
-ML_DOMAIN = "ai.onnx.ml"
-OPSET = 17
-ML_OPSET = 3
-IR_VERSION = 8
-
-Parts = tuple[list[onnx.NodeProto], list[onnx.TensorProto]]
-"""Nodes and the constants that they read."""
+__all__ = ["flat_graph"]
 
 
 def flat_graph(model: FlatModel) -> onnx.ModelProto:
@@ -64,28 +51,27 @@ def flat_graph(model: FlatModel) -> onnx.ModelProto:
     >>> [node.op_type for node in graph.node]
     ['Sub', 'Mul', 'Mul', 'CumSum', 'Gather', 'Add']
     """
+    parts = GraphParts()
     if model.n_features == 0:
-        parts = _constant_nodes(model.margins(np.zeros((1, 0), np.float32))[0])
+        _add_constant(parts, model.margins(np.zeros((1, 0), np.float32))[0])
     elif isinstance(model, TreeEnsemble):
-        parts = _tree_nodes(model)
+        _add_trees(parts, model)
     elif isinstance(model, KernelModel):
-        parts = _kernel_nodes(model)
+        _add_kernels(parts, model)
     else:
-        parts = _linear_nodes(model)
-    outputs = [tensor(MARGINS, TensorProto.FLOAT, "n", model.n_outputs)]
-    return model_of(parts, model.n_features, outputs)
+        _add_linear(parts, model)
+    return parts.model(model.n_features, [Output(MARGINS, TensorProto.FLOAT, model.n_outputs)])
 
 
-def _constant_nodes(margins: NDArray[np.float32]) -> Parts:
+def _add_constant(parts: GraphParts, margins: NDArray[np.float32]) -> None:
     """The same margins for every row of a matrix without columns."""
-    nodes = [
-        helper.make_node("ReduceSum", [INPUT, "columns"], ["zero"], keepdims=1),
-        helper.make_node("Add", ["zero", "value"], [MARGINS]),
-    ]
-    return nodes, [constant("columns", np.array([1])), constant("value", margins)]
+    parts.value("columns", np.array([1]))
+    parts.value("value", margins)
+    parts.add("ReduceSum", f"{INPUT} columns", "zero", keepdims=1)
+    parts.add("Add", "zero value", MARGINS)
 
 
-def _tree_nodes(model: TreeEnsemble) -> Parts:
+def _add_trees(parts: GraphParts, model: TreeEnsemble) -> None:
     """One ``TreeEnsembleRegressor`` from ``x`` to ``margins``."""
     n_nodes, n_trees = model.n_nodes, model.n_trees
     tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
@@ -116,10 +102,7 @@ def _tree_nodes(model: TreeEnsemble) -> Parts:
     if (model.nan_left & inner).any():
         attributes["nodes_missing_value_tracks_true"] = (model.nan_left & inner).astype(np.int64)
     plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
-    node = helper.make_node(
-        "TreeEnsembleRegressor", [INPUT], [MARGINS], domain=ML_DOMAIN, name="trees", **plain
-    )
-    return [node], []
+    parts.add("TreeEnsembleRegressor", INPUT, MARGINS, domain=ML_DOMAIN, name="trees", **plain)
 
 
 def _leaf_weights(
@@ -142,110 +125,65 @@ def _leaf_weights(
     return leaves[row], target, weight[row, target]
 
 
-def _linear_nodes(model: LinearModel) -> Parts:
+def _add_linear(parts: GraphParts, model: LinearModel) -> None:
     """Standardise, weigh, add up in the order of the features, add the bias."""
-    constants = [constant("mean", model.mean), constant("scale", model.scale)]
-    nodes = [
-        helper.make_node("Sub", [INPUT, "mean"], ["centred"]),
-        helper.make_node("Mul", ["centred", "scale"], ["z"]),
-    ]
+    parts.value("mean", model.mean)
+    parts.value("scale", model.scale)
+    parts.add("Sub", f"{INPUT} mean", "centred")
+    parts.add("Mul", "centred scale", "z")
     if model.n_outputs == 1:
-        constants.append(constant("weights", model.weights[:, 0]))
-        nodes.append(helper.make_node("Mul", ["z", "weights"], ["terms"]))
+        parts.value("weights", model.weights[:, 0])
+        parts.add("Mul", "z weights", "terms")
     else:
-        constants += [constant("weights", model.weights), constant("depth", np.array([2]))]
-        nodes.append(helper.make_node("Unsqueeze", ["z", "depth"], ["z_column"]))
-        nodes.append(helper.make_node("Mul", ["z_column", "weights"], ["terms"]))
-    added, last = _add_up(model.n_features, model.n_outputs == 1)
-    return nodes + added, constants + last + [_bias(model.bias)]
+        parts.value("weights", model.weights)
+        parts.value("depth", np.array([2]))
+        parts.add("Unsqueeze", "z depth", "z_column")
+        parts.add("Mul", "z_column weights", "terms")
+    _add_up(parts, model.n_features, model.bias)
 
 
-def _kernel_nodes(model: KernelModel) -> Parts:
+def _add_kernels(parts: GraphParts, model: KernelModel) -> None:
     """Standardise, squared distances, kernel values, weigh, add up, add the bias."""
-    constants = [
-        constant("mean", model.mean),
-        constant("scale", model.scale),
-        constant("landmarks", model.landmarks.T),
-        constant("rate", np.array(model.rate, np.float32)),
-        constant("one", np.array(1, np.float32)),
-        constant("depth", np.array([2])),
-        constant("rows", np.array(1)),
-        constant("last_feature", np.array(model.n_features - 1)),
-    ]
-    nodes = [
-        helper.make_node("Sub", [INPUT, "mean"], ["centred"]),
-        helper.make_node("Mul", ["centred", "scale"], ["z"]),
-        helper.make_node("Unsqueeze", ["z", "depth"], ["z_column"]),
-        helper.make_node("Sub", ["z_column", "landmarks"], ["gaps"]),  # (n, k, landmarks)
-        helper.make_node("Mul", ["gaps", "gaps"], ["squares"]),
-        helper.make_node("CumSum", ["squares", "rows"], ["distances"]),
-        helper.make_node("Gather", ["distances", "last_feature"], ["distance"], axis=1),
-        helper.make_node("Mul", ["distance", "rate"], ["scaled"]),
-        helper.make_node("Add", ["scaled", "one"], ["shifted"]),
-        helper.make_node("Div", ["one", "shifted"], ["power_0"]),
-    ]
-    nodes += [
-        helper.make_node("Mul", [f"power_{i}", f"power_{i}"], [f"power_{i + 1}"])
-        for i in range(SQUARINGS)
-    ]
+    for name, array in (
+        ("mean", model.mean),
+        ("scale", model.scale),
+        ("landmarks", model.landmarks.T),
+        ("rate", np.array(model.rate, np.float32)),
+        ("one", np.array(1, np.float32)),
+        ("depth", np.array([2])),
+        ("rows", np.array(1)),
+        ("last_feature", np.array(model.n_features - 1)),
+    ):
+        parts.value(name, array)
+    parts.add("Sub", f"{INPUT} mean", "centred")
+    parts.add("Mul", "centred scale", "z")
+    parts.add("Unsqueeze", "z depth", "z_column")
+    parts.add("Sub", "z_column landmarks", "gaps")  # (n, k, landmarks)
+    parts.add("Mul", "gaps gaps", "squares")
+    parts.add("CumSum", "squares rows", "distances")
+    parts.add("Gather", "distances last_feature", "distance", axis=1)
+    parts.add("Mul", "distance rate", "scaled")
+    parts.add("Add", "scaled one", "shifted")
+    parts.add("Div", "one shifted", "power_0")
+    for i in range(SQUARINGS):
+        parts.add("Mul", f"power_{i} power_{i}", f"power_{i + 1}")
     value = f"power_{SQUARINGS}"
     if model.n_outputs == 1:
-        constants.append(constant("weights", model.weights[:, 0]))
+        parts.value("weights", model.weights[:, 0])
     else:
-        constants.append(constant("weights", model.weights))
-        nodes.append(helper.make_node("Unsqueeze", [value, "depth"], ["value_column"]))
+        parts.value("weights", model.weights)
+        parts.add("Unsqueeze", f"{value} depth", "value_column")
         value = "value_column"
-    nodes.append(helper.make_node("Mul", [value, "weights"], ["terms"]))
-    added, last = _add_up(len(model.landmarks), model.n_outputs == 1)
-    return nodes + added, constants + last + [_bias(model.bias)]
+    parts.add("Mul", f"{value} weights", "terms")
+    _add_up(parts, len(model.landmarks), model.bias)
 
 
-def _add_up(n_terms: int, single: bool) -> Parts:
-    """Add ``terms`` along axis 1 one after another, then ``bias``."""
-    last = np.array(n_terms - 1)
-    nodes = [
-        helper.make_node("CumSum", ["terms", "columns"], ["sums"]),
-        helper.make_node("Gather", ["sums", "last"], ["sum"], axis=1),
-        helper.make_node("Add", ["sum", "bias"], [MARGINS]),
-    ]
+def _add_up(parts: GraphParts, n_terms: int, bias: NDArray[np.float32]) -> None:
+    """Add ``terms`` along axis 1 one after another, then the bias."""
+    parts.value("columns", np.array(1))
     # for a single output the list of one index keeps the sums a column
-    index = last[None] if single else last
-    return nodes, [constant("columns", np.array(1)), constant("last", index)]
-
-
-def _bias(bias: NDArray[np.float32]) -> onnx.TensorProto:
-    return constant("bias", bias + np.float32(0))  # -0 becomes 0, as in a sum with 0
-
-
-# -- shared with the other graphs ----------------------------------------------------------
-
-
-def model_of(
-    parts: Parts, n_features: int, outputs: Sequence[onnx.ValueInfoProto]
-) -> onnx.ModelProto:
-    """Make a model of nodes that read ``x``, and check it."""
-    nodes, constants = parts
-    inputs = [tensor(INPUT, TensorProto.FLOAT, "n", n_features)]
-    graph = helper.make_graph(nodes, "gatewise", inputs, list(outputs), constants)
-    model = helper.make_model(
-        graph,
-        producer_name="gatewise",
-        producer_version=__version__,
-        ir_version=IR_VERSION,
-        opset_imports=[
-            helper.make_opsetid("", OPSET),
-            helper.make_opsetid(ML_DOMAIN, ML_OPSET),
-        ],
-    )
-    onnx.checker.check_model(model)
-    return model
-
-
-def tensor(name: str, kind: int, *shape: int | str) -> onnx.ValueInfoProto:
-    """Describe a graph's input or output."""
-    return helper.make_tensor_value_info(name, kind, list(shape))
-
-
-def constant(name: str, array: NDArray[Any]) -> onnx.TensorProto:
-    """Make a named constant of a graph."""
-    return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+    parts.value("last", np.array([n_terms - 1] if len(bias) == 1 else n_terms - 1))
+    parts.value("bias", bias + np.float32(0))  # -0 becomes 0, as in a sum with 0
+    parts.add("CumSum", "terms columns", "sums")
+    parts.add("Gather", "sums last", "sum", axis=1)
+    parts.add("Add", "sum bias", MARGINS)

@@ -1,8 +1,8 @@
-"""skl2onnx learns every estimator of the project: alone, or as the last step of a pipeline.
+"""Converters of every estimator for skl2onnx: alone, or as the last step of a pipeline.
 
-The converter puts the graph of :func:`.system_graph` behind whatever
-comes before, so skl2onnx and :func:`gatewise_export.to_onnx` give the same bits. skl2onnx knows no
-plug-ins: call :func:`register_converters` once before ``skl2onnx.to_onnx``, or let
+A converter puts the graph of :func:`.system_graph` behind whatever comes before, so skl2onnx and
+:func:`gatewise_export.to_onnx` give the same bits. skl2onnx has no plug-ins: call
+:func:`register_converters` once before ``skl2onnx.to_onnx``, or let
 ``gatewise_export.to_onnx(pipeline)`` do so.
 """
 
@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.onnx_graph import INPUT, ML_DOMAIN, ML_OPSET, OPSET
+from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, OPSET
 from gatewise_export.packing.system_graph import outputs_of, system_graph
 
 __all__ = ["ESTIMATORS", "pipeline_graph", "register_converters"]
@@ -33,7 +33,7 @@ def register_converters() -> None:
 
     Afterwards ``skl2onnx.to_onnx(estimator, X)`` works, and so do pipelines that end with one.
     The outputs are those of ``gatewise_export.to_onnx(estimator)``: ``label``,
-    ``probabilities``, ``offload`` for systems with a high-cost model, ``cost`` where stages buy
+    ``probabilities``, ``offload`` for systems with a high-cost model, ``cost`` where stages acquire
     as a whole; of regressors and rankers ``value`` and perhaps ``cost``. `label` holds the last
     stage's answer where `offload` is true.
 
@@ -66,7 +66,7 @@ def register_converters() -> None:
 
 
 def pipeline_graph(pipeline: Any) -> onnx.ModelProto:
-    """Convert a pipeline, or any estimator that skl2onnx knows, with a float64 input ``x``.
+    """Convert a pipeline, or any estimator that skl2onnx converts, with a float64 input ``x``.
 
     Parameters
     ----------

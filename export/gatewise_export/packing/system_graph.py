@@ -1,18 +1,17 @@
 """A whole fitted system as one graph for other people's tools: rows in, decisions out.
 
-Every stage is computed for every row, as :meth:`predict` of the system does; the operating point's
-thresholds stand in the graph. What an offloaded row would be told by the high-cost model is not in
-it: `label` is the last stage's there, as on a device whose cloud does not answer.
+Every stage is computed for every row, and the operating point's thresholds stand in the graph. The
+high-cost model is not in it: the label of an offloaded row is the last stage's.
 
-Decisions are the system's, bit for bit: the margins are (:mod:`.onnx_graph`), and
-from there on only comparisons follow. The cost is a float64 table's entry. It is left out where it
-differs from row to row, that is where a stage buys node by node.
+Decisions are the system's, bit for bit: the margins are (:mod:`.onnx_graph`), and from there on
+only comparisons follow. The cost is a float64 table's entry; it is left out where it differs from
+row to row, that is where a stage acquires node by node.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -22,36 +21,17 @@ from onnx import TensorProto, helper
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.onnx_graph import (
-    INPUT,
-    MARGINS,
-    constant,
-    flat_graph,
-    model_of,
-    tensor,
-)
+from gatewise_export.packing.graph_parts import INPUT, MARGINS, GraphParts, Output, constant
+from gatewise_export.packing.onnx_graph import flat_graph
 
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
-__all__ = ["GraphParts", "Output", "append_stage", "label_tensor", "outputs_of", "system_graph"]
-
-
-class Output(NamedTuple):
-    """One output of a graph: its name, ONNX element type and columns (None: shape (n,))."""
-
-    name: str
-    kind: int
-    columns: int | None = None
-
-    def described(self) -> onnx.ValueInfoProto:
-        """The graph's entry for it."""
-        shape = ("n",) if self.columns is None else ("n", self.columns)
-        return tensor(self.name, self.kind, *shape)
+__all__ = ["append_stage", "label_tensor", "outputs_of", "system_graph"]
 
 
 def outputs_of(system: BudgetedClassifier) -> tuple[Output, ...]:
-    """What the graph of a fitted system gives, in order.
+    """Outputs of a fitted system's graph, in order.
 
     ``label`` (int64 or text), ``probabilities`` (float32), with a high-cost model ``offload``
     (bool), and where all rows that leave at the same stage pay the same ``cost`` (float64).
@@ -102,7 +82,7 @@ def system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
         for what in ("index", "probabilities"):
             found = f"{answers[-1]}{what}"
             for s in range(len(stages) - 2, -1, -1):
-                found = nodes.choose(stops[s], f"{answers[s]}{what}", found, what)
+                found = _choose(nodes, stops[s], f"{answers[s]}{what}", found, what)
             nodes.add("Identity", found, what if what == "probabilities" else "class_index")
         nodes.constants.append(label_tensor(system.classes_))
         nodes.add("Gather", "classes class_index", "label")
@@ -114,11 +94,9 @@ def system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
     if "cost" in names:
         nodes.value("exit_costs", _exit_costs(system))
         nodes.add("Gather", "exit_costs exit", "cost")
-    described = [output.described() for output in outputs]
-    model = model_of((nodes.nodes, nodes.constants), system.n_features_in_, described)
+    model = nodes.model(system.n_features_in_, outputs, full_check=True)
     if "label" in names:
         helper.set_model_props(model, {"classes": json.dumps(system.classes_.tolist())})
-    onnx.checker.check_model(model, full_check=True)
     return model
 
 
@@ -140,29 +118,15 @@ def label_tensor(classes: NDArray[Any]) -> onnx.TensorProto:
     )
 
 
-class GraphParts:
-    """Nodes and constants of a graph under construction."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-
-    def add(self, kind: str, inputs: str, outputs: str, **attributes: Any) -> None:
-        self.nodes.append(helper.make_node(kind, inputs.split(), outputs.split(), **attributes))
-
-    def value(self, name: str, array: Any) -> None:
-        self.constants.append(constant(name, np.asarray(array)))
-
-    def choose(self, condition: str | None, one: str, other: str, what: str) -> str:
-        """`one` where the condition holds, else `other`; None never holds."""
-        if condition is None:
-            return other
-        column = f"{condition}_column"
-        if what == "probabilities":
-            condition = column
-        name = f"{condition}_{what}"
-        self.add("Where", f"{condition} {one} {other}", name)
-        return name
+def _choose(nodes: GraphParts, condition: str | None, one: str, other: str, what: str) -> str:
+    """`one` where the condition holds, else `other`; None never holds."""
+    if condition is None:
+        return other
+    if what == "probabilities":
+        condition = f"{condition}_column"
+    name = f"{condition}_{what}"
+    nodes.add("Where", f"{condition} {one} {other}", name)
+    return name
 
 
 def append_stage(nodes: GraphParts, prefix: str, stage: Stage) -> str:
@@ -276,15 +240,15 @@ def _leave(nodes: GraphParts, stops: list[str | None], *, has_cloud: bool) -> No
     for s in range(last - 1, -1, -1):
         if stops[s] is not None:
             nodes.value(f"s{s}_number", np.int64(s))
-            found = nodes.choose(stops[s], f"s{s}_number", found, "exit")
+            found = _choose(nodes, stops[s], f"s{s}_number", found, "exit")
     nodes.add("Identity", found, "exit")
 
 
 def _exit_costs(system: BudgetedClassifier) -> NDArray[np.float64]:
     """Cost of leaving at each stage and, last, at none."""
     nothing = np.zeros((1, system.n_features_in_), np.float32)
-    bought = [stage.bought(nothing) for stage in system.stages_]
+    acquired = [stage.bought(nothing) for stage in system.stages_]
     tiers = [stage.tier for stage in system.stages_]
     if hasattr(system, "_exit_costs"):
-        return np.asarray(system._exit_costs(bought, tiers=tiers), np.float64)
+        return np.asarray(system._exit_costs(acquired, tiers=tiers), np.float64)
     return np.asarray(system.cost(nothing), np.float64)  # of values: one stage, one cost

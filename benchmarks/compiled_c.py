@@ -1,4 +1,4 @@
-"""Build written C on this machine and run rows through it, to compare it with Python."""
+"""Compiler of written C on this machine, to compare it with Python row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.c99.writer import CSource
 
-__all__ = ["STRICT", "Compiled", "Said", "build", "compiler"]
+__all__ = ["STRICT", "Answers", "Compiled", "build", "compiler"]
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
 
@@ -76,8 +76,8 @@ int ${p}_selftest(void);
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
-    """What C says to n rows.
+class Answers:
+    """Answers of C to n rows.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class Compiled:
         """Rows of the sample that C answers otherwise than training did."""
         return int(self._selftest())
 
-    def __call__(self, x: NDArray[np.float32]) -> Said:
+    def __call__(self, x: NDArray[np.float32]) -> Answers:
         """Answer rows, shape (n, n_features)."""
         x = np.ascontiguousarray(x, np.float32)
         if x.ndim != 2 or x.shape[1] != self.source.n_features:
@@ -135,7 +135,9 @@ class Compiled:
         )  # fmt: skip
         parts = np.split(outputs, np.cumsum(self._outputs)[:-1], axis=1)
         outcomes, exits, answers, stages, refused = said.T
-        return Said(outcomes, exits, answers, stages, refused, bought.view(np.bool_), tuple(parts))
+        return Answers(
+            outcomes, exits, answers, stages, refused, bought.view(np.bool_), tuple(parts)
+        )
 
 
 def compiler() -> list[str] | None:

@@ -1,18 +1,36 @@
-"""Arrays as const tables of C, in the smallest type that holds them."""
+"""Text of C: templates with their blanks filled, numbers, arrays as const tables."""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
+from importlib import resources
+from string import Template
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Tables", "number", "smallest"]
+__all__ = ["Tables", "filled", "number", "smallest"]
 
 WIDTH = 96
 SIZES = {"uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4}
+SECTION = "//// "
+"""Begins a line of a template that names the section after it."""
+
+
+def filled(file: str, section: str = "", **values: object) -> str:
+    """Fill the blanks ``${name}`` of a file of the folder ``templates``, or of a section of it."""
+    return Template(_sections(file)[section]).substitute(values)
+
+
+@functools.cache
+def _sections(file: str) -> dict[str, str]:
+    text = (resources.files(__package__) / "templates" / file).read_text("ascii")
+    first, *others = ("\n" + text.removesuffix("\n")).split("\n" + SECTION)
+    named = (part.split("\n", 1) for part in others)
+    return {"": first[1:] + "\n"} | {name: body + "\n" for name, body in named}
 
 
 def smallest(most: int) -> str:
