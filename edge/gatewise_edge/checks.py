@@ -1,16 +1,29 @@
-"""The checks that messages, in both directions, names and settings go through."""
+"""Checks of ids, names, numbers and texts, in messages of both directions and in settings."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import Any, Final
 
 from gatewise.errors import InputError
 from gatewise_edge.errors import WireError
 
-__all__ = ["MAX_NAME", "check_id", "check_int", "check_positive", "check_text"]
+__all__ = [
+    "MAX_NAME",
+    "check_device",
+    "check_id",
+    "check_int",
+    "check_level",
+    "check_model",
+    "check_positive",
+    "check_text",
+]
 
 MAX_NAME: Final = 64
+
+_NO_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
+_RESERVED: Final = frozenset({"model", "dead"})
 
 
 def check_id(value: object) -> bytes:
@@ -40,6 +53,27 @@ def check_text(what: str, value: object, shortest: int, longest: int) -> str:
     if not shortest <= size <= longest:
         raise WireError("range", f"{what} must have {shortest} to {longest} bytes, not {size}")
     return value
+
+
+def check_level(what: str, value: str) -> str:
+    """Return a topic level of 1 to 64 bytes without ``/ + #`` and controls, or raise WireError."""
+    check_text(what, value, 1, MAX_NAME)
+    if _NO_LEVEL.search(value):
+        raise WireError("name", f"{what} {value!r} holds '/', '+', '#' or a control character")
+    return value
+
+
+def check_device(device: str) -> str:
+    """Return a device id: a topic level, not ``model`` and not ``dead``; or raise WireError."""
+    check_level("device id", device)
+    if device in _RESERVED:
+        raise WireError("name", f"device id {device!r} is reserved")
+    return device
+
+
+def check_model(name: str, what: str = "model name") -> str:
+    """Return a model's name or version: a topic level; or raise WireError."""
+    return check_level(what, name)
 
 
 def check_positive(what: str, value: Any) -> float:

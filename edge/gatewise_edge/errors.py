@@ -1,10 +1,10 @@
-"""Errors of the device's room.
+"""Errors of the edge package.
 
 ::
 
     GatewiseError
     ├── WireError       a message that cannot be used      (.reason, .id)
-    ├── SensorError     a feature that cannot be had       (.sensor, .why)
+    ├── SensorError     a feature that cannot be acquired  (.sensor, .why)
     ├── SelfTestError   a bundle that computes otherwise   (.differences)
     └── LinkError       a cloud that cannot be reached     (.url)
 
@@ -39,7 +39,7 @@ class WireError(GatewiseError):
 
 
 class SensorError(GatewiseError):
-    """A feature that could not be acquired, or whose value is refused.
+    """A feature that could not be acquired, or a value that is refused.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class LinkError(GatewiseError):
     Attributes
     ----------
     url : str
-        Where it was sought, without user name and password.
+        Its URL, without user name and password.
     """
 
     def __init__(self, url: str, message: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from gatewise_cloud.models.model import CloudModel
 from gatewise_cloud.worker.batcher import Plan
-from gatewise_edge.device.answer import Pending
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_sim.fleet.answers import REASONS

@@ -1,4 +1,4 @@
-"""An instance in a device: the answer to it, and its state until then."""
+"""The answer to an instance."""
 
 from __future__ import annotations
 
@@ -9,13 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.device.installed import Installed
-from gatewise_edge.errors import SensorError
-from gatewise_edge.link.offload import InFlight
-from gatewise_edge.sensors.feature_reader import Reading
-from gatewise_edge.stages.stages import StageOutput
-
-__all__ = ["Answer", "Pending", "Policy", "Route"]
+__all__ = ["Answer", "Policy", "Route"]
 
 Policy = Literal["system", "edge-only", "cloud-only"]
 Route = Literal["edge", "cloud", "fallback"]
@@ -69,60 +63,3 @@ class Answer:
     reason: str
     acquired: tuple[int, ...]
     paced: bool = False
-
-
-@dataclass(slots=True, eq=False)
-class Pending:
-    """An instance without an answer yet. Times in seconds on the device's clock.
-
-    Attributes
-    ----------
-    installed : Installed
-        The bundle that it began with.
-    reading : Reading
-    started, deadline : float
-    hold : bool
-        Whether its request may wait for those of the rows behind it.
-    finished : StageOutput or None
-        Of the last finished stage, which is `stage`.
-    error : SensorError or None
-        Of the feature that ended the stages.
-    reason : str
-        Why it is offloaded.
-    score : float or None
-        The stop score at the gate.
-    offloads_as_packed : bool
-        Whether the manifest's threshold would send it on from the gate.
-    paced : bool
-        Whether the pacer's threshold decided.
-    offloaded : bool
-        Whether a request was made.
-    request : InFlight or None
-        The request, and its `row` there.
-    """
-
-    installed: Installed
-    reading: Reading
-    started: float
-    deadline: float
-    hold: bool = False
-    finished: StageOutput | None = None
-    stage: int = -1
-    error: SensorError | None = None
-    reason: str = ""
-    score: float | None = None
-    offloads_as_packed: bool = False
-    paced: bool = False
-    offloaded: bool = False
-    request: InFlight | None = None
-    row: int = 0
-
-    @property
-    def wake_at(self) -> float:
-        """When to advance next if no response comes before, in seconds on the device's clock."""
-        request = self.request
-        if request is None:
-            return self.deadline
-        if request.outcome is not None:
-            return request.opened + request.outcome.seconds
-        return min(request.wake_at, self.deadline)

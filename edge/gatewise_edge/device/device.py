@@ -24,13 +24,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_edge.checks import check_positive
-from gatewise_edge.device.answer import Answer, Pending, Policy
+from gatewise_edge.device.answer import Answer, Policy
 from gatewise_edge.device.device_stats import DeviceStats, Observe
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.device.offload_flow import OffloadFlow
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.device.pacer_state import PacerFile
+from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.link import Link

@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final, get_args
 
-from gatewise_edge.device.answer import Answer, Pending, Route
+from gatewise_edge.device.answer import Answer, Route
 from gatewise_edge.device.pacer_state import PacerFile
+from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 
 __all__ = ["DeviceStats", "Observe"]

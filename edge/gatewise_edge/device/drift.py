@@ -1,13 +1,13 @@
-"""The alarm for a drifting offload rate: a sequential test that may be looked at all the time.
+"""The alarm for a drifting offload rate: a sequential test, valid at every instance.
 
-The manifest says which share of instances the gate sent on in validation. Here the device tests,
-instance by instance, that the rate is still within a band around it. For each of a few rates r
-above the band's end b, a gambler bets against the band with the likelihood ratio of r against b,
-a bet that is not favourable as long as the true rate is at most b, whatever the past; likewise
-below. The bets are summed as in the Shiryaev-Roberts procedure, ``S <- (S + 1) * bet``, so that
-drift is found whenever it begins. The mean of all S less the number of instances is then a
-supermartingale within the band, so the mean time to a false alarm is at least the height at which
-it is raised (Shin, Ramdas, Rinaldo, "E-detectors", 2023, section 2; Shiryaev 1963).
+The manifest has the gate's offload rate in validation. Here the device tests, instance by
+instance, that the rate is still within a band around it. For each of a few rates r above the
+band's end b, a bet is made against the band with the likelihood ratio of r against b, a bet that
+is not favourable as long as the true rate is at most b; likewise below. The bets are summed as in
+the Shiryaev-Roberts procedure, ``S <- (S + 1) * bet``, so that drift is found whenever it begins.
+The mean of all S less the number of instances is then a supermartingale within the band, so the
+mean time to a false alarm is at least the height at which it is raised (Shin, Ramdas, Rinaldo,
+"E-detectors", 2023, section 2; Shiryaev 1963).
 
 Pure logic: no clock, no log.
 """
@@ -35,17 +35,17 @@ _EDGE: Final = 1e-3
 #: long as it took, or for this many instances if that is more.
 _CALM: Final = 4
 _SHORTEST_CALM: Final = 1000
-#: The rate that an alarm tells is averaged over about so many instances.
+#: The rate that an alarm reports is averaged over about so many instances.
 _RECENT: Final = 200
 
 
 class Drift:
-    """Watches the share of instances that the gate sends on.
+    """Test whether the gate's offload rate has left its band.
 
     Parameters
     ----------
     expected : float
-        The rate of the operating point in force, in [0, 1].
+        The rate of the active operating point, in [0, 1].
     tolerance : float, optional
         Half the band's width; a quarter of `expected` plus 0.02 by default.
     run_length : float, default 100000
@@ -108,7 +108,7 @@ class Drift:
         self._calm_after = 0
 
     def observe(self, sent: bool) -> None:
-        """Take in whether the gate sent an instance on."""
+        """Update with whether the gate offloads an instance."""
         self._seen += 1
         self._recent += (sent - self._recent) / _RECENT
         for k, (_, if_sent, if_not) in enumerate(self._bets):
@@ -133,7 +133,7 @@ class Drift:
 
 
 def _bet(end: float, times: float) -> tuple[float, float]:
-    """What a bet on odds `times` those of `end` pays if an instance is sent on, and if not."""
+    """Pay-off of a bet on odds `times` those of `end`, if an instance is offloaded, and if not."""
     odds = times * end / (1 - end)
     rate = odds / (1 + odds)
     return rate / end, (1 - rate) / (1 - end)

@@ -15,7 +15,7 @@ from gatewise.costs import request_bytes
 from gatewise_edge.device.drift import Drift
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.stages.plan import StagePlan
-from gatewise_edge.stages.stages import StageOutput
+from gatewise_edge.stages.stage_output import StageOutput
 from gatewise_export.bundle.manifest import Manifest
 
 __all__ = ["Gate"]

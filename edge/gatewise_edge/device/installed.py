@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.gate import Gate
-from gatewise_edge.link.wire import MAX_PAYLOAD
+from gatewise_edge.link.messages import MAX_PAYLOAD
 from gatewise_edge.sensors.feature_reader import Meter, RowSource, Source
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stages.plan import StagePlan

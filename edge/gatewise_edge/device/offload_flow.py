@@ -11,7 +11,8 @@ from collections.abc import Callable, Hashable
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.device.answer import Answer, Pending, Policy, Route
+from gatewise_edge.device.answer import Answer, Policy, Route
+from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import Response
 from gatewise_edge.link.offload import Outcome

@@ -1,9 +1,9 @@
-"""The pacer: it moves the gate's threshold so that a budget is kept while the world drifts.
+"""Move the gate's threshold so that a budget is kept while the data drift.
 
 The gate is the last stage before an instance leaves the device. The pacer keeps the latest scores
-that reached it and sets the threshold at their quantile of order v, so v is the share of those
-instances that goes on: no unit, and a drift of the scores themselves is followed at once. v is
-found by dual ascent on what was used against what was allowed::
+at the gate and sets the threshold at their quantile of order v, so v is the share of those
+instances that is offloaded: it has no unit, and follows a drift of the scores at once. v is found
+by dual ascent on what was used against what was allowed::
 
     v    <- clip(v + step * (allowed - debt / horizon - used), 0, 1)
     debt <- clip(debt + used - allowed)
@@ -11,12 +11,12 @@ found by dual ascent on what was used against what was allowed::
 all in offloads: bytes and costs are divided by those of one offload. The first line alone is the
 quantile tracker of online conformal prediction; its mean error over T instances is at most
 ``1 / (step * T)`` for ANY sequence, unless v is at an end (Gibbs and Candes 2021, Proposition 4.1;
-Angelopoulos, Candes, Tibshirani 2023). The debt, repaid over a horizon, takes back what was used
-too much on the way. Only the gate moves: raising its threshold can only send more instances on,
-whereas moving an earlier stage's also changes who comes to it.
+Angelopoulos, Candes, Tibshirani 2023). The debt, repaid over a horizon, makes up for what was used
+too much on the way. Only the gate moves: raising its threshold can only offload more instances,
+whereas moving an earlier stage's also changes which instances reach it.
 
 A threshold that moves is not the one that was validated: no guarantee of the operating point
-holds any more, and answers say ``paced``.
+holds any more, and answers are marked ``paced``.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ import threading
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Any, Final, Literal, Self
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
-from gatewise_edge.device.budget import Budget
 
-__all__ = ["Budget", "Pace", "Pacer"]
+__all__ = ["Pace", "Pacer", "PacerBudget"]
 
 _REMEMBERED: Final = 512
-#: Scores that must have been seen before the threshold is touched.
+#: Scores that must have been seen before the threshold is moved.
 _WARM: Final = 64
 #: The step as a part of the allowed offload rate, and its bounds: small enough that the threshold
 #: is quiet, large enough to follow within some hundred instances at usual rates.
@@ -49,17 +49,65 @@ _LONGEST_GAP: Final = 10.0
 #: What was not used in the past may be used later only up to this part of an hour's budget.
 _CREDIT: Final = 0.1
 
+_BUDGETS: Final[dict[str, tuple[Literal["offloads", "bytes", "cost"], bool]]] = {
+    "offload_rate": ("offloads", False),
+    "bytes": ("bytes", False),
+    "cost": ("cost", False),
+    "offloads_per_hour": ("offloads", True),
+    "bytes_per_hour": ("bytes", True),
+    "cost_per_hour": ("cost", True),
+}
 
-class Pacer:
-    """A budget kept over time, over bundles and, with :mod:`.pacer_state`, restarts.
+
+@dataclass(frozen=True, slots=True)
+class PacerBudget:
+    """What may be used, an instance or an hour.
 
     Parameters
     ----------
-    budget : Budget
+    name : str
+        ``offload_rate``, ``bytes`` or ``cost`` an instance, or ``offloads_per_hour``,
+        ``bytes_per_hour`` or ``cost_per_hour``. Bytes are payload, up and down; costs are those
+        of answers, features included.
+    amount : float
+
+    Raises
+    ------
+    InputError
+        If there is no such budget, or the amount is out of range.
+    """
+
+    name: str
+    amount: float
+
+    def __post_init__(self) -> None:
+        if self.name not in _BUDGETS:
+            raise InputError(f"pacer: no budget {self.name!r}; choose one of {', '.join(_BUDGETS)}")
+        if not 0 < self.amount < math.inf:
+            raise InputError(f"pacer: {self.name} is {self.amount}; give a positive number")
+        if self.name == "offload_rate" and self.amount >= 1:
+            raise InputError(f"pacer: offload_rate is {self.amount}; it must be below 1")
+
+    @property
+    def metric(self) -> Literal["offloads", "bytes", "cost"]:
+        """What is counted."""
+        return _BUDGETS[self.name][0]
+
+    @property
+    def hourly(self) -> bool:
+        """Whether it is for an hour, not for an instance."""
+        return _BUDGETS[self.name][1]
+
+
+class Pacer:
+    """Keep a budget over time, over bundles and, with :mod:`.pacer_state`, restarts.
+
+    Parameters
+    ----------
+    budget : PacerBudget
 
     Attributes
     ----------
-    budget : Budget
     debt : float
         Offloads made too many, less those not made; bounded.
 
@@ -71,7 +119,7 @@ class Pacer:
     (True, False)
     """
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: PacerBudget) -> None:
         self.budget = budget
         self.debt = 0.0
         self.pace: Pace | None = None
@@ -80,8 +128,21 @@ class Pacer:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Make one from ``offload_rate=0.1`` and the like; see :class:`Budget`."""
-        return cls(Budget.parse(text))
+        """Make one from ``name=amount``, as ``offload_rate=0.1``.
+
+        Raises
+        ------
+        InputError
+            If there is no such budget, or the text has another form.
+        """
+        name, _, amount = text.partition("=")
+        try:
+            number = float(amount)
+        except ValueError:
+            raise InputError(
+                f"pacer: {text!r}; give a budget as offload_rate=0.1 or bytes_per_hour=1e6"
+            ) from None
+        return cls(PacerBudget(name.strip(), number))
 
     def attach(
         self,
@@ -97,11 +158,11 @@ class Pacer:
         Parameters
         ----------
         key : str
-            Names the bundle and its operating point: scores of another one are of no use.
+            Names the bundle and its operating point: scores of another one cannot be used.
         threshold : float or None
             The gate's, as packed.
         local, offload : float
-            Cost of an instance that stops at the gate, and of one that is sent on.
+            Cost of an instance that stops at the gate, and of one that is offloaded.
         bytes : float
             Of one offload, up and down.
 
@@ -121,7 +182,7 @@ class Pacer:
         return self.pace
 
     def state(self) -> dict[str, Any]:
-        """What is worth keeping over a restart, fit for JSON."""
+        """State to keep over a restart, fit for JSON."""
         with self.lock:
             kept = {} if self.pace is None else self.pace.state()
             return {"budget": self.budget.name, "amount": self.budget.amount} | {
@@ -130,7 +191,7 @@ class Pacer:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`; call it before :meth:`attach`.
+        """Continue from :meth:`state`; call it before :meth:`attach`.
 
         Raises
         ------
@@ -151,7 +212,7 @@ class Pacer:
 
 
 class Pace:
-    """The pacer at work on one bundle's gate; made by :meth:`Pacer.attach`. Thread-safe.
+    """The pacer of one bundle's gate; made by :meth:`Pacer.attach`. Thread-safe.
 
     Attributes
     ----------
@@ -159,7 +220,7 @@ class Pace:
     packed : float or None
         The gate's threshold as packed.
     level : float
-        Share of the instances at the gate that goes on; of no use until `moved`.
+        Share of the instances at the gate that is offloaded; of no use until `moved`.
     moved : bool
         Whether the threshold is the pacer's.
     """
@@ -177,7 +238,7 @@ class Pace:
         self._gap = 0.0
 
     def threshold(self) -> float | None:
-        """The threshold in force; None never stops."""
+        """The active threshold; None never stops."""
         with self._pacer.lock:
             if not self.moved:
                 return self.packed
@@ -191,15 +252,15 @@ class Pace:
             return low + (position - i) * (high - low)
 
     def observe(self, score: float | None, used: float | None, now: float) -> None:
-        """Take in an instance.
+        """Update with an instance.
 
         Parameters
         ----------
         score : float or None
             At the gate; None or NaN if it did not get there or has none.
         used : float or None
-            Of the budget: offloads, bytes or cost; None if the instance could not be sent on
-            although it should have been, which says nothing about the threshold.
+            Of the budget: offloads, bytes or cost; None if the instance should have been offloaded
+            and could not be, which is no evidence about the threshold.
         now : float
             Seconds, steady; for an hourly budget.
         """
@@ -218,7 +279,7 @@ class Pace:
         if len(self._latest) > _REMEMBERED:
             del self._sorted[bisect_left(self._sorted, self._latest.popleft())]
         if not self.moved and len(self._latest) >= _WARM:
-            # From here on by the pacer's threshold, beginning where the packed one is.
+            # From here on the pacer's threshold decides, beginning at the packed one.
             below = len(self._sorted)
             if self.packed is not None:
                 below = bisect_left(self._sorted, self.packed)
@@ -236,7 +297,7 @@ class Pace:
         rate = budget.amount / self._unit / 3600.0
         since = 0.0 if self._last is None else max(0.0, now - self._last)
         if self._last is not None:
-            # One long silence says little about the instances to come.
+            # One long silence is little evidence about the instances to come.
             usual = min(since, _LONGEST_GAP * self._gap) if self._gap else since
             self._gap += (usual - self._gap) / (_GAPS if self._gap else 1)
         self._last = now
@@ -257,12 +318,12 @@ class Pace:
         pacer.debt = min(max(pacer.debt + used - allowed, -credit), most)
 
     def used(self, *, sent: bool, size: float, cost: float) -> float:
-        """What an instance used of the budget.
+        """Budget that an instance used.
 
         Parameters
         ----------
         sent : bool
-            Whether it was sent on.
+            Whether it was offloaded.
         size : float
             Bytes, up and down.
         cost : float
@@ -277,7 +338,7 @@ class Pace:
             return {"pacer_level": self.level, "pacer_debt": self._pacer.debt}
 
     def state(self) -> dict[str, Any]:
-        """What :meth:`restore` takes; called with the lock held."""
+        """State for :meth:`restore`; called with the lock held."""
         return {
             "key": self.key,
             "level": self.level,
@@ -286,7 +347,7 @@ class Pace:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from :meth:`state`."""
+        """Continue from :meth:`state`."""
         self._latest = deque(float(s) for s in state["scores"])
         self._sorted = sorted(self._latest)
         self._gap = float(state["gap"])

@@ -1,7 +1,7 @@
-"""The circuit breaker: a cloud that says nothing is not asked again and again.
+"""The circuit breaker: no requests while the cloud does not reply.
 
 While it is open, hard instances are fallbacks at once and the features that only the cloud reads
-are not bought. Pure logic: no clock, no thread; times are seconds on any steady clock.
+are not acquired. Pure logic: no clock, no thread; times are seconds on any steady clock.
 
 ::
 
@@ -10,11 +10,10 @@ are not bought. Pure logic: no clock, no thread; times are seconds on any steady
       └──────────────(a reply, whatever it says)───────┼──── one real request, a probe ─┤
                                                        └──── no reply: a longer pause ──┘
 
-Only silence counts: a request that nobody replied to by its deadline, or that the link did not
-take. Whoever says ``busy``, ``no-model`` or ``failed`` is there, and said so at once; a worker
-busy now may have room for the next request, and with the breaker open nobody would find out.
-A slow reply in time is a reply. Pauses grow and are jittered, so that a fleet does not come back
-in step.
+Only silence counts: a request without a reply by its deadline, or that the link did not take. An
+error such as ``busy``, ``no-model`` or ``failed`` is a reply: a worker busy now may have room for
+the next request. A slow reply in time is a reply. Pauses grow and are jittered, so that a fleet
+does not come back in step.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ __all__ = ["Breaker", "BreakerCounts"]
 
 @dataclass(slots=True)
 class BreakerCounts:
-    """What a breaker did.
+    """Counts of a breaker.
 
     Attributes
     ----------
@@ -42,7 +41,7 @@ class BreakerCounts:
     breaker_probes : int
         Requests let through to see whether the cloud is back.
     breaker_blocked : int
-        Instances that it kept from asking.
+        Requests that it blocked.
     """
 
     breaker_opened: int = 0
@@ -52,7 +51,7 @@ class BreakerCounts:
 
 @dataclass(slots=True)
 class Breaker:
-    """Whether asking the cloud is worth while.
+    """Decide whether a request may be made.
 
     Parameters
     ----------
@@ -97,7 +96,7 @@ class Breaker:
     _in_a_row: int = field(default=0, init=False)
     _openings: int = field(default=0, init=False)
     _until: float = field(default=-math.inf, init=False)
-    #: When the state last changed: what was asked before says nothing about it.
+    #: When the state last changed: earlier requests are no evidence about it.
     _since: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
@@ -113,13 +112,6 @@ class Breaker:
             )
         self._silent = deque(maxlen=self.window)
 
-    @classmethod
-    def of(cls, asked: Breaker | bool) -> Breaker | None:
-        """Get the one asked for: a given one, one with the defaults (True), or none (False)."""
-        if isinstance(asked, Breaker):
-            return asked
-        return cls() if asked else None
-
     def admit(self, now: float, until: float) -> bool:
         """Whether a request may be made now.
 
@@ -127,8 +119,7 @@ class Breaker:
         ----------
         now : float
         until : float
-            When the request's outcome is known at the latest. A probe keeps others from asking
-            until then.
+            When the request's outcome is known at the latest. A probe blocks others until then.
         """
         if self.state == "closed":
             return True
@@ -148,12 +139,12 @@ class Breaker:
             self._until = now
 
     def record(self, replied: bool, *, asked: float, now: float) -> None:
-        """Take in how a request ended.
+        """Update with the end of a request.
 
         Parameters
         ----------
         replied : bool
-            Whether anybody replied in time, whatever the reply.
+            Whether there was a reply in time, an error included.
         asked, now : float
             When the request was made, and when this became known.
         """

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import request_bytes
-from gatewise_edge.link.messages import MAX_ROWS
+from gatewise_edge.link.messages import MAX_PAYLOAD, MAX_ROWS
 from gatewise_edge.link.offload import InFlight
-from gatewise_edge.link.wire import MAX_PAYLOAD
 
 __all__ = ["MOST_ROWS", "Coalescer", "as_matrix", "most_rows"]
 

@@ -1,9 +1,9 @@
-"""The seam between a device and the cloud: bytes out, bytes in.
+"""The interface between a device and a transport: payloads out, payloads in.
 
-A link knows nothing of requests, deadlines or retries; those are the device's
-(:mod:`.offload`). It says whether sending now may work, takes a payload or refuses
-it at once, and hands every payload that arrives to one function, on any thread. It never queues
-while there is no connection: what is sent later is stale.
+A link has no notion of requests, deadlines or retries; those are in :mod:`.offload`. It reports
+whether sending now may work, takes a payload or refuses it at once, and hands every payload that
+arrives to one function, on any thread. It never queues while there is no connection: what is sent
+later is stale.
 """
 
 from __future__ import annotations
@@ -16,13 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.wire import (
-    BAD_REQUEST,
-    FAILED,
-    Response,
-    decode_request,
-    encode_response,
-)
+from gatewise_edge.link.messages import BAD_REQUEST, FAILED, Response
+from gatewise_edge.link.wire import decode_request, encode_response
 
 __all__ = ["InProcessLink", "Link", "Receive"]
 
@@ -30,11 +25,11 @@ Receive = Callable[[bytes], None]
 
 
 class Link(Protocol):
-    """What a device needs of a way to the cloud."""
+    """A transport of payloads to and from the cloud."""
 
     @property
     def ready(self) -> bool:
-        """Whether a request sent now has a chance; False settles the matter without waiting."""
+        """Whether a request sent now may arrive; if False, none is sent."""
         ...
 
     def open(self, receive: Receive) -> None:
@@ -65,7 +60,7 @@ class InProcessLink:
         class indices of shape (n,) and probabilities of shape (n, n_classes), as
         ``gatewise_cloud.CloudModel.answer`` gives them.
     allow_missing : bool, default False
-        Whether NaN may be asked for.
+        Whether requests may hold NaN.
 
     Examples
     --------
@@ -126,5 +121,5 @@ class InProcessLink:
                 worker_us=int(1e6 * (time.perf_counter() - started)),
             )
         except Exception as error:
-            # Whatever the model does, the asker gets an outcome, as from a worker.
+            # An error of the model is an outcome, as from a worker.
             return Response.refusal(request, FAILED, f"{type(error).__name__}: {error}")

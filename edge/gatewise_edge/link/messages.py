@@ -1,4 +1,4 @@
-"""What a device asks and what the cloud answers, as objects that cannot hold nonsense."""
+"""Request and response, checked when they are made."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.checks import check_id, check_int, check_text
+from gatewise_edge.checks import check_id, check_int, check_model, check_text
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.topics import check_model
 
 __all__ = [
     "BAD_REQUEST",
@@ -21,6 +20,7 @@ __all__ = [
     "MAX_CODE",
     "MAX_COLUMNS",
     "MAX_DETAIL",
+    "MAX_PAYLOAD",
     "MAX_ROWS",
     "MAX_STAGES",
     "MAX_TTL_MS",
@@ -32,6 +32,8 @@ __all__ = [
     "new_id",
 ]
 
+#: Bytes of a payload at most: AWS IoT Core's limit, the lowest of the usual brokers.
+MAX_PAYLOAD: Final = 128 * 1024
 MAX_ROWS: Final = 4096
 MAX_COLUMNS: Final = 65535
 MAX_STAGES: Final = 1024
@@ -105,20 +107,20 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Response:
-    """What the cloud says to a request: an answer for every row, or one error for all.
+    """The cloud's response to a request: an answer for every row, or one error for all.
 
     Parameters
     ----------
     id : bytes
         The request's id.
     model, version : str
-        The model that answered, or that was asked for; both empty in an error whose request
+        The model that answered, or that was requested; both empty in an error to a request that
         could not be read that far.
     labels : ndarray of int64, shape (rows,)
         Class indices.
     probabilities : ndarray of float32, shape (rows, classes)
     worker_us : int
-        What the worker took, in microseconds.
+        Time in the worker, in microseconds.
     exits : ndarray of int64, shape (rows,), or None
         Stage that answered each row; the number of stages is the high-cost model. None, as from
         a worker that runs no stages: the high-cost model answered all.
@@ -187,12 +189,12 @@ class Response:
 
     @classmethod
     def refusal(cls, request: Request, code: str, detail: str = "") -> Response:
-        """Answer `request` with an error."""
+        """Make the response that refuses a request with an error."""
         return cls(
             id=request.id, model=request.model, version=request.version, error=code, detail=detail
         )
 
 
 def new_id() -> bytes:
-    """Draw a fresh request id: 128 bits from the operating system."""
+    """Draw a request id: 128 bits from the operating system."""
     return secrets.token_bytes(16)

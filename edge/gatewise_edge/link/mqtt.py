@@ -1,8 +1,8 @@
 """The link over MQTT 3.1.1, for any broker.
 
-A request that meets no connection is refused at once, and what was on its way when the connection
-broke is dropped: paho would replay on reconnect what was asked before, and the device has
-answered by itself. How a client is tuned otherwise is told in :mod:`gatewise_edge.link.broker_url`.
+Without a connection a request is refused at once, and what was on its way when the connection
+broke is dropped: paho would replay stale requests on reconnect. See
+:mod:`gatewise_edge.link.broker_url` for the client's other settings.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ from typing import Any, Final
 import paho.mqtt.client as paho
 
 from gatewise.errors import InputError
-from gatewise_edge.checks import check_positive
+from gatewise_edge.checks import check_device, check_positive
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
 from gatewise_edge.link.link import Receive
-from gatewise_edge.link.wire import (
-    check_device,
+from gatewise_edge.link.topics import (
     metrics_topic,
     request_topic,
     response_topic,
@@ -43,9 +42,9 @@ class MqttLink:
     """A device's link to the cloud through an MQTT broker.
 
     Publishes requests at QoS 1 on ``gw/v1/<device>/req``, reads ``gw/v1/<device>/rsp``, and
-    keeps ``gw/v1/<device>/status`` at ``online``, with what :meth:`set_status` adds, or, by the
-    broker's hand when the device vanishes, ``offline``. Connects in the background and keeps
-    trying, so that a device may start before its broker; :meth:`connect` insists.
+    keeps ``gw/v1/<device>/status`` at ``online``, with what :meth:`set_status` adds, or, as its
+    last will, ``offline``. Connects in the background and keeps trying, so that a device may start
+    before its broker; :meth:`connect` waits for it.
 
     Parameters
     ----------
@@ -86,10 +85,9 @@ class MqttLink:
         self.url = self._endpoint.url
         self.device = check_device(device or f"dev-{secrets.token_hex(6)}")
         self._topic = request_topic(self.device)
-        self._answers = response_topic(self.device)
+        self._responses = response_topic(self.device)
         self._receive: Receive = _drop
         self._open = False
-        # Guards nothing that a callback waits for: paho holds locks of its own while it calls.
         self._verdict = threading.Event()
         self._failure: str | None = None
         self._ready = False
@@ -141,7 +139,7 @@ class MqttLink:
             A topic or a filter, as ``gw/v1/model/<name>/manifest``. A broker that denies it is
             logged; the link is not the worse for it.
         take : callable
-            Gets each message's payload, at most 256 MB by MQTT and checked by nobody, on the
+            Gets each message's payload, unchecked and at most 256 MB by MQTT, on the
             network's thread, perhaps more than once. It must not block. What it raises is logged.
 
         Raises
@@ -156,7 +154,7 @@ class MqttLink:
         self._watched[topic] = take
 
     def set_status(self, detail: str) -> None:
-        """Say ``online <detail>`` from now on, as ``online digits/7``; an empty one: ``online``.
+        """Set the retained status to ``online <detail>``, as ``online digits/7``.
 
         Raises
         ------
@@ -166,14 +164,14 @@ class MqttLink:
         if len(detail.encode("utf-8", "replace")) > _LONGEST_DETAIL:
             raise InputError(f"a status of more than {_LONGEST_DETAIL} bytes")
         self._status = f"online {detail}".rstrip()
-        # A broker that is not there hears it on connecting.
+        # Otherwise it is published on connecting.
         if self._client.is_connected():
-            self._say(self._status)
+            self._publish_status(self._status)
 
     def publish_metrics(
         self, read: Callable[[], Mapping[str, float]], *, every: float = 60.0
     ) -> None:
-        """Tell the counters on ``gw/v1/<device>/metrics``, at QoS 0, until the link is closed.
+        """Publish counters on ``gw/v1/<device>/metrics``, at QoS 0, until the link is closed.
 
         Parameters
         ----------
@@ -184,17 +182,17 @@ class MqttLink:
         """
         check_positive("every", every)
 
-        def tell() -> None:
+        def publish() -> None:
             while not self._ended.wait(every):
                 try:
                     payload = json.dumps(dict(read()), allow_nan=False)
                 except Exception:
-                    _LOG.exception("the counters cannot be told")
+                    _LOG.exception("the counters cannot be published")
                     continue
                 if self.ready:
                     self._client.publish(metrics_topic(self.device), payload, qos=0)
 
-        threading.Thread(target=tell, name="gatewise-metrics", daemon=True).start()
+        threading.Thread(target=publish, name="gatewise-metrics", daemon=True).start()
 
     def send(self, payload: bytes) -> bool:
         """Publish a request, if the link is ready. See :meth:`.Link.send`."""
@@ -204,14 +202,14 @@ class MqttLink:
         return info.rc == paho.MQTT_ERR_SUCCESS
 
     def close(self) -> None:
-        """Say ``offline``, disconnect, and end the network thread. May be called twice."""
+        """Publish ``offline``, disconnect, and end the network thread. May be called twice."""
         if not self._open:
             return
         self._open = False
         self._ended.set()
         self._receive = _drop
         if self._client.is_connected():
-            farewell = self._say("offline")
+            farewell = self._publish_status("offline")
             try:
                 farewell.wait_for_publish(timeout=1.0)
             except (RuntimeError, ValueError):
@@ -220,7 +218,7 @@ class MqttLink:
         self._client.loop_stop()
         self._ready = False
 
-    def _say(self, status: str) -> paho.MQTTMessageInfo:
+    def _publish_status(self, status: str) -> paho.MQTTMessageInfo:
         return self._client.publish(status_topic(self.device), status, qos=1, retain=True)
 
     def _start(self) -> None:
@@ -242,13 +240,13 @@ class MqttLink:
             self._fail(str(reason))
             return
         spread_backoff(client)
-        _, self._subscription = client.subscribe(self._answers, qos=1)
+        _, self._subscription = client.subscribe(self._responses, qos=1)
         self._watching.clear()
         for topic in self._watched:
             _, mid = client.subscribe(topic, qos=1)
             if mid is not None:
                 self._watching[mid] = topic
-        self._say(self._status)
+        self._publish_status(self._status)
 
     def _on_subscribe(
         self, client: paho.Client, userdata: Any, mid: int, reasons: Any, properties: Any
@@ -260,7 +258,7 @@ class MqttLink:
         if mid != self._subscription:
             return
         if any(reason.is_failure for reason in reasons):
-            self._fail(f"the subscription to {self._answers} is not allowed")
+            self._fail(f"the subscription to {self._responses} is not allowed")
             return
         self._ready = True
         self._failure = None
@@ -279,24 +277,24 @@ class MqttLink:
         self._ready = False
         if self._open and reason.is_failure:
             _LOG.info("link to %s is lost: %s", self.url, reason)
-            # A refused connection has said why already.
+            # A refused connection has its reason already.
             self._fail(self._failure or str(reason))
 
     def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
         # An escaping exception would end paho's thread, and every response after it.
         try:
-            if message.topic == self._answers:
+            if message.topic == self._responses:
                 self._receive(bytes(message.payload))
                 return
         except Exception:
-            _LOG.exception("a response could not be taken in")
+            _LOG.exception("a response could not be handled")
             return
         for topic, take in self._watched.items():
             if paho.topic_matches_sub(topic, message.topic):
                 try:
                     take(bytes(message.payload))
                 except Exception:
-                    _LOG.exception("a message on %s could not be taken in", message.topic)
+                    _LOG.exception("a message on %s could not be handled", message.topic)
 
     def _fail(self, why: str) -> None:
         self._failure = why
@@ -304,4 +302,4 @@ class MqttLink:
 
 
 def _drop(payload: bytes) -> None:
-    """Take a payload that nobody waits for."""
+    """Ignore a payload: the link is closed."""

@@ -1,4 +1,4 @@
-"""Messages as bytes: what device and cloud say to each other. Pure, no I/O.
+"""Encode and decode messages between device and cloud. Pure, no I/O.
 
 A message is one CBOR map (RFC 8949) with text keys; numbers travel as RFC 8746 typed arrays,
 never one by one. Layout, version 1:
@@ -24,7 +24,7 @@ Response that answers
 ``c``    unsigned, 2 to 65535  classes
 ``y``    tag 69                class index of each row: uint16, little-endian
 ``p``    tag 85                rows * classes probabilities: float32, little-endian
-``us``   unsigned              what the worker took, in microseconds
+``us``   unsigned              time in the worker, in microseconds
 ``s``    tag 69                optional: stage that answered each row, uint16, little-endian; the
                                number of stages, as for all rows without it: the high-cost model
 -------- --------------------- ---------------------------------------------------------------
@@ -34,7 +34,7 @@ Response that refuses (``m`` and ``mv`` are left out where the request's were un
 ``d``    text, 0 to 200 bytes  detail for people
 ======== ===================== ===============================================================
 
-A decoder never trusts. A payload is at most :data:`MAX_PAYLOAD` bytes and exactly one map of
+A decoder checks everything. A payload is at most :data:`MAX_PAYLOAD` bytes and exactly one map of
 at most 32 entries, definite lengths, no key twice, no nesting beyond it, no CBOR tag but the
 typed arrays above; every type, range and shape is checked. Keys that are not listed are
 ignored, so that version 1 may grow. Infinite values are refused; NaN, the mark of a missing
@@ -59,7 +59,14 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.checks import MAX_NAME, check_id, check_int, check_text
+from gatewise_edge.checks import (
+    MAX_NAME,
+    check_device,
+    check_id,
+    check_int,
+    check_model,
+    check_text,
+)
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.messages import (
     BAD_REQUEST,
@@ -69,6 +76,7 @@ from gatewise_edge.link.messages import (
     MAX_CODE,
     MAX_COLUMNS,
     MAX_DETAIL,
+    MAX_PAYLOAD,
     MAX_ROWS,
     MAX_TTL_MS,
     MAX_WORKER_US,
@@ -80,8 +88,6 @@ from gatewise_edge.link.messages import (
 )
 from gatewise_edge.link.topics import (
     REQUESTS,
-    check_device,
-    check_model,
     dead_topic,
     device_of,
     manifest_topic,
@@ -92,7 +98,7 @@ from gatewise_edge.link.topics import (
     status_topic,
 )
 
-# All that is said on the wire has its name here; messages and topics have modules of their own.
+# Messages and topics have modules of their own; all names of the wire are importable from here.
 __all__ = [
     "BAD_REQUEST",
     "BUSY",
@@ -122,8 +128,6 @@ __all__ = [
 ]
 
 WIRE_VERSION: Final = 1
-#: Bytes of a payload at most: AWS IoT Core's limit, the lowest of the usual brokers.
-MAX_PAYLOAD: Final = 128 * 1024
 MAX_ENTRIES: Final = 32
 
 _ARRAYS: Final[dict[int, np.dtype[Any]]] = {
@@ -138,7 +142,7 @@ _TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.i
 
 
 def encode_request(request: Request) -> bytes:
-    """Write a request as a payload.
+    """Encode a request.
 
     Raises
     ------
@@ -161,7 +165,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def encode_response(response: Response) -> bytes:
-    """Write a response as a payload.
+    """Encode a response.
 
     Raises
     ------
@@ -201,7 +205,7 @@ def _dumps(message: dict[str, Any]) -> bytes:
 
 
 def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
-    """Read a request that anyone may have sent.
+    """Decode a request from an untrusted sender.
 
     Parameters
     ----------
@@ -234,7 +238,7 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
 
 
 def decode_response(payload: bytes) -> Response:
-    """Read a response that anyone may have sent.
+    """Decode a response from an untrusted sender.
 
     Raises
     ------
@@ -266,8 +270,8 @@ def decode_response(payload: bytes) -> Response:
         raise
 
 
-class _Message:
-    """A decoded map whose entries are checked as they are taken out."""
+class _Entries:
+    """A decoded map; each entry is checked as it is read."""
 
     def __init__(self, entries: dict[Any, Any]) -> None:
         self._entries = entries
@@ -308,7 +312,7 @@ class _Tagged:
 
 
 class _NoTagRuns(Mapping[int, Callable[[Any, bool], Any]]):
-    """Stands before every tag decoder of cbor2: a tag is kept as data, whatever it means.
+    """A table of tag decoders for cbor2 that keeps every tag as data.
 
     Otherwise a sender could have dates, regular expressions, e-mails and huge decimals built.
     """
@@ -326,7 +330,7 @@ class _NoTagRuns(Mapping[int, Callable[[Any, bool], Any]]):
 _NO_TAG_RUNS: Final = _NoTagRuns()
 
 
-def _loads(payload: bytes) -> _Message:
+def _loads(payload: bytes) -> _Entries:
     if len(payload) > MAX_PAYLOAD:
         raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may be")
     stream = io.BytesIO(payload)
@@ -345,4 +349,4 @@ def _loads(payload: bytes) -> _Message:
         raise WireError("cbor", "a message with bytes after its end")
     if type(entries) is not dict or len(entries) > MAX_ENTRIES:
         raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
-    return _Message(entries)
+    return _Entries(entries)

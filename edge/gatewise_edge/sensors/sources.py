@@ -201,7 +201,7 @@ def _load(data: str, module: str, name: str) -> Any:
 
 
 def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> Instances:
-    """Sensors, an iterator, or a function to be called for each instance: whatever it is."""
+    """Instances from sensors, from an iterator, or from a function called for each."""
     if isinstance(found, Sensors):
         return _Given(repeat(None), found)
     if not hasattr(found, "__next__"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,8 +13,8 @@ from gatewise.console import note
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.sensors.sources import open_source
-from gatewise_edge.service import factories as parts
-from gatewise_edge.service.serve import Tally, in_words, say, serve
+from gatewise_edge.service import factories
+from gatewise_edge.service.serve import AnswerTotals, print_json, run_loop
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
@@ -129,13 +129,13 @@ def edge(
     """
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        kept = parts.open_store(store, public_key)
+        kept = factories.open_store(store, public_key)
         path = bundle if kept is None else kept.start() or bundle
         opened = Bundle.open(path, public_key=public_key, for_device=True)
         model = f"{opened.manifest.name}/{opened.manifest.version}"
         instances = open_source(data, opened.manifest.feature_names, stop)
-        link = parts.make_link(broker, device, ca_file, cert_file, key_file)
-        updater = parts.make_updater(
+        link = factories.make_link(broker, device, ca_file, cert_file, key_file)
+        updater = factories.make_updater(
             link,
             kept,
             model=opened.manifest.name,
@@ -157,18 +157,18 @@ def edge(
                 runner=runner,  # type: ignore[arg-type]
                 coalesce_ms=coalesce_ms,
                 float16=float16,
-                pacer=parts.make_pacer(pace),
+                pacer=factories.make_pacer(pace),
                 pacer_state=pace_state,
                 observe=None if updater is None else updater.observe,
             )
         )
-        tally, notifier = Tally(), Notifier()
+        totals, notifier = AnswerTotals(), Notifier()
         beat = Heartbeat(
-            notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: str(tally)
+            notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: str(totals)
         )
-        told = [tally.take]
+        observers = [totals.add]
         if metrics_port is not None:
-            metrics = parts.metrics_pages(
+            metrics = factories.metrics_pages(
                 runtime,
                 link,
                 instances.sensors,
@@ -177,7 +177,7 @@ def edge(
                 host=metrics_host,
                 port=metrics_port,
             )
-            told.append(stack.enter_context(metrics).observe)
+            observers.append(stack.enter_context(metrics).observe)
         if link is not None:
             link.connect(connect_timeout)
             note(f"device {link.device} at {link.url}")
@@ -186,37 +186,35 @@ def edge(
         stack.enter_context(beat)
         notifier.ready(f"model {model}")
 
-        def tell(end: Answer | Exception) -> None:
-            for take in told:
-                take(end)
+        def observe(end: Answer | Exception) -> None:
+            for observer in observers:
+                observer(end)
 
         try:
-            serve(
-                runtime,
+            run_loop(
+                runtime.answer,
                 instances,
                 stop=stop,
                 beat=beat,
-                told=tell,
+                observe=observe,
                 limit=limit,
                 interval=interval,
                 parallel=parallel,
             )
         finally:
-            notifier.stopping(str(tally))
+            notifier.stopping(str(totals))
             manifest = runtime.bundle.manifest  # an update may have changed it
-            more = {"model": f"{manifest.name}/{manifest.version}", "counters": runtime.counters}
-            _close_the_books(tally.summary() | more, as_json)
+            if as_json:
+                summary = totals.summary()
+                summary["model"] = f"{manifest.name}/{manifest.version}"
+                summary["counters"] = runtime.counters
+                print_json({"summary": summary})
+            else:
+                note(totals.in_words())
     if stop.requested == "SIGINT":
         raise KeyboardInterrupt
-    if tally.errors and not stop.requested:
+    if totals.errors and not stop.requested:
         raise typer.Exit(1)
 
 
 commands: dict[str, Callable[..., None]] = {"edge": edge}
-
-
-def _close_the_books(summary: dict[str, Any], as_json: bool) -> None:
-    if as_json:
-        say({"summary": summary})
-    else:
-        note(in_words(summary))

@@ -1,25 +1,24 @@
-"""A running device as Prometheus sees it. Needs prometheus-client.
+"""Prometheus metrics of a running device. Needs prometheus-client.
 
 ======================================== ========= =================================================
 name                                     kind      meaning
 ======================================== ========= =================================================
 gatewise_answers_total{route}            counter   answers: edge, cloud, fallback
 gatewise_errors_total                    counter   instances that ended in an error
-gatewise_fallbacks_total{reason}         counter   why the cloud, or a sensor, was needed in vain
+gatewise_fallbacks_total{reason}         counter   fallbacks by their reason
 gatewise_answer_latency_seconds          histogram from the call to the answer
 gatewise_late_answers_total              counter   answers after their deadline
 gatewise_offload_ratio                   gauge     answers by the cloud, of all answers so far
-gatewise_feature_cost_total              counter   what the acquired features cost
+gatewise_feature_cost_total              counter   cost of the acquired features
 gatewise_cost_total                      counter   the same with the price of offloads
-gatewise_device_total{event}             counter   ``Device.counters``: what became of requests and
-                                                   responses (sent, retries, timeouts, late,
-                                                   duplicates, ...)
+gatewise_device_total{event}             counter   ``Device.counters``: requests and responses
+                                                   (sent, retries, timeouts, late, ...)
 gatewise_bytes_total{direction}          counter   payload bytes, up and down
 gatewise_device_state{what}              gauge     ``Device.gauges``: outstanding, breaker_open, ...
 gatewise_sensor_total{sensor,event}      counter   ``Sensors.counts``: reads, retries, ...
 gatewise_update_total{event}             counter   ``Updater.counters``: announced, taken, ...
 gatewise_link_ready                      gauge     1 while requests can be sent
-gatewise_model_info{model,version}       gauge     1: the bundle in force
+gatewise_model_info{model,version}       gauge     1: the active bundle
 ======================================== ========= =================================================
 """
 
@@ -27,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -36,9 +35,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_edge.device.answer import Answer
+from gatewise_export.bundle.bundle import Bundle
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.link.link import Link
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
@@ -50,6 +49,21 @@ _BUCKETS: Final = (
     0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0,
 )  # fmt: skip
 _ROUTES: Final = ("edge", "cloud", "fallback")
+
+
+class MeasuredDevice(Protocol):
+    """The part of a :class:`gatewise_edge.Device` that is measured."""
+
+    deadline_ms: float
+
+    @property
+    def bundle(self) -> Bundle: ...
+
+    @property
+    def counters(self) -> dict[str, int]: ...
+
+    @property
+    def gauges(self) -> dict[str, float]: ...
 
 
 class EdgeMetrics:
@@ -65,7 +79,7 @@ class EdgeMetrics:
 
     def __init__(
         self,
-        device: Device,
+        device: MeasuredDevice,
         *,
         link: Link | None = None,
         sensors: Sensors | None = None,
@@ -79,10 +93,10 @@ class EdgeMetrics:
 
         self._answers = count("answers", "Answers.", "route")
         self._errors = count("errors", "Instances that ended in an error.")
-        self._fallbacks = count("fallbacks", "Why the last stage had to stand in.", "reason")
+        self._fallbacks = count("fallbacks", "Fallbacks by their reason.", "reason")
         self._late = count("late_answers", "Answers after their deadline.")
-        self._feature_cost = count("feature_cost", "What the acquired features cost.")
-        self._cost = count("cost", "What the answers cost, offloads included.")
+        self._feature_cost = count("feature_cost", "Cost of the acquired features.")
+        self._cost = count("cost", "Cost of the answers, offloads included.")
         self._latency = Histogram(
             "gatewise_answer_latency_seconds",
             "From the call to the answer.",
@@ -92,34 +106,34 @@ class EdgeMetrics:
         self._counts: dict[str, int] = dict.fromkeys(_ROUTES, 0)
         for route in _ROUTES:
             self._answers.labels(route)
-        self._registry.register(_State(device, link, sensors, updater, self._counts))
+        self._registry.register(_DeviceCollector(device, link, sensors, updater, self._counts))
 
-    def observe(self, told: Answer | Exception) -> None:
+    def observe(self, end: Answer | Exception) -> None:
         """Add an answer, or the error in its place."""
-        if isinstance(told, Exception):
+        if isinstance(end, Exception):
             self._errors.inc()
             return
-        self._answers.labels(told.route).inc()
-        self._counts[told.route] += 1
-        if told.route == "fallback":
-            self._fallbacks.labels(told.reason).inc()
-        self._latency.observe(told.latency_ms / 1000.0)
-        if told.latency_ms > self._device.deadline_ms:
+        self._answers.labels(end.route).inc()
+        self._counts[end.route] += 1
+        if end.route == "fallback":
+            self._fallbacks.labels(end.reason).inc()
+        self._latency.observe(end.latency_ms / 1000.0)
+        if end.latency_ms > self._device.deadline_ms:
             self._late.inc()
-        self._feature_cost.inc(told.feature_cost)
-        self._cost.inc(told.cost)
+        self._feature_cost.inc(end.feature_cost)
+        self._cost.inc(end.cost)
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
-class _State(Collector):
-    """What is read off the device when it is asked for."""
+class _DeviceCollector(Collector):
+    """Metrics that are read from the device when they are collected."""
 
     def __init__(
         self,
-        device: Device,
+        device: MeasuredDevice,
         link: Link | None,
         sensors: Sensors | None,
         updater: Updater | None,
@@ -139,15 +153,13 @@ class _State(Collector):
         yield GaugeMetricFamily("gatewise_link_ready", "Whether requests can be sent.", ready)
         manifest = self._device.bundle.manifest
         info = GaugeMetricFamily(
-            "gatewise_model_info", "The bundle in force.", labels=["model", "version"]
+            "gatewise_model_info", "The active bundle.", labels=["model", "version"]
         )
         info.add_metric([manifest.name, manifest.version], 1.0)
         yield info
         counters = self._device.counters
         moved = CounterMetricFamily("gatewise_bytes", "Payload bytes.", labels=["direction"])
-        events = CounterMetricFamily(
-            "gatewise_device", "What became of requests and responses.", labels=["event"]
-        )
+        events = CounterMetricFamily("gatewise_device", "Requests and responses.", labels=["event"])
         for name, value in counters.items():
             if name.startswith("bytes_"):
                 moved.add_metric([name.removeprefix("bytes_")], value)
@@ -155,13 +167,13 @@ class _State(Collector):
                 events.add_metric([name], value)
         yield moved
         yield events
-        gauges = GaugeMetricFamily("gatewise_device_state", "What is so now.", labels=["what"])
+        gauges = GaugeMetricFamily("gatewise_device_state", "Current state.", labels=["what"])
         for name, now in self._device.gauges.items():
             gauges.add_metric([name], now)
         yield gauges
         if self._sensors is not None:
             sensed = CounterMetricFamily(
-                "gatewise_sensor", "What the sensors did.", labels=["sensor", "event"]
+                "gatewise_sensor", "Reads of the sensors.", labels=["sensor", "event"]
             )
             for sensor, counts in self._sensors.counts.items():
                 for event, value in asdict(counts).items():
@@ -169,7 +181,7 @@ class _State(Collector):
             yield sensed
         if self._updater is not None:
             updates = CounterMetricFamily(
-                "gatewise_update", "What became of announced versions.", labels=["event"]
+                "gatewise_update", "Announced versions.", labels=["event"]
             )
             for event, value in self._updater.counters.items():
                 updates.add_metric([event], value)

@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus and ``/healthz`` for whoever restarts what is broken, over HTTP."""
+"""Serve ``/metrics`` for Prometheus and ``/healthz`` for supervisors over HTTP."""
 
 from __future__ import annotations
 
@@ -97,16 +97,16 @@ class _Handler(BaseHTTPRequestHandler):
         metrics, trouble = self.pages
         path = self.path.split("?", 1)[0]
         if path == "/metrics":
-            self._say(200, metrics(), _CONTENT_TYPE)
+            self._respond(200, metrics(), _CONTENT_TYPE)
         elif path == "/healthz":
             why = trouble()
-            self._say(200 if why is None else 503, f"{why or 'ok'}\n".encode())
+            self._respond(200 if why is None else 503, f"{why or 'ok'}\n".encode())
         else:
-            self._say(404, b"there are /metrics and /healthz\n")
+            self._respond(404, b"there are /metrics and /healthz\n")
 
     do_HEAD = do_GET  # noqa: N815  the library's own name
 
-    def _say(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
+    def _respond(self, status: int, body: bytes, kind: str = "text/plain; charset=utf-8") -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -115,4 +115,4 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Say nothing: it is asked every few seconds."""
+        """Log nothing: there is a request every few seconds."""

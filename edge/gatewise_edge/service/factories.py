@@ -1,4 +1,4 @@
-"""What ``gatewise edge`` is put together from: each part is loaded only if it is asked for."""
+"""Make the parts of ``gatewise edge``; each is loaded only if an option needs it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from gatewise.console import note
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.device.pacer import Pacer
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.sensors.sensors import Sensors
-    from gatewise_edge.service.edge_metrics import EdgeMetrics
+    from gatewise_edge.service.edge_metrics import EdgeMetrics, MeasuredDevice
     from gatewise_edge.service.watchdog import Heartbeat
     from gatewise_edge.update import Store, Updater
 
@@ -29,7 +28,7 @@ def make_link(
     cert_file: Path | None,
     key_file: Path | None,
 ) -> MqttLink | None:
-    """The link to the cloud, not open yet; None without a broker."""
+    """Make the link to the cloud, not open yet; None without a broker."""
     if broker is None:
         return None
     from gatewise_edge.link.mqtt import MqttLink
@@ -38,7 +37,7 @@ def make_link(
 
 
 def make_pacer(text: str | None) -> Pacer | None:
-    """The pacer of a budget such as ``offload_rate=0.1``."""
+    """Make the pacer of a budget such as ``offload_rate=0.1``."""
     if text is None:
         return None
     from gatewise_edge.device.pacer import Pacer
@@ -47,7 +46,7 @@ def make_pacer(text: str | None) -> Pacer | None:
 
 
 def open_store(folder: Path | None, public_key: Path | None) -> Store | None:
-    """The versions that were taken over the air."""
+    """Open the store of over-the-air updates."""
     if folder is None:
         return None
     if public_key is None:
@@ -68,7 +67,7 @@ def make_updater(
     ca_file: Path | None,
     spread: float,
 ) -> Updater | None:
-    """The part that takes announced versions; it must be made before the link is opened.
+    """Make the updater; it must be made before the link is opened.
 
     Raises
     ------
@@ -101,7 +100,7 @@ def make_updater(
 
 @contextmanager
 def metrics_pages(
-    device: Device,
+    device: MeasuredDevice,
     link: MqttLink | None,
     sensors: Sensors | None,
     updater: Updater | None,

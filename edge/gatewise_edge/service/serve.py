@@ -1,4 +1,4 @@
-"""The loop of a running device: an instance in, a JSON line out, until the end is asked for."""
+"""The loop of a running device: an instance in, a JSON line out, until it is stopped."""
 
 from __future__ import annotations
 
@@ -18,41 +18,40 @@ import numpy as np
 from gatewise.console import plain
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
-from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.sources import Instance, Instances
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
 
-__all__ = ["Tally", "in_words", "say", "serve"]
+__all__ = ["AnswerTotals", "print_json", "run_loop"]
 
-Told = Callable[[Answer | Exception], None]
+Observe = Callable[[Answer | Exception], None]
 
 
-def serve(
-    device: Device,
+def run_loop(
+    classify: Callable[[Any], Answer],
     instances: Instances,
     *,
     stop: Stop,
     beat: Heartbeat,
-    told: Told,
+    observe: Observe,
     limit: int | None = None,
     interval: float = 0.0,
     parallel: int = 1,
 ) -> None:
     """Answer instances and print a JSON line for each.
 
-    When the end is asked for, the instance under way and those that were taken in with it are
-    answered; none that was taken is left without its line.
+    After a stop request, every instance that was taken from its source is still answered.
 
     Parameters
     ----------
-    device : Device
+    classify : callable
+        :meth:`gatewise_edge.device.device.Device.answer`.
     instances : Instances
     stop : Stop
     beat : Heartbeat
-        Is told when an instance is begun and answered.
-    told : callable
+        Follows the instances under way.
+    observe : callable
         Gets each answer, or the error in its place.
     limit : int, optional
         End after so many instances.
@@ -60,7 +59,7 @@ def serve(
         Seconds from the beginning of one instance to that of the next, at least.
     parallel : int, default 1
         Instances under way at a time, each on a thread of its own. Lines come as answers do; their
-        ``row`` says whose they are.
+        ``row`` is the instance's number.
     """
     ended = threading.Event()
     writing = threading.Lock()
@@ -68,11 +67,11 @@ def serve(
     def answer_one(number: int, instance: Instance) -> None:
         beat.begin(number)
         try:
-            document = _answer(device, number, instance, told)
+            document = {"row": number, **_classify(classify, instance, observe)}
             with writing:
-                say(document)
+                print_json(document)
         except BrokenPipeError:
-            # Whoever read the answers has gone; keep Python from complaining at exit, too.
+            # The reader has gone; keep Python from complaining at exit, too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ended.set()
         finally:
@@ -95,44 +94,17 @@ def serve(
                 return
 
 
-def _answer(device: Device, number: int, instance: Instance, told: Told) -> dict[str, Any]:
+def _classify(
+    classify: Callable[[Any], Answer], instance: Instance, observe: Observe
+) -> dict[str, Any]:
     try:
         if isinstance(instance, InputError):
             raise instance
-        answer = device.answer(instance)
+        answer = classify(instance)
     except (SensorError, InputError) as error:
-        told(error)
-        return {"row": number, "error": str(error)}
-    told(answer)
-    return {"row": number, **_as_dict(answer)}
-
-
-def _due(
-    instances: Instances, stop: Stop, limit: int | None, interval: float
-) -> Iterator[Instance]:
-    """Give instances when they are due; once the end is asked for, only those held."""
-    given, due = 0, time.monotonic()
-    while given != limit and not (stop.requested and not instances.held):
-        with suppress(Stopped):
-            if interval and not stop.requested:
-                stop.pause(due - time.monotonic())
-                due = max(due + interval, time.monotonic())
-        if stop.requested and not instances.held:
-            return
-        try:
-            instance = next(instances)
-        except (StopIteration, Stopped):
-            return
-        given += 1
-        yield instance
-
-
-def say(document: dict[str, Any]) -> None:
-    """Print a JSON line at once."""
-    print(json.dumps(plain(document)), flush=True)
-
-
-def _as_dict(answer: Answer) -> dict[str, Any]:
+        observe(error)
+        return {"error": str(error)}
+    observe(answer)
     return {
         "label": answer.label,
         "route": answer.route,
@@ -145,8 +117,33 @@ def _as_dict(answer: Answer) -> dict[str, Any]:
     }
 
 
-class Tally:
-    """What a run adds up to."""
+def _due(
+    instances: Instances, stop: Stop, limit: int | None, interval: float
+) -> Iterator[Instance]:
+    """Yield instances when they are due; after a stop request, only those held."""
+    count, due = 0, time.monotonic()
+    while count != limit and not (stop.requested and not instances.held):
+        with suppress(Stopped):
+            if interval and not stop.requested:
+                stop.pause(due - time.monotonic())
+                due = max(due + interval, time.monotonic())
+        if stop.requested and not instances.held:
+            return
+        try:
+            instance = next(instances)
+        except (StopIteration, Stopped):
+            return
+        count += 1
+        yield instance
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a JSON line at once."""
+    print(json.dumps(plain(document)), flush=True)
+
+
+class AnswerTotals:
+    """Sums over a run: answers by route, errors, costs, latencies. Thread-safe."""
 
     def __init__(self) -> None:
         self.routes: Counter[str] = Counter()
@@ -154,17 +151,17 @@ class Tally:
         self._cost = 0.0
         # The latest: a device may run for years.
         self._latencies: deque[float] = deque(maxlen=100_000)
-        self._taking = threading.Lock()
+        self._adding = threading.Lock()
 
-    def take(self, told: Answer | Exception) -> None:
+    def add(self, end: Answer | Exception) -> None:
         """Add an answer, or the error in its place."""
-        with self._taking:
-            if isinstance(told, Exception):
+        with self._adding:
+            if isinstance(end, Exception):
                 self.errors += 1
                 return
-            self.routes[told.route] += 1
-            self._cost += told.cost
-            self._latencies.append(told.latency_ms)
+            self.routes[end.route] += 1
+            self._cost += end.cost
+            self._latencies.append(end.latency_ms)
 
     def summary(self) -> dict[str, Any]:
         """Counts, mean cost and the quantiles of the latest latencies in ms."""
@@ -182,15 +179,14 @@ class Tally:
         routes = ", ".join(f"{self.routes[route]} {route}" for route in ("edge", "cloud"))
         return f"{routes}, {self.routes['fallback']} fallback, {self.errors} errors"
 
-
-def in_words(summary: dict[str, Any]) -> str:
-    """Say a :meth:`Tally.summary` in a line."""
-    routes = ", ".join(f"{count} {route}" for route, count in summary["answers"].items())
-    text = f"{summary['instances']} instances: {routes}, {summary['errors']} errors"
-    if summary["mean_cost"] is None:
-        return text
-    latency = summary["latency_ms"]
-    return (
-        f"{text}; mean cost {summary['mean_cost']:.4g}; "
-        f"latency p50 {latency['p50']:.2f} ms, p95 {latency['p95']:.2f} ms"
-    )
+    def in_words(self) -> str:
+        """Format the :meth:`summary` as a line."""
+        found = self.summary()
+        text = f"{found['instances']} instances: {self}"
+        if found["mean_cost"] is None:
+            return text
+        latency = found["latency_ms"]
+        return (
+            f"{text}; mean cost {found['mean_cost']:.4g}; "
+            f"latency p50 {latency['p50']:.2f} ms, p95 {latency['p95']:.2f} ms"
+        )

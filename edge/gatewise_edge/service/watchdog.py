@@ -1,7 +1,7 @@
-"""What systemd wants to hear of a service: READY=1, STATUS=..., WATCHDOG=1, STOPPING=1.
+"""Notify systemd: READY=1, STATUS=..., WATCHDOG=1, STOPPING=1.
 
 The protocol of ``sd_notify(3)``: datagrams of ``NAME=value`` lines to the unix socket that
-``NOTIFY_SOCKET`` names. Where there is none, nothing is said and nothing is needed.
+``NOTIFY_SOCKET`` names. Without one, nothing is sent.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _SHORTEST: Final = 0.05
 
 
 class Notifier:
-    """A line to the service manager.
+    """Messages to the service manager. Each method returns whether it was sent.
 
     Parameters
     ----------
     environment : mapping, default os.environ
         ``NOTIFY_SOCKET``: where to; ``WATCHDOG_USEC`` and ``WATCHDOG_PID``: how often the manager
-        wants to hear from whom.
+        expects a sign of life, and of which process.
 
     Attributes
     ----------
     enabled : bool
-        Whether anybody listens.
+        Whether there is a manager.
     watchdog : float or None
-        Seconds within which the manager wants a sign of life; None if it wants none from us.
+        Seconds within which the manager expects a sign of life from this process; None: never.
 
     Examples
     --------
@@ -43,33 +43,33 @@ class Notifier:
     """
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        told = os.environ if environment is None else environment
-        self._address = told.get("NOTIFY_SOCKET", "")
+        values = os.environ if environment is None else environment
+        self._address = values.get("NOTIFY_SOCKET", "")
         self.enabled = self._address.startswith(("/", "@"))
         self.watchdog: float | None = None
-        microseconds, pid = told.get("WATCHDOG_USEC", ""), told.get("WATCHDOG_PID", "")
+        microseconds, pid = values.get("WATCHDOG_USEC", ""), values.get("WATCHDOG_PID", "")
         ours = not pid or pid == str(os.getpid())
         if self.enabled and ours and microseconds.isdecimal() and int(microseconds) > 0:
             self.watchdog = int(microseconds) / 1e6
 
     def ready(self, status: str = "") -> bool:
-        """Tell that instances are taken from now on."""
-        return self._tell("READY=1", status)
+        """Instances are taken from now on."""
+        return self._send("READY=1", status)
 
     def status(self, status: str) -> bool:
-        """Tell in words how it goes."""
-        return self._tell("", status)
+        """Show a status."""
+        return self._send("", status)
 
     def alive(self, status: str = "") -> bool:
         """Give a sign of life."""
-        return self._tell("WATCHDOG=1", status)
+        return self._send("WATCHDOG=1", status)
 
     def stopping(self, status: str = "") -> bool:
-        """Tell that the end has begun."""
-        return self._tell("STOPPING=1", status)
+        """The end has begun."""
+        return self._send("STOPPING=1", status)
 
-    def _tell(self, state: str, status: str) -> bool:
-        """Send; True if it was taken. A manager that is gone must not stop a device."""
+    def _send(self, state: str, status: str) -> bool:
+        """Send a datagram; a manager that is gone must not stop a device."""
         if not self.enabled:
             return False
         lines = [state] if state else []
@@ -89,16 +89,15 @@ class Notifier:
 class Heartbeat:
     """Signs of life from a thread, for as long as the answering loop lives.
 
-    The loop is alive while it waits for an instance, however long, and while an instance has been
-    in the works for no longer than `patience`. Once that is exceeded no sign is given, and the
-    manager starts the service anew.
+    The loop is alive while it waits for an instance, however long, and while no instance takes
+    longer than `patience`. After that no sign is given, and the manager restarts the service.
 
     Parameters
     ----------
     notifier : Notifier
     patience : float
-        Seconds that an instance may take, from :meth:`begin` to :meth:`end`. Every answer is due
-        by its deadline, so this is the deadline and what else an instance may need.
+        Seconds that an instance may take, from :meth:`begin` to :meth:`end`: its deadline and
+        some time beside it.
     status : callable, optional
         Gives a line that goes with each sign of life.
     clock : callable, default time.monotonic
@@ -131,12 +130,12 @@ class Heartbeat:
 
     @property
     def alive(self) -> bool:
-        """Whether the loop waits for an instance or is within an instance's time."""
+        """Whether no instance under way has exceeded its time."""
         starts = list(self._since.values())
         return not starts or self._clock() - min(starts) <= self._patience
 
     def begin(self, number: int) -> None:
-        """Note that an instance is in the works."""
+        """Note that an instance is under way."""
         self._since[number] = self._clock()
 
     def end(self, number: int) -> None:

@@ -1,78 +1,37 @@
-"""Run a bundle's stages, and prove on the spot that they compute what they should.
+"""Run a bundle's stages, and test that they compute what they did where it was packed.
 
-A stage's graph, in onnxruntime or in numpy, or its trees give raw margins; the stop score, the
-label and the probabilities are made of them by :mod:`gatewise.decision`, the very
-functions that training chose the thresholds with. One row or many go the same way.
+A stage's graph, in onnxruntime or in numpy, or its trees give raw margins. One row or many go the
+same way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import answers, exit_stages, probabilities, split, stops
+from gatewise.decision import exit_stages
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.stages.stage_models import Runner, stage_models
+from gatewise_edge.stages.stage_output import StageOutput
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 
 if TYPE_CHECKING:
     from gatewise_edge.sensors.feature_reader import Reading
-    from gatewise_export.bundle.manifest import StageSpec
 
-__all__ = ["StageOutput", "StageRunner", "self_test"]
+__all__ = ["StageRunner", "self_test"]
 
 Matrix = NDArray[np.float32]
-
-
-class StageOutput:
-    """What one stage says of some instances.
-
-    Parameters
-    ----------
-    outputs : ndarray of float32, shape (n, n_outputs)
-        As the graph or the trees gave them.
-    spec : StageSpec
-        The stage's entry in the manifest.
-
-    Attributes
-    ----------
-    outputs : ndarray of float32, shape (n, n_outputs)
-    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
-    score : ndarray of float32, shape (n,)
-        The stop score.
-    """
-
-    __slots__ = ("_spec", "margins", "outputs", "score")
-
-    def __init__(self, outputs: Matrix, spec: StageSpec) -> None:
-        self._spec = spec
-        self.outputs = outputs
-        self.margins, self.score = split(outputs, spec.score)
-
-    def stops(self, threshold: float | None) -> NDArray[np.bool_]:
-        """Which instances stop here, shape (n,)."""
-        return stops(self.score, threshold)
-
-    @property
-    def labels(self) -> NDArray[Any]:
-        """Class indices, int64, or where the model gives values these, float32; shape (n,)."""
-        return answers(self.margins, self._spec.link)
-
-    @property
-    def probabilities(self) -> NDArray[np.float64]:
-        """Class probabilities, shape (n, n_classes); (n, 0) for values."""
-        return probabilities(self.margins, self._spec.link)
 
 
 class StageRunner:
     """The stages of a bundle: a graph each, or trees to walk.
 
-    A stage of kind ``graph`` buys all its features and runs. One of kind ``lazy`` is walked
-    tree after tree and buys a feature when a node tests it.
+    A stage of kind ``graph`` acquires all its features and runs. One of kind ``lazy`` is walked
+    tree after tree and acquires a feature when a node tests it.
 
     Parameters
     ----------
@@ -85,7 +44,7 @@ class StageRunner:
     Attributes
     ----------
     inputs : tuple of ndarray of intp
-        Each stage's features, in the order of its model's columns: all that it may buy.
+        Each stage's features, in the order of its model's columns: all that it may acquire.
     thresholds : tuple of float or None
         The active operating point's.
 
@@ -117,7 +76,7 @@ class StageRunner:
         allow_missing: bool,
         remaining: Callable[[], float],
     ) -> StageOutput:
-        """Run one stage for one instance and buy what it needs.
+        """Run one stage for one instance and acquire what it needs.
 
         Parameters
         ----------
@@ -132,7 +91,7 @@ class StageRunner:
         Raises
         ------
         SensorError
-            If a feature cannot be had or is refused; what was bought before it is paid.
+            If a feature cannot be acquired or is refused; what was acquired before it is paid.
         """
         model = self._models[stage]
         if not isinstance(model, Walker):
@@ -142,12 +101,12 @@ class StageRunner:
             return self.run(stage, x[np.newaxis])
         columns = self._columns[stage]
 
-        def ask(column: int) -> float:
+        def value_of(column: int) -> float:
             return reading.acquire_one(
                 columns[column], allow_missing=allow_missing, timeout=remaining()
             )
 
-        return StageOutput(model.walk(ask), self.specs[stage])
+        return StageOutput(model.walk(value_of), self.specs[stage])
 
     def run(self, stage: int, x: Matrix) -> StageOutput:
         """Run one stage on values that are all at hand.
@@ -175,14 +134,14 @@ class StageRunner:
             return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)
         bought, values = np.zeros(len(x), np.bool_), list(map(float, x))
 
-        def ask(column: int) -> float:
+        def value_of(column: int) -> float:
             bought[column] = True
             return values[column]
 
-        return StageOutput(model.walk(ask), self.specs[stage]), bought
+        return StageOutput(model.walk(value_of), self.specs[stage]), bought
 
     def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
-        """Run every stage on whole instances, shape (n, n_features), whoever stops where."""
+        """Run every stage on whole instances, shape (n, n_features)."""
         return tuple(
             self.run(s, np.ascontiguousarray(X[:, self.inputs[s]])) for s in range(len(self))
         )
@@ -195,8 +154,8 @@ class StageRunner:
 def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
     """Run the bundle's sample row by row and compare with what was computed at packing.
 
-    Margins must be equal bit for bit; exits and labels follow from them. A stage that buys node by
-    node must buy the very features that it bought there.
+    Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires
+    node by node must acquire the same features.
 
     Parameters
     ----------
@@ -242,11 +201,11 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
     differences["label"] = int(np.count_nonzero((chosen != sample["label"]) & on_device))
     differences = {name: count for name, count in differences.items() if count}
     if differences:
-        told = ", ".join(
+        found = ", ".join(
             f"{name} in {count} of {len(X)} rows" for name, count in differences.items()
         )
         raise SelfTestError(
-            f"bundle {bundle.path} computes otherwise here than where it was packed: {told}",
+            f"bundle {bundle.path} computes otherwise here than where it was packed: {found}",
             differences,
         )
     return len(X)

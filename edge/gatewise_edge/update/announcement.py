@@ -1,4 +1,4 @@
-"""What is announced on ``gw/v1/model/<name>/manifest``: a signed word on where a bundle is.
+"""The signed announcement of a bundle on ``gw/v1/model/<name>/manifest``.
 
 The retained message is text: a signature as in a bundle's SIGNATURE file, an empty line, and a
 JSON document::
@@ -9,7 +9,7 @@ JSON document::
     {"announcement": 1, "name": "digits", "version": "8", "serial": 1790000000,
      "sha256": "...", "size": 48213, "url": "https://models.example.org/digits-8.gwb"}
 
-The signature has a context of its own, so that a manifest's can't be passed off as one. The serial
+The signature has a context of its own, so that a manifest's cannot be passed off as one. The serial
 rises with every announcement, whatever the version: going back is a new announcement that names
 an older bundle.
 """
@@ -23,7 +23,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from gatewise.errors import GatewiseError
-from gatewise_edge.link.topics import check_model
+from gatewise_edge.checks import check_model
 from gatewise_edge.update.errors import UpdateError
 from gatewise_export.bundle.errors import ManifestError, SignatureError
 from gatewise_export.bundle.json_reader import Field

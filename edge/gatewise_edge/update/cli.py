@@ -47,11 +47,12 @@ def publish(
         --broker mqtts://broker.example.org
     """
     endpoint = Endpoint(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-    said = announce(bundle, url, key, endpoint, serial=serial, timeout=timeout)
+    announced = announce(bundle, url, key, endpoint, serial=serial, timeout=timeout)
     if as_json:
-        emit(asdict(said) | {"topic": manifest_topic(said.name)})
+        emit(asdict(announced) | {"topic": manifest_topic(announced.name)})
     else:
-        print(f"announced {said} on {manifest_topic(said.name)}: {said.size} bytes at {said.url}")
+        topic = manifest_topic(announced.name)
+        print(f"announced {announced} on {topic}: {announced.size} bytes at {announced.url}")
 
 
 commands: dict[str, Callable[..., None]] = {"publish": publish}

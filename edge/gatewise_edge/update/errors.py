@@ -1,4 +1,4 @@
-"""What can go wrong with an update.
+"""Errors of over-the-air updates.
 
 ::
 
@@ -14,7 +14,7 @@ __all__ = ["UpdateError"]
 
 
 class UpdateError(GatewiseError):
-    """An announcement that is refused, or a file that cannot be had or is not what was announced.
+    """A refused announcement, or a file that cannot be fetched or is another one.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Fetching an announced file over HTTPS: from known hosts only, bounded, resumable.
+"""Fetch an announced file over HTTPS: from known hosts only, bounded, resumable.
 
 What arrives is kept in a partial file, with the server's entity tag beside it; a later try asks
 for the rest (``Range`` with ``If-Range``, RFC 9110) and begins anew if the file has changed there.
@@ -70,7 +70,7 @@ class Fetcher:
     Parameters
     ----------
     hosts : iterable of str
-        The only ones that are asked: ``host`` (port 443) or ``host:port``.
+        The only ones allowed: ``host`` (port 443) or ``host:port``.
     ca_file : str or Path, optional
         Certificates of authorities that are trusted besides the system's.
     allow_files : bool, default False
@@ -131,7 +131,7 @@ class Fetcher:
         folder : Path
             Where partial files are kept, under the hash that they are to have.
         stop : callable
-            Asked between chunks; true ends the try.
+            Checked between chunks; true ends the try.
 
         Returns
         -------
@@ -201,12 +201,12 @@ class Fetcher:
     def _download(
         self, announcement: Announcement, part: Path, tag_file: Path, stop: Callable[[], bool]
     ) -> bool:
-        """Receive what is missing; whether something was there already."""
-        there, tag = _what_is_there(part, tag_file, announcement)
+        """Receive what is missing; return whether something was there already."""
+        there, tag = _kept_part(part, tag_file, announcement)
         url, resumed = announcement.url, False
         try:
             for _ in range(_MOST_REDIRECTS + 1):
-                connection, response = self._ask(url, there, tag)
+                connection, response = self._get(url, there, tag)
                 try:
                     if response.status in _REDIRECTS:
                         url = urljoin(url, response.headers.get("Location", ""))
@@ -224,10 +224,10 @@ class Fetcher:
                     response.close()
                     connection.close()
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise UpdateError("fetch", f"{url}: {_words(error)}", again=True) from None
+            raise UpdateError("fetch", f"{url}: {_describe(error)}", again=True) from None
         raise UpdateError("fetch", f"{announcement.url}: too many redirects", again=True)
 
-    def _ask(
+    def _get(
         self, url: str, there: int, tag: str | None
     ) -> tuple[http.client.HTTPSConnection, http.client.HTTPResponse]:
         parts = urlsplit(url)
@@ -253,7 +253,7 @@ class Fetcher:
         announcement: Announcement,
         stop: Callable[[], bool],
     ) -> None:
-        """Write `left` bytes, not one more, and see that there is not one less."""
+        """Write exactly `left` bytes; raise if there are more or fewer."""
         end = self._clock() + self._longest
         while chunk := read(min(_CHUNK, left + 1)):
             left -= len(chunk)
@@ -273,9 +273,7 @@ class Fetcher:
             raise UpdateError("fetch", f"{announcement.url}: the body was cut off", again=True)
 
 
-def _what_is_there(
-    part: Path, tag_file: Path, announcement: Announcement
-) -> tuple[int, str | None]:
+def _kept_part(part: Path, tag_file: Path, announcement: Announcement) -> tuple[int, str | None]:
     """Bytes kept from an earlier try and the entity tag they had; nothing without a tag."""
     try:
         kept = json.loads(tag_file.read_bytes())
@@ -299,7 +297,7 @@ def _keep_tag(
 
 
 def _length(response: http.client.HTTPResponse, announcement: Announcement, there: int) -> int:
-    """Bytes that are to come; an error if the response is not what was asked for."""
+    """Bytes still to come; an error if the response does not fit the request."""
     url, left = announcement.url, announcement.size - there
     if response.status == 206 and there:
         span = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
@@ -308,15 +306,15 @@ def _length(response: http.client.HTTPResponse, announcement: Announcement, ther
             raise UpdateError("size", f"{url}: the server sends another part", again=True)
     elif response.status != 200:
         raise UpdateError(
-            "fetch", f"{url}: the server says {response.status} {response.reason}", again=True
+            "fetch", f"{url}: the server returned {response.status} {response.reason}", again=True
         )
-    said = response.headers.get("Content-Length")
-    if said is not None and (not said.isdigit() or int(said) != left):
-        raise UpdateError("size", f"{url}: {said[:20]} bytes instead of {left}", again=True)
+    length = response.headers.get("Content-Length")
+    if length is not None and (not length.isdigit() or int(length) != left):
+        raise UpdateError("size", f"{url}: {length[:20]} bytes instead of {left}", again=True)
     return left
 
 
-def _words(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate does not hold: {error.verify_message}"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

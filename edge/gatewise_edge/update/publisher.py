@@ -1,7 +1,7 @@
 """The operator's side: announce a bundle to the devices of its model.
 
 The serial is the greater of the time in seconds and one more than that of the announcement that
-the broker retains, if that one bears this key's signature. MQTT 3.1.1 does not tell a client that
+the broker retains, if that one bears this key's signature. MQTT 3.1.1 does not inform a client that
 it may not publish, so the announcement is read back.
 """
 
@@ -88,8 +88,8 @@ def publish(
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     topic = manifest_topic(manifest.name)
-    with _Conversation(broker, topic, timeout) as talk:
-        last = _last_serial(talk.retained, signer, manifest.name)
+    with _RetainedTopic(broker, topic, timeout) as topic_client:
+        last = _last_serial(topic_client.retained, signer, manifest.name)
         if serial is None:
             serial = max(last + 1, int(now()))
         if not last < serial <= LARGEST_SERIAL:
@@ -97,7 +97,7 @@ def publish(
         announcement = Announcement(
             manifest.name, manifest.version, serial, digest, path.stat().st_size, url
         )
-        talk.say(encode(announcement, signer))
+        topic_client.publish(encode(announcement, signer))
     return announcement
 
 
@@ -129,13 +129,13 @@ def _last_serial(retained: bytes | None, signer: Signer, name: str) -> int:
         return 0  # devices that trust this key take no notice of it either
 
 
-class _Conversation:
-    """Reads what a topic retains, says something there, and hears it come back."""
+class _RetainedTopic:
+    """Read what a topic retains, publish there, and wait until it comes back."""
 
     def __init__(self, broker: Endpoint, topic: str, timeout: float) -> None:
         self._broker, self._topic, self._timeout = broker, topic, timeout
         self.retained: bytes | None = None
-        self._said: bytes | None = None
+        self._published: bytes | None = None
         self._subscribed, self._back = threading.Event(), threading.Event()
         self._waiting: set[int] = set()
         self._refused: str | None = None
@@ -144,7 +144,7 @@ class _Conversation:
         self._client.on_subscribe = self._on_subscribe
         self._client.on_message = self._on_message
 
-    def __enter__(self) -> _Conversation:
+    def __enter__(self) -> _RetainedTopic:
         try:
             self._client.connect(self._broker.host, self._broker.port, keepalive=10)
         except (OSError, ValueError) as error:
@@ -166,13 +166,13 @@ class _Conversation:
         self._client.disconnect()
         self._client.loop_stop()
 
-    def say(self, payload: bytes) -> None:
+    def publish(self, payload: bytes) -> None:
         """Publish, retained, and wait until it comes back."""
         self._back.clear()
-        self._said = payload
+        self._published = payload
         self._client.publish(self._topic, payload, qos=1, retain=True)
         if not self._back.wait(self._timeout):
-            raise self._error(f"it does not pass on what is said on {self._topic}: may this user?")
+            raise self._error(f"it does not pass on messages on {self._topic}: may this user?")
 
     def _error(self, why: str) -> LinkError:
         return LinkError(self._broker.url, f"broker {self._broker.url} cannot be used: {why}")
@@ -199,9 +199,9 @@ class _Conversation:
 
     def _on_message(self, client: paho.Client, userdata: Any, message: paho.MQTTMessage) -> None:
         payload = bytes(message.payload)
-        if self._said is None:
+        if self._published is None:
             if message.retain and len(payload) <= MOST_PAYLOAD:
                 self.retained = payload
                 self._back.set()
-        elif payload == self._said:
+        elif payload == self._published:
             self._back.set()

@@ -1,8 +1,8 @@
-"""The bundles that a device keeps, and which of them is in force.
+"""The bundles that a device keeps, and which of them is active.
 
 ::
 
-    <folder>/state.json              what is in force, what was before it, the last serial
+    <folder>/state.json              the active version, the one before it, the last serial
     <folder>/bundles/<sha256>.gwb    the last two versions, named by their hash
     <folder>/partial/                what is being fetched
     <folder>/lock                    held by the one process that updates
@@ -10,7 +10,8 @@
 Everything that must change together stands in ``state.json``, which is replaced by one rename of
 a file that is on the disk already. A bundle's file gets its name by a rename, too, and only when
 it is whole and proved. So a process that is killed, or a device that loses power, at any moment
-leaves either the old state or the new one, and files that nothing speaks of, which are removed.
+leaves either the old state or the new one, and files that the state does not name: those are
+removed.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class Version:
         return f"{self.name}/{self.version}"
 
     @classmethod
-    def of(cls, announcement: Announcement) -> Version:
-        """What an announcement names."""
+    def from_announcement(cls, announcement: Announcement) -> Version:
+        """Version that an announcement names."""
         a = announcement
         return cls(a.name, a.version, a.serial, a.sha256)
 
@@ -142,7 +143,7 @@ class Store:
     # -- reading ---------------------------------------------------------------------------
 
     def state(self) -> State:
-        """Read what is in force; the empty state if there is none, or it cannot be read."""
+        """Read the state; the empty one if there is none, or it cannot be read."""
         try:
             with (self.folder / _STATE).open("rb") as file:
                 return _read_state(file.read(_MOST_STATE_BYTES + 1))
@@ -167,10 +168,10 @@ class Store:
         return None
 
     def start(self) -> Path | None:
-        """The bundle to start with: :meth:`active`, after a look at how earlier starts went.
+        """The bundle to start with: :meth:`active`, after a check of earlier starts.
 
-        A version on trial that was started three times and has not passed ends the process, it
-        seems, or is never asked anything; the previous one comes back.
+        A version on trial that was started three times and has not passed probably ends the
+        process; the previous one comes back.
 
         Raises
         ------
@@ -235,7 +236,7 @@ class Store:
             self._lock = None
 
     def keep(self, part: Path, sha256: str) -> Path:
-        """Take a file that was checked among the bundles."""
+        """Move a checked file to the bundles."""
         target = self.path(sha256)
         try:
             os.replace(part, target)
@@ -245,7 +246,7 @@ class Store:
         return target
 
     def switch(self, version: Version) -> None:
-        """Put a version that is here in force, on trial; the one before it stays beside it."""
+        """Activate a stored version, on trial; the one before it stays beside it."""
         state = self.state()
         self._write(
             replace(
@@ -260,7 +261,7 @@ class Store:
         )
 
     def confirm(self, version: Version) -> None:
-        """Note that the bundle in force was announced once more."""
+        """Note that the active bundle was announced once more."""
         state = self.state()
         self._write(replace(state, current=version, serial=max(state.serial, version.serial)))
 
@@ -278,29 +279,29 @@ class Store:
         return tries
 
     def passed(self) -> None:
-        """The version in force has proved itself."""
+        """Note that the active version has passed its trial."""
         self._write(replace(self.state(), trial=False, starts=0))
 
     def stopped(self) -> None:
-        """The process ends in good order: this start does not count against a trial."""
+        """Note that the process ends in good order: this start does not count against a trial."""
         state = self.state()
         if state.trial and state.starts:
             self._write(replace(state, starts=0))
 
     def refuse(self, version: Version) -> None:
-        """Never look at an announcement again: this version fails here."""
+        """Note that a version fails here, so that its announcement is never tried again."""
         state = self.state()
         refused = (*state.refused, version)[-_MOST_REFUSED:]
         serial = max(state.serial, version.serial)
         self._write(replace(state, serial=serial, refused=refused, tries=0))
 
     def roll_back(self) -> Version | None:
-        """Put the previous version in force, and remember that the current one failed.
+        """Activate the previous version, and remember that the current one failed.
 
         Returns
         -------
         Version or None
-            What is in force now; None: the bundle that the device was set up with.
+            The active one; None: the bundle that the device was set up with.
         """
         state = self.state()
         if state.current is None:
@@ -318,7 +319,7 @@ class Store:
         return state.previous
 
     def tidy(self, *, keep_partial: str | None = None) -> None:
-        """Remove files that nothing speaks of; partial ones but for that of one hash."""
+        """Remove files that the state does not name; of partial ones keep that of one hash."""
         state = self.state()
         kept = {v.sha256 for v in (state.current, state.previous) if v is not None}
         files = [p for p in self.bundles.iterdir() if p not in map(self.path, kept)]

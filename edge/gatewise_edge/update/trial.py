@@ -1,4 +1,4 @@
-"""The first answers of a new version, and whether it stays."""
+"""The trial of a new version: its first answers decide whether it stays."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Verdict = Literal["passed", "failed"]
 
 
 class Trial:
-    """Counts the first answers of a version.
+    """Check the first answers of a version.
 
     It fails at the first answer that came past its deadline, or unexpected error in place of one;
-    or if none of the first answers was one. A :class:`SensorError` or a row that does not fit is
-    no fault of a model, and no merit.
+    or if none of the first answers was one. A :class:`SensorError` or a row that does not fit
+    counts neither for a model nor against it.
 
     Parameters
     ----------
     answers : int
-        Outcomes to look at; with 0 every version passes.
+        Outcomes to check; with 0 every version passes.
     decided : callable
         Called once, as ``decided(verdict, why)``, on the thread of the answer that decides.
     clock : callable, default time.monotonic
@@ -54,35 +54,35 @@ class Trial:
             self._running, self._seen, self._good = self._answers > 0, 0, 0
             self._since, self._deadline = self._clock(), deadline_ms
         if self._answers <= 0:
-            self._decided("passed", "no trial is asked for")
+            self._decided("passed", "no trial is configured")
 
     def end(self) -> None:
         """Count no more."""
         with self._lock:
             self._running = False
 
-    def observe(self, told: Answer | Exception) -> None:
-        """Take in the outcome of an instance, on any thread."""
+    def observe(self, end: Answer | Exception) -> None:
+        """Count an instance's answer or error, on any thread."""
         if not self._running:
             return
         with self._lock:
             if not self._running:
                 return
-            verdict, why = self._judge(told)
+            verdict, why = self._verdict(end)
             self._running = verdict is None
         if verdict is not None:
             self._decided(verdict, why)
 
-    def _judge(self, told: Answer | Exception) -> tuple[Verdict | None, str]:
-        if isinstance(told, Answer):
-            if self._clock() - told.latency_ms / 1000.0 < self._since:
+    def _verdict(self, end: Answer | Exception) -> tuple[Verdict | None, str]:
+        if isinstance(end, Answer):
+            if self._clock() - end.latency_ms / 1000.0 < self._since:
                 return None, ""
-            if told.latency_ms > self._deadline:
-                late = told.latency_ms - self._deadline
+            if end.latency_ms > self._deadline:
+                late = end.latency_ms - self._deadline
                 return "failed", f"an answer came {late:.1f} ms past its deadline"
             self._good += 1
-        elif not isinstance(told, SensorError | InputError):
-            return "failed", f"{type(told).__name__}: {told}"
+        elif not isinstance(end, SensorError | InputError):
+            return "failed", f"{type(end).__name__}: {end}"
         self._seen += 1
         if self._seen < self._answers:
             return None, ""

@@ -1,4 +1,4 @@
-"""The thread that takes announced bundles: checked, fetched, proved, put in force, watched."""
+"""Over-the-air updates: fetch an announced bundle, check it, activate it, watch its trial."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MOST_TRIES: Final = 3
 
 
 class Adopting(Protocol):
-    """What an updater needs of a :class:`gatewise_edge.Device`."""
+    """The part of a :class:`gatewise_edge.Device` that an updater uses."""
 
     @property
     def bundle(self) -> Bundle: ...
@@ -48,7 +48,7 @@ class Adopting(Protocol):
 
 
 class Watching(Protocol):
-    """What an updater needs of a :class:`gatewise_edge.MqttLink`."""
+    """The part of a :class:`gatewise_edge.MqttLink` that an updater uses."""
 
     def watch(self, topic: str, take: Callable[[bytes], None]) -> None: ...
 
@@ -56,7 +56,7 @@ class Watching(Protocol):
 
 
 class Updater:
-    """Keeps a device's bundle as its operator announces it.
+    """Keep a device's bundle at the version that its operator announces.
 
     Make it before the link is opened, then the device, then :meth:`start`; see
     :mod:`gatewise_edge.update`. The announced file is fetched and checked, the device proves it
@@ -90,8 +90,8 @@ class Updater:
     timeout : float, default 20
         Seconds that a server may be silent.
     progress : callable, optional
-        Told each step: ``announced``, ``fetch``, ``fetched``, ``prove``, ``keep``, ``adopt``,
-        ``switch``, ``status``, ``tidy``, ``done``, ``refused``, ``retry``, ``passed``,
+        Called with each step: ``announced``, ``fetch``, ``fetched``, ``prove``, ``keep``,
+        ``adopt``, ``switch``, ``status``, ``tidy``, ``done``, ``refused``, ``retry``, ``passed``,
         ``rolled-back``.
     clock : callable, default time.monotonic
         Seconds.
@@ -152,7 +152,7 @@ class Updater:
     # -- life ------------------------------------------------------------------------------
 
     def start(self, device: Adopting) -> None:
-        """Begin to work for a device that runs what the store says, or the first bundle.
+        """Begin to update a device that runs the store's bundle, or the first one.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Updater:
         self._serial = self.store.state().serial
         if self.store.state().trial:
             self._trial.begin(device.deadline_ms)
-        self._say_status()
+        self._publish_status()
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()
 
@@ -207,7 +207,7 @@ class Updater:
     # -- what comes in ---------------------------------------------------------------------
 
     def take(self, payload: bytes) -> None:
-        """Take in what came on the model's topic; on the network's thread."""
+        """Handle an announcement; on the network's thread."""
         if not payload:  # a retained message was cleared
             return
         try:
@@ -230,9 +230,9 @@ class Updater:
         self._not_before = self._clock() + random.uniform(0.0, self._spread)
         self._condition.notify_all()
 
-    def observe(self, told: Answer | Exception) -> None:
-        """Take in each answer of the device, or the error in its place: give it as `observe`."""
-        self._trial.observe(told)
+    def observe(self, end: Answer | Exception) -> None:
+        """Observe each answer of the device, or the error in its place."""
+        self._trial.observe(end)
 
     def _decide(self, verdict: Verdict, why: str) -> None:
         with self._condition:
@@ -249,7 +249,7 @@ class Updater:
                 else:
                     self._end_trial(*task)
             except Exception:
-                # Whatever this is, later announcements must be heard.
+                # Later announcements must still be handled.
                 _LOG.exception("the update failed unexpectedly")
                 if isinstance(task, Announcement):
                     self._later(task)
@@ -283,7 +283,7 @@ class Updater:
                 return
             _LOG.error("%s is refused: %s", announced, error)
             self._count("failed")
-            self.store.refuse(Version.of(announced))
+            self.store.refuse(Version.from_announcement(announced))
             self._settle(announced)
             self.store.tidy(keep_partial="")
             self._progress("refused")
@@ -293,7 +293,7 @@ class Updater:
         self._progress("done")
 
     def _install(self, announced: Announcement) -> None:
-        device, version = self._device, Version.of(announced)
+        device, version = self._device, Version.from_announcement(announced)
         assert device is not None
         current = self.store.state().current
         if current is not None and current.sha256 == version.sha256:
@@ -326,10 +326,10 @@ class Updater:
             self._verdict = None  # of the version before
         self._trial.begin(device.deadline_ms)
         self._progress("status")
-        self._say_status()
+        self._publish_status()
         self._progress("tidy")
         self.store.tidy(keep_partial="")
-        _LOG.info("%s is in force, on trial", announced)
+        _LOG.info("%s is active, on trial", announced)
 
     def _obtain(self, announced: Announcement) -> Path:
         """The announced file: from the store, from the first bundle, or fetched."""
@@ -360,8 +360,8 @@ class Updater:
             raise UpdateError("bundle", str(error)) from None
         manifest = bundle.manifest
         if (manifest.name, manifest.version) != (announced.name, announced.version):
-            told = f"{manifest.name}/{manifest.version}"
-            raise UpdateError("bundle", f"{announced} turns out to be {told}")
+            found = f"{manifest.name}/{manifest.version}"
+            raise UpdateError("bundle", f"{announced} turns out to be {found}")
         if manifest.cloud is not None and not bundle.absent():
             raise UpdateError(
                 "bundle",
@@ -396,7 +396,7 @@ class Updater:
                 self.store.tidy(keep_partial="")
             except GatewiseError as error:
                 _LOG.error("%s does not come back: %s", path, error)
-        self._say_status()
+        self._publish_status()
         self._progress("rolled-back")
 
     # -- parts -----------------------------------------------------------------------------
@@ -416,7 +416,7 @@ class Updater:
             if self._wanted is announced:
                 self._wanted = None
 
-    def _say_status(self) -> None:
+    def _publish_status(self) -> None:
         assert self._device is not None
         manifest = self._device.bundle.manifest
         self._link.set_status(f"{manifest.name}/{manifest.version}")

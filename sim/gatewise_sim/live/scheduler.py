@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import GatewiseError
-from gatewise_edge.device.answer import Answer, Pending
+from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.pending import Pending
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.live.metered import Desk, MeteredLink, Traffic
 from gatewise_sim.live.outcome import Outcome

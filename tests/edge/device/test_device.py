@@ -10,8 +10,9 @@ import pytest
 
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
-from gatewise_edge.device.answer import Answer, Pending
+from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.device.answer import Answer, Pending
+from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SelfTestError, SensorError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import InProcessLink

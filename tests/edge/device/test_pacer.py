@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pacer import Budget, Pacer
+from gatewise_edge.device.pacer import Pacer, PacerBudget
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.link.link import InProcessLink
 
@@ -58,7 +58,7 @@ def run(pace, scores, *, reaches=1.0, rng=None, gap=0.0, unit=1.0) -> np.ndarray
     ],
 )
 def test_budgets_are_read(text, name, metric, hourly):
-    budget = Budget.parse(text)
+    budget = Pacer.parse(text).budget
     assert (budget.name, budget.metric, budget.hourly) == (name, metric, hourly)
 
 
@@ -361,7 +361,7 @@ def test_on_letters_the_rate_is_held_when_the_classes_shift(tmp_path):
     assert before == pytest.approx(target, rel=0.1)
     assert overall > 1.2 * target
     assert alarms == 1
-    before, overall, alarms = rates(Pacer(Budget("offload_rate", target)))
+    before, overall, alarms = rates(Pacer(PacerBudget("offload_rate", target)))
     assert before == pytest.approx(target, rel=0.05)
     assert overall == pytest.approx(target, rel=0.05)
     assert alarms == 1

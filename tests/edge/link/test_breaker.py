@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_edge.device.answer import Pending
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 

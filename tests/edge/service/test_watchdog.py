@@ -16,7 +16,7 @@ import pytest
 
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 
-UNIT = Path(__file__).parents[2] / "deploy" / "gatewise-edge.service"
+UNIT = Path(__file__).parents[3] / "deploy" / "gatewise-edge.service"
 COMMAND = "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
