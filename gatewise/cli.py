@@ -58,7 +58,9 @@ class Entry:
 
 
 TABLE: dict[str, Entry] = {
-    "demo": Entry("gatewise_sim.demo.cli", "Train, pack, deploy over MQTT and measure.", "sim"),
+    "demo": Entry(
+        "gatewise_sim.experiment.demo_command", "Train, pack, deploy over MQTT and measure.", "sim"
+    ),
     "simulate": Entry(
         "gatewise_sim.experiment.simulate_command",
         "Simulate a fleet: accuracy, cost, latency.",

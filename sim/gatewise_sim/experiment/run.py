@@ -23,6 +23,7 @@ from gatewise_sim.experiment.operating_point import at_goal, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
 from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.stage_results import stage_results
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
@@ -194,12 +195,16 @@ def run(
     else:
         system = run_virtual("system", routes, settings)
     runs = [system]
+    weights = row_weights(routes, settings, whole=system.estimate.plan.whole)
+    extra["stages"] = stage_results(
+        prepared.bundle.manifest, routes, system.estimate.instances, weights
+    )
     if scenario.baselines:
         for other in make_baselines(
             routes,
             settings,
             rate=system.mean("offload_rate") if settings.pace is not None else None,
-            weights=row_weights(routes, settings, whole=system.estimate.plan.whole),
+            weights=weights,
             labelled=prepared.labelled,
         ):
             listener.policy(other.key, POLICY_NAMES[other.key])

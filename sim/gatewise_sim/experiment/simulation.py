@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gatewise_sim.calibration.figures import Calibration
     from gatewise_sim.fleet.progress import ProgressListener
 
-__all__ = ["Job", "Simulation", "simulate"]
+__all__ = ["Job", "Simulation", "output_files", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -129,21 +129,23 @@ class Simulation:
         InputError
             If the folder holds other files, or cannot be written to.
         """
-        from gatewise_sim.report.simulation_page import render
-        from gatewise_sim.report.tables import csv_files
-
-        document = self.report.to_dict()
         folder = Path(folder)
         SIMULATION.check(folder)
-        SIMULATION.write(
-            folder,
-            {
-                **csv_files(document),
-                "calibration.json": self.calibration.to_json(),
-                "report.html": render(document),
-                "report.json": self.report.to_json(),
-            },
-        )
+        SIMULATION.write(folder, output_files(self.report, self.calibration))
+
+
+def output_files(report: Report, calibration: Calibration) -> dict[str, str]:
+    """Texts of a report's folder by file name: page, report, tables, service times."""
+    from gatewise_sim.report.simulation_page import render
+    from gatewise_sim.report.tables import csv_files
+
+    document = report.to_dict()
+    return {
+        **csv_files(document),
+        "calibration.json": calibration.to_json(),
+        "report.html": render(document),
+        "report.json": report.to_json(),
+    }
 
 
 def simulate(

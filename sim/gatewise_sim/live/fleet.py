@@ -121,7 +121,7 @@ def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
     InputError
         If the broker cannot do what the settings ask for, or there are too many devices.
     LinkError
-        If a broker that was given, and has to serve several workers, cannot be reached.
+        If a broker that was given cannot be reached.
     """
     if settings.devices > _MOST_NAMED:
         raise InputError(f"devices is {settings.devices}; a live run has at most {_MOST_NAMED}")
@@ -134,7 +134,7 @@ def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
             raise InputError(
                 "outage of the broker: one that was given is not stopped; leave out its URL"
             )
-        if settings.workers > 1 and shared_subscriptions_work(broker) is False:
+        if shared_subscriptions_work(broker) is False and settings.workers > 1:
             raise InputError(
                 f"broker {Endpoint(broker).url} does not serve shared subscriptions: run one worker"
             )

@@ -124,7 +124,19 @@ class Output:
 
 
 DEMO: Final = Output(
-    "gatewise-demo", ("bundle", "instances.csv", "frontier.svg", "report.html", "report.json")
+    "gatewise-demo",
+    (
+        "arrivals.csv",
+        "bundle",
+        "calibration.json",
+        "classes.csv",
+        "frontier.svg",
+        "instances.csv",
+        "legs.csv",
+        "timeline.csv",
+        "report.html",
+        "report.json",
+    ),
 )
 """``gatewise demo``."""
 

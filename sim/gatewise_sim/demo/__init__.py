@@ -1,5 +1,0 @@
-"""The main job: train, pack, deploy over MQTT, measure."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
