@@ -19,7 +19,7 @@ from gatewise.console import note
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import strata
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Criterion, Purchases, grow
+from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, grow
 from gatewise_training.prune import build_problem
 from gatewise_training.prune.baselines.feature_dropping import greedy_prune
 from gatewise_training.prune.baselines.weakest_link import cost_complexity, per_tree
@@ -53,13 +53,13 @@ def grown(
 ) -> Forest:
     """Grow a forest on bootstrap samples; with `mu` each tree knows what others have bought."""
     x, y = fold.train
-    codes, trees = Codes.of(x), []
-    bought = Purchases.none(costs, len(x) if mu > 0 else 0)
+    codes, trees = Codes.of_table(x), []
+    bought = RowAcquisitions.none(costs, len(x) if mu > 0 else 0)
     for number in range(n_trees):
         rng = np.random.default_rng((seed, number))
         drawn = np.bincount(rng.integers(len(x), size=len(x)), minlength=len(x))
         tree = grow(
-            codes, y, drawn, int(y.max()) + 1, costs, criterion=criterion, mu=mu, bought=bought,
+            codes, y, drawn, int(y.max()) + 1, costs, criterion=criterion, mu=mu, acquired=bought,
             seed=int(rng.integers(2**31)),
         )  # fmt: skip
         if mu > 0:

@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest, _numbers
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Purchases, grow
+from gatewise_training.forests.grower.growth import grow
 
 
 def data(load=load_breast_cancer, seed=0):
@@ -50,7 +50,7 @@ def test_the_papers_1024_examples(alpha, cost, errors):
     quarter = number // 256
     y = np.where(number % 256 == 0, (quarter + 1) % 4, quarter)  # 0, 256, 512, 768 stray
     costs = FeatureCosts.uniform(10)
-    tree = grow(Codes.of(x), y, np.ones(1024, np.int64), 4, costs, alpha=alpha)
+    tree = grow(Codes.of_table(x), y, np.ones(1024, np.int64), 4, costs, alpha=alpha)
     assert tree.cost(x, costs).max() == cost
     assert (tree.proba(x).argmax(axis=1) != y).sum() == errors
     assert sorted(np.unique(tree.trees.feature[:3])) == [0, 1]  # the paper's t1 and t2 first
@@ -173,7 +173,7 @@ def test_trees_know_what_the_ones_before_them_have_bought(monkeypatch):
         return max((f for f, _ in grown), key=lambda f: f.n_trees).cost(X_test, costs).mean()
 
     remembering = cost()
-    monkeypatch.setattr(Purchases, "add", lambda *_: None)
+    monkeypatch.setattr(RowAcquisitions, "add", lambda *_: None)
     assert remembering < 0.9 * cost()
 
 

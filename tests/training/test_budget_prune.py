@@ -121,7 +121,7 @@ def test_an_unfitted_forest_is_copied():
         BudgetPrune(estimator=LogisticRegression()).fit(X, y)
 
 
-@pytest.mark.parametrize("way", ["training", "judging"])
+@pytest.mark.parametrize("way", ["training", "validation"])
 def test_which_rows_prune(way):
     X, y, X_val, y_val = data()
     system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=way, random_state=0)

@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as hnp
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.forests.grower.binning import Codes, between
-from gatewise_training.forests.grower.growth import Purchases, grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 from gatewise_training.prune.forest import Forest
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -29,7 +29,7 @@ def labelled(n=600, seed=0):
 @settings(deadline=None)
 @given(COLUMNS, st.integers(1, 12))
 def test_codes_keep_the_order_and_know_their_values(column, most):
-    codes = Codes.of(column[:, None], most=most)
+    codes = Codes.of_table(column[:, None], most=most)
     code = codes.codes[0].astype(int)
     order = np.argsort(column, kind="stable")
     assert (np.diff(code[order]) >= 0).all()
@@ -53,30 +53,30 @@ def test_thresholds_part_their_neighbours(a, b):
 
 def test_the_narrowest_type_that_holds_the_codes():
     many = np.arange(70_000, dtype=np.float32)
-    assert Codes.of(many[:255, None]).codes.dtype == np.uint8
-    assert Codes.of(many[:256, None]).codes.dtype == np.uint16
+    assert Codes.of_table(many[:255, None]).codes.dtype == np.uint8
+    assert Codes.of_table(many[:256, None]).codes.dtype == np.uint16
     missing = np.append(many[:255], np.float32(np.nan))[:, None]
-    assert Codes.of(missing).codes[0, -1] == 255  # above all others
-    most = Codes.of(np.append(many, np.float32(np.nan))[:, None])
+    assert Codes.of_table(missing).codes[0, -1] == 255  # above all others
+    most = Codes.of_table(np.append(many, np.float32(np.nan))[:, None])
     assert most.n_codes[0] <= 65_535
     assert most.codes[0, -1] == most.n_codes[0]
     share = np.bincount(most.codes[0, :-1])
     assert share.max() <= 2  # bins of about equally many rows
     for wrong in (0, 65_536):
         with pytest.raises(InputError, match="65535"):
-            Codes.of(many[:2, None], most=wrong)
+            Codes.of_table(many[:2, None], most=wrong)
 
 
 def test_bins_lose_no_rows_to_a_frequent_value():
     column = np.concatenate([np.zeros(500), np.arange(1, 101)]).astype(np.float32)
-    codes = Codes.of(column[:, None], most=10)
+    codes = Codes.of_table(column[:, None], most=10)
     assert 2 <= codes.n_codes[0] <= 10
     assert (codes.codes[0][:500] == codes.codes[0][0]).all()
 
 
 def test_a_tree_sends_its_rows_where_it_has_counted_them():
     x, y, drawn = labelled()
-    codes = Codes.of(x)
+    codes = Codes.of_table(x)
     for settings_ in ({"alpha": 0.0}, {"splits": "stumps"}, {"criterion": "gini"}):
         forest = grow(codes, y, drawn, 2, FeatureCosts.uniform(8), **settings_)
         leaves = forest.trees.left < 0
@@ -93,7 +93,7 @@ def test_a_tree_sends_its_rows_where_it_has_counted_them():
 
 def test_stumps_are_drawn_by_the_seed_and_seldom_the_best():
     x, y, drawn = labelled()
-    codes, costs = Codes.of(x), FeatureCosts.uniform(8)
+    codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
 
     def roots(splits):
         grown = [grow(codes, y, drawn, 2, costs, splits=splits, seed=s) for s in (0, 0, 1, 2, 3)]
@@ -107,22 +107,22 @@ def test_stumps_are_drawn_by_the_seed_and_seldom_the_best():
 
 def test_few_features_are_tried_where_few_are_asked_for():
     x, y, drawn = labelled()
-    codes, costs = Codes.of(x), FeatureCosts.uniform(8)
+    codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
     grown = [grow(codes, y, drawn, 2, costs, max_features=1, seed=s) for s in range(20)]
     assert len({int(forest.trees.feature[0]) for forest in grown}) > 4
     x[:, 1:] = 0.0  # constant columns do not count as tried
-    only = grow(Codes.of(x), y, drawn, 2, costs, max_features=1)
+    only = grow(Codes.of_table(x), y, drawn, 2, costs, max_features=1)
     assert only.trees.feature[0] == 0
 
 
 def test_what_earlier_trees_have_bought_is_free():
     x, y, drawn = labelled()
-    codes, costs = Codes.of(x), FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
+    codes, costs = Codes.of_table(x), FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     rule = {"criterion": "entropy", "seed": 1}
     plain = grow(codes, y, drawn, 2, costs, **rule)
-    paid = Purchases.none(costs, len(x))
+    paid = RowAcquisitions.none(costs, len(x))
     paid.goods[:] = True
-    free = grow(codes, y, drawn, 2, costs, mu=0.3, bought=paid, **rule)
+    free = grow(codes, y, drawn, 2, costs, mu=0.3, acquired=paid, **rule)
     np.testing.assert_array_equal(plain.trees.feature, free.trees.feature)
     np.testing.assert_array_equal(plain.trees.threshold, free.trees.threshold)
     dear = grow(codes, y, drawn, 2, costs, mu=0.3, **rule)
@@ -132,8 +132,8 @@ def test_what_earlier_trees_have_bought_is_free():
 def test_purchases_are_those_of_the_paths_and_their_groups():
     x, y, drawn = labelled()
     costs = FeatureCosts(np.ones(8), group=["a", "a", None, "b", None, None, None, None])
-    tree = grow(Codes.of(x), y, drawn, 2, costs, max_depth=3)
-    bought = Purchases.none(costs, len(x))
+    tree = grow(Codes.of_table(x), y, drawn, 2, costs, max_depth=3)
+    bought = RowAcquisitions.none(costs, len(x))
     bought.add(tree.trees, x)
     visited = tree.trees.visited(x)
     assert (visited.any(axis=0) & ~visited.all(axis=0)).any()  # some rows buy what others do not
@@ -144,7 +144,7 @@ def test_purchases_are_those_of_the_paths_and_their_groups():
 
 def test_a_joined_forest_averages_its_trees():
     x, y, drawn = labelled()
-    codes, costs = Codes.of(x), FeatureCosts.uniform(8)
+    codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
     trees = [grow(codes, y, np.roll(drawn, s), 2, costs, alpha=4.0) for s in range(5)]
     forest = Forest.join(trees)
     mean = np.mean([tree.proba(x) for tree in trees], axis=0)

@@ -11,7 +11,7 @@ import pytest
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Purchases, grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 from gatewise_training.forests.grower.minimax_split import crossing, crossing_of_few
 from gatewise_training.forests.grower.split_search import least_worst_pairs
 
@@ -158,7 +158,13 @@ def test_minimax_splits_are_the_best_and_the_first_of_the_best(alpha, n_classes,
         case = case_of(seed, n_classes=n_classes, missing=missing)
         case.costs = FeatureCosts(np.ceil(case.costs.own))  # drops divide exactly, or by 2
         forest = grow(
-            Codes.of(case.x), case.y, case.drawn, n_classes, case.costs, alpha=alpha, seed=seed
+            Codes.of_table(case.x),
+            case.y,
+            case.drawn,
+            n_classes,
+            case.costs,
+            alpha=alpha,
+            seed=seed,
         )
         grown += check(case, forest, "threshold_pairs", alpha)
     assert grown > 8
@@ -172,14 +178,14 @@ def test_gain_less_purchases_is_the_best(criterion, mu):
         case = case_of(seed, missing=seed % 2 == 1)
         bought = None
         if mu:
-            bought = Purchases.none(case.costs, len(case.x))
+            bought = RowAcquisitions.none(case.costs, len(case.x))
             bought.goods[: case.x.shape[1]] = case.bought.T
             for g in range(len(case.costs.shared)):
                 members = np.flatnonzero(case.costs.group == g)
                 bought.goods[case.x.shape[1] + g] = case.bought[:, members].any(axis=1)
         forest = grow(
-            Codes.of(case.x), case.y, case.drawn, 3, case.costs,
-            criterion=criterion, mu=mu, bought=bought, seed=seed,
+            Codes.of_table(case.x), case.y, case.drawn, 3, case.costs,
+            criterion=criterion, mu=mu, acquired=bought, seed=seed,
         )  # fmt: skip
         if not mu:
             case.bought[:] = True  # nothing is left to pay
@@ -203,9 +209,9 @@ def test_large_nodes_are_counted_and_sorted_alike():
         np.zeros(x_all.shape, bool),
     )  # fmt: skip
     for alpha in (0.0, 4.0):
-        forest = grow(Codes.of(x_all), case.y, drawn, 2, case.costs, alpha=alpha)
+        forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, alpha=alpha)
         assert check(case, forest, "threshold_pairs", alpha) > 10
-    forest = grow(Codes.of(x_all), case.y, drawn, 2, case.costs, criterion="gini")
+    forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, criterion="gini")
     case.bought[:] = True  # nothing is left to pay
     assert check(case, forest, "gini") > 10
 

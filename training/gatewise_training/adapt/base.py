@@ -27,7 +27,7 @@ __all__ = ["Adapt", "PenalisedCascade"]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PenalisedCascade(CascadeClassifier):
-    """Settings of a cascade whose feature penalty is swept; see :class:`StagedCascade`."""
+    """Settings of cascades with a sweep over a feature penalty; see :class:`StagedCascade`."""
 
     high_cost_model: Any = field(default=None, kw_only=False)
     feature_costs: FeatureCosts | None = field(default=None, kw_only=False)

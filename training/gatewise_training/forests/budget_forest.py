@@ -1,9 +1,9 @@
-"""BudgetForest: random forests whose trees are grown for a low cost of features.
+"""BudgetForest: random forests with trees grown for a low cost of features.
 
 Nan, Wang & Saligrama, "Feature-budgeted random forest", ICML 2015 (BudgetRF): trees on bootstrap
 samples by minimax splits of threshold-Pairs, added until validation data costs more than the
 budget. Beside it cost-aware growth: the largest gain in entropy or Gini index less a price on
-what instances have not bought yet.
+what instances have not acquired yet.
 """
 
 from __future__ import annotations
@@ -18,18 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.acquisition import Acquired
-from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows
+from gatewise_training.forests.base import FittedTrees, ForestModel
 from gatewise_training.forests.first_trees import FirstTrees, first_trees
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import (
     Criterion,
-    Purchases,
+    RowAcquisitions,
     Splits,
     check_rule,
     grow,
@@ -43,14 +41,15 @@ ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
 """Thresholds of Pairs tried: of the paper's ten (section 3) about every other one."""
 
 MUS = (0.3, 0.1, 0.03, 0.01, 0.0)
-"""Bits, or expected errors, that a purchase of mean price must save."""
+"""Bits, or expected errors, that an acquisition of mean price must save."""
 
 BATCH = 8
-"""Trees grown before the cost is looked at again: the same for any number of jobs."""
+"""Trees grown between two checks of the cost: the same for any number of jobs."""
 
 
-class BudgetForest(BudgetedClassifier):
-    """A forest within a budget; an instance buys what its own paths ask for.
+@dataclass(eq=False, repr=False, kw_only=True)
+class BudgetForest(ForestModel):
+    """A forest within a budget; an instance acquires the features on its own paths.
 
     A single model, and no cloud: operating points are the first 1, 2, ... trees of a forest, for
     each `alpha` or `mu` tried, and no tree at all. An instance pays for the features on the paths
@@ -59,12 +58,12 @@ class BudgetForest(BudgetedClassifier):
     Parameters
     ----------
     feature_costs, budget, guarantee, allow_missing, random_state, n_jobs, verbose
-        As for :class:`StagedCascade`. With a budget, trees are added until the judging rows cost
-        more on average, or there are `n_estimators`; the operating point is the most accurate
+        As for :class:`StagedCascade`. With a budget, trees are added until the validation rows
+        cost more on average, or there are `n_estimators`; the operating point is the most accurate
         within the budget. Without one all trees are grown.
     max_loss : float, default 0.01
-        Without a budget: the cheapest point within this accuracy loss of the last and dearest
-        forest (all trees, and the smallest alpha or mu).
+        Without a budget: the cheapest point within this accuracy loss of the last forest, the most
+        expensive one (all trees, and the smallest alpha or mu).
     criterion : {"threshold_pairs", "entropy", "gini"}, default "threshold_pairs"
         BudgetRF's minimax splits; or the largest gain, less `mu` times what instances at the
         node have to pay.
@@ -73,9 +72,9 @@ class BudgetForest(BudgetedClassifier):
         count, so higher ones give shallower, cheaper trees. By default 35, 15, 6, 2 and 0 are
         tried, and validation chooses. Not read by the other criteria.
     mu : float or "auto", default 0.0
-        For "entropy" and "gini": the gain in bits, or expected errors, that one example's purchase
-        of mean price must bring. What was bought in earlier splits or trees, feature or group, is
-        free. "auto" tries 0.3, 0.1, 0.03, 0.01 and 0. Trees grow one after another then.
+        For "entropy" and "gini": the gain in bits, or expected errors, that one example's
+        acquisition of mean price must bring. What was acquired in earlier splits or trees, feature
+        or group, is free. "auto" tries 0.3, 0.1, 0.03, 0.01 and 0. Trees then grow one by one.
     splits : {"exact", "stumps"}, default "exact"
         All thresholds, or the paper's 80, 40 or 20 random ones.
     n_estimators : int, default 40
@@ -90,7 +89,7 @@ class BudgetForest(BudgetedClassifier):
     Attributes
     ----------
     forest_ : Forest
-        The trees in force.
+        The trees of the operating point.
 
     Notes
     -----
@@ -106,46 +105,18 @@ class BudgetForest(BudgetedClassifier):
     True
     """
 
-    def __init__(
-        self,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        guarantee: float | None = None,
-        criterion: Criterion = "threshold_pairs",
-        alpha: float | None = None,
-        mu: float | Literal["auto"] = 0.0,
-        splits: Splits = "exact",
-        n_estimators: int = 40,
-        max_features: int | None = None,
-        max_depth: int | None = None,
-        voting: Voting = "mean",
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_costs = feature_costs
-        self.budget = budget
-        self.max_loss = max_loss
-        self.guarantee = guarantee
-        self.criterion = criterion
-        self.alpha = alpha
-        self.mu = mu
-        self.splits = splits
-        self.n_estimators = n_estimators
-        self.max_features = max_features
-        self.max_depth = max_depth
-        self.voting = voting
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    criterion: Criterion = "threshold_pairs"
+    alpha: float | None = None
+    mu: float | Literal["auto"] = 0.0
+    splits: Splits = "exact"
+    n_estimators: int = 40
+    max_features: int | None = None
+    max_depth: int | None = None
+    voting: Voting = "mean"
 
     @property
     def forest_(self) -> Forest:
-        """The trees in force, with the class counts of all nodes."""
+        """The trees of the operating point, with the class counts of all nodes."""
         forest, number = self.grown_[self.operating_point_.chain]
         return forest.select(range(number))
 
@@ -154,7 +125,7 @@ class BudgetForest(BudgetedClassifier):
         parts = [rows for rows, _ in plan.folds]
         if len(parts) > 1:
             parts.append(plan.fit_rows)
-        codes = Codes.of(plan.x[plan.fit_rows])
+        codes = Codes.of_table(plan.x[plan.fit_rows])
         place = np.zeros(len(plan.x), np.intp)
         place[plan.fit_rows] = np.arange(len(plan.fit_rows))
         growths = []
@@ -166,23 +137,22 @@ class BudgetForest(BudgetedClassifier):
             growths.append(_Growth(problem, members))
         self._grow(problem, growths)
         leaves = [leaf_of(plan.y[r], plan.weight[r], problem.n_classes, codes) for r in parts]
-        chains = _chains(problem, leaves, [1], self.voting)
-        self._sources = [(leaves[-1], 1)]
+        candidates = _candidates(problem, leaves, [1], self.voting)
         for growth in growths:
             forests = [Forest.join(member.trees) for member in growth.members]
             numbers = _numbers(growth.n_trees, growth.passing)
-            chains += _chains(problem, forests, numbers, self.voting)
-            self._sources += [(forests[-1], number) for number in numbers]
-        return chains
+            candidates += _candidates(problem, forests, numbers, self.voting)
+        return candidates
 
     def _grow(self, problem: Problem, growths: Sequence[_Growth]) -> None:
         """Add trees to all forests until each is complete or costs more than the budget."""
         total = self.n_estimators * len(growths)
         while going := [g for g in growths if g.passing is None and g.n_trees < self.n_estimators]:
             jobs = [job for g in going for job in g.jobs(min(BATCH, self.n_estimators - g.n_trees))]
-            joblib.Parallel(problem.n_jobs, prefer="threads")(joblib.delayed(job)() for job in jobs)
-            for growth in going:
-                growth.look(self.budget)
+            joblib.Parallel(problem.n_jobs, prefer="threads")(jobs)
+            if self.budget is not None:
+                for growth in going:
+                    growth.compare(self.budget)
             done = sum(self.n_estimators if g.passing else g.n_trees for g in growths)
             problem.report(done, total, "growing trees")
 
@@ -191,14 +161,6 @@ class BudgetForest(BudgetedClassifier):
         if self.criterion == "threshold_pairs":
             return [(a, 0.0) for a in (ALPHAS if self.alpha is None else (self.alpha,))]
         return [(0.0, m) for m in (MUS if self.mu == "auto" else (float(self.mu),))]
-
-    def _settle(
-        self, problem: Problem, chains: Sequence[FittedStages], certifying: Table | None
-    ) -> None:
-        super()._settle(problem, chains, certifying)
-        of = {id(c.stages): source for c, source in zip(chains, self._sources, strict=True)}
-        self.grown_ = tuple(of[id(stages)] for stages in self.chains_)
-        del self._sources
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -226,8 +188,8 @@ class _Growing:
     trees: list[Forest] = field(default_factory=list)
 
     @cached_property
-    def bought(self) -> Purchases:
-        return Purchases.none(self.problem.costs, len(self.rows) if self.mu > 0 else 0)
+    def acquired(self) -> RowAcquisitions:
+        return RowAcquisitions.none(self.problem.costs, len(self.rows) if self.mu > 0 else 0)
 
     @cached_property
     def x(self) -> NDArray[np.float32]:
@@ -248,7 +210,7 @@ class _Growing:
             criterion=system.criterion,
             alpha=self.alpha,
             mu=self.mu,
-            bought=self.bought,
+            acquired=self.acquired,
             splits=system.splits,
             max_features=system.max_features,
             max_depth=system.max_depth,
@@ -256,11 +218,11 @@ class _Growing:
         )
 
     def add(self, numbers: Sequence[int]) -> None:
-        """Grow trees; under a price each knows what the ones before it have bought."""
+        """Grow trees; under a price what earlier ones acquired is free."""
         for number in numbers:
             tree = self.tree(number)
             if self.mu > 0:
-                self.bought.add(tree.trees, self.x)
+                self.acquired.add(tree.trees, self.x)
             self.trees[number] = tree
 
 
@@ -270,82 +232,69 @@ class _Growth:
 
     problem: Problem
     members: list[_Growing]
-    passing: int | None = None  # number of trees with which the judging rows pass the budget
+    passing: int | None = None  # number of trees with which the validation rows pass the budget
 
     @property
     def n_trees(self) -> int:
         return len(self.members[0].trees)
 
     def jobs(self, count: int) -> list[Any]:
-        """What is to be done for so many trees more, all at once."""
-        jobs = []
+        """Calls for joblib that together grow so many trees more."""
+        add = []
         for member in self.members:
             first = len(member.trees)
             member.trees += [None] * count  # type: ignore[list-item]  # filled by the jobs
             numbers = range(first, first + count)
             groups = [numbers] if member.mu > 0 else [[number] for number in numbers]
-            jobs += [_Job(member, group) for group in groups]
-        return jobs
+            add += [joblib.delayed(member.add)(group) for group in groups]
+        return add
 
-    def look(self, budget: float | None) -> None:
-        """See whether the judging rows cost more than the budget by now, and since which tree."""
-        if budget is None:
-            return
+    def compare(self, budget: float) -> None:
+        """Find the number of trees with which the validation rows cost more than the budget."""
         plan, costs = self.problem.plan, self.problem.costs
-        folds = list(zip(self.members, plan.folds, strict=False))
+        folds = zip(self.members, plan.folds, strict=False)
         visits = [Forest.join(m.trees).trees.first_visits(plan.x[held]) for m, (_, held) in folds]
         first = np.concatenate([first for _, first in visits])
         weight = plan.weight[plan.validation_rows]
         low, high = 0, self.n_trees + 1  # costs rise with the number of trees
         while high - low > 1:
             middle = (low + high) // 2
-            dear = np.average(costs.per_instance(first < middle), weights=weight) > budget + 1e-9
-            low, high = (low, middle) if dear else (middle, high)
+            cost = np.average(costs.per_instance(first < middle), weights=weight)
+            low, high = (low, middle) if cost > budget + 1e-9 else (middle, high)
         self.passing = high if high <= self.n_trees else None
 
 
 @dataclass(frozen=True, eq=False)
-class _Job:
-    member: _Growing
-    numbers: Sequence[int]
-
-    def __call__(self) -> None:
-        self.member.add(self.numbers)
-
-
-@dataclass(frozen=True, eq=False)
-class _Prefix(FittedStages):
-    """The first trees of a forest; the judging rows' purchases are worked out when asked for."""
+class _Candidate(FittedTrees):
+    """The first trees of a forest; their acquisitions are computed on demand, to save memory."""
 
     first: NDArray[np.int32] = field(kw_only=True)
-    number: int = field(kw_only=True)
 
-    def bought(self, x_held: NDArray[np.float32]) -> Sequence[Acquired]:
-        """What each stage buys on the judging rows."""
-        return [self.first < self.number]
+    def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:
+        return [self.first < self.source[1]]
 
 
-def _chains(
+def _candidates(
     problem: Problem, forests: Sequence[Forest], numbers: Sequence[int], voting: Voting
 ) -> list[FittedStages]:
-    """One chain for each number of first trees; forests of the folds judge, the last is kept."""
-    plan = problem.plan
+    """One candidate for each number of first trees; the last forest is kept."""
+    plan, kept = problem.plan, forests[-1]
     folds = [
         FirstTrees.on(forest, plan.x[held], voting)
         for forest, (_, held) in zip(forests, plan.folds, strict=False)
     ]
     first = np.concatenate([fold.first for fold in folds])
-    shares = forests[-1].node_shares(voting)
-    chains: list[FittedStages] = []
+    shares = kept.node_shares(voting)
+    candidates: list[FittedStages] = []
     for number in numbers:
-        stage = Stage.of(first_trees(forests[-1], number, shares), "identity", acquisition="node")
+        stage = Stage.of(first_trees(kept, number, shares), "identity", acquisition="node")
         outputs = np.concatenate([fold.outputs(number) for fold in folds])
-        chains.append(_Prefix((stage,), (outputs,), first=first, number=number))
-    return chains
+        candidates.append(_Candidate((stage,), (outputs,), source=(kept, number), first=first))
+    return candidates
 
 
 def _numbers(n_trees: int, passing: int | None) -> list[int]:
-    """Numbers of trees to judge: each up to ten, then in steps of a tenth; the budget's exactly."""
+    """Numbers of trees to try: each up to ten, then in steps of a tenth; the budget's exactly."""
     last = n_trees if passing is None else passing
     numbers = {last, max(last - 1, 1)}
     number = 1

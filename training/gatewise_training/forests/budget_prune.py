@@ -4,12 +4,13 @@ Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS
 predecessor "Optimally pruning decision tree ensembles with feature cost", 2016. A forest is grown,
 and all its trees are pruned together so that training error plus ``lam`` times the mean cost of an
 instance is least, for every ``lam`` at once (:mod:`gatewise_training.prune`). Beyond the papers
-the trees may be grown with an eye to cost too (:mod:`gatewise_training.grower`).
+the trees may be grown with prices in view too (:mod:`gatewise_training.forests.grower`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import joblib
@@ -17,16 +18,15 @@ import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 
-from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows
+from gatewise_training.forests.base import ForestModel
 from gatewise_training.forests.pruned_forest import (
     Pruned,
     Recipe,
-    chains_of,
+    candidates_of,
     forest_of,
     is_fitted,
     widened,
@@ -37,27 +37,29 @@ from gatewise_training.prune.forest import Forest
 __all__ = ["BudgetPrune"]
 
 PRUNING_ROWS = 16_000
-"""Of more growing rows so many are drawn: each makes some hundred purchases."""
+"""Of more growing rows so many are drawn: each makes some hundred acquisitions."""
 
-PruningRows = Literal["training", "judging"]
+PruningRows = Literal["training", "validation"]
 Growth = Literal["standard", "cost-aware"]
 
 MUS = (0.1, 0.03, 0.0)
-"""Bits that a purchase of mean price must save, tried by cost-aware growth; 0 stands last."""
+"""Bits that an acquisition of mean price must save, tried by cost-aware growth; 0 is last."""
 
 
-class BudgetPrune(BudgetedClassifier):
-    """A random forest pruned for a budget; an instance buys what its own paths ask for.
+@dataclass(eq=False, repr=False, kw_only=True)
+class BudgetPrune(ForestModel):
+    """A random forest pruned for a budget; an instance acquires the features on its own paths.
 
     A single model, and no cloud: operating points are prunings of one forest, the last of them the
     whole forest. An instance pays for the features on the paths that it takes, each once, over all
     trees.
 
     Errors at the nodes are those of the growing rows. Costs are those of the *pruning rows*, whose
-    labels are not used. BudgetPrune takes the validation rows for them and judges there too, which
-    flatters the cost that pruning has just minimised: by 2 to 5 % on Letters (12,000 rows grow 20
-    trees, 4,000 prune). With the growing rows instead, prunings are as good on unseen rows, their
-    costs are told within 1 to 2 %, and the rows that judge are unseen: that is the default.
+    labels are not used. The paper takes the validation rows for them, where the operating point is
+    chosen too, which flatters the cost that pruning has just minimised: by 2 to 5 % on Letters
+    (12,000 rows grow 20 trees, 4,000 prune). With the growing rows instead, prunings are as good on
+    unseen rows, their costs are estimated within 1 to 2 %, and the validation rows are unseen: that
+    is the default.
 
     Parameters
     ----------
@@ -74,10 +76,11 @@ class BudgetPrune(BudgetedClassifier):
         Trees of the default forest.
     growth : {"standard", "cost-aware"}, default "standard"
         How the default forest grows: by the gain in entropy, or by that less `mu` times what
-        instances at the node have not bought in earlier splits or trees. With "cost-aware" several
-        forests are grown and pruned, and the frontier takes the best of all.
+        instances at the node have not acquired in earlier splits or trees. With "cost-aware"
+        several forests are grown and pruned, and the frontier takes the best of all.
     mu : float or "auto", default "auto"
-        For "cost-aware": the gain in bits that one instance's purchase of mean price must bring.
+        For "cost-aware": the gain in bits that one instance's acquisition of mean price must
+        bring.
         "auto" tries 0.1, 0.03 and 0.
     depth_cost : float, default 0.0
         Price of one node evaluated, averaged over the trees, in the unit of the feature costs; it
@@ -85,13 +88,14 @@ class BudgetPrune(BudgetedClassifier):
     solver : {"mincut", "lp", "dantzig_wolfe", "primal_dual"}, default "mincut"
         See :func:`gatewise_training.prune.prune`.
     n_points : int, default 30
-        Prunings judged, evenly spaced in cost. Between neighbours of the exact frontier that lie
+        Prunings tried, evenly spaced in cost. Between neighbours of the exact frontier that lie
         further apart, the better of per-tree pruning and GreedyPrune fills the gap
-        (:mod:`.budget_interpolation`); `path_` holds the exact frontier alone.
-    pruning_rows : {"training", "judging"}, default "training"
-        Whose costs are minimised. "training": the rows that grow the trees (or, for a fitted
-        forest, the rows given), at most 16,000 of them, as in the predecessor; nothing has seen
-        the rows that judge. "judging": the rows that judge, as in the paper.
+        (:func:`gatewise_training.prune.nested_prunings.keep_within`); `path_` holds the exact
+        frontier alone.
+    pruning_rows : {"training", "validation"}, default "training"
+        Rows of which the costs are minimised. "training": the rows that grow the trees (or, for a
+        fitted forest, the rows given), at most 16,000 of them, as in the predecessor. "validation":
+        the validation rows, as in the paper.
 
     Attributes
     ----------
@@ -109,42 +113,14 @@ class BudgetPrune(BudgetedClassifier):
     True
     """
 
-    def __init__(
-        self,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        guarantee: float | None = None,
-        estimator: Any = None,
-        n_estimators: int = 40,
-        growth: Growth = "standard",
-        mu: float | Literal["auto"] = "auto",
-        depth_cost: float = 0.0,
-        solver: str = "mincut",
-        n_points: int = 30,
-        pruning_rows: PruningRows = "training",
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.feature_costs = feature_costs
-        self.budget = budget
-        self.max_loss = max_loss
-        self.guarantee = guarantee
-        self.estimator = estimator
-        self.n_estimators = n_estimators
-        self.growth = growth
-        self.mu = mu
-        self.depth_cost = depth_cost
-        self.solver = solver
-        self.n_points = n_points
-        self.pruning_rows = pruning_rows
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    estimator: Any = None
+    n_estimators: int = 40
+    growth: Growth = "standard"
+    mu: float | Literal["auto"] = "auto"
+    depth_cost: float = 0.0
+    solver: str = "mincut"
+    n_points: int = 30
+    pruning_rows: PruningRows = "training"
 
     @property
     def forest_(self) -> Forest:
@@ -188,22 +164,10 @@ class BudgetPrune(BudgetedClassifier):
         ):
             fits.append(fit)
             problem.report(len(fits), len(jobs) + 1, "pruning")
-        chains: list[FittedStages] = []
-        self._sources: list[tuple[Forest, PruningPath]] = []
+        candidates: list[FittedStages] = []
         for first in range(0, len(fits), len(parts)):
-            members = fits[first : first + len(parts)]
-            chains += chains_of(problem, members, self.n_points)
-            source = members[-1].forest, members[-1].path
-            self._sources += [source] * (len(chains) - len(self._sources))
-        return chains
-
-    def _settle(
-        self, problem: Problem, chains: Sequence[FittedStages], certifying: Table | None
-    ) -> None:
-        super()._settle(problem, chains, certifying)
-        of = {id(c.stages): source for c, source in zip(chains, self._sources, strict=True)}
-        self.grown_ = tuple(of[id(stages)] for stages in self.chains_)
-        del self._sources
+            candidates += candidates_of(problem, fits[first : first + len(parts)], self.n_points)
+        return candidates
 
     def _mus(self) -> Sequence[float | None]:
         """Prices of growth to try; the least stands last."""
@@ -234,14 +198,14 @@ class BudgetPrune(BudgetedClassifier):
             )
         known = np.asarray(estimator.classes_)
         place = np.searchsorted(self.classes_, known).clip(max=len(self.classes_) - 1)
-        strange = self.classes_[place] != known
-        if strange.any():
-            raise InputError(f"the forest knows class {known[strange].tolist()[0]!r}, y does not")
+        missing = self.classes_[place] != known
+        if missing.any():
+            raise InputError(f"class {known[missing].tolist()[0]!r} of the forest is not in y")
         return widened(forest_of(estimator), place, len(self.classes_))
 
     def _pruning_rows(self, seed: int, rows: Rows, held: Rows) -> Rows:
-        """Rows whose costs are minimised, of those that grow and those that judge."""
-        if self.pruning_rows == "judging":
+        """Rows of which the costs are minimised, of growing and validation rows."""
+        if self.pruning_rows == "validation":
             return held
         if len(rows) <= PRUNING_ROWS:
             return rows
@@ -259,7 +223,7 @@ class BudgetPrune(BudgetedClassifier):
             raise InputError("growth='cost-aware' grows its own forest; leave out the estimator")
         if self.mu != "auto" and not (np.isfinite(self.mu) and self.mu >= 0):
             raise InputError(f"mu must be 'auto' or at least 0, not {self.mu!r}")
-        if self.pruning_rows not in ("training", "judging"):
+        if self.pruning_rows not in ("training", "validation"):
             raise InputError(
-                f"pruning_rows must be 'training' or 'judging', not {self.pruning_rows!r}"
+                f"pruning_rows must be 'training' or 'validation', not {self.pruning_rows!r}"
             )

@@ -1,7 +1,4 @@
-"""A forest grown and pruned for all prices of cost, and chains of its prunings.
-
-What :class:`gatewise_training.forests.budget_prune.BudgetPrune` does with each set of rows.
-"""
+"""A forest grown and pruned for all prices of cost, on one set of rows, and its candidates."""
 
 from __future__ import annotations
 
@@ -16,19 +13,19 @@ from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.acquisition import Acquired
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import Rows
+from gatewise_training.forests.base import FittedTrees
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import Purchases, grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.baselines.feature_dropping import greedy_prune
 from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 
-__all__ = ["Pruned", "Recipe", "chains_of", "forest_of", "is_fitted", "widened"]
+__all__ = ["Pruned", "Recipe", "candidates_of", "forest_of", "is_fitted", "widened"]
 
 GAP = 0.5
 """Share of the step between two points that a pruning may stay below its cost."""
@@ -36,24 +33,24 @@ GAP = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How a forest is had, and pruned for all prices of cost.
+    """Settings with which a forest is grown, and pruned for all prices of cost.
 
     Attributes
     ----------
     problem : Problem
     growing, pruning : ndarray of intp
-        Rows that grow the trees, and rows whose costs are minimised.
+        Rows that grow the trees, and rows of which the costs are minimised.
     given : Forest or None
         A forest to prune as it is.
     estimator : object or None
-        What to fit a copy of; an entropy forest of `n_estimators` trees by default.
+        Fitted as a copy; an entropy forest of `n_estimators` trees by default.
     n_estimators : int
     mu : float or None
-        For cost-aware growth: bits that a purchase of mean price must save.
+        For cost-aware growth: bits that an acquisition of mean price must save.
     solver, depth_cost
         See :func:`gatewise_training.prune.prune`.
     n_points : int
-        Prunings that will be judged.
+        Prunings that will be tried.
     """
 
     problem: Problem
@@ -108,11 +105,11 @@ class Recipe:
         return widened(forest_of(model), seen, self.problem.n_classes)
 
     def _cost_aware(self, mu: float) -> Forest:
-        """Grow trees one after another, each knowing what the ones before it have bought."""
+        """Grow trees one after another; what the ones before have acquired is free."""
         problem, plan, rows = self.problem, self.problem.plan, self.growing
         x = np.ascontiguousarray(plan.x[rows])
-        codes, weight = Codes.of(x), plan.weight[rows]
-        bought = Purchases.none(problem.costs, len(rows) if mu > 0 else 0)
+        codes, weight = Codes.of_table(x), plan.weight[rows]
+        acquired = RowAcquisitions.none(problem.costs, len(rows) if mu > 0 else 0)
         trees = []
         for number in range(self.n_estimators):
             rng = np.random.default_rng((problem.seed, number))
@@ -124,25 +121,25 @@ class Recipe:
                 problem.costs,
                 criterion="entropy",
                 mu=mu,
-                bought=bought,
+                acquired=acquired,
                 seed=int(rng.integers(2**31)),
             )
             if mu > 0:
-                bought.add(tree.trees, x)
+                acquired.add(tree.trees, x)
             trees.append(tree)
         return Forest.join(trees)
 
 
 @dataclass(frozen=True, eq=False)
 class Pruned:
-    """A forest and its path, and what its prunings do on unseen rows.
+    """A forest, its exact path, and the prunings that fill the path's gaps.
 
     Attributes
     ----------
     forest : Forest
     path : PruningPath
     baselines : tuple of PruneSequence
-        What fills the gaps of the path.
+        For the gaps of the path.
     gap : float
         How far the cost may stay below a budget before a gap is filled.
     """
@@ -160,34 +157,25 @@ class Pruned:
             forest = forest.pruned(keep_within(exact, budget, self.baselines, gap=self.gap))
         return Stage.of(forest.trees, "identity", acquisition="node")
 
-    def judged(
-        self, x: NDArray[np.float32], budgets: Sequence[float | None]
-    ) -> list[tuple[NDArray[np.float32], Acquired]]:
-        """Outputs and purchases on some rows, of each pruning."""
-        x = np.ascontiguousarray(x)
-        stages = (self.stage(budget) for budget in budgets)
-        return [(stage.margins(x), stage.bought(x)) for stage in stages]
 
-
-def chains_of(problem: Problem, members: Sequence[Pruned], n_points: int) -> list[FittedStages]:
+def candidates_of(problem: Problem, members: Sequence[Pruned], n_points: int) -> list[FittedStages]:
     """Prunings of a forest at the same costs in all folds: from single leaves to the whole forest.
 
-    Forests of the folds judge, the last is kept.
+    Out-of-fold outputs are those of the folds' forests; the last forest is kept.
     """
     plan, kept = problem.plan, members[-1]
-    dearest = float(kept.path.sequence.costs[0])
-    steps = np.linspace(0.0, dearest, n_points) if dearest > 0 else np.zeros(0)
-    budgets: list[float | None] = [*steps.tolist(), None]
-    judges = [
-        member.judged(plan.x[held], budgets)
-        for member, (_, held) in zip(members, plan.folds, strict=False)
-    ]
-    chains = []
-    for i, budget in enumerate(budgets):
-        outputs = np.concatenate([judged[i][0] for judged in judges])
-        bought = np.concatenate([judged[i][1] for judged in judges])
-        chains.append(FittedStages((kept.stage(budget),), (outputs,), (bought,)))
-    return chains
+    highest = float(kept.path.sequence.costs[0])
+    steps = np.linspace(0.0, highest, n_points) if highest > 0 else np.zeros(0)
+    candidates: list[FittedStages] = []
+    held = [np.ascontiguousarray(plan.x[rows]) for _, rows in plan.folds]
+    for budget in (*steps.tolist(), None):
+        stages = [member.stage(budget) for member in members[: len(held)]]
+        outputs = np.concatenate([s.margins(x) for s, x in zip(stages, held, strict=True)])
+        acquired = np.concatenate([s.bought(x) for s, x in zip(stages, held, strict=True)])
+        stage = stages[0] if len(members) == 1 else kept.stage(budget)
+        source = kept.forest, kept.path
+        candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
+    return candidates
 
 
 def is_fitted(estimator: Any) -> bool:

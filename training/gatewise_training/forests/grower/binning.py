@@ -1,4 +1,4 @@
-"""Columns as small integer codes: what the grower sorts and counts instead of floats.
+"""Columns as small integer codes, which the grower sorts and counts instead of floats.
 
 One code for each distinct value, so that no split is lost, up to 65,535 of them; columns with
 more are cut into bins of about equally many rows. A threshold lies midway between the largest
@@ -44,7 +44,7 @@ class Codes:
     Examples
     --------
     >>> x = np.array([[5.0], [2.0], [np.nan], [5.0]], np.float32)
-    >>> codes = Codes.of(x)
+    >>> codes = Codes.of_table(x)
     >>> codes.codes
     array([[1, 0, 2, 1]], dtype=uint8)
     >>> codes.lower
@@ -72,7 +72,7 @@ class Codes:
         return np.diff(self.start)
 
     @classmethod
-    def of(cls, x: NDArray[np.float32], *, most: int = MOST_CODES) -> Codes:
+    def of_table(cls, x: NDArray[np.float32], *, most: int = MOST_CODES) -> Codes:
         """Code the columns of a table.
 
         Parameters
@@ -105,7 +105,7 @@ class Codes:
     @cached_property
     def sparse(self) -> Sparse:
         """The columns in which one code prevails, row by row."""
-        return Sparse.of(self)
+        return Sparse.of_codes(self)
 
     def take(self, rows: NDArray[np.intp]) -> Codes:
         """Some of the rows under the same codes."""
@@ -114,7 +114,7 @@ class Codes:
 
 @dataclass(frozen=True, eq=False)
 class Sparse:
-    """What a row has in sparse columns, flags of a category mostly, where it differs.
+    """Codes of the rows in sparse columns that differ from the column's prevailing one.
 
     A node counts all these columns by one walk over its rows' few entries. Each column has a slot
     for each of its codes.
@@ -138,7 +138,7 @@ class Sparse:
     entry_feature: NDArray[np.int32]
 
     @classmethod
-    def of(cls, codes: Codes) -> Sparse:
+    def of_codes(cls, codes: Codes) -> Sparse:
         """Find the sparse columns."""
         common = np.full(codes.n_features, -1, np.int32)
         for k in np.flatnonzero(codes.n_codes < FEW_CODES):

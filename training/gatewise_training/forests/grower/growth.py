@@ -1,4 +1,4 @@
-"""Trees of a table: what one bootstrap sample, prices and a rule make of coded columns."""
+"""Growth of one tree from coded columns, a bootstrap sample, prices and a rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS
 from gatewise_training.forests.grower.tree_kernel import grow_tree
 from gatewise_training.prune.forest import Forest
 
-__all__ = ["Criterion", "Purchases", "Splits", "check_rule", "grow", "leaf_of"]
+__all__ = ["Criterion", "RowAcquisitions", "Splits", "check_rule", "grow", "leaf_of"]
 
 Criterion = Literal["threshold_pairs", "entropy", "gini"]
 Splits = Literal["exact", "stumps"]
@@ -26,8 +26,8 @@ RULES = {"threshold_pairs": PAIRS, "entropy": ENTROPY, "gini": GINI}
 
 
 @dataclass(frozen=True, eq=False)
-class Purchases:
-    """What each training row has bought for the trees grown so far.
+class RowAcquisitions:
+    """Features and groups that each training row has acquired for the trees grown so far.
 
     Attributes
     ----------
@@ -40,12 +40,12 @@ class Purchases:
     costs: FeatureCosts
 
     @classmethod
-    def none(cls, costs: FeatureCosts, n: int) -> Purchases:
+    def none(cls, costs: FeatureCosts, n: int) -> RowAcquisitions:
         """Nothing yet, for n rows."""
         return cls(np.zeros((costs.n_features + len(costs.shared), n), np.bool_), costs)
 
     def add(self, trees: TreeEnsemble, x: NDArray[np.float32]) -> None:
-        """Let every row buy what it asks for on its paths, rows out of the bag too."""
+        """Acquire for every row what its paths test, rows out of the bag too."""
         visited = trees.visited(x)
         n_features = self.costs.n_features
         for k in np.flatnonzero(visited.any(axis=0)):
@@ -64,7 +64,7 @@ def grow(
     criterion: Criterion = "threshold_pairs",
     alpha: float = 0.0,
     mu: float = 0.0,
-    bought: Purchases | None = None,
+    acquired: RowAcquisitions | None = None,
     splits: Splits = "exact",
     max_features: int | None = None,
     max_depth: int | None = None,
@@ -90,9 +90,9 @@ def grow(
     alpha : float, default 0.0
         Threshold of Pairs, in examples.
     mu : float, default 0.0
-        For entropy and Gini: what an example's purchase of mean price must gain.
-    bought : Purchases, optional
-        What rows have paid for in earlier trees; nothing by default.
+        For entropy and Gini: what an example's acquisition of mean price must gain.
+    acquired : RowAcquisitions, optional
+        Of earlier trees; none by default.
     splits : {"exact", "stumps"}, default "exact"
         All thresholds, or 80, 40 or 20 random ones for each feature, as in the paper.
     max_features : int, optional
@@ -114,7 +114,7 @@ def grow(
 
     Examples
     --------
-    >>> codes = Codes.of(np.array([[0.0], [1.0], [2.0]], np.float32))
+    >>> codes = Codes.of_table(np.array([[0.0], [1.0], [2.0]], np.float32))
     >>> labels, drawn = np.array([0, 0, 1]), np.ones(3, np.int64)
     >>> grow(codes, labels, drawn, 2, FeatureCosts.uniform(1)).trees.threshold
     array([1.5, 0. , 0. ], dtype=float32)
@@ -127,8 +127,8 @@ def grow(
         raise InputError("a bootstrap sample without rows cannot grow a tree")
     sparse = codes.sparse
     mean = float(costs.alone.mean())
-    if bought is None:
-        bought = Purchases.none(costs, codes.n_rows if mu > 0 else 0)
+    if acquired is None:
+        acquired = RowAcquisitions.none(costs, codes.n_rows if mu > 0 else 0)
     table = log_table(int(drawn.sum())) if criterion == "entropy" else np.zeros(1)
     feature, threshold, left, right, nan_left, counts = grow_tree(
         codes.codes,
@@ -152,7 +152,7 @@ def grow(
         costs.shared,
         costs.group.astype(np.int64),
         mu / mean if mean > 0 else 0.0,
-        bought.goods,
+        acquired.goods,
         splits == "stumps",
         codes.n_features if max_features is None else min(max_features, codes.n_features),
         len(rows) if max_depth is None else max_depth,
@@ -164,7 +164,7 @@ def grow(
 
 
 def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
-    """Refuse rules that there are not.
+    """Refuse unknown rules and settings out of range.
 
     Raises
     ------
@@ -179,7 +179,7 @@ def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
             raise InputError(f"{name} must be a number of at least 0, not {value!r}")
     if mu > 0 and criterion == "threshold_pairs":
         raise InputError(
-            "mu weighs purchases against gains: it needs criterion='entropy' or 'gini'; "
+            "mu weighs acquisitions against gains: it needs criterion='entropy' or 'gini'; "
             "threshold-Pairs has the prices in its own rule"
         )
 
@@ -187,7 +187,7 @@ def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
 def leaf_of(
     y: NDArray[np.int64], weight: NDArray[np.float64], n_classes: int, codes: Codes
 ) -> Forest:
-    """Make a forest of one leaf: the shares of the classes, for nothing.
+    """Make a forest of one leaf: the shares of the classes, without any feature.
 
     Parameters
     ----------

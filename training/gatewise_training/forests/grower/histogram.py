@@ -1,4 +1,4 @@
-"""How many examples of each class have each code of a column, at one node.
+"""Counts of a node's examples by code of a column and class.
 
 Where a node has many rows for its range of codes they are counted into a histogram; else, which is
 most nodes of a deep tree on a column of many values, the few rows are sorted. Columns in which one
@@ -13,7 +13,15 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["WIDE", "clear_sparse", "count_sparse", "gather", "scratch", "sparse_tally", "tally"]
+__all__ = [
+    "WIDE",
+    "clear_sparse",
+    "code_counts",
+    "count_sparse",
+    "gather",
+    "scratch",
+    "sparse_counts",
+]
 
 WIDE = 4
 """A histogram may have so many bins for each row."""
@@ -27,13 +35,9 @@ FEW = 16
 
 @numba.njit(cache=True, nogil=True)
 def scratch(n_rows: int, most_codes: int, n_classes: int) -> Any:
-    """Get working arrays for trees of `n_rows` rows and columns of `most_codes` codes.
+    """Get working arrays: keys, sorted keys, histogram (zeros), and :func:`code_counts`' results.
 
-    Returns
-    -------
-    tuple
-        Keys and sorted keys, histogram (zeros), and the result of :func:`tally`: codes, int32 of
-        shape (n_events,), and counts, int32 of shape (n_events, n_classes).
+    The results are codes, int32 of shape (n_events,), and counts, int32 (n_events, n_classes).
     """
     events = min(n_rows, most_codes) + 1  # a prevailing code may be found absent only at the end
     keys = min(n_rows, 1 << SORTED)
@@ -59,23 +63,14 @@ def gather(column: Any, rows: Any, code: Any) -> Any:
 
 
 @numba.njit(cache=True, nogil=True)
-def tally(code: Any, y: Any, weight: Any, low: int, high: int, n_classes: int, work: Any) -> int:
-    """Count a node's examples by code and class.
+def code_counts(
+    code: Any, y: Any, weight: Any, low: int, high: int, n_classes: int, work: Any
+) -> int:
+    """Count a node's examples by code and class; returns the number of distinct codes.
 
-    Parameters
-    ----------
-    code, y, weight : ndarray of int32, shape (n,)
-        Codes of the node's rows, their classes, and how often each was drawn.
-    low, high : int
-        Least and largest code.
-    n_classes : int
-    work : tuple
-        Of :func:`scratch`; its last two arrays receive the result.
-
-    Returns
-    -------
-    int
-        Number of distinct codes.
+    `code`, `y` and `weight` (int32, shape (n,)) are the codes of the node's rows, their classes
+    and how often each was drawn, `low` and `high` the least and largest code. `work` comes from
+    :func:`scratch`; its last two arrays receive the result.
     """
     keys, spare, histogram, event_code, event_count = work
     n = len(y)
@@ -149,24 +144,11 @@ def count_sparse(
     rows: Any, y: Any, weight: Any, entry_start: Any, entry_slot: Any, entry_feature: Any,
     slots: Any, is_touched: Any, touched: Any,
 ) -> int:  # fmt: skip
-    """Count the entries of some rows in all sparse columns at once.
+    """Count the entries of some rows in all sparse columns (:class:`Sparse`) at once.
 
-    Parameters
-    ----------
-    rows, y, weight : ndarray of int32, shape (n,)
-    entry_start, entry_slot, entry_feature
-        Of :class:`Sparse`.
-    slots : ndarray of int32, shape (n_slots, n_classes)
-        Zeros; receives the counts.
-    is_touched : ndarray of bool, shape (n_features,)
-        False; receives which columns have an entry.
-    touched : ndarray of int32, shape (n_features,)
-        Receives a list of them.
-
-    Returns
-    -------
-    int
-        Length of the list.
+    `slots` (int32, zeros, shape (n_slots, n_classes)) receives the counts, `is_touched` (bool,
+    False, (n_features,)) the columns with an entry, and `touched` (int32, (n_features,)) a list of
+    them, the length of which is returned.
     """
     n_touched = 0
     for i in range(len(rows)):
@@ -190,15 +172,12 @@ def clear_sparse(offset: Any, slots: Any, is_touched: Any, touched: Any, n_touch
 
 
 @numba.njit(cache=True, nogil=True)
-def sparse_tally(
+def sparse_counts(
     slots: Any, begin: int, end: int, common: int, whole: Any, event_code: Any, event_count: Any
 ) -> int:
     """List the codes of one sparse column; the common one has the examples that are left over.
 
-    Returns
-    -------
-    int
-        Number of distinct codes.
+    Returns the number of distinct codes.
     """
     events = 0
     for c in range(end - begin):

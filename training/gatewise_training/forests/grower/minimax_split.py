@@ -29,25 +29,18 @@ def crossing(
     code: Any, y: Any, weight: Any, low: int, high: int, whole: Any, alpha: float, impurity: float,
     spare: Any, histogram: Any, left: Any, right: Any,
 ) -> Any:  # fmt: skip
-    """Find the boundary whose worse child has the least threshold-Pairs impurity.
+    """Find the boundary with the least threshold-Pairs impurity of the worse child.
 
     Parameters
     ----------
     code : ndarray of int32, shape (n,)
-        Codes of the node's rows; at least two are distinct.
+        Codes of the node's rows from `low` to `high`; at least two are distinct.
     y, weight : ndarray of int32, shape (n,)
         Their classes, and how often each was drawn.
-    low, high : int
-        Least and largest code.
     whole : ndarray of int32, shape (n_classes,)
-        Class counts of the node.
-    alpha : float
-    impurity : float
-        The node's, above 0.
-    spare : ndarray of int32, shape (3, at least n)
-        Working array, like the following.
-    histogram : ndarray of int32, shape (at least max(8, n / 2) * n_classes,)
-    left, right : ndarray of int64, shape (n_classes,)
+        Class counts of the node, with their `impurity`, above 0.
+    spare, histogram, left, right : ndarray
+        Working arrays: int32 of shape (3, n) and (max(8, n / 2) * n_classes,), int64 (n_classes,).
 
     Returns
     -------
@@ -138,21 +131,9 @@ def crossing_of_few(
     code: Any, y: Any, weight: Any, n: int, whole: Any, alpha: float, impurity: float, keys: Any,
     left: Any, right: Any,
 ) -> Any:  # fmt: skip
-    """Do the same as :func:`crossing` for a few rows, which are ranked.
+    """Do the same as :func:`crossing` for at most 256 rows, which are ranked.
 
-    Parameters
-    ----------
-    code, y, weight, whole, alpha, impurity, left, right
-        As for :func:`crossing`; `code` may be longer.
-    n : int
-        Rows, at most 256.
-    keys : ndarray of int32, shape (at least 2 * n,)
-        Working array.
-
-    Returns
-    -------
-    worst : float
-    below, above : int
+    `code` may be longer than `n`; `keys` (int32, shape (2 * n,)) is a working array.
     """
     for i in range(n):
         keys[n + i] = code[i] << 8 | i

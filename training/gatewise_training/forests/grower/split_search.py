@@ -22,23 +22,18 @@ def least_worst_pairs(
     count: Any, events: int, whole: Any, alpha: float, impurity: float, allowed: Any, left: Any,
     right: Any,
 ) -> Any:  # fmt: skip
-    """Find the boundary whose worse child has the least threshold-Pairs impurity.
+    """Find the boundary with the least threshold-Pairs impurity of the worse child.
 
     From boundary to boundary the left child's impurity rises and the right one's falls (the
     function is monotone), so the search ends where they cross. For columns whose codes are not
-    counted yet :func:`.crossing` does the same faster.
+    counted yet :func:`.minimax_split.crossing` does the same faster.
 
     Parameters
     ----------
     count : ndarray of int32, shape (at least events, n_classes)
-        Of :func:`tally`.
-    events : int
-        Distinct codes at the node.
+        Of :func:`.histogram.code_counts`, with `events` distinct codes.
     whole : ndarray, shape (n_classes,)
-        Class counts of the node.
-    alpha : float
-    impurity : float
-        The node's.
+        Class counts of the node, with their `impurity`.
     allowed : ndarray of bool
         Boundaries that may be chosen; empty if all may.
     left, right : ndarray of int64, shape (n_classes,)
@@ -120,22 +115,9 @@ def draw_stumps(
     """Mark the boundaries that random thresholds fall on (BudgetRF, section 3).
 
     80, 40 or 20 thresholds for more than 2000, more than 500, or fewer examples, uniform over the
-    range of the values at the node. A boundary before NaN may always be chosen.
-
-    Parameters
-    ----------
-    code : ndarray of int32
-        Codes that occur, ascending.
-    events : int
-        How many.
-    lower, upper : ndarray of float32
-        Values of the column's codes.
-    n_examples : int
-        At the node.
-    allowed : ndarray of bool
-        Receives the answer.
-    draws : ndarray of float64, shape (80,)
-        Working array.
+    range of the values at the node. A boundary before NaN may always be chosen. `code` (int32) has
+    the `events` codes that occur, ascending, `lower` and `upper` (float32) the values of the
+    column's codes; `allowed` receives the answer, `draws` (float64, (80,)) is a working array.
     """
     real = events - 1 if code[events - 1] == len(lower) else events
     for e in range(events - 1):

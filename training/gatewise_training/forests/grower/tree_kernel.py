@@ -1,10 +1,10 @@
-"""One tree, depth first, on codes: BudgetRF's GREEDYTREE, and growth by gain less purchases.
+"""One tree, depth first, on codes: BudgetRF's GREEDYTREE, and growth by gain less prices.
 
 Minimax (BudgetRF, ICML 2015, algorithm 1): the split that minimises
 ``c_k / (F(S) - max over children F(S_child))`` until ``F(S) = 0``, or no split lowers F for both
 children. By gain: the split that maximises the gain in summed impurity less ``mu`` times what the
 instances at the node would have to pay for it, until the node is pure. An instance has paid for a
-feature, or for a group, if an earlier split on its path or an earlier tree asked for it. A price
+feature, or for a group, if an earlier split on its path or an earlier tree tested it. A price
 above every gain does not end growth: the first split of a tree hardly pays for itself, and what
 turns out not to be worth its price is for pruning to cut.
 """
@@ -19,11 +19,11 @@ import numpy as np
 from gatewise_training.forests.grower.binning import between
 from gatewise_training.forests.grower.histogram import (
     clear_sparse,
+    code_counts,
     count_sparse,
     gather,
     scratch,
-    sparse_tally,
-    tally,
+    sparse_counts,
 )
 from gatewise_training.forests.grower.impurity import entropy, gini, threshold_pairs
 from gatewise_training.forests.grower.minimax_split import FEW, crossing, crossing_of_few
@@ -43,7 +43,7 @@ def grow_tree(
     codes: Any, start: Any, lower: Any, upper: Any, common: Any, offset: Any, entry_start: Any,
     entry_slot: Any, entry_feature: Any, rows: Any, y: Any, weight: Any, n_classes: int, rule: int,
     alpha: float, table: Any, price: Any, own: Any, shared: Any, group: Any, mu: float,
-    bought: Any, stumps: bool, max_features: int, max_depth: int, seed: int,
+    acquired: Any, stumps: bool, max_features: int, max_depth: int, seed: int,
 ) -> Any:  # fmt: skip
     """Grow a tree.
 
@@ -53,33 +53,24 @@ def grow_tree(
         Of :class:`Codes`.
     common, offset, entry_start, entry_slot, entry_feature
         Of its :class:`Sparse` columns.
-    rows : ndarray of int32, shape (n,)
-        Rows in the bag, ascending; reordered here.
-    y : ndarray of int32, shape (n,)
-        Their classes; reordered alike.
-    weight : ndarray of int32, shape (n,)
-        How often each was drawn; reordered alike.
+    rows, y, weight : ndarray of int32, shape (n,)
+        Rows in the bag, ascending, their classes and how often each was drawn; reordered here.
     n_classes : int
     rule : int
-        PAIRS, ENTROPY or GINI.
-    alpha : float
-        Threshold of Pairs.
-    table : ndarray of float64
-        Logarithms for entropy.
+        PAIRS with the threshold `alpha`, ENTROPY with the logarithms `table`, or GINI.
     price : ndarray of float64, shape (n_features,)
-        What a feature costs in the minimax rule.
+        Price of a feature in the minimax rule.
     own, shared, group : ndarray
         Of :class:`FeatureCosts`, for the rules by gain.
     mu : float
         Impurity that a unit of cost must save.
-    bought : ndarray of bool, shape (n_features + n_groups, n_all)
+    acquired : ndarray of bool, shape (n_features + n_groups, n_all)
         What all rows have paid in earlier trees, features first; not read if `mu` is 0.
     stumps : bool
         Whether thresholds are drawn at random instead of tried all.
     max_features : int
         Columns that are not constant to try at a node, drawn at random if not all.
-    max_depth : int
-    seed : int
+    max_depth, seed : int
 
     Returns
     -------
@@ -107,7 +98,7 @@ def grow_tree(
     some = np.zeros(n_features + n_groups, np.bool_)  # whether any row has paid
     if mu > 0.0:
         for good in range(n_features + n_groups):
-            some[good] = bought[good].any()
+            some[good] = acquired[good].any()
     due = np.zeros(n_groups)
     most_codes = _widest(start)
     work = scratch(n, most_codes, n_classes)
@@ -163,12 +154,12 @@ def grow_tree(
             toll = 0.0
             if mu > 0.0:
                 if not paid[depth, k]:
-                    toll = mu * own[k] * _owing(bought[k], some[k], here, drawn, n_here)
+                    toll = mu * own[k] * _owing(acquired[k], some[k], here, drawn, n_here)
                 g = group[k]
                 if g >= 0 and not paid[depth, n_features + g]:
                     if due[g] < 0.0:
                         good = n_features + g
-                        due[g] = _owing(bought[good], some[good], here, drawn, n_here)
+                        due[g] = _owing(acquired[good], some[good], here, drawn, n_here)
                     toll += mu * shared[g] * due[g]
                 if impurity - toll < best:  # no gain could win
                     alive[depth + 1, n_left_open] = k
@@ -180,7 +171,7 @@ def grow_tree(
             if is_sparse:
                 if not is_touched[k]:
                     continue
-                events = sparse_tally(
+                events = sparse_counts(
                     slots, offset[k], offset[k + 1], common[k], whole, event_code, event_count
                 )
                 if events < 2:
@@ -206,7 +197,7 @@ def grow_tree(
                     )  # fmt: skip
             else:
                 if not is_sparse:
-                    events = tally(code, classes, drawn, low, high, n_classes, work)
+                    events = code_counts(code, classes, drawn, low, high, n_classes, work)
                 if stumps:
                     values = slice(start[k], start[k + 1])
                     draw_stumps(
@@ -295,12 +286,12 @@ def _impurity(whole: Any, rule: int, alpha: float, table: Any) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _owing(bought: Any, some: bool, rows: Any, weight: Any, n_here: int) -> float:
+def _owing(acquired: Any, some: bool, rows: Any, weight: Any, n_here: int) -> float:
     """Examples at the node that have not paid for a feature or a group in earlier trees."""
     owing = n_here
     if some:
         for i in range(len(rows)):
-            if bought[rows[i]]:
+            if acquired[rows[i]]:
                 owing -= weight[i]
     return float(owing)
 

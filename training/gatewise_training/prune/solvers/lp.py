@@ -91,7 +91,7 @@ def _inner(problem: PruneProblem) -> NDArray[np.bool_]:
 
 
 def _incidence_columns(problem: PruneProblem) -> NDArray[np.intp]:
-    """Purchase of each first use, shape (len(column_nodes),)."""
+    """Acquisition of each first use, shape (len(column_nodes),)."""
     return np.repeat(np.arange(problem.n_columns), np.diff(problem.column_start))
 
 

@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 
 
 class Master(ABC):
-    """Base of the two masters.
+    """Base of the two master programs.
 
     Parameters
     ----------

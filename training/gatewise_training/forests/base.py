@@ -1,0 +1,54 @@
+"""Base of the budgeted forests: single models of trees, which acquire features node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gatewise.costs import FeatureCosts
+from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.data.input_checks import Table
+
+__all__ = ["FittedTrees", "ForestModel"]
+
+
+@dataclass(frozen=True, eq=False)
+class FittedTrees(FittedStages):
+    """A candidate of one stage of trees.
+
+    Attributes
+    ----------
+    source : tuple
+        The forest that the trees come from, and which part of it they are.
+    """
+
+    source: Any = field(kw_only=True)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ForestModel(BudgetedClassifier):
+    """Settings of both forests; see :class:`StagedCascade`.
+
+    Attributes
+    ----------
+    grown_ : tuple
+        Source of the trees of each candidate on the frontier (:class:`FittedTrees`).
+    """
+
+    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    guarantee: float | None = None
+    allow_missing: bool = False
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0
+
+    def _settle(
+        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
+    ) -> None:
+        super()._settle(problem, candidates, calibration)
+        sources = {id(c.stages): c.source for c in candidates if isinstance(c, FittedTrees)}
+        self.grown_ = tuple(sources[id(stages)] for stages in self.chains_)
