@@ -12,7 +12,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest, _numbers
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import grow
+from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 
 
 def data(load=load_breast_cancer, seed=0):
