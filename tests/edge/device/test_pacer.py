@@ -18,7 +18,7 @@ from gatewise_edge.device.pacer import Pacer, PacerBudget
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.link.link import InProcessLink
 
-LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
+LETTERS = Path(__file__).parents[4] / "shared" / "data" / "letter.npz"
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]

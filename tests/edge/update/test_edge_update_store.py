@@ -23,7 +23,7 @@ def put(store, make_gwb, announce):
 
     def put(version, serial):
         source = make_gwb(version)
-        made = Version.of(announce(source, "https://x/y", serial))
+        made = Version.from_announcement(announce(source, "https://x/y", serial))
         store.keep(shutil.copy(source, store.partial / "x.part"), made.sha256)
         store.switch(made)
         return made
