@@ -84,8 +84,9 @@ def _by_itself(digits: Subject, rows: NDArray[np.float32]) -> dict[str, float]:
     """A device in this process, as a user's program would run it."""
     with ExitStack() as stack:
         broker = stack.enter_context(RunBroker())
-        words = ["cloud", str(digits.bundle.path), "--broker", broker.url, "--json"]
-        start_workers(stack, 1, [*words, "--plain-subscription", "--max-batch", "16"])
+        bundles = [str(digits.bundle.path)]
+        options = {"bundles": bundles, "broker": broker.url, "shared": False, "max_batch": 16}
+        start_workers(stack, 1, options)
         link = MqttLink(broker.url, device="alone")
         device = stack.enter_context(
             Device(digits.bundle, link=link, deadline_ms=DEADLINE_MS, check=False)

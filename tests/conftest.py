@@ -73,7 +73,7 @@ SLOW_FILES = {
     "benchmarks/test_bench_ranking.py",
     "cloud/test_cloud_broker.py",
     "cloud/test_cloud_gateway.py",
-    "cloud/test_cloud_processes.py",
+    "cloud/test_cloud_supervisor.py",
     "cloud/test_cloud_worker.py",
     "edge/service/test_cli.py",
     "edge/link/test_mqtt.py",

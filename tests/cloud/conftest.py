@@ -26,7 +26,7 @@ from gatewise_cloud.broker.broker import (
     find_mosquitto,
     mosquitto_config,
 )
-from gatewise_cloud.broker.client import close_client
+from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.link import wire
 
 FEATURES = 4

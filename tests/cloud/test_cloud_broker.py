@@ -1,10 +1,7 @@
 """Both brokers: ready when they say so, gone when they are left; and what each really does."""
 
 import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 
 import paho.mqtt.client as paho
@@ -19,7 +16,7 @@ from gatewise_cloud.broker.broker import (
     find_mosquitto,
     mosquitto_config,
 )
-from gatewise_cloud.broker.client import close_client
+from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.errors import LinkError
 
@@ -138,22 +135,6 @@ def test_ipv6(kind):
     with kind(host="::1") as broker:
         assert broker.url == f"mqtt://[::1]:{broker.port}"
         assert listens("::1", broker.port)
-
-
-def test_the_embedded_broker_ends_with_an_owner_that_is_killed(wait_until):
-    script = (
-        "import sys, time\n"
-        "from gatewise_cloud import EmbeddedBroker\n"
-        "broker = EmbeddedBroker()\n"
-        "print(broker.port, flush=True)\n"
-        "time.sleep(60)\n"
-    )
-    owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
-    with owner:
-        port = int(owner.stdout.readline())
-        assert listens("127.0.0.1", port)
-        owner.send_signal(signal.SIGKILL)
-    wait_until(lambda: not listens("127.0.0.1", port), what="its end")
 
 
 # What the rooms build on, on each broker. A newer amqtt may change the facts that the module

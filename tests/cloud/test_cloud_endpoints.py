@@ -8,9 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gatewise.errors import InputError
 from gatewise_cloud import MosquittoBroker, Worker
-from gatewise_cloud.service.endpoints import Endpoints, worker_endpoints
-from gatewise_cloud.service.metrics import merged, text_of
+from gatewise_cloud.service.metrics import merged, text_of, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MOST_LABELS, Counters
+from gatewise_edge.service.endpoints import Endpoints
 
 
 def page(port, path, method="GET"):

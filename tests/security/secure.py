@@ -23,7 +23,7 @@ import pytest
 
 from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker
-from gatewise_cloud.broker.client import close_client
+from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
 #: No stage stops for it: it goes to the cloud.

@@ -1,6 +1,7 @@
 """Calibrating for real: broker, worker and devices as processes; and the twin that comes of it."""
 
 import math
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker
+from gatewise_cloud.child_process import ChildProcess
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.calibration.measuring import _divide, _stages, calibrate
 from gatewise_sim.calibration.pieces import processor_seconds
@@ -17,7 +19,6 @@ from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.live.children import Child
 from gatewise_sim.live.fleet import run_live
 
 RUN = ServiceTime(100e-6, 20e-6)
@@ -55,11 +56,8 @@ def test_a_stage_that_no_row_stops_at_lies_between_its_neighbours():
 
 @pytest.mark.slow
 def test_processor_time_is_that_of_the_process():
-    said = []
-    child = Child(
-        "idle", "gatewise_sim.live.device_process", lambda _, document: said.append(document)
-    )
-    with child:
+    command = [sys.executable, "-m", "gatewise_sim.live.device_process"]
+    with ChildProcess("idle", command) as child:
         used = processor_seconds(child.pid)
         assert used is None or 0.0 <= used < 60.0
     assert processor_seconds(child.pid) is None

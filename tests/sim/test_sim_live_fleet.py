@@ -525,7 +525,7 @@ def test_somebodys_broker_forgets_the_devices(small):
 
 
 def retained_topics(url: str) -> list[str]:
-    from gatewise_cloud.broker.client import close_client, open_client
+    from gatewise_cloud.broker.mqtt_client import close_client, open_client
     from gatewise_edge.link.mqtt import Endpoint, make_client
 
     found: list[str] = []

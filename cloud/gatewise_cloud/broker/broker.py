@@ -1,15 +1,14 @@
 """Start an MQTT broker on this machine: a real mosquitto, or the embedded one.
 
-Both are context managers behind one small protocol, :class:`Broker`: each runs in a process
-of its own, is ready only once a CONNECT was answered by a CONNACK, and ends with its owner.
-They listen on loopback alone, since they let everyone in. For devices out in the world,
-configure a broker of your own with users and TLS.
+Each is a :class:`Broker`, a context manager: it runs in a process of its own, is ready once it lets
+a client in, and ends with its owner. They listen on loopback alone, since they let everyone in. For
+devices on other machines, configure a broker of your own with users and TLS.
 
 The embedded broker is amqtt, pure Python: good enough for a demo with one worker. What amqtt
 0.12.1 does otherwise than the standard asks, measured:
 
 - ``$share/...`` is granted and then delivers nothing
-  (:func:`gatewise_cloud.broker.client.shared_subscriptions_work` finds out);
+  (:func:`gatewise_cloud.broker.mqtt_client.shared_subscriptions_work` finds out);
 - a client that connects gets, unasked and at QoS 0, every retained message that anyone is
   subscribed to: ignore topics that you did not subscribe to;
 - it does not notice a client that falls silent: keepalive ends no session and publishes no
@@ -28,16 +27,18 @@ import ipaddress
 import os
 import shutil
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Final, Self
 
+from gatewise_cloud.broker.mqtt_client import connect_reason
+from gatewise_cloud.child_process import ChildProcess
 from gatewise_cloud.errors import BrokerError
+from gatewise_edge.link.mqtt import Endpoint
 
 __all__ = [
     "Broker",
@@ -47,64 +48,34 @@ __all__ = [
     "mosquitto_config",
 ]
 
-_READY_SECONDS = 15.0
-_CLOSE_SECONDS = 5.0
-_PORT_TRIES = 5
-# CONNECT: MQTT 3.1.1, clean session, no client id, keepalive 10 s; and DISCONNECT.
-_CONNECT = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x0a\x00\x00"
-_CONNACK = b"\x20\x02\x00\x00"
-_DISCONNECT = b"\xe0\x00"
+_READY_SECONDS: Final = 15.0
+_PORT_TRIES: Final = 5
 
 
-class Broker(Protocol):
-    """A running broker that ends when its context is left."""
+class Broker(ABC):
+    """A running broker that ends when its context is left.
 
-    kind: str
-    """``"embedded"`` or ``"mosquitto"``."""
-    host: str
-    port: int
-    shared_subscriptions: bool
-    """Whether several workers may share the load."""
-
-    @property
-    def url(self) -> str:
-        """Where it listens: ``mqtt://host:port``."""
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-
-    @property
-    def alive(self) -> bool:
-        """Whether its process still runs."""
-
-    def close(self) -> None:
-        """End it; a second call does nothing."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-        /,
-    ) -> None: ...
-
-
-class _ProcessBroker(ABC):
-    """What both brokers share: a child process, its readiness and its end."""
+    Attributes
+    ----------
+    kind : str
+        ``"embedded"`` or ``"mosquitto"``.
+    host : str
+    port : int
+    shared_subscriptions : bool
+        Whether several workers may share the load.
+    """
 
     kind = ""
     shared_subscriptions = False
+    _follows_input = False
 
     def __init__(self, port: int = 0, *, host: str = "127.0.0.1") -> None:
         _check_loopback(host, port)
         self.host = host
         self.port = port
-        self._process: subprocess.Popen[bytes] | None = None
+        self._child: ChildProcess | None = None
         try:
-            # Configuration and log are of use only while it starts: nothing to leave behind.
+            # The configuration is of use only while it starts: nothing to leave behind.
             with tempfile.TemporaryDirectory(prefix="gatewise-broker-") as folder:
                 self._start(port, Path(folder))
         except BaseException:
@@ -113,16 +84,36 @@ class _ProcessBroker(ABC):
 
     @property
     def url(self) -> str:
+        """Where it listens: ``mqtt://host:port``."""
         return f"mqtt://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
     def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
+        """Its process."""
+        assert self._child is not None
+        return self._child.pid
 
     @property
     def alive(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """Whether its process still runs."""
+        return self._child is not None and self._child.alive
+
+    @property
+    def last_lines(self) -> str:
+        """The end of its log; empty if it left none."""
+        return "" if self._child is None else self._child.last_lines(2)
+
+    def kill(self) -> None:
+        """Kill it: its clients see the connection break."""
+        if self._child is not None:
+            self._child.kill()
+        self.close()
+
+    def close(self) -> None:
+        """End it; a second call does nothing."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.close()
 
     def __enter__(self) -> Self:
         return self
@@ -135,71 +126,54 @@ class _ProcessBroker(ABC):
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            if process.stdin is not None:
-                process.stdin.close()
-            process.terminate()
-            try:
-                process.wait(_CLOSE_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
     @abstractmethod
     def _command(self, folder: Path) -> list[str]:
         """Program and arguments that start the broker with its files in `folder`."""
 
     def _start(self, port: int, folder: Path) -> None:
         """Start on `port`, or on any free one: another program may be quicker, so try again."""
-        words = folder / "broker.log"
         for attempt in range(1, _PORT_TRIES + 1):
             self.port = port or _free_port(self.host)
             if port:
                 _check_free(self.host, port)
-            with words.open("wb") as log:
-                self._process = subprocess.Popen(
-                    self._command(folder),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=log,
-                    # Ctrl-C in a terminal reaches the owner, and the owner ends the broker.
-                    start_new_session=True,
-                )
-            if self._wait_ready(words):
+            self._child = ChildProcess(
+                f"the {self.kind} broker",
+                self._command(folder),
+                follows_input=self._follows_input,
+            )
+            if self._wait_ready():
                 return
-            self._process.wait()
+            failure = self._child.failure(2)
+            self.close()
             if port or attempt == _PORT_TRIES:
-                break
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-        raise BrokerError(
-            self.host, port, f"the {self.kind} broker ended while it started: {_last(words)}"
-        )
+                raise BrokerError(
+                    self.host, port, f"the {self.kind} broker ended while it started: {failure}"
+                )
 
-    def _wait_ready(self, words: Path) -> bool:
-        """Wait for the first CONNACK; False if the process ended before."""
+    def _wait_ready(self) -> bool:
+        """Wait until it lets a client in; False if the process ended before."""
+        endpoint = Endpoint(self.url)
         deadline = time.monotonic() + _READY_SECONDS
         while self.alive:
-            # Alive before and after: so the answer is its own, not that of another program.
-            if _greets(self.host, self.port) and self.alive:
+            # Alive before and after: so the response is its own, not that of another program.
+            reason = connect_reason(endpoint, 1.0)
+            if reason is not None and not reason.is_failure and self.alive:
                 return True
             if time.monotonic() > deadline:
                 raise BrokerError(
                     self.host,
                     self.port,
-                    f"the {self.kind} broker did not answer on {self.host}:{self.port} "
-                    f"within {_READY_SECONDS:g} s: {_last(words)}",
+                    f"the {self.kind} broker did not respond on {self.host}:{self.port} "
+                    f"within {_READY_SECONDS:g} s: {self.last_lines or 'it left no message'}",
                 )
             time.sleep(0.01)
         return False
 
 
-class EmbeddedBroker(_ProcessBroker):
+class EmbeddedBroker(Broker):
     """The broker that comes with Gatewise (amqtt): one worker, plain subscription, demos.
 
-    Ready when the constructor returns. It ends with its owner, even with one that was killed.
+    Ready when the constructor returns.
 
     Parameters
     ----------
@@ -215,17 +189,17 @@ class EmbeddedBroker(_ProcessBroker):
     """
 
     kind = "embedded"
-    shared_subscriptions = False
+    _follows_input = True
 
     def _command(self, folder: Path) -> list[str]:
-        return [sys.executable, "-m", "gatewise_cloud.broker._amqtt", self.host, str(self.port)]
+        module = "gatewise_cloud.broker.embedded_process"
+        return [sys.executable, "-m", module, self.host, str(self.port)]
 
 
-class MosquittoBroker(_ProcessBroker):
+class MosquittoBroker(Broker):
     """A mosquitto of this machine, with a configuration of its own.
 
-    Ready when the constructor returns. It ends with its context; an owner that is killed
-    before leaves it running.
+    Ready when the constructor returns.
 
     Parameters
     ----------
@@ -287,12 +261,6 @@ def mosquitto_config(port: int, *, host: str = "127.0.0.1") -> str:
     )
 
 
-def _last(words: Path) -> str:
-    """What a process said last."""
-    lines = words.read_text("utf-8", "replace").strip().splitlines()
-    return "; ".join(lines[-2:]) or "it left no message"
-
-
 def _check_loopback(host: str, port: int) -> None:
     try:
         local = host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -338,15 +306,3 @@ def _check_free(host: str, port: int) -> None:
         else:
             problem = f"cannot be used ({error}): give another --port"
         raise BrokerError(host, port, f"port {port} on {host} {problem}") from error
-
-
-def _greets(host: str, port: int) -> bool:
-    """Whether an MQTT broker answers there."""
-    try:
-        with socket.create_connection((host, port), timeout=1.0) as connection:
-            connection.sendall(_CONNECT)
-            answer = connection.recv(len(_CONNACK), socket.MSG_WAITALL)
-            connection.sendall(_DISCONNECT)
-    except OSError:
-        return False
-    return answer == _CONNACK

@@ -14,7 +14,7 @@ from gatewise.console import plain
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_cloud.service.processes import Supervisor
+    from gatewise_cloud.service.supervisor import Supervisor
     from gatewise_cloud.worker.worker import Worker
 
 __all__ = ["cloud", "commands"]
@@ -141,25 +141,13 @@ def cloud(
 def _one(
     options: dict[str, Any], metrics_port: int | None, metrics_host: str, *, as_json: bool
 ) -> None:
-    from contextlib import ExitStack
+    from gatewise_cloud.service.worker_process import serve
 
-    from gatewise_cloud.service._child import be_quick, make_worker
-    from gatewise_cloud.service.endpoints import worker_endpoints
+    def ready(worker: Worker, port: int | None) -> None:
+        _print_ready(worker.url, worker.counters, port, {}, as_json=as_json)
 
-    worker = make_worker(options)
-    be_quick()
-    with ExitStack() as stack:
-        port = None
-        if metrics_port is not None:
-            pages = worker_endpoints(worker, metrics_port, host=metrics_host)
-            port = stack.enter_context(pages).port
-
-        def ready(worker: Worker) -> None:
-            _say_ready(worker.url, worker.counters, port, {}, as_json=as_json)
-
-        worker.run(ready)
-    counters = worker.counters
-    _say(_summary(counters), counters, as_json=as_json)
+    counters = serve(options, metrics_port=metrics_port, metrics_host=metrics_host, ready=ready)
+    _print(_summary(counters), counters, as_json=as_json)
 
 
 def _several(
@@ -170,7 +158,7 @@ def _several(
     *,
     as_json: bool,
 ) -> None:
-    from gatewise_cloud.service.processes import Supervisor
+    from gatewise_cloud.service.supervisor import Supervisor
 
     if not options["shared"]:
         raise InputError(
@@ -185,13 +173,13 @@ def _several(
     )
 
     def ready(supervisor: Supervisor) -> None:
-        told = supervisor.children[0].ready or {}
+        first = supervisor.children[0].ready or {}
         more = {"workers": workers, "pids": [child.pid for child in supervisor.children]}
-        _say_ready(told["url"], told, supervisor.port, more, as_json=as_json)
+        _print_ready(first["url"], first, supervisor.port, more, as_json=as_json)
 
     supervisor.run(ready)
     counters = supervisor.counters
-    _say(_summary(counters), counters, as_json=as_json)
+    _print(_summary(counters), counters, as_json=as_json)
 
 
 def _for_json(value: Any) -> Any:
@@ -217,19 +205,19 @@ def _one_of(option: str, value: str, *choices: str) -> str:
     return value
 
 
-def _say_ready(
+def _print_ready(
     url: str,
-    told: Mapping[str, Any],
+    counters: Mapping[str, Any],
     port: int | None,
     more: Mapping[str, Any],
     *,
     as_json: bool,
 ) -> None:
-    names = [f"{entry['name']} {entry['version']}" for entry in told["models"]]
+    names = [f"{entry['name']} {entry['version']}" for entry in counters["models"]]
     text = f"ready: model{'s' * (len(names) != 1)} {', '.join(names) or 'none yet'} on {url}"
     if "workers" in more:
         text += f", {more['workers']} workers"
-    batches = {told["batching"][name]["max_batch"] for name in names}
+    batches = {counters["batching"][name]["max_batch"] for name in names}
     if batches:
         text += f", batches of {'/'.join(map(str, sorted(batches)))}"
     if port is not None:
@@ -238,15 +226,15 @@ def _say_ready(
         "ready": True,
         "models": names,
         "broker": url,
-        "subscription": told["subscription"],
-        "batching": told["batching"],
+        "subscription": counters["subscription"],
+        "batching": counters["batching"],
         "metrics_port": port,
         **more,
     }
-    _say(text, document, as_json=as_json)
+    _print(text, document, as_json=as_json)
 
 
-def _say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+def _print(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
     print(json.dumps(plain(document)) if as_json else text, flush=True)
 
 

@@ -21,8 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
+from gatewise_edge.service.endpoints import Endpoints
 
-__all__ = ["WorkerCollector", "labelled", "merged", "text_of"]
+__all__ = ["WorkerCollector", "labelled", "merged", "text_of", "worker_endpoints"]
 
 _PREFIX = "gatewise_worker_"
 _LABELS = {
@@ -126,6 +127,13 @@ def text_of(worker: Watched) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(WorkerCollector(worker))
     return generate_latest(registry)
+
+
+def worker_endpoints(worker: Watched, port: int, *, host: str = "127.0.0.1") -> Endpoints:
+    """Make the pages ``/metrics`` and ``/healthz`` of one worker."""
+    return Endpoints(
+        port, metrics=lambda: text_of(worker), trouble=lambda: worker.trouble, host=host
+    )
 
 
 class _Fixed(Collector):

@@ -11,7 +11,7 @@ from typing import Any
 
 import paho.mqtt.client as paho
 
-from gatewise_cloud.broker.client import close_client, open_client, refused
+from gatewise_cloud.broker.mqtt_client import close_client, open_client, refused
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
 __all__ = ["Session"]

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gatewise.errors import GatewiseError, InputError
-from gatewise_cloud.broker.client import shared_subscriptions_work
+from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.models.model import TierAnswer
 from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_cloud.worker.batcher import Batcher, Ticket

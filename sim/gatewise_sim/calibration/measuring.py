@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import MosquittoBroker
-from gatewise_cloud.broker.client import shared_subscriptions_work
+from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.models.model import CloudModel
 from gatewise_cloud.worker.batching import Timing, measure
 from gatewise_edge.device.device import Device

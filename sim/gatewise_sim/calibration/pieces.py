@@ -86,14 +86,17 @@ def exchange(
         If the worker does not get ready, or hardly answers.
     """
     name = f"calibrate-{time.monotonic_ns():x}"
-    ways = ["--pool", f"gw-{name}"] if shared else ["--plain-subscription"]
-    ways += ["--max-batch", str(max_batch)]
-    arguments = ["cloud", str(bundle_path), "--broker", url, "--json", *ways]
+    options = {
+        "bundles": [str(bundle_path)],
+        "broker": url,
+        "max_batch": max_batch,
+        **({"pool": f"gw-{name}"} if shared else {"shared": False}),
+    }
     with ExitStack() as stack:
         if broker_pid is None:
             # Somebody's broker would keep the device's last words for ever.
             stack.callback(forget, url, [name])
-        worker = start_workers(stack, 1, arguments)[0]
+        worker = start_workers(stack, 1, options)[0]
         link = MqttLink(url, device=name)
         device = stack.enter_context(
             Device(
@@ -108,9 +111,9 @@ def exchange(
         link.connect(_CONNECT_SECONDS)
         for row in rows[:_WARM]:
             device.answer(row)
-        before = [_told(pid) for pid in (worker.child.pid, broker_pid)]
+        before = [_told(pid) for pid in (worker.pid, broker_pid)]
         answers = [device.answer(row) for row in rows]
-        after = [_told(pid) for pid in (worker.child.pid, broker_pid)]
+        after = [_told(pid) for pid in (worker.pid, broker_pid)]
     served = [a.latency_ms for a in answers if a.route == "cloud"]
     if len(served) < _LEAST * len(rows):
         raise RunError(

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
-from gatewise_cloud.broker.client import close_client
+from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint
 

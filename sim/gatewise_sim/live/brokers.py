@@ -3,58 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import secrets
-import signal
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 from gatewise.errors import GatewiseError
-from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
-from gatewise_cloud.broker.client import close_client, open_client
+from gatewise_cloud.broker.broker import Broker, EmbeddedBroker, MosquittoBroker, find_mosquitto
+from gatewise_cloud.broker.mqtt_client import close_client, open_client
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_edge.link.wire import status_topic
 
 __all__ = ["RunBroker", "forget"]
 
 _FORGET_SECONDS: Final = 2.0
-#: Runs a program and kills it when asked to end, or when standard input does: mosquitto by itself
-#: outlives an owner that was killed. Stays until all of them have been reaped.
-_TETHER: Final = """
-exec 3<&0
-"$@" </dev/null 3<&- & child=$!
-{ read _ <&3; kill -KILL $child; } 2>/dev/null & guard=$!
-trap 'kill -KILL $child' TERM
-wait $child; status=$?
-kill -KILL $guard
-wait
-exit $status
-"""
-
-
-class _Mosquitto(MosquittoBroker):
-    """A mosquitto that ends with its owner, by SIGKILL, and whose last words are kept."""
-
-    def _command(self, folder: Path) -> list[str]:
-        return ["/bin/sh", "-c", _TETHER, "sh", *super()._command(folder)]
-
-    def _start(self, port: int, folder: Path) -> None:
-        self._kept = tempfile.TemporaryDirectory(prefix="gatewise-broker-")
-        super()._start(port, Path(self._kept.name))
-
-    @property
-    def last_words(self) -> str:
-        """The end of its log; empty if it said nothing."""
-        log = Path(self._kept.name, "broker.log")
-        lines = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
-        return "; ".join(lines[-2:])
-
-    def close(self) -> None:
-        super().close()
-        self._kept.cleanup()
 
 
 class RunBroker:
@@ -83,8 +45,8 @@ class RunBroker:
     """
 
     def __init__(self, url: str | None = None, *, embedded: bool = False) -> None:
-        self._make = EmbeddedBroker if embedded or find_mosquitto() is None else _Mosquitto
-        self._own: _Mosquitto | EmbeddedBroker | None = None
+        self._make = EmbeddedBroker if embedded or find_mosquitto() is None else MosquittoBroker
+        self._own: Broker | None = None
         if url is None:
             self._own = self._make()
             self.url, self.kind = self._own.url, self._make.kind
@@ -101,15 +63,12 @@ class RunBroker:
         """What is to be said about one of the run's own that ended by itself."""
         if self._own is None or self._own.alive:
             return None
-        words = self._own.last_words if isinstance(self._own, _Mosquitto) else ""
-        return f"the {self.kind} broker ended: {words or 'it left no message'}"
+        return f"the {self.kind} broker ended: {self._own.last_lines or 'it left no message'}"
 
     def fail(self) -> None:
         """Kill it."""
-        if isinstance(self._own, EmbeddedBroker) and self._own.alive:
-            os.kill(self._own.pid, signal.SIGKILL)
         if self._own is not None:
-            self._own.close()
+            self._own.kill()
 
     def recover(self) -> None:
         """Start it again on the same port."""

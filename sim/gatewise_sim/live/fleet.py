@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import find_mosquitto
-from gatewise_cloud.broker.client import shared_subscriptions_work
+from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers, exchange_joules
@@ -264,14 +264,8 @@ def run_live(
     )
 
 
-def _worker_options(settings: FleetSettings) -> list[str]:
-    asked = {
-        "--queue": settings.queue,
-        "--max-batch": settings.max_batch,
-        "--wait-ms": settings.wait_ms,
-        "--parallel": settings.parallel,
-    }
-    return [word for option, value in asked.items() for word in (option, str(value))]
+def _worker_options(settings: FleetSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in ("queue", "max_batch", "wait_ms", "parallel")}
 
 
 def _worker_counts(counted: Mapping[str, Any]) -> dict[str, float]:

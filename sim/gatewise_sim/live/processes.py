@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import queue
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
+from gatewise_cloud.child_process import ChildProcess, close_all
+from gatewise_cloud.service.worker_process import WorkerProcess
 from gatewise_sim.errors import RunError
-from gatewise_sim.live.children import Child, close_all
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.live.scheduler import Schedule
 
-__all__ = ["Fleet", "Pass", "Worker", "start_workers"]
+__all__ = ["Fleet", "Pass", "failed", "start_workers"]
 
 _READY_SECONDS: Final = 60.0
 #: A device process speaks several times a second while it works; silence for so long is its end.
@@ -27,78 +29,32 @@ _SILENCE_SECONDS: Final = 30.0
 _LEAD_SECONDS: Final = 0.1
 _TICK_SECONDS: Final = 0.25
 
-_Word = TypeVar("_Word")
-
 
 @dataclass(frozen=True)
 class _Event:
     """Something that a child said; None that it will say no more."""
 
-    child: Child
+    child: ChildProcess
     document: Mapping[str, Any] | None
+
+
+def failed(child: ChildProcess) -> RunError:
+    """Give the error of a child that ended by itself, with what it reported."""
+    return RunError(child.name, child.failure())
 
 
 # -- the cloud -----------------------------------------------------------------------------
 
 
-class Worker:
-    """A cloud worker: ``gatewise cloud`` in a process of its own.
+def start_workers(stack: ExitStack, count: int, options: Mapping[str, Any]) -> list[WorkerProcess]:
+    """Start cloud workers that end with `stack`, and wait until they take requests.
 
     Parameters
     ----------
-    name : str
-    arguments : sequence of str, optional
-        Of ``gatewise``; without them it gets everything ready and waits for :meth:`serve`.
-    """
-
-    def __init__(self, name: str, arguments: Sequence[str] | None = None) -> None:
-        self._said: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
-        self.child = Child(name, "gatewise_sim.live.run_with_parent", self._hear)
-        if arguments is not None:
-            self.serve(arguments)
-
-    def serve(self, arguments: Sequence[str]) -> None:
-        """Let it begin."""
-        # Not on the command line, where everyone on the machine could read a password.
-        self.child.tell({"arguments": list(arguments)})
-
-    def _hear(self, child: Child, document: Mapping[str, Any] | None) -> None:
-        self._said.put(document)
-
-    def news(self) -> bool | None:
-        """Whether it has become ready; False if it ended, None if it has not said anything."""
-        try:
-            word = self._said.get_nowait()
-        except queue.Empty:
-            return None
-        if word is None:
-            self._said.put(None)  # for :meth:`stop`
-        return word is not None
-
-    def wait_ready(self, deadline: float) -> None:
-        """Wait for its first word.
-
-        Raises
-        ------
-        RunError
-            If it ends instead, or says nothing until `deadline` (monotonic seconds).
-        """
-        if _heard(self._said, deadline, [self.child]) is None:
-            raise self.child.failure()
-
-    def stop(self, troubles: list[str]) -> dict[str, Any]:
-        """End it in good order; its counters, empty if it ended before by itself."""
-        if self.child.ended:
-            troubles.append(str(self.child.failure()))
-        self.child.close()
-        last: dict[str, Any] = {}
-        while (document := self._said.get()) is not None:
-            last = dict(document)
-        return last
-
-
-def start_workers(stack: ExitStack, count: int, arguments: Sequence[str]) -> list[Worker]:
-    """Start cloud workers that end with `stack`, and wait until they take requests.
+    stack : ExitStack
+    count : int
+    options : mapping
+        See :func:`gatewise_cloud.service.worker_process.make_worker`.
 
     Raises
     ------
@@ -107,11 +63,15 @@ def start_workers(stack: ExitStack, count: int, arguments: Sequence[str]) -> lis
     """
     workers = []
     for i in range(count):
-        workers.append(Worker(f"cloud worker {i + 1}", arguments))
-        stack.callback(workers[-1].child.close)
+        name = f"cloud worker {i + 1}"
+        workers.append(WorkerProcess(options, name=name, keep_errors=True))
+        stack.callback(workers[-1].close)
     deadline = time.monotonic() + _READY_SECONDS
     for worker in workers:
-        worker.wait_ready(deadline)
+        if not worker.wait_ready(deadline - time.monotonic()):
+            if time.monotonic() < deadline:
+                raise failed(worker)
+            raise RunError(worker.name, "no sign of life; giving up")
     return workers
 
 
@@ -141,7 +101,7 @@ class Pass:
     counters: Counter[str] = field(default_factory=Counter)
     figures: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
-    _states: dict[Child, tuple[int, int]] = field(default_factory=dict)
+    _states: dict[ChildProcess, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def out(self) -> int:
@@ -153,7 +113,7 @@ class Pass:
         """See above."""
         return sum(up for _, up in self._states.values())
 
-    def take(self, child: Child, document: Mapping[str, Any]) -> list[Outcome]:
+    def take(self, child: ChildProcess, document: Mapping[str, Any]) -> list[Outcome]:
         """Take in some answers; those that are new."""
         self._states[child] = document["out"], document["up"]
         taken = [Outcome(*fields) for fields in document["answers"]]
@@ -171,7 +131,7 @@ class Pass:
             )
         return taken
 
-    def gone(self, child: Child) -> None:
+    def gone(self, child: ChildProcess) -> None:
         """Forget what a process that ended was about to do."""
         self._states.pop(child, None)
 
@@ -207,12 +167,16 @@ class Fleet:
         self._folder = folder
         self._devices = sum(len(team) for team in teams)
         self.troubles: list[str] = []
-        self._alive: dict[Child, int] = {}
+        self._alive: dict[ChildProcess, int] = {}
         stack.callback(close_all, self._alive)
         for i, team in enumerate(teams):
-            child = Child(f"device process {i + 1}", "gatewise_sim.live.device_process", self._hear)
+            child = ChildProcess(
+                f"device process {i + 1}",
+                [sys.executable, "-m", "gatewise_sim.live.device_process"],
+                on_message=self._hear,
+            )
             self._alive[child] = i
-            child.tell({**job, "devices": list(team)})
+            child.send({**job, "devices": list(team)})
 
     def run_pass(
         self,
@@ -250,7 +214,7 @@ class Fleet:
         if go is not None:
             go(began)
         for child in self._alive:
-            child.tell({"go": began})
+            child.send({"go": began})
         made = Pass()
         heard = dict.fromkeys(self._alive, began)
         again = began
@@ -296,7 +260,7 @@ class Fleet:
             if part.time is not None:
                 arrays["time"] = part.time
             np.savez(path, **arrays)
-            child.tell({"policy": policy, "schedule": str(path), "pause_ms": 1000.0 * part.pause})
+            child.send({"policy": policy, "schedule": str(path), "pause_ms": 1000.0 * part.pause})
         waiting = set(self._alive)
         # Each device that connects takes its time, on a slow link above all.
         deadline = time.monotonic() + _READY_SECONDS + 0.2 * self._devices
@@ -305,27 +269,31 @@ class Fleet:
             if event.child not in self._alive:
                 continue  # one that was given up in the pass before
             if event.document is None:
-                raise event.child.failure()
+                raise failed(event.child)
             waiting.discard(event.child)
 
-    def _lose(self, child: Child, why: str, made: Pass, schedules: Sequence[Schedule]) -> None:
+    def _lose(
+        self, child: ChildProcess, why: str, made: Pass, schedules: Sequence[Schedule]
+    ) -> None:
         """Give up a process: what it has not answered is lost, the others go on."""
         if why:
             child.kill()
             error = RunError(child.name, why)
         else:
-            error = child.failure()
+            error = failed(child)
         numbers = schedules[self._alive.pop(child)].number
         lost = sum(number not in made.outcomes for number in numbers.tolist())
         self.troubles.append(f"{error}; {lost} of its {len(numbers)} instances are lost")
         made.gone(child)
         child.close()
 
-    def _hear(self, child: Child, document: Mapping[str, Any] | None) -> None:
+    def _hear(self, child: ChildProcess, document: Mapping[str, Any] | None) -> None:
         self._events.put(_Event(child, document))
 
 
-def _heard(said: queue.SimpleQueue[_Word], deadline: float, silent: Iterable[Child]) -> _Word:
+def _heard(
+    said: queue.SimpleQueue[_Event], deadline: float, silent: Iterable[ChildProcess]
+) -> _Event:
     """Wait for the next word until `deadline`; name those it should have come from."""
     try:
         return said.get(timeout=max(0.0, deadline - time.monotonic()))

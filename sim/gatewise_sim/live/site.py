@@ -10,17 +10,18 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from gatewise_cloud.service.worker_process import WorkerProcess
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.live.brokers import RunBroker, forget
-from gatewise_sim.live.processes import Worker, start_workers
+from gatewise_sim.live.processes import failed, start_workers
 
 __all__ = ["Site"]
 
@@ -33,7 +34,7 @@ class _Place:
     """Where a worker is, was, or will be."""
 
     name: str
-    worker: Worker
+    worker: WorkerProcess
     up: bool = True
     #: Told to serve again, and not ready yet.
     coming: bool = False
@@ -51,8 +52,9 @@ class Site:
     devices : sequence of str
         Their names.
     workers : int
-    options : sequence of str
-        Of ``gatewise cloud``, beside bundle and broker.
+    options : mapping, optional
+        Of the workers, beside bundle and broker, see
+        :func:`gatewise_cloud.service.worker_process.make_worker`.
     link : LinkProfile
     seed : int
         Of the links.
@@ -86,7 +88,7 @@ class Site:
         devices: Sequence[str],
         *,
         workers: int,
-        options: Sequence[str] = (),
+        options: Mapping[str, Any] | None = None,
         link: LinkProfile,
         seed: int,
         outages: Outages | None = None,
@@ -101,16 +103,20 @@ class Site:
         self._began = time.monotonic()
         if broker.is_own:
             # With one worker nobody has to share, and the embedded broker could not.
-            pool = ["--plain-subscription"] if workers < 2 else []
+            pool: dict[str, Any] = {"shared": workers > 1}
         else:
             # A pool of this run's own: another's workers would take a share of its requests.
-            pool = ["--pool", f"gw-{secrets.token_hex(4)}"]
+            pool = {"pool": f"gw-{secrets.token_hex(4)}"}
             stack.callback(forget, broker.url, devices)
-        self._arguments = ["cloud", str(bundle), "--broker", broker.url, "--json", *pool, *options]
+        self._options = {
+            "bundles": [str(bundle)],
+            "broker": broker.url,
+            **pool,
+            **(options or {}),
+        }
         self._stack = stack
         self._places = [
-            _Place(worker.child.name, worker)
-            for worker in start_workers(stack, workers, self._arguments)
+            _Place(worker.name, worker) for worker in start_workers(stack, workers, self._options)
         ]
         self._changes: list[float] = []
         self._proxy: DelayProxy | None = None
@@ -125,7 +131,7 @@ class Site:
     @property
     def workers_up(self) -> int:
         """Workers that serve."""
-        return sum(place.up and not place.worker.child.ended for place in self._places)
+        return sum(place.up and place.worker.alive for place in self._places)
 
     # -- the schedule ------------------------------------------------------------------------
 
@@ -169,32 +175,32 @@ class Site:
         for i, place in enumerate(self._places):
             down = everyone or i < some
             if down and (place.up or place.coming):
-                if place.worker.child.ended:
-                    self.troubles.append(str(place.worker.child.failure()))
-                place.worker.child.kill()
+                if not place.worker.alive:
+                    self.troubles.append(str(failed(place.worker)))
+                place.worker.kill()
                 fallen.append(place)
             # One that begins without a broker gives up at once.
             elif not down and not broker_down and not place.up and not place.coming:
-                place.worker.serve(self._arguments)
+                place.worker.serve(self._options)
                 place.coming = True
         for place in fallen:  # once all are dead
-            place.worker.child.close()
+            place.worker.close()
             place.up = place.coming = False
             self._tell_of(place)
-            place.worker = Worker(place.name)
-            self._stack.callback(place.worker.child.close)
+            place.worker = WorkerProcess(name=place.name, keep_errors=True)
+            self._stack.callback(place.worker.close)
 
     def _look(self, place: _Place) -> None:
         """See whether a worker is back."""
-        news = place.worker.news()
-        if news is None:
+        ready = place.worker.ready is not None
+        if not ready and place.worker.alive:
             return
-        place.coming, place.up = False, news
-        if news:
+        place.coming, place.up = False, ready
+        if ready:
             place.restarts += 1
             self._tell_of(place)
         else:
-            self.troubles.append(f"{place.worker.child.failure()} (started again)")
+            self.troubles.append(f"{failed(place.worker)} (started again)")
 
     def _note(self, what: str, down: bool) -> None:
         if down != (what in self._down):
@@ -221,9 +227,10 @@ class Site:
         counters = []
         for place in self._places:
             counted: dict[str, Any] = {}
+            if place.up and not place.worker.alive:
+                self.troubles.append(str(failed(place.worker)))
+            place.worker.close()
             if place.up:
-                counted = place.worker.stop(self.troubles)
-            else:
-                place.worker.child.close()
+                counted = place.worker.counters or {}
             counters.append(counted | ({"restarts": place.restarts} if place.restarts else {}))
         return counters

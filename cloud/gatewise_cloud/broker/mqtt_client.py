@@ -1,18 +1,26 @@
-"""Enter a broker, and find out what it serves."""
+"""MQTT clients: connect, disconnect, and find out what a broker grants."""
 
 from __future__ import annotations
 
 import secrets
 import threading
+import time
 from typing import Any
 
 import paho.mqtt.client as paho
+from paho.mqtt.reasoncodes import ReasonCode
 
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_edge.link.wire import shared
 
-__all__ = ["close_client", "open_client", "refused", "shared_subscriptions_work"]
+__all__ = [
+    "close_client",
+    "connect_reason",
+    "open_client",
+    "refused",
+    "shared_subscriptions_work",
+]
 
 _KEEPALIVE_SECONDS = 10
 _GRACE_SECONDS = 0.5
@@ -43,6 +51,26 @@ def close_client(client: paho.Client) -> None:
     # Otherwise the socket pair that wakes its thread stays open until the garbage collector
     # comes by.
     client.reinitialise()
+
+
+def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
+    """Connect, disconnect, and give the broker's reason code; None if it sent none in time."""
+    reasons: list[ReasonCode] = []
+    client = make_client(endpoint, "", max_inflight=1)
+    client.connect_timeout = timeout
+    client.on_connect = lambda _c, _u, _f, reason, _p: reasons.append(reason)
+    end = time.monotonic() + timeout
+    try:
+        client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
+        while not reasons and time.monotonic() < end:
+            if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
+                break
+    except OSError:
+        return None
+    finally:
+        client.disconnect()
+        client.reinitialise()
+    return reasons[0] if reasons else None
 
 
 def refused(endpoint: Endpoint, why: str) -> LinkError:

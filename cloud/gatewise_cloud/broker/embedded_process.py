@@ -1,7 +1,6 @@
-"""The process of the embedded broker: ``python -m gatewise_cloud.broker._amqtt HOST PORT``.
+"""The process of the embedded broker, run with ``python -m`` and the arguments HOST PORT.
 
-It serves until SIGTERM, or until its standard input ends, so that it never outlives the
-process that started it, not even one that was killed.
+It serves until SIGTERM, or until the process that started it ends.
 """
 
 from __future__ import annotations
@@ -10,6 +9,8 @@ import asyncio
 import logging
 import signal
 import sys
+
+from gatewise_cloud.child_process import end_with_owner
 
 __all__ = ["main"]
 
@@ -20,7 +21,7 @@ async def _serve(host: str, port: int) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
-    loop.add_reader(sys.stdin.fileno(), stop.set)
+    end_with_owner(lambda: loop.call_soon_threadsafe(stop.set))
     broker = Broker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"{host}:{port}"}},
@@ -31,7 +32,6 @@ async def _serve(host: str, port: int) -> None:
     try:
         await stop.wait()
     finally:
-        loop.remove_reader(sys.stdin.fileno())
         await broker.shutdown()
 
 

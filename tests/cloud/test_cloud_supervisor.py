@@ -101,7 +101,7 @@ def test_what_a_child_cannot_do_is_one_line(command, bundle, tmp_path, embedded)
 
 
 def test_no_workers_is_refused():
-    from gatewise_cloud.service.processes import Supervisor
+    from gatewise_cloud.service.supervisor import Supervisor
 
     with pytest.raises(InputError, match="workers"):
         Supervisor({}, 0)

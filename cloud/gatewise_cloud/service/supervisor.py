@@ -2,33 +2,29 @@
 
 Each child is a whole worker of the same pool, so that the broker divides the requests among them;
 they share nothing, so that one that dies takes only its own unanswered requests with it, and the
-devices ask those again. The parent starts a child that died again after a pause that doubles from
-half a second to half a minute. A child listens on its parent's pipe: when that closes, even by
-the parent's being killed, it drains and ends.
+devices send those again. The parent starts a child that died again after a pause that doubles from
+half a second to half a minute.
 
-``/metrics`` and ``/healthz`` are the parent's: it asks its children, on ports of their own on the
-loopback, and puts their metrics together with a label ``worker``. It is well while at least one
-child is; a child that starts anew counts from 0, as Prometheus expects of one that did.
+``/metrics`` and ``/healthz`` are the parent's: it reads those of its children, on ports of their
+own on the loopback, and merges their metrics under a label ``worker``. It is healthy while at least
+one child is; a child that starts again counts from 0, as Prometheus expects.
 """
 
 from __future__ import annotations
 
-import contextlib
-import http.client
-import json
 import logging
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import IO, Any
+from typing import Any
 
 from gatewise.errors import GatewiseError, InputError
-from gatewise_cloud.service.endpoints import Endpoints
+from gatewise_cloud.service.worker_process import WorkerProcess
 from gatewise_cloud.signal_handling import until_interrupted
+from gatewise_edge.link.wire import REQUESTS
+from gatewise_edge.service.endpoints import Endpoints
 
-__all__ = ["Child", "Supervisor"]
+__all__ = ["Supervisor"]
 
 _LOG = logging.getLogger("gatewise_cloud")
 _FIRST_PAUSE = 0.5
@@ -37,117 +33,13 @@ _SERVED_WELL = 60.0
 _START_SECONDS = 60.0
 
 
-class Child:
-    """One worker process.
-
-    Parameters
-    ----------
-    options : dict
-        Keyword arguments of :class:`gatewise_cloud.worker.worker.Worker`, fit for JSON; handed over
-        through the pipe, since passwords must not show in the list of processes.
-
-    Attributes
-    ----------
-    ready : dict or None
-        What it said when it began to serve.
-    error : str or None
-        What it said when it could not.
-    counters : dict or None
-        What it said at its end.
-    """
-
-    def __init__(self, options: dict[str, Any]) -> None:
-        self.started = time.monotonic()
-        self.ready: dict[str, Any] | None = None
-        self.error: str | None = None
-        self.counters: dict[str, Any] | None = None
-        self._said = threading.Event()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "gatewise_cloud.service._child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # A terminal's Ctrl-C is for the parent, which passes it on once.
-            process_group=0,
-            text=True,
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._tether = self._process.stdin
-        with contextlib.suppress(BrokenPipeError):  # it died already, and is found dead
-            self._tether.write(json.dumps(options) + "\n")
-            self._tether.flush()
-        self._reader = threading.Thread(
-            target=self._read, args=(self._process.stdout,), daemon=True
-        )
-        self._reader.start()
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """Whether it runs."""
-        return self._process.poll() is None
-
-    def wait_ready(self, seconds: float) -> bool:
-        """Wait until it serves, or cannot; whether it serves."""
-        self._said.wait(seconds)
-        return self.ready is not None
-
-    def terminate(self) -> None:
-        """Ask it to drain and end."""
-        if self.alive:
-            self._process.terminate()
-
-    def end(self, seconds: float) -> None:
-        """Wait for its end, for some seconds at most; then kill it."""
-        try:
-            self._process.wait(max(0.0, seconds))
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._reader.join()
-        for pipe in (self._tether, self._process.stdout):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
-
-    def page(self, path: str, seconds: float = 2.0) -> tuple[int, str]:
-        """Ask its own endpoint: status and text; status 0 if it gives none."""
-        if self.ready is None or not self.alive:
-            return 0, "it is not running"
-        connection = http.client.HTTPConnection("127.0.0.1", self.ready["port"], timeout=seconds)
-        try:
-            connection.request("GET", path)
-            answer = connection.getresponse()
-            return answer.status, answer.read().decode()
-        except (OSError, http.client.HTTPException) as error:
-            return 0, f"its endpoint does not answer: {error}"
-        finally:
-            connection.close()
-
-    def _read(self, lines: IO[str]) -> None:
-        for line in lines:
-            document = json.loads(line)
-            if "ready" in document:
-                self.ready = document
-            elif "error" in document:
-                self.error = document["error"]
-            else:
-                self.counters = document
-            self._said.set()
-        self._said.set()
-
-
 class Supervisor:
     """Starts workers and keeps them running.
 
     Parameters
     ----------
     options : dict
-        See :class:`Child`.
+        See :func:`.make_worker`.
     workers : int
         At least 1.
     metrics_port : int, optional
@@ -157,7 +49,7 @@ class Supervisor:
 
     Attributes
     ----------
-    children : list of Child
+    children : list of WorkerProcess
     restarts : int
         Children started again so far.
     port : int or None
@@ -175,12 +67,16 @@ class Supervisor:
     ) -> None:
         if workers < 1:
             raise InputError("workers must be at least 1")
-        self._options = {**options, "drain_seconds": drain_seconds}
+        self._options = {
+            **options,
+            "drain_seconds": drain_seconds,
+            "metrics": metrics_port is not None,
+        }
         self._workers = workers
         self._metrics_port = metrics_port
         self._metrics_host = metrics_host
         self._drain_seconds = drain_seconds
-        self.children: list[Child] = []
+        self.children: list[WorkerProcess] = []
         self._due = [0.0] * workers
         self._pauses = [_FIRST_PAUSE] * workers
         self.restarts = 0
@@ -193,13 +89,13 @@ class Supervisor:
         Raises
         ------
         GatewiseError
-            If a child cannot begin to serve, with the child's own words.
+            If a child cannot begin to serve, with the child's message.
         InputError
             If the broker does not divide requests among several workers.
         """
         try:
             with until_interrupted():
-                self.children = [Child(self._options) for _ in range(self._workers)]
+                self.children = [WorkerProcess(self._options) for _ in range(self._workers)]
                 self._wait_for_all()
                 if self._metrics_port is None:
                     self._look_after(ready)
@@ -225,10 +121,10 @@ class Supervisor:
         """Why no child serves; None if one does."""
         if self._stopping.is_set():
             return "it is ending"
-        said = [child.page("/healthz") for child in self.children]
-        if any(status == 200 for status, _ in said):
+        pages = [child.page("/healthz") for child in self.children]
+        if any(status == 200 for status, _ in pages):
             return None
-        return "; ".join(f"worker {i}: {text.strip()}" for i, (_, text) in enumerate(said))
+        return "; ".join(f"worker {i}: {text.strip()}" for i, (_, text) in enumerate(pages))
 
     @property
     def counters(self) -> dict[str, Any]:
@@ -251,7 +147,7 @@ class Supervisor:
         for child in self.children:
             if not child.wait_ready(until - time.monotonic()):
                 raise GatewiseError(child.error or "a worker process does not begin to serve")
-        plain = [c.ready for c in self.children if c.ready and c.ready["plain"]]
+        plain = [c for c in self.children if c.ready and c.ready["subscription"] == REQUESTS]
         if plain and self._workers > 1:
             raise InputError(
                 "this broker does not divide requests among several workers, each would answer "
@@ -278,17 +174,17 @@ class Supervisor:
                     self._pauses[i] = min(2 * self._pauses[i], _LONGEST_PAUSE)
                 elif now >= self._due[i]:
                     self._due[i] = 0.0
-                    child.end(0.0)
+                    child.close(0.0)
                     self.restarts += 1
-                    self.children[i] = Child(self._options)
+                    self.children[i] = WorkerProcess(self._options)
 
     def _end_all(self) -> None:
         self._stopping.set()
         for child in self.children:
-            child.terminate()
+            child.release()
         until = time.monotonic() + self._drain_seconds + 2.0
         for child in self.children:
-            child.end(until - time.monotonic())
+            child.close(until - time.monotonic())
 
     def _metrics(self) -> bytes:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -1,0 +1,228 @@
+"""Child processes that exchange lines of JSON with their owner and never outlive it.
+
+The owner holds one end of the pipe that is a child's standard input. A child of our own follows
+that pipe (:func:`end_with_owner`) and ends in good order when it closes, even because the owner was
+killed. Any other program, such as mosquitto, has a small shell beside it that kills it then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+__all__ = ["ChildProcess", "close_all", "end_with_owner", "first_message", "send_message"]
+
+_CLOSE_SECONDS: Final = 10.0
+#: Kills a program when the pipe that is this shell's standard input closes.
+_GUARD: Final = 'read _; kill -KILL "$1"'
+
+OnMessage = Callable[["ChildProcess", Mapping[str, Any] | None], None]
+
+
+# -- the owner's side ------------------------------------------------------------------------
+
+
+class ChildProcess:
+    """A program in a process of its own; a context manager.
+
+    It is in a process group of its own, so that Ctrl-C in a terminal reaches the owner alone, which
+    then ends its children in good order.
+
+    Parameters
+    ----------
+    name : str
+        For messages.
+    command : sequence of str
+    on_message : callable, optional
+        ``on_message(child, document)`` for each line of standard output that is a JSON object, and
+        ``on_message(child, None)`` once there will be no more. Called on a thread of this object.
+        A document ``{"error": text}`` becomes :attr:`error` instead.
+    follows_input : bool, default True
+        Whether it ends by itself when its standard input closes. If not, SIGTERM asks it to end,
+        and a guard kills it when the owner is killed.
+    keep_errors : bool, default True
+        Keep its standard error for :meth:`failure`; else it goes where the owner's goes.
+
+    Attributes
+    ----------
+    name : str
+    error : str
+        What it reported as its error; empty if nothing.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        on_message: OnMessage | None = None,
+        follows_input: bool = True,
+        keep_errors: bool = True,
+    ) -> None:
+        self.name = name
+        self._on_message = on_message
+        self.error = ""
+        self._errors = tempfile.TemporaryFile() if keep_errors else None  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE if follows_input else subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL if on_message is None else subprocess.PIPE,
+            stderr=self._errors,
+            process_group=0,
+        )
+        self._guard: subprocess.Popen[bytes] | None = None
+        if not follows_input:
+            self._guard = subprocess.Popen(
+                ["/bin/sh", "-c", _GUARD, "sh", str(self.pid)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                # In the program's group: its number is not given to others while the guard runs.
+                process_group=self.pid,
+            )
+        self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
+        if on_message is not None:
+            self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def send(self, document: Mapping[str, Any]) -> None:
+        """Write one line to its standard input; nothing happens if it has ended."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(document).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def failure(self, lines: int = 1) -> str:
+        """Wait for its end, and give its last lines of standard error, or its own error message.
+
+        For a child that has ended by itself, or is about to, and is not closed yet.
+        """
+        status = self._process.wait(_CLOSE_SECONDS)
+        if self._reader.ident is not None:
+            self._reader.join()
+        return self.error or self.last_lines(lines) or f"ended with status {status}"
+
+    def last_lines(self, lines: int = 1) -> str:
+        """Its last lines of standard error so far, empty if there are none."""
+        if self._errors is None or self._errors.closed:
+            return ""
+        # Not by seeking: the child writes at the same position.
+        size = os.fstat(self._errors.fileno()).st_size
+        text = os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
+        return "; ".join(text.strip().splitlines()[-lines:]).removeprefix("gatewise: ")
+
+    def release(self) -> None:
+        """Ask it to end; return at once."""
+        if self._guard is not None:
+            self._process.terminate()
+            return
+        assert self._process.stdin is not None
+        # What is still in the buffer cannot be written to a child that is gone.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        """Kill it, without a warning."""
+        self._process.kill()
+
+    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+        """Ask it to end, and kill it if it has not ended in some seconds; may be called again."""
+        try:
+            self.release()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(max(0.0, seconds))
+        finally:
+            self._process.kill()
+            self._process.wait()
+            if self._guard is not None:
+                self._guard.kill()
+                self._guard.communicate()
+            if self._reader.ident is not None:
+                self._reader.join()
+            if self._errors is not None:
+                self._errors.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        assert self._on_message is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                try:
+                    document = json.loads(line)
+                except ValueError:
+                    continue  # a line for people
+                if isinstance(document, dict) and "error" in document:
+                    self.error = str(document["error"])
+                elif isinstance(document, dict):
+                    self._on_message(self, document)
+        self._on_message(self, None)
+
+
+def close_all(children: Iterable[ChildProcess]) -> None:
+    """Close several, all at the same time."""
+    several = list(children)
+    for child in several:
+        child.release()
+    for child in several:
+        child.close()
+
+
+# -- the child's side ------------------------------------------------------------------------
+
+
+def first_message() -> dict[str, Any]:
+    """Read the owner's first line; exit if the owner is gone."""
+    # The descriptor itself: a thread inside the buffer of sys.stdin would block the exit.
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            sys.exit(1)
+        line += byte
+    document: dict[str, Any] = json.loads(line)
+    return document
+
+
+def send_message(document: Mapping[str, Any]) -> None:
+    """Write one line to the owner; nothing happens if it is gone."""
+    with contextlib.suppress(BrokenPipeError):
+        print(json.dumps(document), flush=True)
+
+
+def end_with_owner(stop: Callable[[], object]) -> None:
+    """Call `stop`, on a thread of its own, once this process's standard input closes."""
+
+    def follow() -> None:
+        while os.read(0, 4096):
+            pass
+        stop()
+
+    threading.Thread(target=follow, name="follow owner", daemon=True).start()

@@ -1,0 +1,125 @@
+"""Child processes: their lines, their end, and the end of their owner."""
+
+import os
+import queue
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+
+from gatewise_cloud.child_process import ChildProcess, close_all
+
+SECONDS = 60.0
+ECHO = "import sys\nfor line in sys.stdin: print(line, flush=True)"
+DEAF = """
+    import signal, time
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("{}", flush=True)
+    time.sleep(600)
+"""
+
+
+def running(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:  # a zombie has ended
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def start(code: str, **options: object) -> tuple[ChildProcess, queue.SimpleQueue]:
+    messages: queue.SimpleQueue = queue.SimpleQueue()
+    child = ChildProcess(
+        "the child",
+        [sys.executable, "-c", textwrap.dedent(code)],
+        on_message=lambda _, document: messages.put(document),
+        **options,
+    )
+    return child, messages
+
+
+def test_objects_are_messages_and_other_lines_are_not():
+    child, messages = start('print("for people"); print("[1]"); print(\'{"a": 1}\')')
+    with child:
+        assert messages.get(timeout=SECONDS) == {"a": 1}
+        assert messages.get(timeout=SECONDS) is None
+
+
+def test_a_message_arrives_and_closing_ends_the_child():
+    child, messages = start(ECHO)
+    with child:
+        child.send({"x": 2})
+        assert messages.get(timeout=SECONDS) == {"x": 2}
+        assert child.alive
+    assert not running(child.pid)
+    child.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "failure"),
+    [
+        ('print("first\\ngatewise: no luck", file=sys.stderr); sys.exit(2)', "no luck"),
+        ('print(\'{"error": "no luck"}\')', "no luck"),
+        ("sys.exit(3)", "ended with status 3"),
+    ],
+)
+def test_a_failure_is_its_last_line_its_own_message_or_its_status(code, failure):
+    child, messages = start(f"import sys; {code}")
+    with child:
+        assert messages.get(timeout=SECONDS) is None
+        child.send({"too": "late"})
+        assert child.failure() == failure
+
+
+@pytest.mark.parametrize("follows_input", [True, False])
+def test_one_that_does_not_end_is_killed(follows_input):
+    child, messages = start(DEAF, follows_input=follows_input)
+    assert messages.get(timeout=SECONDS) == {}
+    child.close(0.2)
+    assert not running(child.pid)
+
+
+def test_several_end_together():
+    children = [start("import sys, time; sys.stdin.read(); time.sleep(0.5)")[0] for _ in range(4)]
+    close_all(children)
+    assert not any(running(child.pid) for child in children)
+
+
+@pytest.mark.parametrize(
+    "child",
+    [
+        "EmbeddedBroker()",
+        "MosquittoBroker()",
+        "WorkerProcess()",
+        "ChildProcess('sleep', ['sleep', '600'], follows_input=False)",
+    ],
+)
+def test_it_ends_with_an_owner_that_is_killed(child, wait_until):
+    code = f"""
+        import time
+        from gatewise_cloud import EmbeddedBroker, MosquittoBroker
+        from gatewise_cloud.child_process import ChildProcess
+        from gatewise_cloud.service.worker_process import WorkerProcess
+        child = {child}
+        print(child.pid, flush=True)
+        time.sleep(600)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
+        try:
+            pid = int(owner.stdout.readline())
+            assert running(pid)
+        finally:
+            owner.kill()
+    wait_until(lambda: not running(pid), 60.0)
+
+
+def test_the_guard_of_a_program_leaves_with_it():
+    with ChildProcess("sleep", ["sleep", "600"], follows_input=False) as child:
+        os.killpg(child.pid, 0)
+        began = time.monotonic()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(child.pid, 0)
+    assert time.monotonic() - began < 5
