@@ -16,12 +16,14 @@ from gatewise.cli import build
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.broker_files import access_list, secure_config
 from gatewise_cloud.broker.broker_init import init_broker
-from tests.security.secure import EDGE, SecureBroker, free_port
+from tests.support import small_bundle
+from tests.support.mosquitto import SecureBroker
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
-bundle = EDGE.bundle
+bundle = small_bundle.bundle
 
 
 def read(path):
@@ -178,7 +180,7 @@ def exposed(tmp_path_factory):
     from gatewise_edge.device.device import Device
     from gatewise_edge.service.edge_metrics import EdgeMetrics
 
-    path = EDGE.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
+    path = small_bundle.write_bundle(tmp_path_factory.mktemp("metrics") / "bundle").path
     with MosquittoBroker() as broker, Worker(path, broker.url) as worker, Device(path) as device:
         text = text_of(worker) + EdgeMetrics(device).text()
     names = set()

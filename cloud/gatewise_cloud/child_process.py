@@ -119,14 +119,17 @@ class ChildProcess:
             self._reader.join()
         return self.error or self.last_lines(lines) or f"ended with status {status}"
 
-    def last_lines(self, lines: int = 1) -> str:
-        """Its last lines of standard error so far, empty if there are none."""
+    def errors(self) -> str:
+        """Its standard error so far; empty if it was not kept."""
         if self._errors is None or self._errors.closed:
             return ""
         # Not by seeking: the child writes at the same position.
         size = os.fstat(self._errors.fileno()).st_size
-        text = os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
-        return "; ".join(text.strip().splitlines()[-lines:]).removeprefix("gatewise: ")
+        return os.pread(self._errors.fileno(), size, 0).decode("utf-8", "replace")
+
+    def last_lines(self, lines: int = 1) -> str:
+        """Its last lines of standard error so far; empty if there are none."""
+        return "; ".join(self.errors().strip().splitlines()[-lines:]).removeprefix("gatewise: ")
 
     def release(self) -> None:
         """Ask it to end; return at once."""

@@ -2,11 +2,8 @@
 
 import os
 import socket
-import threading
 
-import paho.mqtt.client as paho
 import pytest
-from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise_cloud import shared_subscriptions_work
 from gatewise_cloud.broker import broker as broker_module
@@ -16,54 +13,14 @@ from gatewise_cloud.broker.broker import (
     find_mosquitto,
     mosquitto_config,
 )
-from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.errors import LinkError
+from tests.support.mosquitto import Mosquitto
+from tests.support.mqtt_clients import MqttClient
+from tests.support.ports import free_port, listens
+from tests.support.waiting import wait_until
 
 BROKERS = [EmbeddedBroker, MosquittoBroker]
-
-
-def listens(host, port):
-    try:
-        socket.create_connection((host, port), timeout=1).close()
-    except OSError:
-        return False
-    return True
-
-
-class Client:
-    """A paho client that keeps what it gets."""
-
-    def __init__(self, broker, subscribe=(), will=None):
-        self.got = []
-        self.ready = threading.Event()
-        self.client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311)
-        if will:
-            self.client.will_set(*will)
-        self.client.on_connect = self._on_connect
-        self.client.on_subscribe = lambda *_: self.ready.set()
-        self.client.on_message = lambda _c, _u, m: self.got.append((m.topic, m.payload, m.retain))
-        self._subscribe = [(topic, 1) for topic in subscribe]
-        self.client.connect(broker.host, broker.port)
-        self.client.loop_start()
-        assert self.ready.wait(5)
-
-    def _on_connect(self, client, *_):
-        if self._subscribe:
-            client.subscribe(self._subscribe)
-        else:
-            self.ready.set()
-
-    def publish(self, topic, payload, retain=False):
-        self.client.publish(topic, payload, qos=1, retain=retain).wait_for_publish(5)
-
-    def drop(self):
-        """Vanish without a farewell."""
-        self.client.loop_stop()
-        self.client.reinitialise()
-
-    def close(self):
-        close_client(self.client)
 
 
 @pytest.mark.parametrize("kind", BROKERS)
@@ -74,7 +31,7 @@ def test_ready_inside_gone_after_and_the_port_is_free_again(kind):
         assert shared_subscriptions_work(broker.url) is broker.shared_subscriptions
         pid = broker.pid
     assert not broker.alive
-    assert not listens("127.0.0.1", broker.port)
+    assert not listens(broker.port)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
     broker.close()
@@ -134,27 +91,27 @@ def test_ipv6(kind):
         pytest.skip("no IPv6 here")
     with kind(host="::1") as broker:
         assert broker.url == f"mqtt://[::1]:{broker.port}"
-        assert listens("::1", broker.port)
+        assert listens(broker.port, "::1")
 
 
-# What the rooms build on, on each broker. A newer amqtt may change the facts that the module
+# What the packages rely on, on each broker. A newer amqtt may change the facts that the module
 # docstring of gatewise_cloud.broker.broker lists: these tests would tell.
 
 
-def test_retained_messages_and_last_wills(any_broker, wait_until):
+def test_retained_messages_and_last_wills(any_broker):
     topic = f"test/{any_broker.kind}/status"
-    dying = Client(any_broker, will=(topic, b"offline", 1, True))
+    dying = MqttClient(any_broker.url, will=(topic, b"offline", 1, True))
     dying.publish(topic, b"online", retain=True)
-    watcher = Client(any_broker, [topic])
+    watcher = MqttClient(any_broker.url, topic)
     wait_until(lambda: (topic, b"online", True) in watcher.got)
     dying.drop()
     wait_until(lambda: (topic, b"offline", False) in watcher.got)
-    late = Client(any_broker, [topic])
+    late = MqttClient(any_broker.url, topic)
     wait_until(lambda: (topic, b"offline", True) in late.got)
     late.publish(topic, b"", retain=True)
     # The embedded broker acknowledges before it acts.
     wait_until(lambda: (topic, b"", False) in watcher.got)
-    fresh = Client(any_broker, [topic, f"{topic}/end"])
+    fresh = MqttClient(any_broker.url, topic, f"{topic}/end")
     fresh.publish(f"{topic}/end", b"")
     wait_until(lambda: fresh.got)
     assert [t for t, _, _ in fresh.got] == [f"{topic}/end"]
@@ -162,10 +119,10 @@ def test_retained_messages_and_last_wills(any_broker, wait_until):
         client.close()
 
 
-def test_no_will_after_a_clean_farewell(any_broker, wait_until):
+def test_no_will_after_a_clean_farewell(any_broker):
     topic = f"test/{any_broker.kind}/farewell"
-    watcher = Client(any_broker, [topic])
-    Client(any_broker, will=(topic, b"offline", 1, False)).close()
+    watcher = MqttClient(any_broker.url, topic)
+    MqttClient(any_broker.url, will=(topic, b"offline", 1, False)).close()
     watcher.publish(topic, b"end")
     wait_until(lambda: watcher.got)
     assert watcher.got == [(topic, b"end", False)]
@@ -173,11 +130,11 @@ def test_no_will_after_a_clean_farewell(any_broker, wait_until):
 
 
 @pytest.mark.parametrize("kind", BROKERS)
-def test_retained_messages_that_nobody_asked_for(kind, wait_until):
+def test_retained_messages_that_nobody_asked_for(kind):
     with kind() as broker:
-        watcher = Client(broker, ["test/+"])
+        watcher = MqttClient(broker.url, "test/+")
         watcher.publish("test/a", b"kept", retain=True)
-        stranger = Client(broker, ["other"])
+        stranger = MqttClient(broker.url, "other")
         stranger.publish("other", b"end")
         wait_until(lambda: ("other", b"end", False) in stranger.got)
         unasked = [topic for topic, _, _ in stranger.got if topic != "other"]
@@ -190,8 +147,7 @@ def test_retained_messages_that_nobody_asked_for(kind, wait_until):
 
 
 def test_nobody_listens():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     with pytest.raises(LinkError, match="cannot be reached") as caught:
         shared_subscriptions_work(f"mqtt://user:secret@127.0.0.1:{port}")
     assert caught.value.url == f"mqtt://127.0.0.1:{port}"
@@ -203,10 +159,8 @@ def test_a_broker_that_lets_nobody_in(locked_mosquitto):
         shared_subscriptions_work(locked_mosquitto)
 
 
-def test_where_nothing_comes_back_nothing_is_learned(tmp_path, mosquitto_with):
+def test_where_nothing_comes_back_nothing_is_learned(tmp_path):
     rules = tmp_path / "rules"
     rules.write_text("topic readwrite elsewhere/#\n")
-    # Run by root, mosquitto would become a user who may not read the rules.
-    lines = ["allow_anonymous true", f"acl_file {rules}", "user root"]
-    with mosquitto_with(*lines) as url:
-        assert shared_subscriptions_work(url, timeout=0.5) is None
+    with Mosquitto(tmp_path, "allow_anonymous true", f"acl_file {rules}") as broker:
+        assert shared_subscriptions_work(broker.url, timeout=0.5) is None

@@ -10,6 +10,8 @@ import time
 import pytest
 
 from gatewise_cloud.child_process import ChildProcess, close_all
+from tests.support.processes import running
+from tests.support.waiting import wait_until
 
 SECONDS = 60.0
 ECHO = "import sys\nfor line in sys.stdin: print(line, flush=True)"
@@ -19,14 +21,6 @@ DEAF = """
     print("{}", flush=True)
     time.sleep(600)
 """
-
-
-def running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:  # a zombie has ended
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def start(code: str, **options: object) -> tuple[ChildProcess, queue.SimpleQueue]:
@@ -96,7 +90,7 @@ def test_several_end_together():
         "ChildProcess('sleep', ['sleep', '600'], follows_input=False)",
     ],
 )
-def test_it_ends_with_an_owner_that_is_killed(child, wait_until):
+def test_it_ends_with_an_owner_that_is_killed(child):
     code = f"""
         import time
         from gatewise_cloud import EmbeddedBroker, MosquittoBroker
@@ -113,7 +107,7 @@ def test_it_ends_with_an_owner_that_is_killed(child, wait_until):
             assert running(pid)
         finally:
             owner.kill()
-    wait_until(lambda: not running(pid), 60.0)
+    wait_until(lambda: not running(pid))
 
 
 def test_the_guard_of_a_program_leaves_with_it():

@@ -7,6 +7,8 @@ import socket
 
 import pytest
 
+from tests.support.ports import free_port
+
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_drains_when_told_to_end(command, slow_bundle, tiny, mosquitto, caller, stop):
@@ -70,8 +72,7 @@ def failure(command, *arguments):
 
 
 def test_an_unreachable_broker_is_one_line(command, bundle):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     err = failure(command, "cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
 

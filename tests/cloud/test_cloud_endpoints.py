@@ -11,6 +11,7 @@ from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_cloud.service.metrics import merged, text_of, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MOST_LABELS, Counters
 from gatewise_edge.service.endpoints import Endpoints
+from tests.support.waiting import wait_until
 
 
 def page(port, path, method="GET"):
@@ -39,7 +40,7 @@ def test_metrics_tell_what_the_worker_counted(bundle, tiny, mosquitto, caller):
         one.ask(tiny.rows(1), model="other")
         one.response()
         one.send(b"noise")
-        one.message()
+        one.get()
         status, text = page(pages.port, "/metrics")
     assert status == 200
     got = samples(text)
@@ -62,7 +63,7 @@ def test_metrics_tell_what_the_worker_counted(bundle, tiny, mosquitto, caller):
     assert all(f"gatewise_worker_{n}" in text for n in names)
 
 
-def test_health_follows_the_connection(bundle, wait_until):
+def test_health_follows_the_connection(bundle):
     broker = MosquittoBroker()
     with broker:
         worker = Worker(bundle, broker.url)

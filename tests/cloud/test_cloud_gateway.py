@@ -15,6 +15,7 @@ from gatewise_cloud.worker.gateway import GatewayModel
 from gatewise_edge import Device, MqttLink
 from gatewise_export import Bundle, pack
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
+from tests.support.waiting import wait_until
 
 K = 8
 ROWS = 120
@@ -107,7 +108,7 @@ def test_three_tiers_answer_as_the_system_does(
         ]
         wait_until(lambda: running[1].counters["uplink"])
     with Device(path, link=MqttLink(below.url), deadline_ms=20_000) as device:
-        wait_until(lambda: device.answer(X[0]).route != "fallback", 20.0, "the gateway")
+        wait_until(lambda: device.answer(X[0]).route != "fallback", "the gateway")
         given = answers(device, X)
     exits = system.exit_stage(X)
     assert set(exits) == {0, 1, 2, 3}
@@ -158,7 +159,7 @@ def test_one_request_of_many_rows_is_answered_by_several_tiers(
 
 @pytest.mark.parametrize("trouble", ["no-broker", "silent", "no-model"])
 def test_without_the_cloud_above_the_last_gateway_stage_answers(
-    placed, data, brokers, bundle, wait_until, trouble
+    placed, data, brokers, bundle, trouble
 ):
     """The broker above is away, nobody serves there, or another model is served."""
     system, path = placed(device=1, gateway=1, cloud=None)
@@ -172,7 +173,7 @@ def test_without_the_cloud_above_the_last_gateway_stage_answers(
         if trouble != "no-broker":
             wait_until(lambda: gateway.counters["uplink"])
         with Device(path, link=MqttLink(below.url), deadline_ms=600) as device:
-            wait_until(lambda: device.answer(X[0]).route != "fallback", 20.0, "the gateway")
+            wait_until(lambda: device.answer(X[0]).route != "fallback", "the gateway")
             given = answers(device, X)
         counters = gateway.counters
     if other is not None:
@@ -194,7 +195,7 @@ def test_without_the_cloud_above_the_last_gateway_stage_answers(
     assert why in counters["stood_in"]
 
 
-def test_a_gateway_that_ends_answers_what_is_above(placed, data, brokers, caller, wait_until):
+def test_a_gateway_that_ends_answers_what_is_above(placed, data, brokers, caller):
     """Nobody serves above; the gateway is told to end while requests wait for it."""
     system, path = placed(device=1, gateway=1, cloud=None)
     below, above = brokers

@@ -21,6 +21,7 @@ from gatewise_cloud.errors import BackendBusy
 from gatewise_cloud.models.oip import OipBackend, backend_at
 from gatewise_edge.errors import SelfTestError
 from gatewise_export.bundle.bundle import Bundle
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -291,17 +292,10 @@ def mlserver(tmp_path_factory):
     return home / "venv/bin/mlserver"
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-def test_mlserver_serves_the_bundles_model(
-    tiny, tmp_path, mlserver, mosquitto, caller, wait_until, kind
-):
+def test_mlserver_serves_the_bundles_model(tiny, tmp_path, mlserver, mosquitto, caller, kind):
     path = tiny.write(tmp_path / "b", kind=kind)
     home = tmp_path / "oip"
     shutil.copytree(ROOT / "deploy" / "oip", home)

@@ -8,15 +8,8 @@ import signal
 import pytest
 
 from gatewise.errors import InputError
-
-
-def gone(pid):
-    """Whether a process has ended (a zombie has, too)."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
+from tests.support.processes import running
+from tests.support.waiting import wait_until
 
 
 def page(port, path):
@@ -64,16 +57,16 @@ def test_they_share_the_load_and_drain_together(two, tiny, mosquitto, caller):
     assert (status, err) == (0, "")
     counters = json.loads(out)
     assert (counters["answered"], counters["restarts"]) == (10, 0)
-    assert all(gone(pid) for pid in ready["pids"])
+    assert all(not running(pid) for pid in ready["pids"])
 
 
-def test_one_that_dies_is_started_again(two, tiny, mosquitto, caller, wait_until):
+def test_one_that_dies_is_started_again(two, tiny, mosquitto, caller):
     parent, ready = two
     port = ready["metrics_port"]
     os.kill(ready["pids"][0], signal.SIGKILL)
-    wait_until(lambda: "gatewise_workers_restarts_total 1.0" in page(port, "/metrics")[1], 30.0)
+    wait_until(lambda: "gatewise_workers_restarts_total 1.0" in page(port, "/metrics")[1])
     assert page(port, "/healthz")[0] == 200
-    wait_until(lambda: "gatewise_workers_answering 2.0" in page(port, "/metrics")[1], 30.0)
+    wait_until(lambda: "gatewise_workers_answering 2.0" in page(port, "/metrics")[1])
     ask(caller(mosquitto), tiny, 4)
     parent.process.terminate()
     status, out, err = parent.finish()
@@ -82,10 +75,10 @@ def test_one_that_dies_is_started_again(two, tiny, mosquitto, caller, wait_until
     assert err == "warning: worker 0 died: starting it again in 0.5 s\n"
 
 
-def test_none_outlives_a_parent_that_is_killed(two, wait_until):
+def test_none_outlives_a_parent_that_is_killed(two):
     parent, ready = two
     parent.process.kill()
-    wait_until(lambda: all(gone(pid) for pid in ready["pids"]), 20.0, "the end of the children")
+    wait_until(lambda: all(not running(pid) for pid in ready["pids"]), "the end of the children")
 
 
 def test_what_a_child_cannot_do_is_one_line(command, bundle, tmp_path, embedded):

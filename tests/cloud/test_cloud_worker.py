@@ -12,6 +12,8 @@ from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_cloud.models.model import CloudModel
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 
 def request(X, **fields):
@@ -109,10 +111,10 @@ def test_a_duplicate_is_answered_once_while_open_and_again_afterwards(
         one = caller(mosquitto)
         for _ in range(3):
             one.send(payload)
-        _, first = one.message()
+        _, first = one.get()
         assert one.silent()
         one.send(payload)
-        assert one.message() == (wire.response_topic(one.device), first)
+        assert one.get() == (wire.response_topic(one.device), first)
         counters = worker.counters
     assert (counters["duplicates"], counters["repeated"], counters["answered"]) == (2, 1, 1)
 
@@ -132,7 +134,7 @@ def test_the_same_id_with_other_content_or_from_another_device_is_no_duplicate(
     assert worker.counters["repeated"] == 0
 
 
-def test_expired_requests_are_dropped(slow_bundle, tiny, mosquitto, caller, wait_until):
+def test_expired_requests_are_dropped(slow_bundle, tiny, mosquitto, caller):
     with Worker(slow_bundle, mosquitto.url, max_batch=1) as worker:
         one = caller(mosquitto)
         kept = one.ask(tiny.rows(1), model="slow", ttl_ms=20_000)
@@ -204,7 +206,7 @@ def test_what_cannot_be_answered_is_put_on_the_dead_letter_topic(
     with Worker(bundle, any_broker.url) as worker:
         one = caller(any_broker)
         one.send(payload)
-        assert one.message() == (f"gw/v1/dead/{reason}", payload[: wire.MAX_PAYLOAD])
+        assert one.get() == (f"gw/v1/dead/{reason}", payload[: wire.MAX_PAYLOAD])
         one.ask(tiny.rows(1))
         assert one.response().error is None
     assert worker.counters["dead"] == {reason: 1}
@@ -241,10 +243,10 @@ def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, tiny, 
     payload = request(tiny.rows(1))
     one.send(payload, retain=True)
     with Worker(bundle, any_broker.url, shared=False) as worker:
-        assert one.message() == ("gw/v1/dead/retained", payload)
+        assert one.get() == ("gw/v1/dead/retained", payload)
         one.send(payload, topic="gw/v1/model/req")
         # The embedded broker may deliver a retained message twice.
-        while (message := one.message())[0] == "gw/v1/dead/retained":
+        while (message := one.get())[0] == "gw/v1/dead/retained":
             pass
         assert message == ("gw/v1/dead/name", payload)
         assert one.silent(0.1)
@@ -259,7 +261,7 @@ def test_other_topics_are_not_read(bundle, tiny, embedded, caller):
     """The embedded broker sends retained messages that nobody asked for."""
     one, other = caller(embedded), caller(embedded)
     other.send(b"kept", topic=wire.response_topic(other.device), retain=True)
-    other.message()
+    other.get()
     with Worker(bundle, embedded.url) as worker:
         one.ask(tiny.rows(1))
         assert one.response().error is None
@@ -300,7 +302,7 @@ def test_what_no_one_foresaw_is_answered_too(bundle, tiny, mosquitto, caller, mo
 # -- life ------------------------------------------------------------------------------------
 
 
-def test_stop_answers_what_is_queued(slow_bundle, tiny, mosquitto, caller, wait_until):
+def test_stop_answers_what_is_queued(slow_bundle, tiny, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1).start()
     one = caller(mosquitto)
     asked = [one.ask(tiny.rows(1), model="slow", ttl_ms=20_000) for _ in range(4)]
@@ -314,7 +316,7 @@ def test_stop_answers_what_is_queued(slow_bundle, tiny, mosquitto, caller, wait_
         worker.start()
 
 
-def test_draining_has_an_end(slow_bundle, tiny, mosquitto, caller, wait_until):
+def test_draining_has_an_end(slow_bundle, tiny, mosquitto, caller):
     worker = Worker(slow_bundle, mosquitto.url, max_batch=1, drain_seconds=0.01).start()
     one = caller(mosquitto)
     for _ in range(20):
@@ -334,12 +336,12 @@ def test_run_ends_when_stopped_from_elsewhere(bundle, mosquitto):
 
 
 @pytest.mark.slow
-def test_a_worker_comes_back_after_its_broker(bundle, tiny, caller, wait_until):
+def test_a_worker_comes_back_after_its_broker(bundle, tiny, caller):
     with MosquittoBroker() as broker:
         worker = Worker(bundle, broker.url).start()
     wait_until(lambda: not worker.counters["connected"])
     with MosquittoBroker(broker.port) as again:
-        wait_until(lambda: worker.counters["connects"] == 2, seconds=30)
+        wait_until(lambda: worker.counters["connects"] == 2)
         one = caller(again)
         # Connected is not yet subscribed: ask until the worker has heard it.
         for _ in range(50):
@@ -351,8 +353,7 @@ def test_a_worker_comes_back_after_its_broker(bundle, tiny, caller, wait_until):
 
 
 def test_an_unreachable_broker(bundle):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     for shared in (True, False):
         with pytest.raises(LinkError, match=f"127.0.0.1:{port} cannot be reached"):
             Worker(bundle, f"mqtt://127.0.0.1:{port}", shared=shared).start()

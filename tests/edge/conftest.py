@@ -1,296 +1,27 @@
-"""A small real bundle, a real broker, and a peer that answers over MQTT.
-
-The bundle classifies six features a to f. Stage 0 reads a and b and is sure where ``|4a| >= 1``;
-stage 1 reads c and is sure where ``|4c| >= 1``; the cloud reads a, c and e and goes by e's sign.
-So a test says which way an instance takes by writing it down.
-"""
+"""The small bundle, a real broker, and a stand-in for the workers."""
 
 from __future__ import annotations
 
-import hashlib
-import io
-import shutil
-import socket
-import subprocess
-import threading
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
-import onnxruntime
-import paho.mqtt.client as paho
 import pytest
 
-from gatewise.costs import CloudPrices
-from gatewise.models.linear import LinearModel
 from gatewise_edge.link import wire
-from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.manifest import (
-    CloudSpec,
-    FeatureSpec,
-    FileSpec,
-    GroupSpec,
-    Manifest,
-    OperatingPointSpec,
-    StageSpec,
-)
-from gatewise_export.packing.onnx_graph import flat_graph
+from tests.support import small_bundle
+from tests.support.mosquitto import Mosquitto
+from tests.support.mqtt_clients import Peer
+from tests.support.waiting import wait_until
 
-NAMES = ("a", "b", "c", "d", "e", "f")
-
-
-def linear_onnx(weights: np.ndarray) -> bytes:
-    """Build the graph of ``x @ weights``."""
-    k, outputs = weights.shape
-    model = LinearModel(
-        mean=np.zeros(k, np.float32),
-        scale=np.ones(k, np.float32),
-        weights=weights.astype(np.float32),
-        bias=np.zeros(outputs, np.float32),
-    )
-    return flat_graph(model).SerializeToString()
-
-
-def run_rows(graph: bytes, X: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
-    return np.concatenate([session.run(None, {"x": X[i : i + 1]})[0] for i in range(len(X))])
-
-
-def sample_rows(n: int = 32) -> np.ndarray:
-    return np.random.default_rng(0).normal(0, 0.4, (n, len(NAMES))).astype(np.float32)
-
-
-def write_bundle(path: Path, *, cloud: bool = True, **changes: object) -> Bundle:
-    """Write the small bundle; `changes` are fields of the manifest."""
-    path.mkdir()
-    graphs = {
-        "stage_0.onnx": (("a", "b"), np.array([[4.0], [0.0]])),
-        "stage_1.onnx": (("c",), np.array([[4.0]])),
-    }
-    if cloud:
-        graphs["cloud.onnx"] = (("a", "c", "e"), np.array([[0.0], [0.0], [10.0]]))
-    X = sample_rows()
-    files, arrays = {}, {"X": X}
-    for name, (inputs, weights) in graphs.items():
-        files[name] = linear_onnx(weights)
-        outputs = run_rows(files[name], X[:, [NAMES.index(i) for i in inputs]])
-        arrays[name.removesuffix(".onnx")] = outputs
-    if cloud:
-        margins = arrays.pop("cloud")[:, 0]
-        p = 1 / (1 + np.exp(-margins.astype(np.float64)))
-        arrays["cloud_label"] = (margins > 0).astype(np.int64)
-        arrays["cloud_probabilities"] = np.column_stack([1 - p, p]).astype(np.float32)
-    stream = io.BytesIO()
-    np.savez(stream, **arrays)
-    files["sample.npz"] = stream.getvalue()
-    last = 1.0 if cloud else float(np.finfo(np.float32).min)
-    manifest = Manifest(
-        name="small",
-        version="7",
-        created="2026-01-01T00:00:00Z",
-        classes=("no", "yes"),
-        link="sigmoid",
-        features=(
-            FeatureSpec("a", 1.0),
-            FeatureSpec("b", 0.5),
-            FeatureSpec("c", 2.0, "blood"),
-            FeatureSpec("d", 3.0, "blood"),
-            FeatureSpec("e", 4.0),
-            FeatureSpec("f", 5.0),
-        ),
-        groups=(GroupSpec("blood", 10.0),),
-        prices=CloudPrices(request=0.25, byte=0.001, evaluation=0.5),
-        missing={"stages": "refused", "cloud": "refused"},
-        every_stage=tuple(
-            StageSpec(n, graphs[n][0], len(files[n]), "sigmoid", "margin", 1)
-            for n in ("stage_0.onnx", "stage_1.onnx")
-        ),
-        chains=((0, 1),),
-        cloud=CloudSpec("cloud.onnx", ("a", "c", "e"), "margins", "sigmoid") if cloud else None,
-        operating_points=(
-            OperatingPointSpec((1.0, last), 5.0, 0.9, 0.2),
-            OperatingPointSpec((None, last), 5.0, 0.9, 0.2),
-        ),
-        active=0,
-        files={n: FileSpec(hashlib.sha256(b).hexdigest(), len(b)) for n, b in files.items()},
-    )
-    for name, content in files.items():
-        (path / name).write_bytes(content)
-    (path / "manifest.json").write_text(replace(manifest, **changes).to_json())
-    return Bundle.open(path)
-
-
-@pytest.fixture
-def make_bundle(tmp_path: Path) -> Callable[..., Bundle]:
-    def make(name: str = "bundle", **changes: object) -> Bundle:
-        return write_bundle(tmp_path / name, **changes)
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    return write_bundle(tmp_path_factory.mktemp("small") / "bundle")
-
-
-def cloud_says(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Answer as the small bundle's cloud model does."""
-    p = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(np.float64)))
-    return (X[:, 2] > 0).astype(np.int64), np.column_stack([1 - p, p])
-
-
-class TestLink:
-    """A link that does with each payload what the test says, on the sender's thread.
-
-    `behave(payload, receive)` is called for every payload; without it the cloud answers.
-    """
-
-    __test__ = False
-
-    def __init__(self, behave: Callable[[bytes, Callable[[bytes], None]], object] | None = None):
-        self.ready = True
-        self.takes = True
-        self.sent: list[bytes] = []
-        self.closed = 0
-        self._behave = behave or answers
-        self._receive: Callable[[bytes], None] = lambda payload: None
-
-    def open(self, receive: Callable[[bytes], None]) -> None:
-        self._receive = receive
-
-    def send(self, payload: bytes) -> bool:
-        self.sent.append(payload)
-        if self.takes:
-            self._behave(payload, self._receive)
-        return self.takes
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-def answers(payload: bytes, receive: Callable[[bytes], None]) -> None:
-    receive(wire.encode_response(answer_to(wire.decode_request(payload, allow_missing=True))))
-
-
-# -- a broker and a peer -------------------------------------------------------------------
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout: float = 10.0) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, f"waited {timeout} s in vain for {what}"
-        time.sleep(0.005)
-
-
-class Mosquitto:
-    """A mosquitto of its own on a free port, which can be killed and started again."""
-
-    def __init__(self, folder: Path, extra: str = "") -> None:
-        self._program = shutil.which("mosquitto") or shutil.which(
-            "mosquitto", path="/usr/sbin:/usr/local/sbin"
-        )
-        if self._program is None:
-            pytest.skip("mosquitto is not installed (apt install mosquitto)")
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.port = s.getsockname()[1]
-        self.url = f"mqtt://127.0.0.1:{self.port}"
-        self._config = folder / f"mosquitto-{self.port}.conf"
-        self._config.write_text(
-            # Started by root it would change its user, who may not read the test's folder.
-            f"user root\nlistener {self.port} 127.0.0.1\nset_tcp_nodelay true\n"
-            f"allow_anonymous true\n{extra}\n"
-        )
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def start(self) -> None:
-        assert self._program is not None
-        self._process = subprocess.Popen(
-            [self._program, "-c", str(self._config)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        wait_for(self._listens, "mosquitto to listen")
-
-    def kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def _listens(self) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
-        except OSError:
-            return False
-        return True
+bundle = small_bundle.bundle
+make_bundle = small_bundle.make_bundle
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Mosquitto]:
-    broker = Mosquitto(tmp_path)
-    yield broker
-    broker.kill()
-
-
-class Peer:
-    """Takes every request from the broker and answers as a test tells it to.
-
-    `behave` gets each request and its device and gives the responses' payloads to publish.
-    """
-
-    def __init__(
-        self, url: str, behave: Callable[[wire.Request], list[wire.Response]] | None = None
-    ) -> None:
-        self.behave = behave or (lambda request: [answer_to(request)])
-        self.requests: list[wire.Request] = []
-        self.payloads: list[bytes] = []
-        self.statuses: list[tuple[str, str]] = []
-        self._subscribed = threading.Event()
-        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311)
-        self._client.on_connect = lambda client, *_: client.subscribe(
-            [(wire.REQUESTS, 1), ("gw/v1/+/status", 1)]
-        )
-        self._client.on_subscribe = lambda *_: self._subscribed.set()
-        self._client.on_message = self._on_message
-        host, port = url.removeprefix("mqtt://").split(":")
-        self._client.connect(host, int(port))
-        self._client.loop_start()
-        assert self._subscribed.wait(5), "the peer could not subscribe"
-
-    def _on_message(self, client: paho.Client, _: object, message: paho.MQTTMessage) -> None:
-        device = wire.device_of(message.topic)
-        if message.topic.endswith("/status"):
-            self.statuses.append((device, message.payload.decode()))
-            return
-        request = wire.decode_request(message.payload, allow_missing=True)
-        self.requests.append(request)
-        self.payloads.append(bytes(message.payload))
-        for response in self.behave(request):
-            self.publish(device, wire.encode_response(response))
-
-    def publish(self, device: str, payload: bytes) -> None:
-        self._client.publish(wire.response_topic(device), payload, qos=1)
-
-    def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
-
-
-def answer_to(request: wire.Request, **changes: object) -> wire.Response:
-    labels, probabilities = cloud_says(request.X)
-    fields = {
-        "id": request.id,
-        "model": request.model,
-        "version": request.version,
-        "labels": labels,
-        "probabilities": probabilities,
-    }
-    return wire.Response(**(fields | changes))
+    with Mosquitto(tmp_path) as broker:
+        yield broker
 
 
 @pytest.fixture
@@ -298,7 +29,8 @@ def make_peer(broker: Mosquitto) -> Iterator[Callable[..., Peer]]:
     peers: list[Peer] = []
 
     def make(behave: Callable[[wire.Request], list[wire.Response]] | None = None) -> Peer:
-        peers.append(Peer(broker.url, behave))
+        usual = behave or (lambda request: [small_bundle.answer_to(request)])
+        peers.append(Peer(broker.url, usual))
         return peers[-1]
 
     yield make
@@ -308,15 +40,15 @@ def make_peer(broker: Mosquitto) -> Iterator[Callable[..., Peer]]:
 
 @pytest.fixture
 def tools() -> SimpleNamespace:
-    """Give the functions and classes above to tests."""
+    """Helpers of :mod:`tests.support`, by the names that tests here use."""
     return SimpleNamespace(
-        answer_to=answer_to,
-        answers=answers,
-        cloud_says=cloud_says,
-        Link=TestLink,
-        linear_onnx=linear_onnx,
+        answer_to=small_bundle.answer_to,
+        answers=small_bundle.answers,
+        cloud_says=small_bundle.cloud_says,
+        Link=small_bundle.FakeLink,
+        linear_onnx=small_bundle.linear_onnx,
         Mosquitto=Mosquitto,
-        names=NAMES,
-        sample_rows=sample_rows,
-        wait_for=wait_for,
+        names=small_bundle.NAMES,
+        sample_rows=small_bundle.sample_rows,
+        wait_for=wait_until,
     )

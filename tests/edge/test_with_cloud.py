@@ -99,4 +99,4 @@ def test_all_workers_gone(bundle, broker, start_worker, tools):
         # A loaded machine may wake the device late.
         assert max(a.latency_ms for a in answers) < 100 + 150
         start_worker()
-        tools.wait_for(lambda: device.answer(HARD).route == "cloud", "the cloud", timeout=30)
+        tools.wait_for(lambda: device.answer(HARD).route == "cloud", "the cloud", seconds=60)

@@ -1,4 +1,4 @@
-"""The secured broker of these tests, clients on it, and the small bundle of the edge's tests."""
+"""The secured broker of these tests, clients on it, and the small bundle."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from gatewise_cloud.broker.broker_init import BrokerFolder
-from tests.security.secure import (
-    EDGE,
-    HARD,
-    Client,
-    SecureBroker,
-    free_port,
-    make_folder,
-    until,
-)
+from tests.support import small_bundle
+from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mqtt_clients import MqttClient
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
-bundle = EDGE.bundle
-make_bundle = EDGE.make_bundle
+bundle = small_bundle.bundle
+make_bundle = small_bundle.make_bundle
 
 
 @pytest.fixture(scope="session")
@@ -37,30 +33,29 @@ def secure(made: BrokerFolder) -> Iterator[SecureBroker]:
 
 
 @pytest.fixture
-def enter(secure: SecureBroker) -> Iterator[Callable[..., Client]]:
+def enter(secure: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
     """Enter as a client of the roster: ``enter("pi-1", "topic", ...)``."""
-    inside: list[Client] = []
+    clients: list[MqttClient] = []
 
-    def come(name: str, *topics: str) -> Client:
-        number = len(inside)
-        client = Client(secure.url, f"test-{number}-{name}", secure.made.client(name), *topics)
-        inside.append(client)
-        return client
+    def come(name: str, *topics: str) -> MqttClient:
+        id_ = f"test-{len(clients)}-{name}"
+        files = secure.made.client(name)
+        clients.append(MqttClient(secure.url, *topics, name=id_, files=files))
+        return clients[-1]
 
     yield come
-    for client in inside:
+    for client in clients:
         client.close()
 
 
 @pytest.fixture
 def tools() -> SimpleNamespace:
     return SimpleNamespace(
-        answer_to=EDGE.answer_to,
-        Client=Client,
+        answer_to=small_bundle.answer_to,
         free_port=free_port,
-        HARD=HARD,
+        HARD=small_bundle.HARD,
         make_folder=make_folder,
         SecureBroker=SecureBroker,
-        until=until,
-        write_bundle=EDGE.write_bundle,
+        until=wait_until,
+        write_bundle=small_bundle.write_bundle,
     )

@@ -94,7 +94,7 @@ def test_only_the_operator_announces(secure, enter, fleet, running, tools, who):
     path = fleet.version("8")
     with pytest.raises(LinkError):
         fleet.announce(path, who=who, timeout=2)
-    secure.says(rf"Denied PUBLISH .*'{TOPIC}'")
+    secure.wait_for_line(rf"Denied PUBLISH .*'{TOPIC}'")
     fleet.announce(path)
     witness.get()
     tools.until(lambda: device.bundle.manifest.version == "8", "version 8")

@@ -16,7 +16,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
-from tests.security.secure import make_folder
+from tests.support.mosquitto import make_folder
 
 # paho leaves the socket of a failed handshake to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -73,7 +73,7 @@ def test_presence_metrics_models_and_dead_letters(secure, enter):
 def test_what_nobody_may_write(secure, enter, who, topic, reader, mark):
     reads = enter(reader, topic)
     enter(who).publish(topic, b"forged")
-    secure.says(rf"Denied PUBLISH from test-1-{who} .*'{topic}'")
+    secure.wait_for_line(rf"Denied PUBLISH from test-1-{who} .*'{topic}'")
     allowed, same = mark
     enter(allowed).publish(same, b"true")
     assert reads.get() == (topic, b"true")
@@ -108,10 +108,10 @@ def test_an_oversized_message_ends_the_connection(secure, enter):
     enter("pi-1").publish("gw/v1/pi-1/req", largest)
     assert reader.get() == ("gw/v1/pi-1/req", largest)
     sender = enter("pi-1")
-    sender._client.publish("gw/v1/pi-1/req", b"x" * (wire.MAX_PAYLOAD + 1), qos=1)
-    secure.says(r"Dropped too large PUBLISH from test-2-pi-1")
-    sender._client.publish("gw/v1/pi-1/req", b"x" * (2 * wire.MAX_PAYLOAD), qos=1)
-    secure.says(r"Client test-2-pi-1 disconnected due to oversize packet")
+    sender.client.publish("gw/v1/pi-1/req", b"x" * (wire.MAX_PAYLOAD + 1), qos=1)
+    secure.wait_for_line(r"Dropped too large PUBLISH from test-2-pi-1")
+    sender.client.publish("gw/v1/pi-1/req", b"x" * (2 * wire.MAX_PAYLOAD), qos=1)
+    secure.wait_for_line(r"Client test-2-pi-1 disconnected due to oversize packet")
     enter("pi-2").publish("gw/v1/pi-2/req", b"true")
     assert reader.get() == ("gw/v1/pi-2/req", b"true")
 
@@ -134,10 +134,10 @@ def test_without_a_certificate_or_with_one_of_another_authority(secure, stranger
     ca = {"ca_file": secure.made.client("pi-1")["ca_file"]}
     with pytest.raises(LinkError):
         connect(secure.url, **ca)
-    secure.says("peer did not return a certificate")
+    secure.wait_for_line("peer did not return a certificate")
     with pytest.raises(LinkError):
         connect(secure.url, **(stranger.client("pi-1") | ca))
-    secure.says("certificate verify failed|unknown ca")
+    secure.wait_for_line("certificate verify failed|unknown ca")
     # And a device does not talk to a broker of another authority.
     with pytest.raises(LinkError, match="certificate verify failed"):
         connect(secure.url, **stranger.client("pi-1"))
@@ -150,7 +150,7 @@ def test_the_servers_own_certificate_is_no_clients(secure):
     files |= {"cert_file": folder / "server.crt", "key_file": folder / "server.key"}
     with pytest.raises(LinkError):
         connect(secure.url, **files)
-    secure.says("unsupported certificate purpose|certificate verify failed")
+    secure.wait_for_line("unsupported certificate purpose|certificate verify failed")
 
 
 def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path, tools):
@@ -167,6 +167,6 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path, tools):
         connect(broker.url, **again.client("pi-1"))
         with pytest.raises(LinkError):
             connect(broker.url, **kept)
-        broker.says("certificate verify failed|revoked")
+        broker.wait_for_line("certificate verify failed|revoked")
     finally:
         broker.close()

@@ -18,6 +18,7 @@ from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import MqttLink
 from tests.security.fuzzing import mutants, requests, resident_mb, resident_mb_of, responses
+from tests.support.mqtt_clients import MqttClient
 
 REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
@@ -167,7 +168,7 @@ class Worker:
 def test_a_running_worker_and_device_over_a_broker(bundle, tools, count):
     with MosquittoBroker() as broker:
         worker = Worker(bundle.path, broker.url)
-        flood = tools.Client(broker.url, "flood", {}, "gw/v1/mad/rsp", "gw/v1/dead/+")
+        flood = MqttClient(broker.url, "gw/v1/mad/rsp", "gw/v1/dead/+", name="flood")
         seeds = requests("small", "7", 3)
         messages = [m for m in mutants(seeds, count, seed=7) if len(m) <= wire.MAX_PAYLOAD]
         link = MqttLink(broker.url, device="pi-1")

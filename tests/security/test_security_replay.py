@@ -74,7 +74,7 @@ def test_another_devices_request_and_response_stay_its_own(secure, enter, device
     request = wire.decode_request(payload)
     wrong = wire.encode_response(tools.answer_to(request, labels=[1]))
     thief.publish("gw/v1/pi-1/rsp", wrong)
-    secure.says(r"Denied PUBLISH from test-1-pi-2 .*'gw/v1/pi-1/rsp'")
+    secure.wait_for_line(r"Denied PUBLISH from test-1-pi-2 .*'gw/v1/pi-1/rsp'")
     worker.publish("gw/v1/pi-1/rsp", wire.encode_response(tools.answer_to(request)))
     thread.join(20)
     assert [(a.route, a.class_index) for a in answers] == [("cloud", 0)]

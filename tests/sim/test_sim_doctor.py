@@ -6,7 +6,6 @@ import datetime
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -21,9 +20,11 @@ from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.doctor.checkup import Patient, examine
 from gatewise_sim.doctor.probe import Probe
 from gatewise_sim.fleet.network.proxy import DelayProxy, LinkProfile
-from tests.security.secure import EDGE, SecureBroker, free_port, make_folder
+from tests.support import small_bundle
+from tests.support.mosquitto import Mosquitto, SecureBroker, make_folder, run_as
+from tests.support.ports import free_port
 
-bundle = EDGE.bundle
+bundle = small_bundle.bundle
 
 # paho leaves the socket of a failed handshake to the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -147,16 +148,12 @@ def test_a_servers_certificate_of_another_time(tmp_path, made, shift, code):
     shutil.copytree(made.folder, folder)
     (folder / "server.crt").unlink()
     port = free_port()
-    again = init_broker(folder, clock=days(shift), port=port, run_as=_user())
+    again = init_broker(folder, clock=days(shift), port=port, run_as=run_as())
     broker = SecureBroker(again)
     try:
         assert the_problem(look(broker.url, **files(again))).code == code
     finally:
         broker.close()
-
-
-def _user():
-    return "root" if os.geteuid() == 0 else None
 
 
 def test_a_wrong_host_name_and_an_unknown_authority(tmp_path, made, secure):
@@ -192,36 +189,20 @@ def test_own_certificates(tmp_path, made, secure):
 
 @pytest.fixture
 def with_lines(tmp_path):
-    """A mosquitto with lines of one's own."""
+    """Start a mosquitto with lines of one's own."""
     started = []
 
     def start(*lines):
-        port = free_port()
-        config = tmp_path / "mosquitto.conf"
-        user = ["user root"] if os.geteuid() == 0 else []
-        config.write_text("\n".join([*user, f"listener {port} 127.0.0.1", *lines, ""]))
-        process = subprocess.Popen([find_mosquitto(), "-c", config], stderr=subprocess.DEVNULL)
-        started.append(process)
-        EDGE.wait_for(lambda: _listens(port), "mosquitto")
-        return process, f"mqtt://127.0.0.1:{port}"
+        started.append(Mosquitto(tmp_path, *lines))
+        return started[-1].url
 
     yield start
-    for process in started:
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait()
-
-
-def _listens(port):
-    try:
-        socket.create_connection(("127.0.0.1", port), timeout=1).close()
-    except OSError:
-        return False
-    return True
+    for broker in started:
+        broker.kill()
 
 
 def test_login_refused(with_lines):
-    _, url = with_lines("allow_anonymous false", "set_tcp_nodelay true")
+    url = with_lines("allow_anonymous false", "set_tcp_nodelay true")
     assert the_problem(look(url)).code == "login"
 
 
@@ -259,14 +240,14 @@ REPLY = "topic read gw/v1/pi-1/rsp"
     ],
 )
 def test_what_the_access_list_denies(with_lines, tmp_path, bundle, lines, code):
-    _, url = with_lines(*acl(tmp_path, *lines))
+    url = with_lines(*acl(tmp_path, *lines))
     with Worker(bundle, url.replace("//", "//w:w@")):
         found = look(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
     assert the_problem(found).code == code
 
 
 def test_without_the_probes_topic_delays_are_not_measured(with_lines, tmp_path, bundle):
-    _, url = with_lines(*acl(tmp_path, *OWN[:3], REPLY))
+    url = with_lines(*acl(tmp_path, *OWN[:3], REPLY))
     with Worker(bundle, url.replace("//", "//w:w@")):
         found = look(url.replace("//", "//pi-1:pi-1@"), device="pi-1", bundle=bundle.path)
     assert problems(found) == []
@@ -288,7 +269,7 @@ def test_no_worker_on_a_broker_without_reasons():
 
 
 def test_a_model_of_another_version(tmp_path, made, secure, bundle):
-    newer = EDGE.write_bundle(tmp_path / "newer", version="8")
+    newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with Worker(newer, secure.url, **made.client("w-1")):
         found = the_problem(look(secure.url, bundle=bundle.path, timeout=10, **files(made)))
     assert found.code == "no-model"
@@ -306,7 +287,7 @@ def test_without_a_bundle_a_worker_is_found_all_the_same(made, secure, bundle):
 
 
 def test_a_broker_without_nodelay(with_lines, bundle):
-    _, url = with_lines("allow_anonymous true", "set_tcp_nodelay false")
+    url = with_lines("allow_anonymous true", "set_tcp_nodelay false")
     with Worker(bundle, url):
         found = look(url, device="pi-1", timeout=10)
     assert the_problem(found).code == "nodelay"
@@ -358,7 +339,7 @@ def _with_other_sample(path):
 
 def test_a_clock_that_is_behind(tmp_path):
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=40)
-    path = EDGE.write_bundle(tmp_path / "future", created=later.isoformat()).path
+    path = small_bundle.write_bundle(tmp_path / "future", created=later.isoformat()).path
     assert the_problem(look(None, bundle=path)).code == "clock-behind"
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.network.proxy import PROFILES, DelayProxy, Direction, LinkProfile, profile
+from tests.support.ports import free_port
 
 arrivals = st.lists(
     st.tuples(st.floats(0, 1), st.integers(1, 20_000)), min_size=1, max_size=40
@@ -172,8 +173,7 @@ def test_closing_one_end_closes_the_other():
 
 
 def test_nobody_behind_the_proxy_means_a_closed_connection():
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with (
         DelayProxy(f"mqtt://127.0.0.1:{port}", LinkProfile("x")) as proxy,
         connect(proxy.url) as client,

@@ -6,9 +6,23 @@ import pytest
 from gatewise_sim.signal_handling import unwound_when_terminated
 
 
+@pytest.fixture
+def default_action():
+    """Let a signal do what it does where nobody, such as nohup, has it ignored."""
+    before = {}
+
+    def give(number):
+        before[number] = signal.signal(number, signal.SIG_DFL)
+
+    yield give
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number):
-    before, closed = signal.getsignal(number), []
+def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number, default_action):
+    default_action(number)
+    closed = []
 
     @unwound_when_terminated()
     def work():
@@ -21,7 +35,7 @@ def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number):
         work()
     assert ended.value.code == 128 + number
     assert closed
-    assert signal.getsignal(number) is before
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])

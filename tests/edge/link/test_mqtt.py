@@ -18,6 +18,7 @@ from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
 from gatewise_edge.link.mqtt import MqttLink
+from tests.support.ports import free_port
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 HARD = [0.1, 0, 0.1, 0, -1.0, 0]
@@ -81,12 +82,6 @@ def test_status_tells_birth_farewell_and_death(broker, make_peer, tools):
             link._client.socket().shutdown(socket.SHUT_RDWR)
         tools.wait_for(lambda name=name: (name, "offline") in peer.statuses, "the last message")
         link.close()
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def test_a_refused_broker_is_one_clear_line():
@@ -160,7 +155,7 @@ def test_broker_killed_on_the_way(bundle, broker, make_peer, tools):
         # Back again: the link recovers, and nothing stale is sent.
         before = len(peer.requests)
         broker.start()
-        tools.wait_for(lambda: link.ready and peer._client.is_connected(), "both to reconnect")
+        tools.wait_for(lambda: link.ready and peer.client.is_connected(), "both to reconnect")
         tools.wait_for(lambda: device.answer(HARD).route == "cloud", "an answer after all")
         fresh = peer.requests[before:]
         assert {r.id for r in fresh}.isdisjoint(r.id for r in peer.requests[:before])
@@ -192,7 +187,7 @@ def test_what_was_in_flight_is_dropped_on_reconnect(broker, tools, tmp_path):
     spy.connect("127.0.0.1", broker.port)
     spy.subscribe(wire.REQUESTS, 1)
     spy.loop_start()
-    tools.wait_for(lambda: link.ready, "the link to come back", timeout=20)
+    tools.wait_for(lambda: link.ready, "the link to come back", seconds=60)
     fresh = request()
     assert link.send(fresh)
     tools.wait_for(lambda: fresh in seen, "the fresh request")
@@ -263,7 +258,7 @@ def test_further_topics_are_watched_across_connections(broker, tools, caplog):
     tools.wait_for(lambda: not link.ready, "the link to notice")
     broker.start()
     tell("gw/v1/model/small/manifest", b"2", retain=True)
-    tools.wait_for(lambda: count(("small", b"2")), "the retained announcement", timeout=20)
+    tools.wait_for(lambda: count(("small", b"2")), "the retained announcement", seconds=60)
     tell("gw/v1/pi-1/rsp", b"r")
     tools.wait_for(lambda: responses == [b"r"], "a response")
     assert {who for who, _ in heard} == {"small", "any"}

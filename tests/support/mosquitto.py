@@ -1,0 +1,152 @@
+"""A real mosquitto, with any configuration, that tests kill, pause and start again."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pytest
+
+from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_cloud.broker.broker_init import BrokerFolder, init_broker
+from gatewise_cloud.child_process import ChildProcess
+from tests.support.ports import free_port, listens
+from tests.support.waiting import wait_until
+
+__all__ = ["Mosquitto", "SecureBroker", "make_folder", "needs_mosquitto", "run_as"]
+
+needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
+
+
+def run_as() -> str | None:
+    """User for mosquitto: started by root it would become one who may not read a test's folder."""
+    return "root" if os.geteuid() == 0 else None
+
+
+class Mosquitto:
+    """A mosquitto of its own on a free port; a context manager.
+
+    Parameters
+    ----------
+    folder : Path
+        For its configuration.
+    *lines : str
+        Of its configuration, beside the listener. Without one about it, everyone may enter. Nagle's
+        algorithm is off unless a line says otherwise: requests would take 44 ms.
+    port : int, optional
+    """
+
+    def __init__(self, folder: Path, *lines: str, port: int | None = None) -> None:
+        self.port = port or free_port()
+        self.url = f"mqtt://127.0.0.1:{self.port}"
+        user = [f"user {run_as()}"] if run_as() else []
+        defaults = ["allow_anonymous true", "set_tcp_nodelay true"]
+        given = {line.split()[0] for line in lines}
+        kept = [line for line in defaults if line.split()[0] not in given]
+        config = folder / f"mosquitto-{self.port}.conf"
+        everything = [*user, f"listener {self.port} 127.0.0.1", *kept, *lines]
+        config.write_text("\n".join([*everything, ""]))
+        self._command = [_program(), "-c", str(config)]
+        self._child: ChildProcess | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again on the same port if it was killed."""
+        self._child = ChildProcess("mosquitto", self._command, follows_input=False)
+        wait_until(self._listens, "mosquitto to listen")
+
+    def _listens(self) -> bool:
+        assert self._child is not None
+        assert self._child.alive, self._child.errors()
+        return listens(self.port)
+
+    @property
+    def log(self) -> str:
+        """What it has written to standard error."""
+        assert self._child is not None
+        return self._child.errors()
+
+    def wait_for_line(self, pattern: str) -> None:
+        """Wait until a line of the log matches."""
+        try:
+            wait_until(lambda: re.search(pattern, self.log), f"{pattern!r} in the log", 30.0)
+        except AssertionError:
+            print(self.log[-4000:])
+            raise
+
+    def pause(self) -> None:
+        """Let it say nothing any more, with its connections open."""
+        assert self._child is not None
+        os.kill(self._child.pid, signal.SIGSTOP)
+
+    def kill(self) -> None:
+        """Kill it; nothing happens if it does not run."""
+        if self._child is not None:
+            self._child.kill()
+            self._child.close()
+            self._child = None
+
+    def close(self) -> None:
+        """End it in good order."""
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+
+class SecureBroker(Mosquitto):
+    """A mosquitto that runs from a folder of `gatewise broker init`.
+
+    Parameters
+    ----------
+    made : BrokerFolder
+    *lines : str
+        More of its configuration.
+    """
+
+    def __init__(self, made: BrokerFolder, *lines: str) -> None:
+        self.made = made
+        self.port = made.port
+        self.url = f"mqtts://127.0.0.1:{made.port}"
+        config = made.config
+        if lines:
+            config = made.folder / "with-lines.conf"
+            config.write_text("\n".join([made.config.read_text(), *lines, ""]))
+        # -v: a refused PUBLISH is logged at level debug only.
+        self._command = [_program(), "-v", "-c", str(config)]
+        self._child: ChildProcess | None = None
+        self.start()
+
+
+def make_folder(folder: Path, **settings: Any) -> BrokerFolder:
+    """Prepare a secured broker on the loopback, with two devices, a worker and an operator."""
+    defaults: dict[str, Any] = {
+        "hosts": ["127.0.0.1", "localhost"],
+        "devices": ["pi-1", "pi-2"],
+        "workers": ["w-1"],
+        "operators": ["boss"],
+        "port": free_port(),
+        "run_as": run_as(),
+    }
+    return init_broker(folder, **(defaults | settings))
+
+
+def _program() -> str:
+    program = find_mosquitto()
+    if program is None:
+        pytest.skip("mosquitto is not installed (apt install mosquitto)")
+    return str(program)

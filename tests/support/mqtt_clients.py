@@ -1,0 +1,174 @@
+"""MQTT clients of tests: one that keeps what it gets, a device, and a worker's stand-in."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import paho.mqtt.client as paho
+from numpy.typing import NDArray
+
+from gatewise_cloud.broker.mqtt_client import close_client
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import Endpoint, make_client
+
+__all__ = ["Caller", "MqttClient", "Peer"]
+
+SECONDS = 30.0
+
+
+class MqttClient:
+    """A client that keeps what it gets; connected and subscribed when it is made.
+
+    Parameters
+    ----------
+    url : str
+    *topics : str
+    name : str, optional
+        Client id.
+    files : dict, optional
+        Certificates, see :class:`.Endpoint`.
+    will : tuple, optional
+        Arguments of paho's ``will_set``.
+
+    Attributes
+    ----------
+    got : list of (str, bytes, bool)
+        Topic, payload, and whether it was retained, of all messages.
+    inbox : queue of (str, bytes)
+        The same messages without the last.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *topics: str,
+        name: str = "",
+        files: dict[str, Any] | None = None,
+        will: tuple[Any, ...] | None = None,
+    ) -> None:
+        self.got: list[tuple[str, bytes, bool]] = []
+        self.inbox: queue.Queue[tuple[str, bytes]] = queue.Queue()
+        self._topics = [(topic, 1) for topic in topics]
+        self._ready = threading.Event()
+        endpoint = Endpoint(url, **(files or {}))
+        self.client = make_client(endpoint, name, max_inflight=1000)
+        if will is not None:
+            self.client.will_set(*will)
+        self.client.on_connect = self._on_connect
+        self.client.on_subscribe = lambda *_: self._ready.set()
+        self.client.on_message = lambda _c, _u, message: self.take(message)
+        self.client.connect(endpoint.host, endpoint.port)
+        self.client.loop_start()
+        assert self._ready.wait(SECONDS), "no connection"
+
+    def _on_connect(self, client: paho.Client, *_: Any) -> None:
+        if self._topics:
+            client.subscribe(self._topics)
+        else:
+            self._ready.set()
+
+    def take(self, message: paho.MQTTMessage) -> None:
+        """Keep a message; on paho's thread."""
+        payload = bytes(message.payload)
+        self.got.append((message.topic, payload, message.retain))
+        self.inbox.put((message.topic, payload))
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Publish at QoS 1 and wait for the acknowledgement."""
+        info = self.client.publish(topic, payload, qos=1, retain=retain)
+        info.wait_for_publish(SECONDS)
+        assert info.is_published()
+
+    def get(self, seconds: float = SECONDS) -> tuple[str, bytes]:
+        """Give the next message."""
+        return self.inbox.get(timeout=seconds)
+
+    def silent(self, seconds: float = 0.3) -> bool:
+        """Whether nothing comes for a while."""
+        try:
+            self.get(seconds)
+        except queue.Empty:
+            return True
+        return False
+
+    def drop(self) -> None:
+        """Break the connection without a DISCONNECT."""
+        self.client.loop_stop()
+        self.client.reinitialise()
+
+    def close(self) -> None:
+        close_client(self.client)
+
+
+class Caller(MqttClient):
+    """A device reduced to its topics: publishes requests, collects responses and dead letters."""
+
+    def __init__(self, url: str, device: str) -> None:
+        self.device = device
+        topics = (wire.response_topic(device), "gw/v1/dead/+")
+        super().__init__(url, *topics, name=f"caller-{device}")
+
+    def send(self, payload: bytes, *, topic: str | None = None, retain: bool = False) -> None:
+        topic = topic or wire.request_topic(self.device)
+        self.client.publish(topic, payload, qos=1, retain=retain)
+
+    def ask(
+        self,
+        X: NDArray[np.float32],
+        *,
+        model: str = "tiny",
+        version: str = "1",
+        ttl_ms: int = 5000,
+        id: bytes | None = None,  # noqa: A002
+    ) -> wire.Request:
+        """Send a request and return it."""
+        request = wire.Request(
+            id=id or wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X
+        )
+        self.send(wire.encode_request(request))
+        return request
+
+    def response(self, seconds: float = SECONDS) -> wire.Response:
+        topic, payload = self.get(seconds)
+        assert topic == wire.response_topic(self.device)
+        return wire.decode_response(payload)
+
+    def responses(self, count: int) -> list[wire.Response]:
+        return [self.response() for _ in range(count)]
+
+
+class Peer(MqttClient):
+    """A worker's stand-in: takes every request from the broker and responds as a test tells it to.
+
+    Parameters
+    ----------
+    url : str
+    behave : callable
+        Gets each request and gives the responses to publish.
+    """
+
+    def __init__(self, url: str, behave: Callable[[wire.Request], list[wire.Response]]) -> None:
+        self.behave = behave
+        self.requests: list[wire.Request] = []
+        self.payloads: list[bytes] = []
+        self.statuses: list[tuple[str, str]] = []
+        super().__init__(url, wire.REQUESTS, "gw/v1/+/status")
+
+    def take(self, message: paho.MQTTMessage) -> None:
+        device = wire.device_of(message.topic)
+        if message.topic.endswith("/status"):
+            self.statuses.append((device, message.payload.decode()))
+            return
+        request = wire.decode_request(message.payload, allow_missing=True)
+        self.requests.append(request)
+        self.payloads.append(bytes(message.payload))
+        for response in self.behave(request):
+            self.respond(device, wire.encode_response(response))
+
+    def respond(self, device: str, payload: bytes) -> None:
+        """Publish a response to a device, without waiting."""
+        self.client.publish(wire.response_topic(device), payload, qos=1)

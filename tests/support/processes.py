@@ -1,0 +1,118 @@
+"""Processes that tests start and watch, with the signals of a terminal's shell."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.waiting import holds_within
+
+__all__ = ["Command", "Processes", "default_signals", "run_gatewise", "run_python", "running"]
+
+
+def default_signals() -> None:
+    """Restore what ``nohup`` and background jobs have ignored; for a child before it begins."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def run_python(code: str, *, seconds: float = 240.0) -> str:
+    """Run code in a fresh interpreter; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=seconds
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def run_gatewise(*arguments: object, seconds: float = 240.0) -> subprocess.CompletedProcess[str]:
+    """Run a ``gatewise`` command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "gatewise", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+
+
+class Command:
+    """A ``gatewise`` command in a process of its own; its lines as they come."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gatewise", *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=default_signals,  # noqa: PLW1509  no thread of ours holds a lock here
+        )
+
+    def line(self) -> str:
+        """Read the next line of standard output."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def finish(self, seconds: float = 60.0) -> tuple[int, str, str]:
+        """Wait for the end: exit status, standard output, standard error."""
+        out, err = self.process.communicate(timeout=seconds)
+        return self.process.returncode, out, err
+
+    def close(self) -> None:
+        """Kill it if it runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+
+def _stat(pid: int) -> Sequence[str]:
+    """State and parent of a process; empty if there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[:2]
+    except (FileNotFoundError, ProcessLookupError):
+        return ()
+
+
+def running(pid: int) -> bool:
+    """Whether a process runs; a zombie does not."""
+    return bool(_stat(pid)) and _stat(pid)[:1] != ["Z"]
+
+
+class Processes:
+    """What runs below this process."""
+
+    #: A busy machine may take long to start a process.
+    seconds = 120.0
+
+    @staticmethod
+    def below(pid: int | None = None) -> set[int]:
+        """Processes below one (this one by default) that have not ended."""
+        pid = os.getpid() if pid is None else pid
+        parents = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and (stat := _stat(int(entry.name))) and stat[0] != "Z":
+                parents[int(entry.name)] = int(stat[1])
+        found: set[int] = set()
+        while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
+            found |= more
+        return found
+
+    @staticmethod
+    def command(pid: int) -> str:
+        """Its command line; empty of one that has ended."""
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+
+    def named(self, part: str, pid: int | None = None) -> list[int]:
+        """Those below one whose command line has this part, the oldest first."""
+        return sorted(p for p in self.below(pid) if part in self.command(p))
+
+    def eventually(self, true: object) -> bool:
+        """Wait until something is true; whether it became so."""
+        assert callable(true)
+        return holds_within(true, self.seconds)

@@ -1,0 +1,179 @@
+"""A small bundle made by hand, its cloud model, and a link that does what a test says.
+
+It classifies six features a to f. Stage 0 reads a and b and stops where ``|4a| >= 1``; stage 1
+reads c and stops where ``|4c| >= 1``; the cloud reads a, c and e and goes by e's sign. So a test
+says which way an instance takes by writing it down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from gatewise.costs import CloudPrices
+from gatewise.models.linear import LinearModel
+from gatewise_edge.link import wire
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.manifest import (
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Manifest,
+    OperatingPointSpec,
+    StageSpec,
+)
+from gatewise_export.packing.onnx_graph import flat_graph
+
+#: No stage stops for it: it goes to the cloud.
+HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+NAMES = ("a", "b", "c", "d", "e", "f")
+
+
+def linear_onnx(weights: np.ndarray) -> bytes:
+    """Build the graph of ``x @ weights``."""
+    k, outputs = weights.shape
+    model = LinearModel(
+        mean=np.zeros(k, np.float32),
+        scale=np.ones(k, np.float32),
+        weights=weights.astype(np.float32),
+        bias=np.zeros(outputs, np.float32),
+    )
+    return flat_graph(model).SerializeToString()
+
+
+def run_rows(graph: bytes, X: np.ndarray) -> np.ndarray:
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    return np.concatenate([session.run(None, {"x": X[i : i + 1]})[0] for i in range(len(X))])
+
+
+def sample_rows(n: int = 32) -> np.ndarray:
+    return np.random.default_rng(0).normal(0, 0.4, (n, len(NAMES))).astype(np.float32)
+
+
+def write_bundle(path: Path, *, cloud: bool = True, **changes: object) -> Bundle:
+    """Write the small bundle; `changes` are fields of the manifest."""
+    path.mkdir()
+    graphs = {
+        "stage_0.onnx": (("a", "b"), np.array([[4.0], [0.0]])),
+        "stage_1.onnx": (("c",), np.array([[4.0]])),
+    }
+    if cloud:
+        graphs["cloud.onnx"] = (("a", "c", "e"), np.array([[0.0], [0.0], [10.0]]))
+    X = sample_rows()
+    files, arrays = {}, {"X": X}
+    for name, (inputs, weights) in graphs.items():
+        files[name] = linear_onnx(weights)
+        outputs = run_rows(files[name], X[:, [NAMES.index(i) for i in inputs]])
+        arrays[name.removesuffix(".onnx")] = outputs
+    if cloud:
+        margins = arrays.pop("cloud")[:, 0]
+        p = 1 / (1 + np.exp(-margins.astype(np.float64)))
+        arrays["cloud_label"] = (margins > 0).astype(np.int64)
+        arrays["cloud_probabilities"] = np.column_stack([1 - p, p]).astype(np.float32)
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    files["sample.npz"] = stream.getvalue()
+    last = 1.0 if cloud else float(np.finfo(np.float32).min)
+    manifest = Manifest(
+        name="small",
+        version="7",
+        created="2026-01-01T00:00:00Z",
+        classes=("no", "yes"),
+        link="sigmoid",
+        features=(
+            FeatureSpec("a", 1.0),
+            FeatureSpec("b", 0.5),
+            FeatureSpec("c", 2.0, "blood"),
+            FeatureSpec("d", 3.0, "blood"),
+            FeatureSpec("e", 4.0),
+            FeatureSpec("f", 5.0),
+        ),
+        groups=(GroupSpec("blood", 10.0),),
+        prices=CloudPrices(request=0.25, byte=0.001, evaluation=0.5),
+        missing={"stages": "refused", "cloud": "refused"},
+        every_stage=tuple(
+            StageSpec(n, graphs[n][0], len(files[n]), "sigmoid", "margin", 1)
+            for n in ("stage_0.onnx", "stage_1.onnx")
+        ),
+        chains=((0, 1),),
+        cloud=CloudSpec("cloud.onnx", ("a", "c", "e"), "margins", "sigmoid") if cloud else None,
+        operating_points=(
+            OperatingPointSpec((1.0, last), 5.0, 0.9, 0.2),
+            OperatingPointSpec((None, last), 5.0, 0.9, 0.2),
+        ),
+        active=0,
+        files={n: FileSpec(hashlib.sha256(b).hexdigest(), len(b)) for n, b in files.items()},
+    )
+    for name, content in files.items():
+        (path / name).write_bytes(content)
+    (path / "manifest.json").write_text(replace(manifest, **changes).to_json())
+    return Bundle.open(path)
+
+
+@pytest.fixture(scope="session")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The small bundle; for conftests to import."""
+    return write_bundle(tmp_path_factory.mktemp("small") / "bundle")
+
+
+@pytest.fixture
+def make_bundle(tmp_path: Path) -> Callable[..., Bundle]:
+    """Write a small bundle with fields of its manifest changed; for conftests to import."""
+    return lambda name="bundle", **changes: write_bundle(tmp_path / name, **changes)
+
+
+def cloud_says(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Answer as the small bundle's cloud model does."""
+    p = 1 / (1 + np.exp(-10.0 * X[:, 2].astype(np.float64)))
+    return (X[:, 2] > 0).astype(np.int64), np.column_stack([1 - p, p])
+
+
+class FakeLink:
+    """A link that does with each payload what the test says, on the sender's thread.
+
+    `behave(payload, receive)` is called for every payload; without it the cloud answers.
+    """
+
+    def __init__(self, behave: Callable[[bytes, Callable[[bytes], None]], object] | None = None):
+        self.ready = True
+        self.takes = True
+        self.sent: list[bytes] = []
+        self.closed = 0
+        self._behave = behave or answers
+        self._receive: Callable[[bytes], None] = lambda payload: None
+
+    def open(self, receive: Callable[[bytes], None]) -> None:
+        self._receive = receive
+
+    def send(self, payload: bytes) -> bool:
+        self.sent.append(payload)
+        if self.takes:
+            self._behave(payload, self._receive)
+        return self.takes
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def answers(payload: bytes, receive: Callable[[bytes], None]) -> None:
+    receive(wire.encode_response(answer_to(wire.decode_request(payload, allow_missing=True))))
+
+
+def answer_to(request: wire.Request, **changes: object) -> wire.Response:
+    labels, probabilities = cloud_says(request.X)
+    fields = {
+        "id": request.id,
+        "model": request.model,
+        "version": request.version,
+        "labels": labels,
+        "probabilities": probabilities,
+    }
+    return wire.Response(**(fields | changes))
