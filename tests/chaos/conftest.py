@@ -3,22 +3,22 @@ their own.
 """
 
 import contextlib
-import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gatewise_cloud.broker.broker import find_mosquitto, mosquitto_config
+from gatewise_cloud.child_process import ChildProcess
+from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 DEVICE = Path(__file__).with_name("device_main.py")
 PORT = 1883
@@ -26,17 +26,10 @@ PORT = 1883
 SLACK_MS = 50.0
 
 
-def _until(condition, seconds, what):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
-        time.sleep(0.05)
-
-
 @pytest.fixture(scope="session")
 def until():
     """Waiting until a condition holds, at most so many seconds."""
-    return _until
+    return lambda condition, seconds, what: wait_until(condition, what, seconds)
 
 
 # -- networks ------------------------------------------------------------------------------
@@ -90,7 +83,7 @@ class Proxied:
     """One host; devices reach the broker through a proxy that can fall silent."""
 
     def __init__(self):
-        self.port = _free_port()
+        self.port = free_port()
         self.worker_url = f"mqtt://127.0.0.1:{self.port}"
         self._silent = threading.Event()
         self._ended = threading.Event()
@@ -139,11 +132,6 @@ class Proxied:
         self._door.close()
 
 
-def _free_port():
-    with socket.create_server(("127.0.0.1", 0)) as door:
-        return door.getsockname()[1]
-
-
 def namespaces_work():
     if os.geteuid() != 0 or shutil.which("ip") is None:
         return False
@@ -157,43 +145,34 @@ def namespaces_work():
 # -- processes -----------------------------------------------------------------------------
 
 
-class DeviceProcess:
-    """A device; every line that it says is kept."""
+class DeviceProcess(ChildProcess):
+    """A device; every event that it reports is kept."""
 
     def __init__(self, command, job):
-        self.name = job["device"]
-        self.said = []
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._tell(json.dumps(job))
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.events = []
+        super().__init__(job["device"], command, on_message=self._keep, keep_errors=False)
+        self.send(job)
 
-    def _tell(self, line):
-        self._process.stdin.write(line + "\n")
-        self._process.stdin.flush()
-
-    def _read(self):
-        for line in self._process.stdout:
-            self.said.append(json.loads(line))
+    def _keep(self, _, event):
+        if event is not None:
+            self.events.append(event)
 
     def heard(self, event):
-        return [d for d in self.said if d["event"] == event]
+        return [e for e in self.events if e["event"] == event]
 
     @property
     def ready(self):
-        assert self._process.poll() is None, f"{self.name} ended before it was ready"
+        assert self.alive, f"{self.name} ended before it was ready"
         return bool(self.heard("ready"))
 
     def go(self):
-        self._tell("go")
+        self.send({"go": True})
 
     @property
     def done(self):
-        if self._process.poll() is not None:
-            self._reader.join(10)
-            assert self.heard("done"), f"{self.name} ended with {self._process.returncode}"
+        if not self.alive:
+            failure = self.failure()
+            assert self.heard("done"), f"{self.name}: {failure}"
         return bool(self.heard("done"))
 
     def late(self):
@@ -205,14 +184,6 @@ class DeviceProcess:
         late = [a for a in self.heard("answer") if a["late_ms"] > SLACK_MS]
         excused = [a for a in late if control[str(a["number"])] >= a["late_ms"]]
         return excused, [a for a in late if a not in excused]
-
-    def close(self):
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        self._reader.join(10)
-        self._process.stdin.close()
-        self._process.stdout.close()
 
 
 class Rig:
@@ -226,25 +197,24 @@ class Rig:
         self._config.write_text(mosquitto_config(network.port, host="0.0.0.0"))
         self._broker = None
         self._workers = {}
-        self._log = (folder / "processes.log").open("ab")
-        self._devices = []
+        self._all = []
 
     # the cloud
 
     def _start(self, command):
-        return subprocess.Popen(
-            self.network.in_cloud(command), stdout=subprocess.DEVNULL, stderr=self._log
-        )
+        child = ChildProcess(command[-1], self.network.in_cloud(command), follows_input=False)
+        self._all.append(child)
+        return child
 
     def start_broker(self):
         self._broker = self._start([str(find_mosquitto()), "-c", str(self._config)])
         probe = f"import socket; socket.create_connection(('127.0.0.1', {self.network.port}), 1)"
         words = self.network.in_cloud([sys.executable, "-S", "-c", probe])
-        _until(lambda: subprocess.run(words, capture_output=True).returncode == 0, 20, "the broker")
+        wait_until(lambda: subprocess.run(words, capture_output=True).returncode == 0, "the broker")
 
     def kill_broker(self):
         self._broker.kill()
-        self._broker.wait()
+        wait_until(lambda: not self._broker.alive, "the broker's end")
         self.killed["broker"] += 1
 
     def start_worker(self, number, *bundles):
@@ -254,14 +224,14 @@ class Rig:
     @property
     def troubles(self):
         """What the broker and the workers said on their standard error."""
-        return (self.folder / "processes.log").read_text()
+        return "".join(child.errors() for child in self._all)
 
     def kill_worker(self, number):
-        process = self._workers[number]
-        if process.poll() is None:
-            process.send_signal(signal.SIGKILL)
+        worker = self._workers[number]
+        if worker.alive:
+            worker.kill()
             self.killed["worker"] += 1
-        process.wait()
+        wait_until(lambda: not worker.alive, "the worker's end")
 
     def start_server(self, words):
         """Another program beside the broker, by the words behind the interpreter."""
@@ -277,34 +247,30 @@ class Rig:
             "broker": self.network.url, "rate": 1000.0, "deadline_ms": 500.0, **options,
         }  # fmt: skip
         device = DeviceProcess(self.network.in_field([sys.executable, str(DEVICE)]), job)
-        self._devices.append(device)
+        self._all.append(device)
         return device
 
     def close(self):
-        for device in self._devices:
-            device.close()
-        for process in [*self._workers.values(), self._broker]:
-            if process is not None:
-                process.kill()
-                process.wait()
-        self._log.close()
+        for child in self._all:
+            child.kill()
+            child.close()
         self.network.close()
 
 
 @pytest.fixture
 def rig(tmp_path):
-    if find_mosquitto() is None:
-        pytest.skip("needs mosquitto")
-    made = Rig(Namespaces() if namespaces_work() else Proxied(), tmp_path)
-    yield made
-    made.close()
+    yield from _rig(Namespaces() if namespaces_work() else Proxied(), tmp_path)
 
 
 @pytest.fixture
 def proxied_rig(tmp_path):
+    yield from _rig(Proxied(), tmp_path)
+
+
+def _rig(network, folder):
     if find_mosquitto() is None:
         pytest.skip("needs mosquitto")
-    made = Rig(Proxied(), tmp_path)
+    made = Rig(network, folder)
     yield made
     made.close()
 

@@ -1,10 +1,7 @@
 """A made-up run for the tests of report and page: two stages and a cloud, 200 rows."""
 
 import copy
-import os
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +19,7 @@ from gatewise_export.bundle.manifest import (
 )
 from gatewise_sim.live.outcome import Outcome
 from gatewise_sim.report.legs import Expected, Leg
+from tests.support.processes import Processes
 
 ROWS = 200
 NAMES = tuple(f"pixel_{k // 8}_{k % 8}" for k in range(64))
@@ -235,52 +233,6 @@ def poisson() -> Callable[..., Any]:
         return arrivals
 
     return of
-
-
-class Processes:
-    """What runs below this process."""
-
-    #: A busy machine may take long to start a process.
-    seconds = 120.0
-
-    @staticmethod
-    def below(pid: int | None = None) -> set[int]:
-        """Processes below one (this one by default) that have not ended."""
-        pid = os.getpid() if pid is None else pid
-        parents = {}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit():
-                try:
-                    state, parent = (entry / "stat").read_text().rsplit(")", 1)[1].split()[:2]
-                except (FileNotFoundError, ProcessLookupError):
-                    continue
-                if state != "Z":
-                    parents[int(entry.name)] = int(parent)
-        found: set[int] = set()
-        while more := {p for p, parent in parents.items() if parent in {pid, *found}} - found:
-            found |= more
-        return found
-
-    @staticmethod
-    def command(pid: int) -> str:
-        """Its command line; empty of one that has ended."""
-        try:
-            return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
-        except (FileNotFoundError, ProcessLookupError):
-            return ""
-
-    def named(self, part: str, pid: int | None = None) -> list[int]:
-        """Those below one whose command line has this part, the oldest first."""
-        return sorted(p for p in self.below(pid) if part in self.command(p))
-
-    def eventually(self, true: Callable[[], bool]) -> bool:
-        """Wait until something is true; whether it became so."""
-        deadline = time.monotonic() + self.seconds
-        while time.monotonic() < deadline:
-            if true():
-                return True
-            time.sleep(0.05)
-        return False
 
 
 @pytest.fixture(scope="session")

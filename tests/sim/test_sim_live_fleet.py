@@ -365,7 +365,7 @@ def test_a_worker_and_a_broker_that_die_unasked_are_named(small, processes):
     def kill(snapshot: Snapshot) -> None:
         if snapshot.at > 1.0 and not done:
             done.append("x")
-            os.kill(processes.named("live.tether")[0], signal.SIGKILL)
+            os.kill(processes.named("service.worker_process")[0], signal.SIGKILL)
             program = f"{find_mosquitto()} "
             started = set(processes.below()) - others
             (broker,) = (p for p in started if processes.command(p).startswith(program))
@@ -383,7 +383,7 @@ def test_a_worker_that_does_not_start_leaves_nothing(small, processes, monkeypat
     before = processes.below()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "gatewise_sim.live.fleet._worker_options", lambda settings: ["--public-key", "nowhere.pub"]
+        "gatewise_sim.live.fleet._worker_options", lambda settings: {"public_key": "nowhere.pub"}
     )
     with pytest.raises(RunError, match=r"cloud worker 1: .*nowhere\.pub"):
         run(small, settings(devices=2))
