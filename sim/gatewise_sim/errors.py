@@ -1,10 +1,4 @@
-"""Errors of the simulator's room.
-
-::
-
-    GatewiseError
-    └── RunError    a process of a run that failed    (.process)
-"""
+"""Errors of the simulator."""
 
 from __future__ import annotations
 
@@ -14,13 +8,7 @@ __all__ = ["RunError"]
 
 
 class RunError(GatewiseError):
-    """A process that a run needs did not start, or ended when it should not have.
-
-    Attributes
-    ----------
-    process : str
-        Which one, for people.
-    """
+    """A process of a run did not start, or ended when it should not have; `process` names it."""
 
     def __init__(self, process: str, message: str) -> None:
         super().__init__(f"{process}: {message}")

@@ -1,4 +1,7 @@
-"""TOML files of settings, read strictly: every key is known and every value is checked."""
+"""TOML files of settings, read strictly: every key is known and every value is checked.
+
+Errors are of class InputError and begin with the file and the key, `where`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,7 @@ __all__ = ["refuse_unknown", "take_number", "take_text", "toml_table"]
 
 
 def toml_table(path: Path, what: str) -> dict[str, Any]:
-    """Read a TOML file; `what` names its kind in errors.
-
-    Raises
-    ------
-    InputError
-        If it is missing or is no TOML.
-    """
+    """Read a TOML file; `what` names its kind in errors."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -30,13 +27,7 @@ def toml_table(path: Path, what: str) -> dict[str, Any]:
 
 
 def refuse_unknown(table: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """Refuse a table with a key that is not among `known`.
-
-    Raises
-    ------
-    InputError
-        Which names the key and those there are.
-    """
+    """Refuse a table with a key that is not among `known`."""
     for key in table:
         if key not in known:
             raise InputError(f"{where}: unknown key {key!r}; there are {', '.join(known)}")
@@ -45,13 +36,7 @@ def refuse_unknown(table: Mapping[str, Any], known: Collection[str], where: str)
 def take_number(
     value: object, where: str, *, positive: bool = False, infinite: bool = False
 ) -> float:
-    """Check a number: at least 0 (or above it), and finite unless `infinite` may be.
-
-    Raises
-    ------
-    InputError
-        Which begins with `where`.
-    """
+    """Check a number: at least 0 (or above it), and finite unless `infinite` may be."""
     if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
         raise InputError(f"{where} is {value!r}, not a number")
     if value < 0 or (positive and value == 0):
@@ -62,13 +47,7 @@ def take_number(
 
 
 def take_text(value: object, where: str) -> str:
-    """Check a text that is not empty.
-
-    Raises
-    ------
-    InputError
-        Which begins with `where`.
-    """
+    """Check a text that is not empty."""
     if not isinstance(value, str) or not value.strip():
         raise InputError(f"{where} is {value!r}, not a text")
     return value

@@ -26,13 +26,7 @@ RECONNECT_SECONDS: Final = 1.0
 
 
 class Availability:
-    """What is up now, by a schedule of outages that begin before `seconds`.
-
-    Attributes
-    ----------
-    always : bool
-        Whether there are no outages at all.
-    """
+    """What is up now, by a schedule of outages before `seconds`; `always`: there are none."""
 
     def __init__(
         self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker], *, seconds: float
@@ -96,20 +90,8 @@ class Availability:
 class VirtualBroker:
     """Deals requests out to the workers in turn, one message after another.
 
-    Parameters
-    ----------
-    clock : Clock
-    availability : Availability
-    workers : sequence of VirtualWorker
-    message : float
-        Seconds of the broker's time that a message takes.
-    hop : float
-        Seconds from the broker to a worker, or back.
-
-    Attributes
-    ----------
-    unsubscribed : int
-        Requests dropped since no worker was there.
+    A message takes `message` seconds of the broker's time, and `hop` seconds to a worker or back.
+    `unsubscribed` counts requests dropped since no worker was there.
     """
 
     def __init__(

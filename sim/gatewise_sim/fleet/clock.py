@@ -11,23 +11,16 @@ __all__ = ["Clock"]
 
 
 class Clock:
-    """Seconds that pass only from one event to the next.
-
-    Attributes
-    ----------
-    now : float
-        Seconds since the beginning.
-    events : int
-        Events that have happened.
+    """Seconds that pass only from one event to the next, and the number of events so far.
 
     Examples
     --------
-    >>> clock, told = Clock(), []
-    >>> clock.at(2.0, told.append, "b")
-    >>> clock.at(1.0, told.append, "a")
-    >>> clock.at(2.0, told.append, "c")
+    >>> clock, done = Clock(), []
+    >>> clock.at(2.0, done.append, "b")
+    >>> clock.at(1.0, done.append, "a")
+    >>> clock.at(2.0, done.append, "c")
     >>> clock.run()
-    >>> told, clock.now, clock.events
+    >>> done, clock.now, clock.events
     (['a', 'b', 'c'], 2.0, 3)
     """
 
@@ -38,7 +31,7 @@ class Clock:
         self._entered = 0
 
     def __call__(self) -> float:
-        """Give the time: a clock for whoever takes one as an argument."""
+        """Time in seconds, for code that takes a clock as an argument."""
         return self.now
 
     def __len__(self) -> int:
@@ -46,13 +39,13 @@ class Clock:
         return len(self._heap)
 
     def at(self, when: float, do: Callable[..., object], *args: Any) -> None:
-        """Have something done at a time; at once, after what is due already, if it has passed."""
+        """Schedule an event; one in the past happens at once, after those that are due already."""
         self._entered += 1
         now = self.now
         heappush(self._heap, (when if when > now else now, self._entered, do, args))
 
     def run(self, until: float = math.inf) -> None:
-        """Let everything happen that is due before `until`, in seconds."""
+        """Let all events before `until` (s) happen."""
         heap, events = self._heap, 0
         try:
             while heap and heap[0][0] < until:

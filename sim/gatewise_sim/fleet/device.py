@@ -35,24 +35,10 @@ Continuation = Callable[[], None]
 
 @dataclass(slots=True, eq=False)
 class FleetState:
-    """What the devices of a run share.
+    """What the devices of a run share; the lists are by row.
 
-    Attributes
-    ----------
-    sends : list of bool
-        By row: whether it is offloaded (or may be, by chance).
-    can_offload : list of bool
-        By row: whether the cloud accepts its values.
-    no_local_answer : list of bool
-        By row: whether the device alone has no answer, only an error.
-    limit, guard : float
-        The deadline (s), and how much earlier a device stops waiting.
-    outstanding : int
-        Requests that a device may have out.
-    model : tuple of str
-        Name and version.
-    offload_counts, breaker_counts
-        One for all devices: only their sums are reported.
+    `limit` is the deadline (s), and `guard` how much earlier a device stops waiting. The counts are
+    one for all devices, since only their sums are reported.
     """
 
     clock: Clock
@@ -74,18 +60,7 @@ class FleetState:
 
 
 class VirtualDevice:
-    """One device.
-
-    Parameters
-    ----------
-    state : FleetState
-    index : int
-    link : VirtualLink
-    breaker_draw : callable or None
-        Draws the pauses of its breaker; None: it has no breaker.
-    pace : Pace or None
-        Its pacer at work on the bundle's gate.
-    """
+    """One device; without a `breaker_draw` it has no breaker, without a `pace` no pacer."""
 
     __slots__ = (
         "_breaker", "_breaker_draw", "_pace", "_replies", "link", "name", "offloads", "state",
@@ -113,17 +88,10 @@ class VirtualDevice:
         self._pace = pace
 
     def take(self, answers: Answers, i: int, row: int, then: Continuation | None = None) -> None:
-        """Decide about an instance after its stages, and see to its answer.
+        """Decide about an instance after its stages, and see to its answer; then call `then`.
 
-        Parameters
-        ----------
-        answers : Answers
-        i : int
-            Which of them is to be filled in: route, reason, latency and bytes, and all of a local
-            answer; :meth:`.AnswerRules.complete` does the rest.
-        row : int
-        then : callable, optional
-            Called once it is.
+        Fills in route, reason, latency and bytes of the answer `i`, and all of a local answer;
+        :meth:`.AnswerRules.complete` does the rest.
         """
         state = self.state
         sends = state.sends[row]

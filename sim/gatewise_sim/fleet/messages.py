@@ -27,14 +27,9 @@ _NAME: Final = "0" * 8  # as long as a virtual device's
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Payload bytes of messages about one instance.
+    """Payload bytes of messages about one instance, with a time to live and a worker's time of 0.
 
-    Attributes
-    ----------
-    request0, response0 : int
-        With a time to live, and a worker's time, of 0.
-    busy : int
-        A refusal by a worker with a full queue.
+    `busy` is a refusal by a worker with a full queue.
     """
 
     request0: int

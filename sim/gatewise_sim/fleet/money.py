@@ -1,4 +1,4 @@
-"""What a fleet costs a month, from a list of prices.
+"""Prices of a fleet, and its bill for a month.
 
 ::
 
@@ -30,22 +30,10 @@ _KWH: Final = 3.6e6  # joules
 
 @dataclass(frozen=True)
 class Usage:
-    """What a run used.
+    """What a run of so many seconds of simulated time used.
 
-    Parameters
-    ----------
-    seconds : float
-        How long it was, in simulated time.
-    devices, workers : int
-        How many there were.
-    bytes : float
-        Of IP, up and down; see :func:`gatewise_sim.fleet.energy.radio.ip_bytes`.
-    joules : float
-        Of all devices.
-    feature_units : float
-        Feature cost that was paid, all instances together.
-    requests : float
-        Messages to the cloud.
+    `bytes` are of IP, up and down; `joules` of all devices; `feature_units` the feature cost of all
+    instances together; `requests` messages to the cloud.
 
     Raises
     ------
@@ -69,14 +57,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Bill:
-    """Money a month.
-
-    Parameters
-    ----------
-    currency : str
-    data, workers, energy, features, requests, devices : float
-        Its parts.
-    """
+    """Money a month, by its parts."""
 
     json_properties: ClassVar = ("total",)
 

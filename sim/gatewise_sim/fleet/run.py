@@ -47,15 +47,6 @@ OnStep = Callable[[list[Answers]], object]
 class VirtualFleet:
     """A fleet that answers its instances in virtual time, once.
 
-    Parameters
-    ----------
-    routes : Routes
-    settings : FleetSettings
-
-    Attributes
-    ----------
-    state : FleetState
-
     Raises
     ------
     InputError
@@ -149,13 +140,8 @@ class VirtualFleet:
     ) -> list[Answers]:
         """Answer instances that come at their own times, chunk by chunk.
 
-        Parameters
-        ----------
-        on_local : callable, optional
-            Gets the times and rows of instances that never leave their devices, chunk by chunk;
-            then they are not among the answers.
-        on_step : callable, optional
-            Gets the answers so far, chunk by chunk, now and then.
+        `on_local` gets the times and rows of instances that never leave their devices; then they
+        are not among the answers. `on_step` gets the answers so far, now and then.
         """
         rules, clock = self.state.rules, self.state.clock
         parts: list[Answers] = []

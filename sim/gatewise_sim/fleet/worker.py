@@ -103,20 +103,9 @@ class ServiceTime:
 
 @dataclass(slots=True)
 class WorkerCounts:
-    """Counters of a worker.
+    """Counters of a worker: requests, runs (`batches`), seconds in runs and seconds of waiting.
 
-    Attributes
-    ----------
-    received, answered, busy, expired, duplicates, repeated : int
-        Requests.
-    lost : int
-        Requests queued or running when the worker went down.
-    batches : int
-        Runs.
-    busy_seconds : float
-        Time spent in runs.
-    queued_seconds : float
-        Time that answered requests waited before their runs, in sum.
+    `lost` are requests queued or running when it went down; only answered ones count as waiting.
     """
 
     received: int = 0
@@ -132,20 +121,10 @@ class WorkerCounts:
 
 
 class VirtualWorker:
-    """One worker of the pool.
+    """One worker, with at most `capacity` requests queued and `parallel` runs at a time.
 
-    Parameters
-    ----------
-    capacity : int
-        Requests queued at most.
-    plan : Plan
-        Instances in a run at most, and the wait for company.
-    parallel : int
-        Runs at a time.
-    payload : bytes
-        What the worker remembers of an answer: one of the usual length.
-    rng : random.Random
-        Draws service times.
+    `plan` bounds a run's instances and the wait for company; `payload` is an answer of the usual
+    length, to be remembered.
     """
 
     def __init__(

@@ -36,14 +36,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Acquisition:
-    """Energy of reading features and running models on the device; nothing by default.
-
-    Parameters
-    ----------
-    feature_j : ndarray of float64, shape (n_features,), or float
-        Of acquiring each feature, in J.
-    stage_j : ndarray of float64, shape (n_stages,), or float
-        Of running each stage on the device, in J.
+    """Energy (J) of reading each feature and running each stage on the device; one number for all.
 
     Raises
     ------
@@ -62,17 +55,16 @@ class Acquisition:
                 at = f"[{bad[0]}]" if figures.ndim else ""
                 raise InputError(f"{name}{at} must be a number of joules, at least 0")
 
-    def joules(self, bought: NDArray[np.bool_], stages: _Ints) -> _Floats:
+    def joules(self, acquired: NDArray[np.bool_], stages: _Ints) -> _Floats:
         """Energy of answering each row, in J, shape (n,).
 
         Parameters
         ----------
-        bought : ndarray of bool, shape (n, n_features)
-            The features that were acquired.
+        acquired : ndarray of bool, shape (n, n_features)
         stages : ndarray of int, shape (n,)
             How many stages ran on the device.
         """
-        features = bought @ np.broadcast_to(np.float64(self.feature_j), bought.shape[1:])
+        features = acquired @ np.broadcast_to(np.float64(self.feature_j), acquired.shape[1:])
         if np.ndim(self.stage_j):
             sums = np.concatenate(([0.0], np.cumsum(self.stage_j)))
             return np.asarray(features + sums[stages], dtype=np.float64)
@@ -91,11 +83,6 @@ class DeviceEnergy:
         What its battery holds, in Wh; None if it has a plug.
     acquisition : Acquisition
         Of reading features and running stages.
-
-    Raises
-    ------
-    InputError
-        If a figure cannot be.
     """
 
     idle_w: float = 0.0
@@ -109,21 +96,12 @@ class DeviceEnergy:
 
     @classmethod
     def from_file(cls, path: str | Path, features: Sequence[str], n_stages: int) -> Self:
-        """Read a TOML file as the module's head shows.
-
-        Parameters
-        ----------
-        path : str or Path
-        features : sequence of str
-            Names of the table's columns.
-        n_stages : int
-            Stages that run on the device.
+        """Read a TOML file as the module's head shows; `n_stages` run on the device.
 
         Raises
         ------
         InputError
-            If it cannot be read, has a key or a feature that is not known, or a figure that cannot
-            be; the message names the file and the key.
+            Which names the file and the key.
         """
         path = Path(path)
         where = f"device file {path}"
@@ -142,14 +120,10 @@ class DeviceEnergy:
         return cls(**given)
 
     def days(self, joules_per_day: float, radio: Radio) -> float | None:
-        """How many days its battery lasts; None if it has a plug.
+        """Days that its battery lasts; None if it has a plug.
 
-        Parameters
-        ----------
-        joules_per_day : float
-            What it spends above rest, radio, sensors and models together.
-        radio : Radio
-            Its `idle_w` is drawn day and night.
+        `joules_per_day` is spent above rest, radio, sensors and models together; the radio's
+        `idle_w` is drawn day and night.
         """
         if self.battery_wh is None:
             return None
@@ -182,29 +156,16 @@ def _stage_joules(value: object, n_stages: int, where: str) -> _Floats | float:
 
 
 def joules_per_device_day(joules: float, *, devices: int, seconds: float) -> float:
-    """Mean energy of a device in a day, in J, of what `devices` spent in `seconds`.
-
-    Raises
-    ------
-    InputError
-        If there are no devices or no time has passed.
-    """
+    """Mean energy of a device in a day, in J, of what `devices` spent in `seconds`."""
     if devices < 1 or not seconds > 0:
         raise InputError(f"energy: {devices} devices in {seconds} s spend nothing")
     return joules / devices * (_DAY / seconds)
 
 
 def battery_days(battery_wh: float, joules_per_day: float, *, idle_w: float = 0.0) -> float:
-    """How many days a battery lasts; infinity if nothing is drawn.
+    """Days that a battery of `battery_wh` lasts, its ageing apart; infinity if nothing is drawn.
 
-    Parameters
-    ----------
-    battery_wh : float
-        What it holds, in Wh. Its ageing and self-discharge are not counted.
-    joules_per_day : float
-        What the device spends above idling.
-    idle_w : float, default 0
-        What device and radio draw at rest, in W.
+    `joules_per_day` is spent above the `idle_w` (W) that device and radio draw at rest.
 
     Examples
     --------

@@ -1,10 +1,7 @@
 """Energy of radios, and figures of real ones.
 
-A radio that sleeps wakes up (`wake_w` for `wake_s`), draws `active_w` while something is on the
-way, pays for every byte and packet, and stays awake for a tail (`tail_w` for `tail_s`) before it
-sleeps again at `idle_w`. So the cost of a request depends on the one before: an isolated LTE
-request pays 12 J of tail for a few millijoules of bytes, and the next one within the tail pays
-only for making it last longer.
+The cost of a request depends on the one before: an isolated LTE request pays 12 J of tail for a few
+millijoules of bytes, and the next one within the tail pays only for making it last longer.
 """
 
 from __future__ import annotations
@@ -44,22 +41,10 @@ def ip_bytes(n_bytes: _Bytes) -> _Bytes:
 class Radio:
     """Energy of a radio; all 0 by default.
 
-    Parameters
-    ----------
-    name : str
-    wake_w, wake_s : float
-        Power (W) and duration (s) of waking up.
-    active_w : float
-        Power (W) while a transfer is under way, whatever its rate.
-    up_uj_per_byte, down_uj_per_byte : float
-        For every IP byte, in microjoules. A power that grows with the rate is this too:
-        438 mW per Mbit/s are 3.5 uJ/byte.
-    up_uj_per_packet, down_uj_per_packet : float
-        For every segment, in microjoules.
-    tail_w, tail_s : float
-        Power (W) and duration (s) of staying awake after the last transfer.
-    idle_w : float
-        Power (W) asleep.
+    Waking up takes `wake_w` (W) for `wake_s` (s); `active_w` is drawn while a transfer is under
+    way, whatever its rate; every IP byte and every segment costs microjoules (a power that grows
+    with the rate is this too: 438 mW per Mbit/s are 3.5 uJ/byte); after the last transfer it stays
+    awake with `tail_w` for `tail_s`, and sleeps at `idle_w`.
 
     Raises
     ------
@@ -180,20 +165,10 @@ RADIOS: Final[dict[str, Radio]] = {
 def radio_joules(
     radio: Radio, device: _Ints, begin: _Floats, end: _Floats, up: _Ints, down: _Ints
 ) -> tuple[_Floats, NDArray[np.bool_]]:
-    """Energy that each exchange of a fleet adds to its radio, with the tail that it prolongs.
+    """Energy (J) that each exchange of a fleet adds to its radio, and whether it had to wake up.
 
-    Parameters
-    ----------
-    radio : Radio
-        That of every device.
-    device, begin, end, up, down : ndarray, shape (n,)
-        Device, first and last moment (s), bytes of TCP payload. Sorted by device, then by begin.
-
-    Returns
-    -------
-    joules : ndarray of float64, shape (n,)
-    woke : ndarray of bool, shape (n,)
-        Whether the radio had to wake up for it.
+    Arrays of shape (n,), sorted by device, then by begin: first and last moment (s), bytes of TCP
+    payload.
     """
     first = np.ones(len(device), dtype=bool)
     first[1:] = device[1:] != device[:-1]

@@ -1,10 +1,10 @@
 """Means and quantiles over parts of a run, with 95 % confidence intervals.
 
-Means are ratio estimates over parts that follow each other through the run; their variance is
-that of successive differences, which a slow change over the day does not inflate (Wolter,
-"Introduction to Variance Estimation", 2007, section 8.2). Nothing is compared across a change of
-what is up. Quantiles have Woodruff's intervals: those of the share below, read off the
-distribution (Woodruff 1952).
+Means are ratio estimates over parts that follow each other through the run; their variance is that
+of successive differences, which a slow change over the day does not inflate (Wolter, "Introduction
+to Variance Estimation", 2007, section 8.2). Nothing is compared across a change of what is up:
+parts of one segment follow each other without one. Quantiles have Woodruff's intervals: those of
+the share below, read off the distribution (Woodruff 1952).
 """
 
 from __future__ import annotations
@@ -33,15 +33,7 @@ class Estimate(NamedTuple):
 
 
 def mean(sums: _Floats, sizes: _Floats, segments: NDArray[np.int64]) -> Estimate:
-    """Ratio of two totals over the parts.
-
-    Parameters
-    ----------
-    sums, sizes : ndarray of float64, shape (n_parts,)
-        Above and below the line; `sizes` are not all 0.
-    segments : ndarray of int64, shape (n_parts,)
-        Parts of one segment follow each other without a change of what is up.
-    """
+    """Ratio of two totals over the parts, arrays of shape (n_parts,); `sizes` are not all 0."""
     value = float(sums.sum() / sizes.sum())
     half = half_width(sums - value * sizes, segments) / float(sizes.sum())
     return Estimate(value, value - half, value + half)
@@ -50,17 +42,7 @@ def mean(sums: _Floats, sizes: _Floats, segments: NDArray[np.int64]) -> Estimate
 def quantile(
     share: float, parts: Sequence[Sketch], weights: Sequence[float], segments: NDArray[np.int64]
 ) -> Estimate:
-    """Latency (ms) that a share of the values of all parts lies at or below.
-
-    Parameters
-    ----------
-    share : float
-    parts : sequence of Sketch
-        With at least one value.
-    weights : sequence of float
-        How often each part counts.
-    segments : ndarray of int64, shape (n_parts,)
-    """
+    """Latency (ms) that a share of the values of all parts, weighted, lies at or below."""
     whole = Sketch.merge(parts, weights)
     place = whole.place(share)
     sizes = np.array([w * p.total for w, p in zip(weights, parts, strict=True)])

@@ -1,4 +1,4 @@
-"""Plan of a sampled run: its windows of time, and the bins whose instances are counted together.
+"""Plan of a sampled run: its windows of time, and the bins of time that are summed up.
 
 Bins are finer while something is down, and shortly after.
 """
@@ -26,18 +26,11 @@ _MANY: Final = 8  # outages; with more, each is cut into fewer
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Part of the time that is stepped.
+    """Part of the time that is stepped, in seconds since the beginning.
 
-    Attributes
-    ----------
-    begin, end : float
-        Seconds since the beginning; what comes in between is measured.
-    warm : float
-        Seconds before `begin` from which it is stepped.
-    first, last : float
-        The time that it stands for.
-    segment : int
-        Windows of one segment follow each other without a change of what is up.
+    Instances from `begin` to `end` are measured, after a warm-up of `warm` seconds; they stand for
+    the time from `first` to `last`. Windows of one segment follow each other without a change of
+    what is up.
     """
 
     begin: float
@@ -60,18 +53,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class SamplingPlan:
-    """Part of a fleet's run that is stepped.
+    """Part of a fleet's run that is stepped: `devices` of `of_devices`, `workers` of `of_workers`.
 
-    Attributes
-    ----------
-    devices, workers : int
-        Stepped.
-    of_devices, of_workers : int
-        Of the fleet.
-    windows : tuple of Window
-        By time; a single one for a run that is stepped whole.
-    seconds : float
-        Of the whole run.
+    The windows are in order of time; a run that is stepped whole has a single one.
     """
 
     devices: int
@@ -115,16 +99,9 @@ class SamplingPlan:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Span of time with one sum of its instances.
+    """Span of time with one sum of its instances, of which the part `measured` is stepped.
 
-    Attributes
-    ----------
-    begin, end : float
-        The time it stands for, in seconds since the run's begin.
-    measured : tuple of float
-        The part of it that is measured, from and to.
-    segment : tuple of int
-        Equal for bins that follow each other without a change of what is up.
+    Bins of one segment follow each other without a change of what is up.
     """
 
     begin: float
@@ -134,10 +111,7 @@ class Bin:
 
 
 def fault_spans(outages: Outages, seconds: float) -> list[tuple[str, float, float, int]]:
-    """All that is down before `seconds`: (what, begin, end, how many), by time.
-
-    Ends lie within the run.
-    """
+    """All that is down before `seconds`: (what, begin, end, how many), by time, within the run."""
     return sorted(
         (window.what, begin, min(end, seconds), window.count if window.what == "workers" else 1)
         for window in outages.windows
@@ -146,10 +120,9 @@ def fault_spans(outages: Outages, seconds: float) -> list[tuple[str, float, floa
 
 
 def cut_window(plan: SamplingPlan, window: Window, outages: Outages) -> list[Bin]:
-    """Cut a window of a plan into bins.
+    """Cut a window of a plan into bins, evenly, the ends of outages among the cuts.
 
-    A window that stands for more time than its own is one bin; others are cut evenly, the ends of
-    outages among the cuts.
+    A window that stands for more time than its own is one bin.
     """
     if (window.begin, window.end) != (window.first, window.last):
         measured = (window.begin, window.end)

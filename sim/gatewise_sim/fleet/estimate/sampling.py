@@ -50,7 +50,7 @@ def choose_plan(
     ----------
     routes : Routes
     settings : FleetSettings
-        With a workload that is not a replay; other runs are stepped whole.
+        A replay, and rows in turn, are stepped whole.
     requests, instances : int
         How many may be stepped, about.
     windows : int

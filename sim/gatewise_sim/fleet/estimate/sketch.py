@@ -22,16 +22,10 @@ LEAST_MS: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sketch:
-    """A histogram of latencies; only bins that have values are kept.
+    """A histogram of latencies; only bins that have values are kept, arrays of shape (k,).
 
-    Attributes
-    ----------
-    bins : ndarray of int64, shape (k,)
-        Rising; bin b holds ``[10 ** (b / 1000), 10 ** ((b + 1) / 1000))`` ms.
-    counts : ndarray of float64, shape (k,)
-        Values in each, weighted.
-    sums : ndarray of float64, shape (k,)
-        Of the values in each, in ms, weighted.
+    Bin b of the rising `bins` holds values in ``[10 ** (b / 1000), 10 ** ((b + 1) / 1000))`` ms;
+    `counts` are the values in each and `sums` their sums in ms, both weighted.
 
     Examples
     --------
@@ -102,16 +96,9 @@ class Sketch:
         return float(self.counts[: np.searchsorted(self.bins, bin_, side="right")].sum())
 
     def coarse(self, bins_a_decade: int, first: int, n: int) -> list[float]:
-        """Count in `n` wider bins.
+        """Count in `n` wider bins from ``10 ** (first / bins_a_decade)`` ms.
 
-        Parameters
-        ----------
-        bins_a_decade : int
-            A divisor of 1,000.
-        first : int
-            Number of the first: from ``10 ** (first / bins_a_decade)`` ms. What lies below counts
-            there, what lies above in the last.
-        n : int
+        What lies below the first counts there, what lies above the last in the last.
         """
         wide = self.bins // (BINS_A_DECADE // bins_a_decade) - first
         found = np.bincount(np.clip(wide, 0, n - 1), weights=self.counts, minlength=n)

@@ -1,8 +1,8 @@
 """Estimate what a fleet of any size does, from the part of it that is stepped.
 
-Each window of a :class:`~gatewise_sim.fleet.estimate.plan.SamplingPlan` is stepped by itself, in
-a process of its own if several jobs are asked for, and returns sums and histograms. A run that is
-stepped whole is cut into parts as well: its intervals say what another such run would bring.
+Each window of the plan is stepped by itself, in a process of its own if several jobs are asked for,
+and returns sums and histograms. A run that is stepped whole is cut into parts as well: its
+intervals say what another such run would bring.
 """
 
 from __future__ import annotations

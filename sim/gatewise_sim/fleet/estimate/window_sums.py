@@ -49,17 +49,9 @@ _Floats = NDArray[np.float64]
 class RowFacts:
     """Labels and energy of each row, whenever it is answered; arrays of shape (n_rows,).
 
-    Attributes
-    ----------
-    truth, local_label : ndarray of int64
-    n_classes : int
-    local_j, asked_j, alone_j : ndarray of float64
-        Joules of the features acquired by its stages alone; once a request was made; by a request
-        alone.
-    stage_j : ndarray of float64
-        Joules of running its stages.
-    cloud_only : bool
-        Whether stages run only where the cloud did not answer.
+    ``_j`` are joules: of the features acquired by its stages alone, once a request was made, and by
+    a request alone; and of running its stages. `cloud_only`: stages run only where the cloud did
+    not answer.
     """
 
     truth: NDArray[np.int64]
@@ -98,14 +90,9 @@ class RowFacts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BinSums:
-    """One bin's instances, as far as they are measured.
+    """One bin's measured instances: `sums` of shape (len(SUMS),), and latencies.
 
-    Attributes
-    ----------
-    bin : Bin
-    sums : ndarray of float64, shape (len(SUMS),)
-    latencies, offloaded : Sketch
-        Of all instances, and of those that were to be offloaded.
+    `offloaded` are the latencies of those that were to be offloaded.
     """
 
     bin: Bin
@@ -124,18 +111,9 @@ class BinSums:
 class WindowCounts:
     """Result of one window.
 
-    Attributes
-    ----------
-    parts : list of BinSums
-    classes : ndarray of float64, shape (n_classes, len(CLASS_COUNTS))
-    reasons : ndarray of float64, shape (len(REASONS),)
-        Answers by reason.
-    devices, workers : dict of str to float
-        Their counters in the time measured.
-    worker_seconds : float
-        Time that workers had for runs.
-    instances, events : int
-        Stepped, warm-up included.
+    `classes` has shape (n_classes, len(CLASS_COUNTS)), `reasons` (len(REASONS),); `devices` and
+    `workers` are their counters in the time measured, `worker_seconds` the time that workers had
+    for runs. `instances` and `events` were stepped, warm-up included.
     """
 
     parts: list[BinSums]
@@ -149,20 +127,10 @@ class WindowCounts:
 
 
 class WindowSums:
-    """Adds answers up, bin by bin.
+    """Adds answers up, bin by bin, of one window.
 
-    Parameters
-    ----------
-    bins : sequence of Bin
-        Of one window, one after the other.
-    facts : RowFacts
-    start : float, default 0
-        Time on the bins' clock at which the answers' clock begins.
-
-    Notes
-    -----
-    What comes before the first bin is a warm-up, and not counted; what comes after the last one
-    is counted there.
+    The answers' clock begins at `start` on the bins' clock. What comes before the first bin is a
+    warm-up, and not counted; what comes after the last one is counted there.
     """
 
     def __init__(self, bins: Sequence[Bin], facts: RowFacts, *, start: float = 0.0) -> None:

@@ -61,17 +61,8 @@ def _hashed(z: int) -> int:
 class Direction:
     """When bytes that enter one direction of a link come out of it.
 
-    Parameters
-    ----------
-    link : LinkProfile
-        The link.
-    kbps : float
-        Bandwidth of this direction in kbit/s.
-    rng : random.Random or numpy.random.Generator
-        Draws jitter and loss.
-    outages : Outages, optional
-        When ``link`` is down. What leaves the device then is sent again by TCP after one timeout,
-        then after twice as long, and so on, until a copy leaves with the link up.
+    While the ``link`` is down by the outages, what leaves the device is sent again by TCP after one
+    timeout, then after twice as long, and so on, until a copy leaves with the link up.
 
     Examples
     --------
@@ -190,16 +181,10 @@ class VirtualLink:
         return connected(now, self.profile, self._outages)
 
     def send(self, now: float, n_bytes: int, up: bool) -> float:
-        """Time (s) at which the last of `n_bytes` sent at `now` (s) arrives.
+        """Time (s) at which the last of `n_bytes` of TCP payload sent at `now` (s) arrives.
 
-        Parameters
-        ----------
-        now : float
-            Not before the last call's of the same direction.
-        n_bytes : int
-            TCP payload, at least 1; it travels in pieces of :data:`CHUNK`, as through the proxy.
-        up : bool
-            From the device, or to it.
+        `now` is not before the last call's of the same direction; `up`: from the device. It travels
+        in pieces of :data:`CHUNK`, as through the proxy.
         """
         direction = self._up if up else self._down
         if up:

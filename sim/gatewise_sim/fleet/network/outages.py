@@ -28,19 +28,10 @@ PARTS: Final = ("cloud", "link", "broker", "gateway", "workers")
 
 @dataclass(frozen=True)
 class Outage:
-    """One window in which something is down: ``[begin, end)``.
+    """One window in which something is down: ``[begin, end)``, in s since the start of the run.
 
-    Parameters
-    ----------
-    what : str
-        One of :data:`PARTS`.
-    begin, end : float
-        Seconds since the start of the run, or since midnight if `daily`; a daily window whose
-        end does not lie behind its begin runs over midnight.
-    daily : bool, default False
-        Whether it comes back every day.
-    count : int, default 1
-        Of workers: how many are down.
+    A daily one counts from midnight, and runs over it if its end does not lie behind its begin.
+    `count` of the workers are down.
 
     Raises
     ------
@@ -64,13 +55,7 @@ class Outage:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read one window, as the module's head shows.
-
-        Raises
-        ------
-        InputError
-            If it has another form.
-        """
+        """Read one window, as the module's head shows."""
         text = text.strip()
         what, colon, window = text.partition(":")
         if not colon or what not in PARTS:
@@ -139,7 +124,9 @@ class Outages:
 
     @classmethod
     def parse(cls, text: str, *, day_begins: float = 0.0) -> Self:
-        """Read windows joined by commas; none if `text` is empty.
+        """Read windows joined by commas, none if `text` is empty.
+
+        `day_begins` is the time of day (s since midnight) at the start.
 
         Raises
         ------
@@ -185,12 +172,7 @@ class Outages:
         )
 
     def changes(self, seconds: float) -> list[tuple[float, str]]:
-        """Every time (s) before `seconds` at which something goes down or comes back.
-
-        Returns
-        -------
-        list of (time, what), sorted
-        """
+        """Every (time, what) before `seconds` when something goes down or comes back, sorted."""
         found = {
             (at, window.what)
             for window in self.windows

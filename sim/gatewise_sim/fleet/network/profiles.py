@@ -107,7 +107,7 @@ PROFILES: Final[dict[str, LinkProfile]] = {
 
 
 def profile(name: str) -> LinkProfile:
-    """Look up a profile of :data:`PROFILES`, or read one's own: a name that ends in ``.toml``.
+    """Get a profile of :data:`PROFILES` by name, or read one from a file ``*.toml``.
 
     Raises
     ------
@@ -129,8 +129,7 @@ def read_profile(path: str | Path) -> LinkProfile:
     Raises
     ------
     InputError
-        If it cannot be read, has a key that is not known, or a figure that cannot be; the
-        message names the file and the field.
+        Which names the file and the field.
     """
     path = Path(path)
     where = f"link file {path}"

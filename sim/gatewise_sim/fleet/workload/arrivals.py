@@ -47,15 +47,7 @@ _CHUNK: Final = 1_000_000  # arrivals in a chunk, about
 
 
 class Arrivals(NamedTuple):
-    """A chunk of arrivals, sorted by time, then device.
-
-    Attributes
-    ----------
-    times : ndarray of float64, shape (n,)
-        Seconds since the start.
-    device, row : ndarray of int64, shape (n,)
-        Number of the device, and row of the table.
-    """
+    """A chunk of arrivals, sorted by time (s), then device; arrays of shape (n,)."""
 
     times: _Floats
     device: _Ints
@@ -63,13 +55,7 @@ class Arrivals(NamedTuple):
 
 
 def parse(text: str, *, day_begins: float = 0.0) -> Workload:
-    """Read a workload as the module's head shows.
-
-    Parameters
-    ----------
-    text : str
-    day_begins : float, default 0
-        Time of day at which the run starts, in s since midnight.
+    """Read a workload as the module's head shows; `day_begins` is the time of day (s) at the start.
 
     Raises
     ------
@@ -154,7 +140,7 @@ def draw_arrivals(
     rows: int | RowMix = 1,
     chunk_s: float | None = None,
 ) -> Iterator[Arrivals]:
-    """Draw the arrivals of a fleet in ``[0, seconds)``, chunk by chunk of time.
+    """Draw the arrivals of a fleet in ``[0, seconds)``, chunk by chunk of time that has any.
 
     Parameters
     ----------
@@ -164,18 +150,12 @@ def draw_arrivals(
         How many devices (numbers from 0), or the numbers of those to draw: a sample of a fleet has
         exactly the arrivals that its devices have in the whole fleet.
     seconds : float
-        How long.
     rng : numpy.random.Generator
         One number is drawn from it, at once. Each device has a stream of its own.
     rows : int or RowMix, default 1
         Rows of the table, all equally likely, or which row when. A trace's own rows win.
     chunk_s : float, optional
         Length of a chunk (s); by default of about a million arrivals. It changes nothing else.
-
-    Returns
-    -------
-    iterator of Arrivals
-        In the order of time; chunks without arrivals are left out.
 
     Raises
     ------
@@ -186,7 +166,7 @@ def draw_arrivals(
     Examples
     --------
     >>> for times, device, row in draw_arrivals("periodic:10s:aligned=yes", 2, 15.0,
-    ...                                     np.random.default_rng(0)):
+    ...                                          np.random.default_rng(0)):
     ...     print(times, device, row)
     [ 0. 0. 10. 10.] [0 1 0 1] [0 0 0 0]
     """

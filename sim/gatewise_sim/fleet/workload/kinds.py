@@ -1,4 +1,4 @@
-"""The kinds of workloads: each says how instances come to one device."""
+"""Kinds of workloads: how instances come to one device."""
 
 from __future__ import annotations
 
@@ -39,13 +39,7 @@ class Workload(ABC):
 
 @dataclass(frozen=True)
 class Poisson(Workload):
-    """Independent arrivals.
-
-    Parameters
-    ----------
-    rate : float
-        Per second.
-    """
+    """Independent arrivals at a rate per second."""
 
     rate: float
 
@@ -59,16 +53,9 @@ class Poisson(Workload):
 
 @dataclass(frozen=True)
 class Periodic(Workload):
-    """One arrival in each period.
+    """One arrival in each period (s), later by a uniform part of `jitter`, at most the period.
 
-    Parameters
-    ----------
-    period : float
-        In s.
-    jitter : float, default 0
-        Each arrival is later by a uniform part of this (s); at most the period.
-    aligned : bool, default False
-        Whether all devices are in step.
+    `aligned`: all devices are in step.
     """
 
     period: float
@@ -93,15 +80,9 @@ class Periodic(Workload):
 class Bursty(Workload):
     """A Markov-modulated Poisson process: quiet, with bursts.
 
-    Parameters
-    ----------
-    rate : float
-        Per second, over all.
-    ratio : float, default 20
-        Rate in a burst over that in quiet.
-    burst, every : float, default 30 and 600
-        Mean length of a burst, and mean time from one's begin to the next one's, in s; both states
-        last an exponential time.
+    `rate` is per second over all, `ratio` the rate in a burst over that in quiet; `burst` is the
+    mean length of a burst and `every` the mean time from one's begin to the next one's (s), both
+    states of exponential length.
     """
 
     rate: float
@@ -132,18 +113,10 @@ class Bursty(Workload):
 
 @dataclass(frozen=True)
 class Diurnal(Workload):
-    """A Poisson process whose rate follows the day as a cosine; thinned from its peak rate.
+    """A Poisson process with a rate that follows the day as a cosine; thinned from its peak rate.
 
-    Parameters
-    ----------
-    rate : float
-        Per second, over a day.
-    peak : float, default 50400 (14:00)
-        Time of day of the highest rate, in s since midnight.
-    ratio : float, default 5
-        Highest rate over the lowest; infinity if the night is silent.
-    day_begins : float, default 0
-        Time of day at which the run starts, in s since midnight.
+    `rate` is per second over a day, highest at `peak` (s since midnight), `ratio` the highest over
+    the lowest; infinity if the night is silent. `day_begins`: time of day at the start of the run.
     """
 
     rate: float
@@ -180,14 +153,7 @@ class Diurnal(Workload):
 
 @dataclass(frozen=True)
 class Replay(Workload):
-    """A recorded trace, see :class:`gatewise_sim.fleet.workload.trace.TraceSource`.
-
-    Parameters
-    ----------
-    trace : Trace
-    every : float, optional
-        Period (s) after which it begins again, above its last arrival.
-    """
+    """A recorded trace, begun again after `every` (s), above its last arrival, if that is given."""
 
     trace: Trace
     every: float | None = None

@@ -30,7 +30,6 @@ class RowMix:
         Weight of each class at those times; rows are scaled to sum to 1.
     linear : bool, default False
         Whether shares move evenly from one time to the next, instead of holding until then.
-        Before the first time they are as at the first, after the last as at the last.
 
     Raises
     ------
@@ -75,13 +74,7 @@ class RowMix:
 
     @classmethod
     def parse(cls, text: str, labels: Sequence[int] | npt.NDArray[np.int64]) -> Self:
-        """Read ``steps,0s=9/1,12h=5/5`` or ``linear,...``: weights of all classes, in order.
-
-        Raises
-        ------
-        InputError
-            If it has another form.
-        """
+        """Read ``steps,0s=9/1,12h=5/5`` or ``linear,...``: weights of all classes, in order."""
         shape, *knots = text.split(",")
         if shape.strip() not in _SHAPES or not knots:
             raise InputError(f"class mix {text!r}: write it as steps,0s=9/1,12h=5/5 or linear,...")

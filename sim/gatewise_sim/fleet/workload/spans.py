@@ -27,13 +27,7 @@ _CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
 
 
 def read_number(text: str, what: str) -> float:
-    """Read a finite number; `what` names it in the error.
-
-    Raises
-    ------
-    InputError
-        If it is none.
-    """
+    """Read a finite number; `what` names it in the InputError, as in the other readers."""
     try:
         value = float(text)
     except ValueError:
@@ -46,13 +40,6 @@ def read_number(text: str, what: str) -> float:
 def read_span(text: str, what: str) -> float:
     """Read a span of time such as ``500ms``, ``30s``, ``10min``, ``2h``, ``1day``, in seconds.
 
-    Raises
-    ------
-    InputError
-        If it has another form; a number needs a unit.
-
-    Examples
-    --------
     >>> read_span("1.5min", "period")
     90.0
     """
@@ -65,15 +52,8 @@ def read_span(text: str, what: str) -> float:
 
 
 def read_rate(text: str, what: str) -> float:
-    """Read a rate such as ``1/min``, ``0.5/s`` or ``200/day``, per second.
+    """Read a rate above 0 such as ``1/min``, ``0.5/s`` or ``200/day``, per second.
 
-    Raises
-    ------
-    InputError
-        If it has another form or is not above 0.
-
-    Examples
-    --------
     >>> read_rate("30/min", "rate")
     0.5
     """
@@ -89,13 +69,6 @@ def read_rate(text: str, what: str) -> float:
 def read_clock(text: str, what: str) -> float:
     """Read a time of day, ``HH:MM`` or ``HH:MM:SS`` up to ``24:00``, in seconds since midnight.
 
-    Raises
-    ------
-    InputError
-        If it is none.
-
-    Examples
-    --------
     >>> read_clock("12:30", "peak")
     45000.0
     """

@@ -25,13 +25,7 @@ _PIECE: Final = 8192  # blocks worked on at a time: they stay in the cache
 
 
 class Streams:
-    """Uniform numbers by device and place.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-        One number is drawn from it, the root of all streams.
-    """
+    """Uniform numbers by device and place; one number drawn from `rng` is the root."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.root = int(rng.integers(0, 2**64, dtype=np.uint64))
@@ -44,18 +38,10 @@ class Streams:
         purpose: int,
         sub: npt.ArrayLike = 0,
     ) -> npt.NDArray[np.float64]:
-        """Four numbers in [0, 1) for each device and block.
+        """Four numbers in [0, 1) for each device and block: float64, shape (..., 4).
 
-        Parameters
-        ----------
-        device, block, sub : array_like of int, at least 0
-            They are broadcast to one shape.
-        purpose : int
-            Keeps numbers for different ends apart.
-
-        Returns
-        -------
-        ndarray of float64, shape (..., 4)
+        `device`, `block` and `sub` are at least 0 and broadcast to one shape; `purpose` keeps
+        numbers for different ends apart.
         """
         drawn = (self.blocks(device, block, purpose=purpose, sub=sub) >> np.uint64(11)) * 2.0**-53
         return np.asarray(drawn, dtype=np.float64)

@@ -1,7 +1,6 @@
-"""How arrivals are drawn: for all devices at once, chunk of time by chunk of time.
+"""Sources of arrivals, drawn for all devices at once, chunk of time by chunk of time.
 
-Every source hands out the arrivals in ``[a, b)`` when it is asked for the next chunk, as arrays
-(time, slot of the device, ordinal). What it gives does not depend on where the chunks are cut.
+The result does not depend on where the chunks are cut.
 """
 
 from __future__ import annotations
@@ -50,17 +49,10 @@ def join(parts: list[Drawn]) -> Drawn:
 
 
 class PoissonSource:
-    """Poisson arrivals whose rate is one of two, changing at random times (Markov-modulated).
+    """Poisson arrivals at one of two rates, changing at random times (Markov-modulated).
 
-    Parameters
-    ----------
-    streams : Streams
-    ids : ndarray of int, shape (n,)
-        The devices.
-    rates : tuple of float
-        Arrivals per second in the quiet state and in a burst.
-    stays : tuple of float, optional
-        Mean stay in either state, in s; without it the first state never ends.
+    `rates` are arrivals per second in the quiet state and in a burst, `stays` the mean stay in each
+    (s); without them the first state never ends.
     """
 
     def __init__(
@@ -141,17 +133,9 @@ class PoissonSource:
 
 
 class PeriodicSource:
-    """One arrival in every period, each later by a part of `jitter`.
+    """One arrival in every period, later by a part of `jitter` (s), at most the period.
 
-    Parameters
-    ----------
-    streams : Streams
-    ids : ndarray of int, shape (n,)
-        The devices.
-    period, jitter : float
-        In s; `jitter` is not above `period`, so arrivals keep their order.
-    aligned : bool
-        Whether all devices begin at 0, instead of each somewhere in the first period.
+    `aligned`: all devices begin at 0, instead of each somewhere in the first period.
     """
 
     def __init__(

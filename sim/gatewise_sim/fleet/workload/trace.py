@@ -22,15 +22,7 @@ _Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What some devices did.
-
-    Parameters
-    ----------
-    times : list of ndarray of float64
-        For each recorded device its arrivals, in s since the start, sorted.
-    rows : list of ndarray of int64, or None
-        The row of the table at each of them, where they were recorded.
-    """
+    """Recorded arrivals of each device: sorted times (s), and rows if recorded."""
 
     times: list[_Floats]
     rows: list[_Ints] | None = None
@@ -47,7 +39,7 @@ def read_trace(path: str | Path) -> Trace:
     Raises
     ------
     InputError
-        If it cannot be read; the message names the file, the line and the column.
+        Which names the file, the line and the column.
     """
     path = Path(path)
     found: dict[str, list[tuple[float, int]]] = {}
@@ -98,16 +90,8 @@ def _row(text: str | None, where: str) -> int:
 class TraceSource:
     """Plays a trace: device ``i`` does what recorded device ``i mod n`` did.
 
-    Parameters
-    ----------
-    streams : Streams
-    ids : ndarray of int, shape (n,)
-        The devices.
-    trace : Trace
-    every : float, optional
-        Period (s), above the last arrival: the trace comes again and again, and each device beyond
-        the recorded ones begins somewhere in it, so that copies are not in step. Without it the
-        trace is played once.
+    With a period `every` (s) the trace comes again and again, and each device beyond the recorded
+    ones begins somewhere in it, so that copies are not in step; without it, it is played once.
     """
 
     def __init__(self, streams: Streams, ids: _Ints, trace: Trace, every: float | None) -> None:
