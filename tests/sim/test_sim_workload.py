@@ -11,11 +11,10 @@ from scipy import stats
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.workload.arrivals import draw_arrivals, parse
-from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay
+from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay, Trace
 from gatewise_sim.fleet.workload.row_mix import RowMix
 from gatewise_sim.fleet.workload.spans import DAY
 from gatewise_sim.fleet.workload.streams import Streams
-from gatewise_sim.fleet.workload.trace import Trace
 
 LONG = Replay(
     Trace(

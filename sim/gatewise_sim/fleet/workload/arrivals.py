@@ -21,12 +21,19 @@ import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay, Workload
+from gatewise_sim.fleet.workload.kinds import (
+    Bursty,
+    Diurnal,
+    Periodic,
+    Poisson,
+    Replay,
+    Workload,
+    read_trace,
+)
 from gatewise_sim.fleet.workload.row_mix import RowMix
+from gatewise_sim.fleet.workload.sources import MARKS, make_source
 from gatewise_sim.fleet.workload.spans import read_clock, read_number, read_rate, read_span
 from gatewise_sim.fleet.workload.streams import Streams
-from gatewise_sim.fleet.workload.times import MARKS
-from gatewise_sim.fleet.workload.trace import read_trace
 
 __all__ = [
     "Arrivals",
@@ -191,7 +198,7 @@ def _chunks(
     rows: int | RowMix,
     chunk_s: float,
 ) -> Iterator[Arrivals]:
-    source = workload.source(streams, ids)
+    source = make_source(workload, streams, ids)
     end, number = 0.0, 0
     while end < seconds:
         begin, number = end, number + 1

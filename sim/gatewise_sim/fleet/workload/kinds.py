@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import csv
+import math
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.workload.spans import DAY
-from gatewise_sim.fleet.workload.streams import Streams
-from gatewise_sim.fleet.workload.times import PeriodicSource, PoissonSource, Source
-from gatewise_sim.fleet.workload.trace import Trace, TraceSource
 
-__all__ = ["Bursty", "Diurnal", "Periodic", "Poisson", "Replay", "Workload"]
+__all__ = [
+    "Bursty",
+    "Diurnal",
+    "Periodic",
+    "Poisson",
+    "Replay",
+    "Trace",
+    "Workload",
+    "read_trace",
+]
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 
 
-class Workload(ABC):
-    """How instances come to one device."""
+class Workload:
+    """How instances come to one device; `rate` is per second."""
+
+    rate: float
 
     @property
-    @abstractmethod
     def mean_rate(self) -> float:
         """Arrivals per second, over a long time."""
-
-    @abstractmethod
-    def source(self, streams: Streams, ids: _Ints) -> Source:
-        """Arrivals of the devices `ids`, shape (n,), before thinning."""
+        return self.rate
 
     def keep(self, times: _Floats, draw: _Floats) -> npt.NDArray[np.bool_] | None:
         """Which arrivals are real, from a uniform number each; None for all of them."""
@@ -42,13 +48,6 @@ class Poisson(Workload):
     """Independent arrivals at a rate per second."""
 
     rate: float
-
-    @property
-    def mean_rate(self) -> float:
-        return self.rate
-
-    def source(self, streams: Streams, ids: _Ints) -> Source:
-        return PoissonSource(streams, ids, (self.rate, self.rate))
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,6 @@ class Periodic(Workload):
     def mean_rate(self) -> float:
         return 1 / self.period
 
-    def source(self, streams: Streams, ids: _Ints) -> Source:
-        return PeriodicSource(streams, ids, self.period, self.jitter, self.aligned)
-
 
 @dataclass(frozen=True)
 class Bursty(Workload):
@@ -97,18 +93,11 @@ class Bursty(Workload):
             raise InputError("workload bursty: ratio must be at least 1")
 
     @property
-    def mean_rate(self) -> float:
-        return self.rate
-
-    @property
     def rates(self) -> tuple[float, float]:
         """Arrivals per second in quiet and in a burst."""
         share = self.burst / self.every
         quiet = self.rate / (1 - share + self.ratio * share)
         return quiet, self.ratio * quiet
-
-    def source(self, streams: Streams, ids: _Ints) -> Source:
-        return PoissonSource(streams, ids, self.rates, (self.every - self.burst, self.burst))
 
 
 @dataclass(frozen=True)
@@ -129,10 +118,6 @@ class Diurnal(Workload):
             raise InputError("workload diurnal: ratio must be at least 1")
 
     @property
-    def mean_rate(self) -> float:
-        return self.rate
-
-    @property
     def swing(self) -> float:
         """How far the rate strays from its mean, as a part of it."""
         return 1 - 2 / (self.ratio + 1)
@@ -142,13 +127,76 @@ class Diurnal(Workload):
         angle = 2 * np.pi / DAY * (times + self.day_begins - self.peak)
         return np.asarray(self.rate * (1 + self.swing * np.cos(angle)), dtype=np.float64)
 
-    def source(self, streams: Streams, ids: _Ints) -> Source:
-        highest = self.rate * (1 + self.swing)
-        return PoissonSource(streams, ids, (highest, highest))
-
     def keep(self, times: _Floats, draw: _Floats) -> npt.NDArray[np.bool_]:
         kept: npt.NDArray[np.bool_] = draw * self.rate * (1 + self.swing) < self.rate_at(times)
         return kept
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Recorded arrivals of each device: sorted times (s), and rows if recorded."""
+
+    times: list[_Floats]
+    rows: list[_Ints] | None = None
+
+    @property
+    def last(self) -> float:
+        """Time of the last arrival, in s."""
+        return max(float(times[-1]) for times in self.times)
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Read a CSV file with the columns ``time`` (s), and ``device`` and ``row`` if there are any.
+
+    Raises
+    ------
+    InputError
+        Which names the file, the line and the column.
+    """
+    path = Path(path)
+    found: dict[str, list[tuple[float, int]]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            columns = reader.fieldnames or ()
+            if "time" not in columns:
+                raise InputError(f"trace {path}: no column 'time'")
+            for name in columns:
+                if name not in ("time", "device", "row"):
+                    raise InputError(f"trace {path}: unknown column {name!r}")
+            for line in reader:
+                where = f"trace {path}, line {reader.line_num}"
+                time = _time(line["time"], where)
+                row = _row(line["row"], where) if "row" in columns else 0
+                found.setdefault(line.get("device") or "", []).append((time, row))
+    except OSError as error:
+        raise InputError(f"trace {path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"trace {path}: {error}") from error
+    if not found:
+        raise InputError(f"trace {path}: it holds no arrivals")
+    times, rows = [], []
+    for events in found.values():
+        events.sort(key=lambda event: event[0])
+        times.append(np.array([time for time, _ in events]))
+        rows.append(np.array([row for _, row in events], dtype=np.int64))
+    return Trace(times, rows if "row" in columns else None)
+
+
+def _time(text: str | None, where: str) -> float:
+    try:
+        time = float(text or "")
+    except ValueError:
+        time = math.nan
+    if not (math.isfinite(time) and time >= 0):
+        raise InputError(f"{where}: time {text!r} is not a number of seconds, at least 0")
+    return time
+
+
+def _row(text: str | None, where: str) -> int:
+    if text is None or not text.isdecimal():
+        raise InputError(f"{where}: row {text!r} is not the number of a row, from 0")
+    return int(text)
 
 
 @dataclass(frozen=True)
@@ -168,6 +216,3 @@ class Replay(Workload):
     def mean_rate(self) -> float:
         n = sum(len(times) for times in self.trace.times) / len(self.trace.times)
         return n / (self.every or max(self.trace.last, 1.0))
-
-    def source(self, streams: Streams, ids: _Ints) -> Source:
-        return TraceSource(streams, ids, self.trace, self.every)

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Replay, Trace, Workload
 from gatewise_sim.fleet.workload.streams import Streams
 
-__all__ = ["GAPS", "MARKS", "STATES", "Drawn", "PeriodicSource", "PoissonSource", "Source"]
+__all__ = ["MARKS", "Drawn", "Source", "make_source"]
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -45,7 +46,25 @@ def join(parts: list[Drawn]) -> Drawn:
     if not parts:
         return Drawn(np.empty(0), np.empty(0, np.int64), np.empty(0, np.int64))
     times, slots, ordinals = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    return Drawn(times, slots, ordinals)
+    rows = [part.row for part in parts if part.row is not None]
+    return Drawn(times, slots, ordinals, np.concatenate(rows) if rows else None)
+
+
+def make_source(workload: Workload, streams: Streams, ids: _Ints) -> Source:
+    """Source of the arrivals of the devices `ids`, shape (n,), before thinning."""
+    match workload:
+        case Periodic(period, jitter, aligned):
+            return PeriodicSource(streams, ids, period, jitter, aligned)
+        case Replay(trace, every):
+            return TraceSource(streams, ids, trace, every)
+        case Bursty():
+            stays = workload.every - workload.burst, workload.burst
+            return PoissonSource(streams, ids, workload.rates, stays)
+        case Diurnal():
+            highest = workload.rate * (1 + workload.swing)
+            return PoissonSource(streams, ids, (highest, highest))
+        case _:
+            return PoissonSource(streams, ids, (workload.mean_rate, workload.mean_rate))
 
 
 class PoissonSource:
@@ -161,3 +180,53 @@ class PeriodicSource:
             times += self._jitter * marks[:, 3]
         inside = (times >= begin) & (times < end)
         return Drawn(times[inside], slot[inside], k[inside] + 1)
+
+
+class TraceSource:
+    """Plays a trace: device ``i`` does what recorded device ``i mod n`` did.
+
+    With a period `every` (s) the trace comes again and again, and each device beyond the recorded
+    ones begins somewhere in it, so that copies are not in step; without it, it is played once.
+    """
+
+    def __init__(self, streams: Streams, ids: _Ints, trace: Trace, every: float | None) -> None:
+        self._trace, self._every = trace, every
+        n_recorded = len(trace.times)
+        self._slots = [np.flatnonzero(ids % n_recorded == i) for i in range(n_recorded)]
+        self._shift = np.zeros(len(ids))
+        if every is not None:
+            copies = ids >= n_recorded
+            drawn = every * streams.uniforms(ids, 0, purpose=STATES)[:, 0]
+            self._shift[copies] = drawn[copies]
+        self._cycle = np.inf if every is None else every
+
+    def chunk(self, begin: float, end: float) -> Drawn:
+        parts = []
+        for which, slots in enumerate(self._slots):
+            if not len(slots):
+                continue
+            first, last = 0, 0
+            if self._every is not None:  # a device that is ahead may be one round further
+                first, last = int(begin // self._cycle), int(end // self._cycle) + 1
+            parts += [
+                self._round(which, slots, number, begin, end) for number in range(first, last + 1)
+            ]
+        return join(parts)
+
+    def _round(self, which: int, slots: _Ints, number: int, begin: float, end: float) -> Drawn:
+        """Arrivals of the devices `slots` in one playing of recorded device `which`."""
+        times = self._trace.times[which]
+        shift = (number * self._cycle if number else 0.0) - self._shift[slots]
+        # One more to either side, then exactly by the time itself: it must not matter how the
+        # difference rounds.
+        low = np.maximum(np.searchsorted(times, begin - shift) - 1, 0)
+        high = np.minimum(np.searchsorted(times, end - shift) + 1, len(times))
+        n_each = np.maximum(high - low, 0)
+        at = np.repeat(np.arange(len(slots)), n_each)
+        ends = np.cumsum(n_each)
+        place = np.arange(ends[-1]) - np.repeat(ends - n_each, n_each) + low[at]
+        moved = times[place] + shift[at]
+        inside = (moved >= begin) & (moved < end)
+        at, place, moved = at[inside], place[inside], moved[inside]
+        rows = None if self._trace.rows is None else self._trace.rows[which][place]
+        return Drawn(moved, slots[at], place + number * len(times), rows)
