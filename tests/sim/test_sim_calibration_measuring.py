@@ -72,10 +72,10 @@ def measured(small):
         def begin(self, title, seconds, total):
             told.append(title)
 
-        def leg(self, key, name):
+        def policy(self, key, name):
             raise AssertionError
 
-        def update(self, snapshot: Snapshot):
+        def advance(self, snapshot: Snapshot):
             told.append(snapshot.done)
 
         def fault(self, what, up, at):
