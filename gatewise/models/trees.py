@@ -29,6 +29,9 @@ NODE_BYTES = 21
 """Bytes of a node with one value in the flat arrays: five of 4 bytes and a flag."""
 
 
+_WalkArrays = tuple[Any, Any, Any, Any, Any, Any, Any]
+
+
 @dataclass(frozen=True, eq=False)
 class TreeEnsemble:
     """Trees one after another in flat arrays; a node is an index into all of them.
@@ -114,8 +117,8 @@ class TreeEnsemble:
         from gatewise.models.tree_kernels import add_leaves
 
         out = np.zeros((len(x), self.n_outputs), np.float32)
-        values = (_writable(a) for a in (self.value, self.output, self.base))
-        add_leaves(*self.walk_arrays(x), *values, out)
+        value, output, base = map(_writable, (self.value, self.output, self.base))
+        add_leaves(*self.walk_arrays(x), value, output, base, out)
         return out
 
     def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -174,12 +177,17 @@ class TreeEnsemble:
         )  # fmt: skip
         return counting.margins(x)[:, 0].astype(np.int64)
 
-    def walk_arrays(self, x: NDArray[np.float32]) -> tuple[NDArray[Any], ...]:
+    def walk_arrays(self, x: NDArray[np.float32]) -> _WalkArrays:
         """Rows and the arrays that lead them to their leaves, as compiled kernels take them."""
-        arrays = (
-            self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots
-        )  # fmt: skip
-        return (np.ascontiguousarray(x, np.float32), *(_writable(a) for a in arrays))
+        return (
+            np.ascontiguousarray(x, np.float32),
+            _writable(self.feature),
+            _writable(self.threshold),
+            _writable(self.left),
+            _writable(self.right),
+            _writable(self.nan_left),
+            _writable(self.roots),
+        )
 
     def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Margins and visited columns in numpy alone: each level of a tree for all rows at once.

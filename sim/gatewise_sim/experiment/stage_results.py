@@ -46,7 +46,7 @@ def stage_results(
                 name=name,
                 features=int(wanted.sum()),
                 acquires=tuple(manifest.feature_names[k] for k in new),
-                price=float(costs.of(new, acquired)),
+                price=float(costs.price(new, acquired)),
                 answers=round(share * instances),
                 share=share,
             )
