@@ -1,9 +1,9 @@
-"""What rows pay for features: stage by stage, or node by node.
+"""Costs of features that rows acquire stage by stage or node by node.
 
-A stage that acquires by "stage" buys all features of its model for every row that visits it. One
-that acquires by "node" (CEGB's lazy acquisition, NIPS 2017, section 3) buys for each row the
-features on the paths that the row takes through its trees. Either way a row pays for the union
-over the stages that it visits, and for a group's shared price once.
+A stage that acquires by "stage" acquires all features of its model for every row that visits it.
+One that acquires by "node" (CEGB's lazy acquisition, NIPS 2017, section 3) acquires for each row
+the features on the paths that the row takes through its trees. Either way a row pays for the
+union over the stages that it visits, and for a group's shared price once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Acquired", "Acquisition", "at_exits", "exit_costs"]
 Acquisition = Literal["stage", "node"]
 
 Acquired = NDArray[np.bool_]
-"""Features that a stage buys: shape (n_features,) for every row alike, or (n, n_features)."""
+"""Features that a stage acquires: of all rows, (n_features,), or of each, (n, n_features)."""
 
 
 def exit_costs(
@@ -32,28 +32,28 @@ def exit_costs(
     request: float = 0.0,
     union: bool = True,
 ) -> NDArray[np.float64]:
-    """Cost of leaving at each stage and, last, of an offloaded instance.
+    """Get the cost of leaving at each stage and, last, of an offloaded instance.
 
     Parameters
     ----------
     costs : FeatureCosts
     acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
-        What each stage of a chain buys.
+        What each stage of a cascade acquires.
     offload : ndarray of bool, shape (n_features,), optional
         Features of the high-cost model; without one the last stage's answer stands.
     request : float, default 0
-        What an offloaded instance pays beside its features.
+        Price of an offload beside its features.
     union : bool, default True
         Whether an offloaded instance pays also for what the stages have acquired.
 
     Returns
     -------
     ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
-        The second where some stage buys node by node.
+        The second where some stage acquires node by node.
 
     Examples
     --------
-    Two rows visit a stage that buys for the first of them one feature of two:
+    Two rows visit a stage that acquires for the first of them one feature of two:
 
     >>> costs = FeatureCosts([1.0, 2.0, 4.0])
     >>> exit_costs(costs, [np.array([[1, 0, 0], [1, 1, 0]], bool)], np.array([0, 1, 1], bool))
@@ -73,19 +73,7 @@ def exit_costs(
 
 
 def at_exits(costs: NDArray[np.float64], exits: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Cost of each row.
-
-    Parameters
-    ----------
-    costs : ndarray of float64, shape (n_exits,) or (n_exits, n)
-        As :func:`exit_costs` gives them.
-    exits : ndarray of int64, shape (n,)
-        Where each row leaves.
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-    """
+    """Get the cost of each row, shape (n,), from :func:`exit_costs` and the rows' exits."""
     return costs[exits] if costs.ndim == 1 else costs[exits, np.arange(len(exits))]
 
 

@@ -1,9 +1,8 @@
 """The ``gatewise`` command: a table of sub-commands, each loaded only when it is called.
 
-Every room keeps its own commands (``commands`` in its ``cli`` module); this is where they
-hang on one root. ``gatewise --help`` reads the table and imports no room, and
-``gatewise edge`` imports the edge alone, so that it starts on a device that has neither
-scikit-learn nor LightGBM.
+Every package keeps its own commands, in a dict ``commands``. ``gatewise --help`` reads the table
+and imports no package, and ``gatewise edge`` imports the edge alone, so that it starts on a
+device that has neither scikit-learn nor LightGBM.
 
 Exit status: 0 success, 1 something unexpected or a run that failed its own check, 2 bad
 input (one line says what is wrong and what to do), 130 Ctrl-C.
@@ -40,17 +39,7 @@ Examples:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a sub-command lives.
-
-    Parameters
-    ----------
-    module : str
-        Module with a ``commands`` dict that holds the function under the sub-command's name.
-    help : str
-        One line for ``gatewise --help``.
-    extra : str
-        The extra of the distribution that brings what the command needs.
-    """
+    """A sub-command: its module with a ``commands`` dict, its one-line help, its extra."""
 
     module: str
     help: str
@@ -59,7 +48,7 @@ class Entry:
 
 TABLE: dict[str, Entry] = {
     "demo": Entry(
-        "gatewise_sim.experiment.demo_command", "Train, pack, deploy over MQTT and measure.", "sim"
+        "gatewise_sim.experiment.demo_command", "Train, pack, run a fleet over MQTT, report.", "sim"
     ),
     "simulate": Entry(
         "gatewise_sim.experiment.simulate_command",
@@ -67,27 +56,35 @@ TABLE: dict[str, Entry] = {
         "sim",
     ),
     "train": Entry(
-        "gatewise_export.commands.cli", "Learn a system from a table; pack a bundle.", "export"
+        "gatewise_export.commands.cli", "Train a cascade on a table; pack a bundle.", "export"
     ),
     "frontier": Entry("gatewise_export.commands.cli", "Show the accuracy-cost frontier.", "export"),
-    "inspect": Entry("gatewise_export.commands.cli", "Show what is in a bundle.", "edge"),
-    "verify": Entry("gatewise_export.commands.cli", "Check a bundle's decisions.", "export"),
-    "c99": Entry("gatewise_export.c99.cli", "Write a bundle's stages as C99.", "export"),
+    "inspect": Entry("gatewise_export.commands.cli", "Show the contents of a bundle.", "edge"),
+    "verify": Entry(
+        "gatewise_export.commands.cli", "Compare a bundle's decisions with the model's.", "export"
+    ),
+    "c99": Entry("gatewise_export.c99.cli", "Write a bundle's stages as C99 source.", "export"),
     "pack": Entry(
-        "gatewise_export.commands.sign_cli", "Sign a bundle; pack it for devices.", "edge"
+        "gatewise_export.commands.sign_cli", "Sign a bundle; zip it for devices.", "edge"
     ),
     "keygen": Entry("gatewise_export.commands.sign_cli", "Make a key pair for signing.", "edge"),
-    "publish": Entry("gatewise_edge.update.cli", "Announce a bundle to its devices.", "edge"),
+    "publish": Entry("gatewise_edge.update.cli", "Announce a bundle to devices.", "edge"),
     "edge": Entry("gatewise_edge.service.cli", "Run a device: rows in, answers out.", "edge"),
     "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
-    "broker": Entry("gatewise_cloud.service.broker_cli", "Run a broker, or prepare one.", "cloud"),
-    "report": Entry("gatewise_sim.compare.cli", "Show a run's figures, or compare runs.", "sim"),
-    "doctor": Entry("gatewise_sim.doctor.cli", "Find out what is wrong, and what to do.", "edge"),
+    "broker": Entry(
+        "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
+    ),
+    "report": Entry(
+        "gatewise_sim.compare.cli", "Show a report's figures, or compare reports.", "sim"
+    ),
+    "doctor": Entry(
+        "gatewise_sim.doctor.cli", "Check an installation, a broker or a device.", "edge"
+    ),
 }
 
 
 class _Root(TyperGroup):
-    """A group that knows its commands' names and builds one when it is called."""
+    """Command group that builds a command only when it is called."""
 
     # The contexts are typer's own and private, hence Any.
 
@@ -110,16 +107,7 @@ class _Root(TyperGroup):
 
 
 def build(name: str) -> Any:
-    """Make the typer command of one sub-command, importing its module.
-
-    Parameters
-    ----------
-    name : str
-        A key of :data:`TABLE`.
-
-    Returns
-    -------
-    typer's command object
+    """Make the typer command of one sub-command, a key of :data:`TABLE`; imports its module.
 
     Raises
     ------
@@ -147,7 +135,7 @@ def _keep_examples(text: str) -> str:
 
 
 def _not_installed(error: ModuleNotFoundError, extra: str) -> Exception:
-    """Say which extra brings a library; a missing module of ours stays what it is: a bug."""
+    """Make an error that names the extra with a library; a missing module of ours is a bug."""
     if error.name is None or error.name.startswith("gatewise"):
         return error
     return InputError(
@@ -173,8 +161,8 @@ def _root(
 ) -> None:
     """Cost-aware classification across edge and cloud.
 
-    A gate and a cheap model answer on the device; the big model answers the hard instances,
-    behind MQTT.
+    Cheap models answer most instances on the device; the hard ones are sent over MQTT to the
+    high-cost model in the cloud.
     """
 
 
@@ -207,7 +195,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     end = args.index("--") if "--" in args else len(args)
     debug = "--debug" in args[:end]
-    # onnxruntime's wheels report to their makers unless told not to before they are loaded.
+    # onnxruntime's wheels send telemetry unless this is set before they are loaded.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     args = [a for i, a in enumerate(args) if i >= end or a != "--debug"]
     try:
@@ -218,11 +206,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             raise
-        return _tell(error, args)
+        return _print_error(error, args)
 
 
-def _tell(error: Exception, args: Sequence[str]) -> int:
-    """Print one line about an error and choose the exit status."""
+def _print_error(error: Exception, args: Sequence[str]) -> int:
+    """Print one line about an error and get the exit status."""
     called = next((a for a in args if a in TABLE), None)
     if isinstance(error, ModuleNotFoundError):
         error = _not_installed(error, TABLE[called].extra if called else "sim")

@@ -1,6 +1,6 @@
-"""What the command lines of all rooms share: tables for people, JSON for machines, progress.
+"""Output of the command lines: tables for people, JSON for machines, progress.
 
-Light on purpose (typer and rich, both imported late), since a device's command line uses it.
+rich is imported late, since a device's command line uses this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Progress", "emit", "note", "plain", "progress", "table"]
 
 
 class Progress(Protocol):
-    """How long work says where it is: called as ``report(done, total, what)``."""
+    """Progress reports of long work: called as ``report(done, total, what)``."""
 
     def __call__(self, done: float, total: float, what: str = "") -> None: ...
 
@@ -45,12 +45,12 @@ def emit(document: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Say something to the person, on standard error, so that JSON on stdout stays clean."""
+    """Print a line on standard error, so that JSON on standard output stays clean."""
     print(text, file=sys.stderr, flush=True)
 
 
 def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Print a table: numbers to the right, words to the left."""
+    """Print a table, numbers to the right, words to the left."""
     from rich.console import Console
     from rich.table import Table
 
@@ -74,7 +74,7 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Progress]:
     title : str
         What is being done.
     quiet : bool, default False
-        Say nothing.
+        Show nothing.
 
     Yields
     ------
@@ -104,13 +104,13 @@ def progress(title: str, *, quiet: bool = False) -> Iterator[Progress]:
             yield draw
     else:
         note(title)
-        told = 0
+        shown = 0
 
-        def say(done: float, total: float, what: str = "") -> None:
-            nonlocal told
+        def print_tenth(done: float, total: float, what: str = "") -> None:
+            nonlocal shown
             tenth = int(10 * done / total) if total else 0
-            if tenth > told:
-                told = tenth
+            if tenth > shown:
+                shown = tenth
                 note(f"  {title}: {10 * tenth}% {what}".rstrip())
 
-        yield say
+        yield print_tenth

@@ -1,4 +1,4 @@
-"""What things cost: features and feature groups, requests, bytes and cloud evaluations.
+"""Costs of features and feature groups, requests, bytes and cloud evaluations.
 
 One definition for training, device, cloud and simulator, in numpy alone so that a device
 can read it. For one instance, acquiring the set ``S`` of features costs::
@@ -57,7 +57,7 @@ class FeatureCosts:
     ------
     InputError
         If a price is negative, NaN or infinite, a length does not match, a name is double, or
-        a shared price names a group that no feature belongs to. The message names the culprit.
+        a shared price names a group that no feature belongs to. The message names which.
 
     Examples
     --------
@@ -104,11 +104,9 @@ class FeatureCosts:
         for array in (self.own, self.group, self.shared):
             array.setflags(write=False)
 
-    # -- ways in ---------------------------------------------------------------------------
-
     @classmethod
     def uniform(cls, n_features: int, price: float = 1.0) -> FeatureCosts:
-        """Every feature costs `price`; no groups.
+        """Make costs of `price` for every feature, without groups.
 
         Examples
         --------
@@ -159,8 +157,6 @@ class FeatureCosts:
             names=order,
         )
 
-    # -- reading ---------------------------------------------------------------------------
-
     @property
     def n_features(self) -> int:
         """Number of features priced."""
@@ -173,23 +169,18 @@ class FeatureCosts:
 
     @property
     def alone(self) -> NDArray[np.float64]:
-        """Price of each feature by itself, its group's shared price included.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_features,)
-        """
+        """Price of each feature by itself, its group's shared price included, (n_features,)."""
         return np.asarray(self.own + np.append(self.shared, 0.0)[self.group], np.float64)
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
-        """Indices (or a mask) of features as a mask of shape (n_features,)."""
+        """Get indices (or a mask) of features as a mask of shape (n_features,)."""
         chosen = np.zeros(self.n_features, bool)
         index = np.asarray(features)
         chosen[index if index.dtype == bool else index.astype(np.intp)] = True
         return chosen
 
     def price(self, features: ArrayLike, acquired: ArrayLike | None = None) -> float:
-        """Price of acquiring `features` when `acquired` ones are already paid.
+        """Get the price of acquiring `features` when `acquired` ones are already paid.
 
         Parameters
         ----------
@@ -210,7 +201,7 @@ class FeatureCosts:
         return math.fsum([*self.own[new].tolist(), *self.shared[groups].tolist()])
 
     def per_instance(self, acquired: ArrayLike) -> NDArray[np.float64]:
-        """Cost of each instance, given which features it acquired.
+        """Get the cost of each instance, given the features that it acquired.
 
         Parameters
         ----------
@@ -238,7 +229,7 @@ class FeatureCosts:
         return np.array(sums, np.float64)[which]
 
     def members(self, feature: int) -> NDArray[np.intp]:
-        """Features acquired together with `feature`: those of its group, or itself alone."""
+        """Get the features of the group of `feature`, or itself alone."""
         g = self.group[feature]
         return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
 

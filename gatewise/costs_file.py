@@ -15,7 +15,7 @@ _Table = tuple[dict[str, tuple[float, str | None]], dict[str, float]]
 
 
 def read_prices(path: Path) -> _Table:
-    """Read a file of prices; its ending (.toml or .csv) tells the format.
+    """Read a file of prices, TOML or CSV by its ending.
 
     Returns
     -------

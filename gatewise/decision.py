@@ -1,7 +1,7 @@
-"""From a stage's margins to its decision: stop score, label, probabilities, threshold.
+"""Decisions from a stage's margins: stop score, label, probabilities, threshold.
 
-Training, device, cloud and simulator all decide with these few functions, in numpy alone,
-so that a device stops exactly where training said it would. Scores are float32 and free of
+Training, device, cloud and simulator all decide with these few functions, in numpy alone, so
+that a device stops exactly where the estimator does. Scores are float32 and free of
 ``exp``: the same bits on every machine. Conventions:
 
 - margins of shape (n, 1) are a binary model's: class 1 where the margin is above 0;
@@ -38,11 +38,11 @@ Score = Literal["margin", "column"]
 Margins = NDArray[np.float32]
 
 ALWAYS_STOP = float(np.finfo(np.float32).min)
-"""The threshold that every score but NaN clears (JSON has no word for minus infinity)."""
+"""The threshold that every score but NaN clears (JSON has no minus infinity)."""
 
 
 def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
-    """Part a stage's outputs into class margins and stop score.
+    """Split a stage's outputs into class margins and stop score.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
 
 
 def stop_score(margins: Margins) -> Margins:
-    """Confidence of the low-cost model: ``|m|``, or the gap between the two largest margins.
+    """Get the stop score: ``|m|``, or the gap between the two largest margins.
 
     Monotone in the largest probability for binary models, and never computes an ``exp``.
     NaN wherever a margin is NaN.
@@ -73,7 +73,7 @@ def stop_score(margins: Margins) -> Margins:
 
 
 def labels(margins: Margins) -> NDArray[np.int64]:
-    """Class index of each row, shape (n,)."""
+    """Get the class index of each row, shape (n,)."""
     if margins.shape[1] == 1:
         return (margins[:, 0] > 0).astype(np.int64)
     return np.asarray(margins.argmax(axis=1), np.int64)
@@ -85,7 +85,7 @@ def is_value(margins: Margins, link: Link) -> bool:
 
 
 def answers(margins: Margins, link: Link) -> NDArray[Any]:
-    """What a model of classes or of values answers to each row.
+    """Get the class index of each row, or the value of a regressor or ranker.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def answers(margins: Margins, link: Link) -> NDArray[Any]:
 
 
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
-    """Class probabilities of each row, shape (n, n_classes), float64.
+    """Get class probabilities of each row, shape (n, n_classes), float64.
 
     Parameters
     ----------
@@ -122,14 +122,14 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
 
 
 def stops(score: Margins, threshold: float | None) -> NDArray[np.bool_]:
-    """Where a stage stops: ``score >= threshold``; NaN goes on, None never stops."""
+    """Get where a stage stops: ``score >= threshold``; NaN and None never stop."""
     if threshold is None:
         return np.zeros(len(score), bool)
     return score >= np.float32(threshold)
 
 
 def midway(below: float, above: float) -> float:
-    """The float32 threshold midway between two neighbouring distinct float32 scores.
+    """Get the float32 threshold midway between two neighbouring distinct float32 scores.
 
     A threshold that equals a score of the data may flip with the last bit of another
     machine's sum, so thresholds lie between scores. Lies in ``(below, above]``.
@@ -140,7 +140,7 @@ def midway(below: float, above: float) -> float:
 
 
 def exit_stages(scores: Sequence[Margins], thresholds: Sequence[float | None]) -> NDArray[np.int64]:
-    """First stage that stops, per row; ``len(scores)`` where none does, shape (n,)."""
+    """Get each row's first stage that stops, shape (n,); ``len(scores)`` where none does."""
     n = len(scores[0])
     exits = np.full(n, len(scores), np.int64)
     for s in range(len(scores) - 1, -1, -1):

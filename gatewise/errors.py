@@ -1,12 +1,12 @@
-"""Errors that every room shares.
+"""Errors that all packages share.
 
 ::
 
     GatewiseError
-    └── InputError (also a ValueError)   something the user gave is wrong
+    └── InputError (also a ValueError)   bad input
 
-Rooms hang their own branches on :class:`GatewiseError`. The command line turns any of them
-into one line and exit status 2, so a message says what is wrong and what to do.
+Packages add their own branches. The command line turns any of them into one line and exit
+status 2, so a message says what is wrong and what to do.
 """
 
 from __future__ import annotations

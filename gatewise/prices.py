@@ -1,4 +1,4 @@
-"""Single prices: their check, and what an offloaded instance pays beside its features."""
+"""Prices of an offloaded instance beside its features, and the check of any price."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_price(what: str, price: float) -> None:
 
 @dataclass(frozen=True)
 class CloudPrices:
-    """What one offloaded instance pays beside its features, in the unit of the feature costs.
+    """Prices of an offloaded instance beside its features, in the unit of the feature costs.
 
     Parameters
     ----------
@@ -54,16 +54,16 @@ class CloudPrices:
             check_price(f"cloud price {name!r}", getattr(self, name))
 
     def of_offload(self, n_features: int) -> float:
-        """Price of sending one instance with `n_features` float32 values to the cloud."""
+        """Get the price of one instance with `n_features` float32 values that the cloud answers."""
         return self.request + self.evaluation + self.byte * request_bytes(n_features)
 
     def of_message(self, n_features: int) -> float:
-        """Price of sending them, without the high-cost model's answer."""
+        """Get the price of its request alone."""
         return self.request + self.byte * request_bytes(n_features)
 
 
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
-    """Bytes of an offload request's payload on the wire, as a formula.
+    """Estimate the bytes of an offload request's payload.
 
     The message is a CBOR map (docs/wire.md): fields of fixed size take about 60 bytes,
     the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this

@@ -1,8 +1,8 @@
-"""Where stages run, on the device, on a gateway or in the cloud, and what the hops cost.
+"""Tiers that stages run on (device, gateway, cloud), and the costs of leaving the device.
 
 The sensors are the device's, and an instance leaves the device in ONE request, which carries the
-features of the high-cost model and of every stage beyond the device: they are acquired on leaving,
-whoever answers in the end. In numpy alone, since devices read it.
+features of the high-cost model and of every stage beyond the device: they are acquired on
+leaving, whoever answers in the end.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def in_order(tiers: Sequence[Tier]) -> bool:
 
 
 def on_device(tiers: Sequence[Tier]) -> int:
-    """Number of stages, the first ones, that run on the device."""
+    """Count the stages, the first ones, that run on the device."""
     return sum(tier == "device" for tier in tiers)
 
 
 def place(wanted: Any, n_stages: int) -> tuple[Tier, ...]:
-    """Tier of each stage of a chain.
+    """Assign a tier to each stage of a cascade.
 
     Parameters
     ----------
@@ -106,12 +106,12 @@ def _from_counts(wanted: Mapping[Any, Any]) -> list[Any]:
 def sent(
     acquired: Sequence[Acquired], tiers: Sequence[Tier], offload: Acquired
 ) -> NDArray[np.bool_]:
-    """Features that the one request of an instance carries.
+    """Get the features that the one request of an instance carries.
 
     Parameters
     ----------
     acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
-        What each stage may buy; beyond the device the same for all rows.
+        What each stage may acquire; beyond the device the same for all rows.
     tiers : sequence of {"device", "gateway", "cloud"}
         Of the stages; an empty one: all on the device.
     offload : ndarray of bool, shape (n_features,)
@@ -137,11 +137,11 @@ def cascade_costs(
     *,
     union: bool = True,
 ) -> NDArray[np.float64]:
-    """Cost of leaving at each stage and, last, at the high-cost model.
+    """Get the cost of leaving at each stage and, last, at the high-cost model.
 
     An instance answered on the device pays for the features of the stages that it visited. Any
     other also pays, on leaving, for the features that its request carries (:func:`sent`), the
-    request and its bytes; then a gateway's evaluation if the chain has stages on one, whether it
+    request and its bytes; then a gateway's evaluation if stages run on one, whether it
     answers or passes the instance on; and the cloud's evaluation only if the high-cost model
     answers.
 
@@ -149,7 +149,7 @@ def cascade_costs(
     ----------
     costs : FeatureCosts
     acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
-        What each stage buys; those beyond the device the same for all rows.
+        What each stage acquires; those beyond the device the same for all rows.
     offload : ndarray of bool, shape (n_features,)
         Features of the high-cost model.
     prices : CloudPrices
@@ -162,11 +162,11 @@ def cascade_costs(
     Returns
     -------
     ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
-        The second where some stage buys node by node.
+        The second where some stage acquires node by node.
 
     Examples
     --------
-    Three features at 1; the stage on the gateway is answered for a request, not an evaluation:
+    Three features at 1; an answer of the stage on the gateway pays no evaluation:
 
     >>> masks = np.eye(3, dtype=bool)
     >>> prices = CloudPrices(request=10.0, gateway=1.0, evaluation=100.0)

@@ -7,7 +7,7 @@ import pytest
 
 from gatewise_training import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.feature_selection.forward import forward_sets, purchases
+from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
 
 
 def plan(X, y):
@@ -38,7 +38,7 @@ def test_a_dear_feature_waits(problem):
 
 def test_groups_are_bought_whole(problem):
     costs = FeatureCosts(np.zeros(4), group=["a", "a", "b", "b"], shared={"a": 1.0, "b": 1.0})
-    assert [p.tolist() for p in purchases(costs)] == [[0, 1], [2, 3]]
+    assert [p.tolist() for p in acquisition_units(costs)] == [[0, 1], [2, 3]]
     sets = forward_sets(problem, costs, 2, n_stages=8)
     assert [s.tolist() for s in sets] == [[0, 1], [0, 1, 2, 3]]
 

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["cascade", "cascades", "make", "names"]
 
-_Entry = tuple[str, str, dict[str, Any]]
+_Method = tuple[str, str, dict[str, Any]]
 
-_CASCADES: dict[str, _Entry] = {
+_CASCADES: dict[str, _Method] = {
     "staged": ("gatewise_training.cascades.staged", "StagedCascade", {}),
     "staged-lazy": ("gatewise_training.cascades.staged", "StagedCascade", {"acquisition": "node"}),
     "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT", {}),
@@ -25,19 +25,19 @@ _CASCADES: dict[str, _Entry] = {
     "confidence": ("gatewise_training.cascades.confidence", "ConfidenceCascade", {}),
 }
 
-_SINGLE: dict[str, _Entry] = {
+_SINGLE: dict[str, _Method] = {
     "cegb": ("gatewise_training.cegb.classifier", "CEGBClassifier", {}),
     "budget-forest": ("gatewise_training.forests.budget_forest", "BudgetForest", {}),
     "budget-prune": ("gatewise_training.forests.budget_prune", "BudgetPrune", {}),
     "greedy-miser": ("gatewise_training.adapt.greedy_miser", "GreedyMiser", {}),
 }
-"""Models that never ask a cloud."""
+"""Models without a cloud."""
 
 _METHODS = _CASCADES | _SINGLE
 
 
 def names() -> tuple[str, ...]:
-    """Names that :func:`make` knows, the recommended first, single models last.
+    """List the methods of :func:`make`, the recommended first, single models last.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def names() -> tuple[str, ...]:
 
 
 def cascades() -> tuple[str, ...]:
-    """Names of the methods that have a high-cost model in the cloud.
+    """List the methods that have a high-cost model in the cloud.
 
     Examples
     --------

@@ -1,8 +1,7 @@
-"""ConfidenceCascade: one low-cost model, and a threshold on how sure it is of itself.
+"""ConfidenceCascade: one low-cost model and a threshold on its margin.
 
-The plainest useful baseline. There is no gate to learn: an instance is offloaded where the
-low-cost model's margin is narrow. The model is fitted to all rows alike, on a subset of the
-features that is the same for all instances.
+The plainest useful baseline. No gate is learned: an instance is offloaded where the low-cost
+model's margin is narrow. The model is fitted to all rows, on one subset of the features.
 """
 
 from __future__ import annotations
@@ -10,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import joblib
 import numpy as np
 
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.feature_selection.penalised import nested_sets
-from gatewise_training.learners.model_families import FAMILIES, Bounds, cross_fitted_stage
+from gatewise_training.learners.model_families import FAMILIES, Bounds
 
 __all__ = ["ConfidenceCascade"]
 
@@ -80,30 +79,27 @@ class ConfidenceCascade(CascadeClassifier):
         self.verbose = verbose
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        plan, n_classes, seed = problem.plan, problem.n_classes, problem.seed
         every = np.arange(problem.costs.n_features)
         subsets = [every]
         if self.n_subsets > 1:
             cheap = nested_sets(
-                plan,
+                problem.plan,
                 problem.costs,
-                n_classes,
+                problem.n_classes,
                 n_stages=self.n_subsets - 1,
-                seed=seed,
+                seed=problem.seed,
                 report=lambda done, total: problem.report(done, 2 * total, "choosing features"),
             )
             subsets = [s for s in cheap if len(s) < len(every)] + subsets
-        fitted = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")(
-            joblib.delayed(cross_fitted_stage)(
-                plan, self.low_cost_model, subset, n_classes, seed, Bounds()
-            )
-            for subset in subsets
+        selection = FamilySelection(
+            problem,
+            (self.low_cost_model,),
+            Bounds(),
+            lambda done, total: problem.report(total + done, 2 * total, "fitting low-cost models"),
         )
-        chains = []
-        for done, (stage, outputs) in enumerate(fitted):
-            problem.report(len(subsets) + done, 2 * len(subsets), "fitting low-cost models")
-            chains.append(FittedStages((stage,), (outputs,)))
-        return chains
+        best = selection.select(subsets)
+        models = [best[tuple(subset.tolist())] for subset in subsets]
+        return [FittedStages((model.stage,), (model.outputs,)) for model in models]
 
     def _check_settings(self) -> None:
         super()._check_settings()

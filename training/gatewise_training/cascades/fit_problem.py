@@ -76,18 +76,8 @@ class FittedStages:
 def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[FittedStages]:
     """Cross-fit stages over a grid of settings, in parallel.
 
-    Parameters
-    ----------
-    problem : Problem
-    fits : sequence of callable
-        From row indices to fitted stages, the same number whatever the rows. Can be pickled.
-    what : str
-        For the progress report.
-
-    Returns
-    -------
-    list of FittedStages
-        One stage each: the stages of the first fit in their order, then the next one's.
+    `fits` map row indices to fitted stages, the same number whatever the rows, and can be pickled.
+    There is one candidate of one stage for each of them, in their order; `what` is for the report.
     """
     plan = problem.plan
     parts = [rows for rows, _ in plan.folds]

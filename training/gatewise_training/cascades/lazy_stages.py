@@ -1,9 +1,9 @@
-"""A chain of stages that buy node by node: how dear each may be, and their fits.
+"""Stages that acquire features node by node: their prices of a first use, and their fits.
 
-Prices of a first use are found by bisection so that the mean cost of an instance grows
-geometrically, from the least at which anything is bought to 0.4 of all. Small models tell what a
-price leads to; the stages themselves are of the high-cost model's capacity, each knowing what
-rows have paid in the stages before (:mod:`gatewise_training.learners.lazy_boosting`).
+The prices are found by bisection so that the mean cost of an instance grows geometrically, from
+the least at which anything is acquired to 0.4 of all. Small models show what a price leads to;
+the stages themselves are of the high-cost model's capacity, and each is fitted given what rows
+have paid in the stages before (:mod:`gatewise_training.learners.lazy_boosting`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gatewise_training.learners.boosting import capacity, link_of
 from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
 from gatewise_training.learners.model_families import ROUNDS, Bounds
 
-__all__ = ["lazy_chain"]
+__all__ = ["fit_lazy_stages"]
 
 PROBE_ROWS = 20000
-"""Rows of a small model that tells what a price leads to."""
+"""Rows of a small model that shows what a price leads to."""
 
 PROBE_ROUNDS = 40
 
@@ -43,26 +43,18 @@ It comes out higher: a stage has more trees than the small model, and rows pay f
 """
 
 PATIENCE = 60
-"""Rounds without improvement that end a stage. Trees that may buy little more improve slowly: with
+"""Rounds without improvement that end a stage. Trees that may acquire little improve slowly: with
 20 rounds stages on Forest stop 0.7 % short of the accuracy that they reach with 60."""
 
 FIRST_PROBES = 8
-"""Small models fitted to find the price from which on anything is bought."""
+"""Small models fitted to find the price from which on anything is acquired."""
 
 STRENGTHS = 1e-4, 4.0
-"""Gain that a row must bring per mean feature price: from hardly any to more than there is."""
+"""Range of the gain that a row must bring per mean feature price."""
 
 
-def lazy_chain(problem: Problem, *, n_stages: int, bounds: Bounds) -> FittedStages | None:
-    """Fit the stages, with honest outputs and honest purchases on the judging rows.
-
-    Parameters
-    ----------
-    problem : Problem
-    n_stages : int
-        Stages at most.
-    bounds : Bounds
-        Of a small device.
+def fit_lazy_stages(problem: Problem, *, n_stages: int, bounds: Bounds) -> FittedStages | None:
+    """Fit at most `n_stages` stages, with what they give and acquire on validation rows.
 
     Returns
     -------
@@ -77,16 +69,16 @@ def lazy_chain(problem: Problem, *, n_stages: int, bounds: Bounds) -> FittedStag
     plan, costs = problem.plan, problem.costs
     check_lazy(len(plan.fit_rows), costs.n_features)
     prices = lazy_prices(costs)
-    search = _Search(problem, prices)
+    search = _PriceSearch(problem, prices)
     strengths = []
     for done, target in enumerate(search.targets(n_stages)):
         problem.report(done, 3 * n_stages, "choosing prices")
         strengths.append(search.strength(target))
     schedule = sorted({s for s in strengths if search.known[s] > 0 or not prices.any()})[::-1]
-    fit = _Fit(problem, bounds, tuple(schedule), prices)
+    fit = _StagesFit(problem, bounds, tuple(schedule), prices)
     problem.report(n_stages, 3 * n_stages, "fitting stages")
     parallel = joblib.Parallel(n_jobs=problem.n_jobs, return_as="generator")
-    folds = list(parallel(joblib.delayed(fit.fold)(rows, held) for rows, held in plan.folds))
+    folds = list(parallel(joblib.delayed(fit.fold)(rows, unseen) for rows, unseen in plan.folds))
     problem.report(2 * n_stages, 3 * n_stages, "fitting stages")
     if len(folds) == 1:
         final = folds[0].stages
@@ -98,31 +90,31 @@ def lazy_chain(problem: Problem, *, n_stages: int, bounds: Bounds) -> FittedStag
     return FittedStages(
         tuple(final[s] for s in kept),
         tuple(np.concatenate([f.outputs[s] for f in folds]) for s in kept),
-        tuple(np.concatenate([f.bought[s] for f in folds]) for s in kept),
+        tuple(np.concatenate([f.acquired[s] for f in folds]) for s in kept),
     )
 
 
 @dataclass(eq=False)
-class _Search:
-    """What mean cost a price of first uses leads to, as far as it has been asked."""
+class _PriceSearch:
+    """Bisection for prices of first uses; `known` maps the tried ones to mean costs."""
 
     problem: Problem
     prices: NDArray[np.float64]
     known: dict[float, float] = field(default_factory=dict)
 
     def targets(self, n_stages: int) -> list[float]:
-        """Mean costs that the stages aim for."""
+        """Get the mean costs that the stages aim for."""
         costs = self.problem.costs
-        dearest = LARGEST * costs.total
-        if dearest <= 0:
+        most = LARGEST * costs.total
+        if most <= 0:
             return [0.0]
         least = float(costs.alone.min())
-        self.strength(min(max(least, 0.02 * costs.total), dearest), FIRST_PROBES)
-        some = min((cost for cost in self.known.values() if cost > 0), default=dearest)
-        return [float(t) for t in np.geomspace(min(some, dearest), dearest, n_stages)]
+        self.strength(min(max(least, 0.02 * costs.total), most), FIRST_PROBES)
+        some = min((cost for cost in self.known.values() if cost > 0), default=most)
+        return [float(t) for t in np.geomspace(min(some, most), most, n_stages)]
 
     def strength(self, target: float, probes: int = PROBES_A_STAGE) -> float:
-        """Bisect for the strength whose mean cost is nearest to a target on a log scale."""
+        """Bisect for the strength with the mean cost nearest to a target on a log scale."""
         low, high = STRENGTHS
         for strength, cost in self.known.items():
             low, high = (max(low, strength), high) if cost > target else (low, min(high, strength))
@@ -157,35 +149,35 @@ class _Search:
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
-    """Stages of one fold, and what they do on the rows that it judges."""
+class _FoldFit:
+    """Stages of one fold, and what they give and acquire on its validation rows."""
 
     stages: list[Stage]
     rounds: list[int]
     outputs: list[NDArray[np.float32]]
-    bought: list[Acquired]
+    acquired: list[Acquired]
 
 
 @dataclass(frozen=True, eq=False)
-class _Fit:
-    """Fits the stages on some rows."""
+class _StagesFit:
+    """Settings of the stages' fits, on one fold or on all rows."""
 
     problem: Problem
     bounds: Bounds
     strengths: tuple[float, ...]
     prices: NDArray[np.float64]
 
-    def fold(self, rows: Rows, held: Rows) -> _Judged:
-        stages, rounds = self.run(rows, held, None)
-        x = np.ascontiguousarray(self.problem.plan.x[held])
-        return _Judged(
+    def fold(self, rows: Rows, unseen: Rows) -> _FoldFit:
+        stages, rounds = self.run(rows, unseen, None)
+        x = np.ascontiguousarray(self.problem.plan.x[unseen])
+        return _FoldFit(
             stages, rounds, [s.margins(x) for s in stages], [s.bought(x) for s in stages]
         )
 
     def run(
-        self, rows: Rows, held: Rows | None, rounds: NDArray[np.float64] | None
+        self, rows: Rows, unseen: Rows | None, rounds: NDArray[np.float64] | None
     ) -> tuple[list[Stage], list[int]]:
-        """One stage for each strength, perhaps without trees; held rows or `rounds` end it."""
+        """Fit a stage for each strength, perhaps without trees; `unseen` or `rounds` end it."""
         problem, plan = self.problem, self.problem.plan
         n_classes = problem.n_classes
         params = capacity(len(plan.fit_rows), n_classes)
@@ -196,7 +188,7 @@ class _Fit:
             plan.y[rows],
             n_classes,
             weight=plan.weight[rows],
-            validation=None if held is None else (plan.x[held], plan.y[held]),
+            validation=None if unseen is None else (plan.x[unseen], plan.y[unseen]),
             seed=problem.seed,
             params=params | {"num_leaves": leaves},
         )

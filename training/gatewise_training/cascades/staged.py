@@ -1,7 +1,7 @@
-"""StagedCascade: nested stages from cheap to dear before the high-cost model.
+"""StagedCascade: stages on growing feature sets before the high-cost model.
 
-The recommended default. Feature sets grow from the cheapest useful one; on each set the best
-of several model families answers if its margin is wide enough, else the next stage is bought.
+The recommended default. Feature sets grow from the cheapest useful one; on each set the best of
+several model families answers if its margin is wide enough, else the next stage runs.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
 from gatewise_training.cascades.cascade import CascadeClassifier
-from gatewise_training.cascades.family_selection import Contest, Winner
+from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.cascades.lazy_stages import lazy_chain
+from gatewise_training.cascades.lazy_stages import fit_lazy_stages
 from gatewise_training.feature_selection.backward import backward_sets
-from gatewise_training.feature_selection.forward import forward_sets, purchases
+from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.learners.model_families import FAMILIES, Bounds, families_for, family_of
 
 __all__ = ["StagedCascade"]
 
-FEW_PURCHASES = 32
-"""Up to so many things to buy, forward selection is cheap enough to be tried always."""
+FEW_UNITS = 32
+"""Up to so many features and groups, forward selection is cheap enough to be tried always."""
 
 PROBES = {"low": 6, "normal": 3, "high": 1}
 """By effort: on large data every so many feature sets try all families."""
 
 ROWS_A_STAGE = 50
-"""Judging rows that a stage must have: a threshold is a parameter too."""
+"""Validation rows that a stage must have: a threshold is a parameter too."""
 
 
 class StagedCascade(CascadeClassifier):
-    """Cheap stages first, each buying more features; hard instances go to the cloud.
+    """Cheap stages first, each on more features; hard instances go to the cloud.
 
     Parameters
     ----------
@@ -62,27 +62,27 @@ class StagedCascade(CascadeClassifier):
         new instances; rows are then set aside to certify it
         (:mod:`gatewise_training.operating_points.guarantee`).
     acquisition : {"stage", "node"}
-        Whether an instance that visits a stage buys all features of the stage, or node by node
-        those on the paths that it takes through the stage's trees. The second is cheaper, and
-        takes boosted trees only (`families` and `effort` have no say).
+        Whether an instance that visits a stage acquires all features of the stage, or node by
+        node those on the paths that it takes through the stage's trees (CEGB, NIPS 2017, section
+        3). The second is cheaper, and takes boosted trees only, whatever `families` and `effort`.
     tiers : sequence or mapping, optional
         Where stages run. A sequence names the tier of each, "device", "gateway" or "cloud", in
         this order; stages behind its end run where the last one does. A mapping says how many
         run on each tier: ``{"device": 3, "gateway": None}``. All on the device by default.
     n_stages : int, default 10
-        Stages at most; on few rows fewer, one for 50 judging rows.
+        Stages at most; on few rows fewer, one for 50 validation rows.
     effort : {"normal", "low", "high"}
         Time for the search. On more than 5,000 rows low and normal try every model family on
         some feature sets only, and low leaves forward selection out.
     families : sequence of str, optional
-        Model families that each stage chooses from on judging rows. By default boosting,
+        Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
-        boosting alone competes.
+        boosting alone is tried.
     max_stage_bytes, max_trees : int, optional
         Bounds of a small device: size of a stage's flat arrays, and its trees. They hold on every
         tier.
     allow_missing : bool, default False
-        Whether NaN is a value; then only boosting serves.
+        Whether NaN is a value; then only boosting is tried.
     random_state : int, RandomState or None
     n_jobs : int, optional
         Parallel fits (joblib).
@@ -104,9 +104,9 @@ class StagedCascade(CascadeClassifier):
     An instance leaves the device in one request, whoever answers it then. It pays for the features
     that the request carries (those of all stages beyond the device and of the high-cost model),
     the request and its bytes; where stages run on a gateway, the price of its work; and the
-    cloud's evaluation only if the high-cost model answers
-    (:func:`gatewise.tiers.cascade_costs`). ``offload`` tells of the high-cost model
-    alone. The frontier's bytes and trees are those on the device.
+    cloud's evaluation only if the high-cost model answers (:func:`gatewise.tiers.cascade_costs`).
+    ``offload`` is about the high-cost model alone. The frontier's bytes and trees are those on
+    the device.
 
     Examples
     --------
@@ -161,54 +161,51 @@ class StagedCascade(CascadeClassifier):
 
     @property
     def families_(self) -> tuple[str, ...]:
-        """Model family of each stage of the chain in force."""
+        """Model family of each stage of the active operating point."""
         return tuple(family_of(stage) for stage in self.stages_)
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
         if self.acquisition == "node":
-            chain = lazy_chain(problem, n_stages=self._most_stages(problem), bounds=bounds)
-            if chain is None:
-                raise InputError("no stage that buys node by node is worth its price or fits")
-            return self._placed([chain])
-        ladders = self._ladders(problem)
-        contest = Contest(
-            problem.plan,
-            problem.costs,
-            problem.n_classes,
-            self._tried(len(problem.plan.fit_rows)),
+            fitted = fit_lazy_stages(problem, n_stages=self._most_stages(problem), bounds=bounds)
+            if fitted is None:
+                raise InputError("no stage that acquires node by node is worth its price or fits")
+            return self._placed([fitted])
+        sequences = self._feature_sets(problem)
+        selection = FamilySelection(
+            problem,
+            self._families_to_try(len(problem.plan.fit_rows)),
             bounds,
-            problem.seed,
-            problem.n_jobs,
             lambda done, total: problem.report(total + done, 2 * total, "fitting stages"),
             PROBES[self.effort],
         )
-        best = contest.winners([chosen for ladder in ladders for chosen in ladder])
+        best = selection.select([chosen for sets in sequences for chosen in sets])
         if not best:
             raise InputError(
                 f"no stage fits max_stage_bytes={self.max_stage_bytes}, "
-                f"max_trees={self.max_trees}; give more room"
+                f"max_trees={self.max_trees}; allow more"
             )
-        chains = []
-        for ladder in ladders:
-            steps = [best[s] for s in (tuple(c.tolist()) for c in ladder) if s in best]
+        candidates = []
+        for sets in sequences:
+            steps = [best[s] for s in (tuple(c.tolist()) for c in sets) if s in best]
             if steps:
-                chains.append(_chain(steps))
-        return self._placed(chains)
+                stages, outputs = tuple(s.stage for s in steps), tuple(s.outputs for s in steps)
+                candidates.append(FittedStages(stages, outputs))
+        return self._placed(candidates)
 
-    def _placed(self, chains: Sequence[FittedStages]) -> list[FittedStages]:
-        """Put the stages where they run; a stage of several chains stays one on each tier."""
+    def _placed(self, candidates: Sequence[FittedStages]) -> list[FittedStages]:
+        """Put the stages on their tiers; a stage of several candidates stays one on each tier."""
         known: dict[tuple[Stage, Tier], Stage] = {}
         placed = []
-        for chain in chains:
-            pairs = list(zip(chain.stages, place(self.tiers, len(chain.stages)), strict=True))
+        for fitted in candidates:
+            pairs = list(zip(fitted.stages, place(self.tiers, len(fitted.stages)), strict=True))
             for stage, tier in pairs:
-                known.setdefault((stage, tier), _at(stage, tier))
-            placed.append(_with_stages(chain, tuple(known[pair] for pair in pairs)))
+                known.setdefault((stage, tier), _on_tier(stage, tier))
+            placed.append(_with_stages(fitted, tuple(known[pair] for pair in pairs)))
         return placed
 
-    def _tried(self, n_rows: int) -> tuple[str, ...]:
-        """Families that compete: those asked for, less those that NaN would break."""
+    def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
+        """Families asked for, less those that take no NaN where values may be missing."""
         able = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
             return able
@@ -218,8 +215,8 @@ class StagedCascade(CascadeClassifier):
     def _most_stages(self, problem: Problem) -> int:
         return max(1, min(self.n_stages, len(problem.plan.validation_rows) // ROWS_A_STAGE))
 
-    def _ladders(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
-        """Nested feature sets, found in three ways; what several find is fitted once."""
+    def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
+        """Nested feature sets, found in up to three ways; equal sets are fitted once."""
 
         def report(done: int, total: int) -> None:
             problem.report(done, 2 * total, "choosing features")
@@ -227,16 +224,14 @@ class StagedCascade(CascadeClassifier):
         plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
         seed = problem.seed
         n = self._most_stages(problem)
-        ladders = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
+        found = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
         # with many classes a penalty may jump from no feature to nearly all
-        poor = len(ladders[0]) <= n // 2
-        few = len(purchases(costs)) <= FEW_PURCHASES and self.effort != "low"
+        poor = len(found[0]) <= n // 2
+        few = len(acquisition_units(costs)) <= FEW_UNITS and self.effort != "low"
         if not self.allow_missing and (poor or few):
-            ladders.append(
-                forward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)
-            )
-        ladders.append(backward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report))
-        return [ladder for ladder in ladders if ladder]
+            found.append(forward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report))
+        found.append(backward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report))
+        return [sets for sets in found if sets]
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -257,22 +252,18 @@ class StagedCascade(CascadeClassifier):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
 
 
-def _chain(steps: Sequence[Winner]) -> FittedStages:
-    return FittedStages(tuple(w.stage for w in steps), tuple(w.outputs for w in steps))
-
-
-def _at(stage: Stage, tier: Tier) -> Stage:
+def _on_tier(stage: Stage, tier: Tier) -> Stage:
     """The stage on a tier; beyond the device its features come with the request, all of them."""
     return stage if tier == stage.tier else replace(stage, tier=tier, acquisition="stage")
 
 
-def _with_stages(chain: FittedStages, stages: tuple[Stage, ...]) -> FittedStages:
-    """The same chain of stages that run elsewhere: beyond the device all rows buy alike."""
-    bought = chain.acquired
-    if bought is not None:
-        n = bought[0].shape[-1]
-        bought = tuple(
+def _with_stages(fitted: FittedStages, stages: tuple[Stage, ...]) -> FittedStages:
+    """The same stages on other tiers: beyond the device all rows acquire the same features."""
+    acquired = fitted.acquired
+    if acquired is not None:
+        n = acquired[0].shape[-1]
+        acquired = tuple(
             mask if stage.on_device else stage.at_most(n)
-            for mask, stage in zip(bought, stages, strict=True)
+            for mask, stage in zip(acquired, stages, strict=True)
         )
-    return replace(chain, stages=stages, acquired=bought)
+    return replace(fitted, stages=stages, acquired=acquired)

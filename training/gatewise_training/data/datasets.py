@@ -45,7 +45,7 @@ class Dataset:
 
 
 def names() -> tuple[str, ...]:
-    """Names of the bundled sets.
+    """List the bundled sets.
 
     Examples
     --------

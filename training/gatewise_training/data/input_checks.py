@@ -1,4 +1,4 @@
-"""What comes through the door of an estimator: tables, labels, weights, prices.
+"""Checks of an estimator's input: tables, labels, weights, prices.
 
 Features are float32 from here on. A device computes in float32, and a model trained in float64
 flips up to 4 % of its decisions there on data with a large offset.
@@ -47,7 +47,7 @@ class Table:
 
 
 def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = False) -> Any:
-    """Rows as float32 of shape (n, n_features); names and finiteness checked.
+    """Check rows: names, finiteness; float32 of shape (n, n_features).
 
     Raises
     ------
@@ -90,8 +90,8 @@ def check_training(
     Raises
     ------
     InputError
-        If there is one class only, a class of one row, or a validation label that training
-        does not know; ValueError as :func:`check_rows`.
+        If there is one class only, a class of one row, or a validation label that is not among
+        the training labels; and as :func:`check_rows`.
     """
     X, y = _validated(estimator, X, y)
     _check_finite(estimator, X, allow_missing)
@@ -128,22 +128,14 @@ def check_training(
 def check_values(
     estimator: Any, X: Any, y: Any, *, allow_missing: bool, reset: bool = True
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Rows and measured values, checked: float32 of shape (n, n_features), float64 of (n,).
+    """Check rows and measured values: float32 of shape (n, n_features), float64 of (n,).
 
-    Parameters
-    ----------
-    estimator : estimator
-    X, y : array-like
-    allow_missing : bool
-        Whether NaN may stand in X.
-    reset : bool, default True
-        Whether these are training rows, or else rows that must look like them.
+    With `reset` they are training rows, else rows of the same columns.
 
     Raises
     ------
     InputError
-        For a single training row, and values that are no finite numbers; and as
-        :func:`check_rows`.
+        For a single training row, values that are no finite numbers; and as :func:`check_rows`.
     """
     least = 2 if reset else 1
     X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=least)
@@ -178,7 +170,7 @@ def check_classes(y: NDArray[Any]) -> None:
 
 
 def feature_names(estimator: Any) -> tuple[str, ...]:
-    """Names of the columns; x0, x1, ... where the table had none."""
+    """Get the columns' names; x0, x1, ... where the table had none."""
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return tuple(f"x{k}" for k in range(estimator.n_features_in_))
@@ -186,20 +178,12 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
 
 
 def check_costs(costs: FeatureCosts | None, names: tuple[str, ...], named: bool) -> FeatureCosts:
-    """Prices of the columns in their order; uniform where none are given.
-
-    Parameters
-    ----------
-    costs : FeatureCosts or None
-    names : tuple of str
-        The columns' names.
-    named : bool
-        Whether the table had names, against which named prices are checked.
+    """Check prices against the columns; uniform where none are given.
 
     Raises
     ------
     InputError
-        If the number or the names of the features differ.
+        If the number of the features differs, or names do where the table was `named`.
     """
     if costs is None:
         return FeatureCosts.uniform(len(names))

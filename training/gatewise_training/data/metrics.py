@@ -1,4 +1,4 @@
-"""How good a ranking is: Average Precision@k as the papers on feature cost take it."""
+"""Average Precision@k of a ranking, as the papers on feature cost define it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["average_precision_at", "average_precisions_at"]
 def average_precision_at(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int = 5
 ) -> float:
-    """Average Precision@k: how far down the best k documents the first irrelevant one stands.
+    """Compute Average Precision@k: the place of the first irrelevant document in the top k.
 
     A query's documents are ranked by falling score. If the first irrelevant one stands at
     position j <= k the query earns (j - 1) / k, else 1: the measure of BudgetRF (ICML 2015,
     section 3), BudgetPrune, CEGB and Adapt, not the average of precisions that goes by the
-    same name. A query without any relevant document earns 0, whoever ranks it.
+    same name. A query without any relevant document earns 0.
 
     Documents of equal score stand in random order, and the query earns its expectation. That
     is exact: of a tie of R relevant and I irrelevant documents, t or more relevant ones come
@@ -58,22 +58,12 @@ def average_precision_at(
 def average_precisions_at(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int = 5
 ) -> NDArray[np.float64]:
-    """What each query earns: :func:`average_precision_at` before the mean is taken.
-
-    Parameters
-    ----------
-    scores, relevant, qid, k
-        As for :func:`average_precision_at`.
+    """Compute :func:`average_precision_at` of each query, before the mean is taken.
 
     Returns
     -------
     ndarray of float64, shape (n_queries,)
         In the order of ``numpy.unique(qid)``.
-
-    Raises
-    ------
-    InputError
-        As :func:`average_precision_at`.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Data to rank: npz tables with queries, and svmlight files as Yahoo and LETOR publish them.
+"""Ranking data sets: npz tables with queries, svmlight files of Yahoo and LETOR.
 
 A line of an svmlight file is one document, ``<grade> qid:<query> <feature>:<value> ...``, with
 features counted from 1 in rising order; what is not listed is 0, and what follows ``#`` is a
@@ -26,7 +26,7 @@ from gatewise_training.data.datasets import Dataset, load
 __all__ = ["RankingDataset", "load_mq2008", "load_svmlight"]
 
 MOST_COLUMNS = 100_000
-"""A table of more columns is not made: a number that large is a slip."""
+"""A table of more columns is refused: a number that large is a slip."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +167,7 @@ def _read_prices(path: Path) -> NDArray[np.float64]:
 
 
 def _read(path: Path) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
-    """A file as a sparse matrix, grades and queries; scikit-learn parses, and we explain."""
+    """Read a file as a sparse matrix, grades and queries."""
     from sklearn.datasets import load_svmlight_file
 
     if not path.is_file():
@@ -185,7 +185,7 @@ def _read(path: Path) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
 
 
 def _explain(path: Path) -> None:
-    """Name the first line that cannot be understood, and what is wrong with it."""
+    """Raise an error that names the first malformed line."""
     found = False
     with path.open(encoding="utf-8", errors="replace") as lines:
         for number, line in enumerate(lines, start=1):

@@ -169,7 +169,7 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
 
 
 def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
-    """One fold whose validation rows, the user's own, stand behind the training rows.
+    """Make one fold with the validation rows behind the training rows.
 
     Examples
     --------
@@ -180,13 +180,7 @@ def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
 
 
 def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
-    """Deal out rows without classes: values, or the documents of queries.
-
-    Parameters
-    ----------
-    unit : ndarray of int64, shape (n,)
-        Rows that must stay together, a query's documents say, carry the same number.
-    seed : int
+    """Deal out rows without classes, values or documents; rows of one `unit` stay together.
 
     Returns
     -------

@@ -1,7 +1,7 @@
 """Backward elimination: nested feature sets, from all of them down to the cheapest useful one.
 
-The counterpart of a penalty: a boosted model is fitted on what is left, and the purchases that
-bring the least gain for their price go. It keeps features that only work together, which a
+The counterpart of a penalty: a boosted model is fitted on what is left, and the features or
+groups with the least gain for their price go. It keeps features that only work together, which a
 penalty on first uses, growing from nothing, may never find.
 """
 
@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.feature_selection.forward import purchases, spread
+from gatewise_training.feature_selection.forward import acquisition_units, spread
 from gatewise_training.learners.boosting import log_loss_params, tree_params
 
 __all__ = ["backward_sets"]
 
 ROWS = 20000
-"""Rows that judge features: a choice needs fewer than a model."""
+"""Rows used to choose features: a choice needs fewer than a model."""
 
 STEP = 0.2
-"""Share of the price that goes at a time, at least one purchase."""
+"""Share of the price that goes at a time, at least one feature or group."""
 
 
 def backward_sets(
@@ -37,35 +37,20 @@ def backward_sets(
     seed: int = 0,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[NDArray[np.intp]]:
-    """Nested sets by backward elimination.
+    """Find nested sets by backward elimination; arguments and result as :func:`.nested_sets`.
 
-    Parameters
-    ----------
-    plan : ValidationSplit
-    costs : FeatureCosts
-    n_classes : int
-    n_stages : int
-        Sets at most; their costs spread geometrically.
-    largest : float, default 0.75
-        Share of the cost of all features that the largest set may have.
-    seed : int
-    report : callable (done, total)
-
-    Returns
-    -------
-    list of ndarray of intp
-        Column indices, each set a superset of the one before.
+    `largest` is the share of the cost of all features that the largest set may have.
     """
     rows = np.random.default_rng(seed).permutation(plan.fit_rows)[:ROWS]
-    bundles = purchases(costs)
+    units = acquisition_units(costs)
     by_price = np.argsort(costs.alone, kind="stable")
     left = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
     while left.any():
-        report(len(bundles) - _count(bundles, left), len(bundles))
+        report(len(units) - _count(units, left), len(units))
         # of columns that say the same the booster splits on the first: let it be the cheapest
         gain = _gains(plan, rows, by_price[left[by_price]], n_classes, seed)
-        left = _without_least(gain, left, bundles, costs)
+        left = _without_least(gain, left, units, costs)
         if left.any() and costs.price(left) <= largest * costs.total:
             path.append(left)
     return spread(path[::-1], costs, n_stages)
@@ -96,7 +81,7 @@ def _gains(
 def _without_least(
     gain: NDArray[np.float64],
     left: NDArray[np.bool_],
-    bundles: list[NDArray[np.intp]],
+    units: list[NDArray[np.intp]],
     costs: FeatureCosts,
 ) -> NDArray[np.bool_]:
     """Drop what brings nothing, then the least gain for its price until a step is done."""
@@ -104,20 +89,20 @@ def _without_least(
     before = costs.price(left)
     while left.any():
         worth = {}
-        for number, bundle in enumerate(bundles):
-            if left[bundle].any():
+        for number, unit in enumerate(units):
+            if left[unit].any():
                 rest = left.copy()
-                rest[bundle] = False
+                rest[unit] = False
                 saved = max(costs.price(left) - costs.price(rest), 1e-12)
-                worth[number] = float(gain[bundle].sum()) / saved
+                worth[number] = float(gain[unit].sum()) / saved
         least = min(worth, key=lambda number: worth[number])
         if costs.price(left) <= (1 - STEP) * before and worth[least] > 0:
             break
-        left[bundles[least]] = False
+        left[units[least]] = False
         if costs.price(left) < before and len(worth) <= 1 / STEP:
             break  # of the last few, one at a time
     return left
 
 
-def _count(bundles: list[NDArray[np.intp]], left: NDArray[np.bool_]) -> int:
-    return sum(bool(left[bundle].any()) for bundle in bundles)
+def _count(units: list[NDArray[np.intp]], left: NDArray[np.bool_]) -> int:
+    return sum(bool(left[unit].any()) for unit in units)

@@ -1,7 +1,7 @@
-"""Forward selection: nested feature sets, grown by what a unit of cost buys.
+"""Forward selection: nested feature sets, grown by the error reduction per unit of cost.
 
-A step adds the feature, or the whole group where features are bought together, that takes most
-off the error per unit of cost. Candidates are judged by leave-one-out errors of a small kernel
+A step adds the feature, or the group of features that are acquired together, that takes most off
+the error per unit of cost. Candidates are compared by leave-one-out errors of a small kernel
 machine, which have a closed form, so that hundreds of candidates take seconds. Finds the one
 cheap feature, or the one cheap group, that a penalised booster steps over.
 """
@@ -17,25 +17,25 @@ from gatewise.costs import FeatureCosts
 from gatewise.models.kernel_machine import left_out_error
 from gatewise_training.data.validation_split import ValidationSplit
 
-__all__ = ["forward_sets", "purchases", "spread"]
+__all__ = ["acquisition_units", "forward_sets", "spread"]
 
 ROWS = 1200
-"""Rows that judge candidates."""
+"""Rows that candidates are compared on."""
 
-MOST_JUDGED = 12
-"""Candidates judged anew for one purchase, the first apart."""
+MOST_TRIED = 12
+"""Candidates tried anew in one step, the first step apart."""
 
 
-def purchases(costs: FeatureCosts) -> list[NDArray[np.intp]]:
-    """What can be bought at once: single features, and groups whose members are free then.
+def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
+    """List what is acquired at once: single features, and groups with otherwise free members.
 
     Examples
     --------
     >>> costs = FeatureCosts([1, 0, 0], group=[None, "a", "a"], shared={"a": 2.0})
-    >>> [p.tolist() for p in purchases(costs)]
+    >>> [p.tolist() for p in acquisition_units(costs)]
     [[0], [1, 2]]
     """
-    bought: list[NDArray[np.intp]] = []
+    units: list[NDArray[np.intp]] = []
     seen = np.zeros(costs.n_features, bool)
     for k in range(costs.n_features):
         if seen[k]:
@@ -43,8 +43,8 @@ def purchases(costs: FeatureCosts) -> list[NDArray[np.intp]]:
         members = costs.members(k)
         together = members[costs.own[members] == 0] if costs.own[k] == 0 else np.array([k])
         seen[together] = True
-        bought.append(together)
-    return bought
+        units.append(together)
+    return units
 
 
 def forward_sets(
@@ -57,48 +57,32 @@ def forward_sets(
     seed: int = 0,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[NDArray[np.intp]]:
-    """Nested sets by forward selection.
+    """Find nested sets by forward selection; arguments and result as :func:`.nested_sets`.
 
-    Parameters
-    ----------
-    plan : ValidationSplit
-        Without missing values.
-    costs : FeatureCosts
-    n_classes : int
-    n_stages : int
-        Sets at most; their costs spread geometrically.
-    largest : float, default 0.75
-        Share of the cost of all features at which to stop. A small machine may think that
-        more features only hurt; a stage's larger one knows better.
-    seed : int
-    report : callable (done, total)
-
-    Returns
-    -------
-    list of ndarray of intp
-        Column indices, each set a superset of the one before.
+    Values must not be missing. `largest` is the share of the cost of all features at which to stop:
+    a small machine may find that more features only hurt, where a stage's larger model does not.
     """
-    open_to_buy = purchases(costs)
+    units = acquisition_units(costs)
     rows = np.random.default_rng(seed).permutation(plan.fit_rows)[:ROWS]
     x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
     have = np.zeros(costs.n_features, bool)
     error = left_out_error(x[:, have], y, n_classes, weight)
-    # what each was worth when last judged: hardly ever less than it is worth now (lazy greedy)
-    worth = np.full(len(open_to_buy), np.inf)
+    # what each was worth when last tried: hardly ever less than it is worth now (lazy greedy)
+    worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
     while np.any(worth > -np.inf) and costs.price(have) < largest * costs.total:
-        report(len(path), len(open_to_buy))
-        judged: dict[int, float] = {}
-        while (best := int(np.argmax(worth))) not in judged:
-            bought = costs.mask(open_to_buy[best])
-            judged[best] = left_out_error(x[:, have | bought], y, n_classes, weight)
-            price = max(costs.price(bought, acquired=have), 1e-9)
-            worth[best] = (error - judged[best]) / price
-            if path and len(judged) >= MOST_JUDGED:
-                best = max(judged, key=lambda p: float(worth[p]))
+        report(len(path), len(units))
+        tried: dict[int, float] = {}
+        while (best := int(np.argmax(worth))) not in tried:
+            added = costs.mask(units[best])
+            tried[best] = left_out_error(x[:, have | added], y, n_classes, weight)
+            price = max(costs.price(added, acquired=have), 1e-9)
+            worth[best] = (error - tried[best]) / price
+            if path and len(tried) >= MOST_TRIED:
+                best = max(tried, key=lambda p: float(worth[p]))
                 break
-        error, worth[best] = judged[best], -np.inf
-        have = have | costs.mask(open_to_buy[best])
+        error, worth[best] = tried[best], -np.inf
+        have = have | costs.mask(units[best])
         path.append(have)
     return spread(path, costs, n_stages)
 
@@ -106,7 +90,7 @@ def forward_sets(
 def spread(
     path: list[NDArray[np.bool_]], costs: FeatureCosts, n_stages: int
 ) -> list[NDArray[np.intp]]:
-    """Pick sets whose costs are spread geometrically, the first and the last among them."""
+    """Pick sets with geometrically spread costs, the first and the last among them."""
     price = np.array([costs.price(chosen) for chosen in path])
     if len(path) > n_stages:
         wanted = np.geomspace(max(price[0], 1e-9), max(price[-1], 1e-9), n_stages)

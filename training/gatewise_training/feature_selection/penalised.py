@@ -1,8 +1,8 @@
-"""Which features each stage may buy: a chain of nested sets, from the cheapest useful one.
+"""Penalised selection: nested feature sets of boosted models under a first-use penalty.
 
-Each set is what a boosted model chooses under a first-use penalty (CEGB) when the set before
-it is already paid. The penalty is found by bisection for a cost that grows geometrically. Sets
-are nested, so that a stage never pays for what a later one would not use.
+Each set is what a boosted model chooses under a first-use penalty (CEGB, NIPS 2017, section 3)
+when the set before it is already paid. The penalty is found by bisection for a cost that grows
+geometrically. Sets are nested, so that a stage never pays for what a later one would not use.
 """
 
 from __future__ import annotations
@@ -34,18 +34,17 @@ def nested_sets(
     seed: int = 0,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[NDArray[np.intp]]:
-    """Find nested feature sets whose costs grow geometrically.
+    """Find nested feature sets with geometrically growing costs.
 
     Parameters
     ----------
     plan : ValidationSplit
     costs : FeatureCosts
-    n_classes : int
+    n_classes, seed : int
     n_stages : int
         Sets at most; equal ones are dropped.
     largest : float, default 0.6
         Cost of the last set as a share of the cost of all features.
-    seed : int
     report : callable (done, total)
 
     Returns
@@ -55,15 +54,15 @@ def nested_sets(
     """
     chooser = _Chooser(plan, costs, n_classes, seed)
     cheapest = float(costs.alone.min())
-    dearest = largest * costs.total
+    most = largest * costs.total
     free = np.flatnonzero(costs.alone == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
-    if dearest <= 0:
+    if most <= 0:
         return sets
-    start = min(max(cheapest, 0.02 * costs.total), dearest)
+    start = min(max(cheapest, 0.02 * costs.total), most)
     paid = np.zeros(costs.n_features, bool)
     paid[free] = True
-    for done, target in enumerate(np.geomspace(start, dearest, n_stages)):
+    for done, target in enumerate(np.geomspace(start, most, n_stages)):
         report(done, n_stages)
         if costs.price(paid) >= 0.95 * target:
             continue
@@ -92,7 +91,7 @@ class _Chooser:
         )
 
     def closest(self, paid: NDArray[np.bool_], target: float) -> NDArray[np.bool_]:
-        """The set, `paid` included, whose cost is closest to `target` on a log scale."""
+        """Find the set, `paid` included, with the cost closest to `target` on a log scale."""
         low, high = 1e-3, 1e5  # penalty of the summed loss per mean feature price
         best, least = paid, math.inf
         for _ in range(10):  # to within 2 %
@@ -118,10 +117,10 @@ class _Chooser:
         }
         booster = lgb.train(settings, self._data, self._rounds)
         used: NDArray[np.bool_] = booster.feature_importance("split") > 0
-        return self._buy_groups(paid | used)
+        return self._with_free_members(paid | used)
 
-    def _buy_groups(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Add what a touched group gives for nothing: members without a price of their own."""
+    def _with_free_members(self, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Add members of touched groups that have no price of their own."""
         for g in np.unique(self._costs.group[chosen]):
             if g >= 0:
                 chosen = chosen | ((self._costs.group == g) & (self._costs.own == 0))

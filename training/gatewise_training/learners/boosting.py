@@ -59,7 +59,7 @@ def tree_params(seed: int, **changes: Any) -> dict[str, Any]:
 def capacity(n_rows: int, n_classes: int) -> dict[str, Any]:
     """LightGBM settings of a strong model on so many rows: leaves and learning rate.
 
-    Stages get what the high-cost model gets: weaker ones never come within 1 % of it.
+    Stages get the same as the high-cost model: weaker ones never come within 1 % of it.
 
     Examples
     --------
@@ -103,13 +103,11 @@ def fit_boosting(
     x : ndarray of float32, shape (n, n_features)
     y : ndarray of int64, shape (n,)
         Class indices.
-    n_classes : int
     weight : ndarray of float64, shape (n,), optional
     validation : tuple of arrays, optional
         Rows and class indices that decide the number of rounds.
     rounds, patience : int
         Rounds at most, and rounds without improvement that end the fit.
-    seed : int
     params : mapping, optional
         LightGBM parameters over those of :func:`tree_params`.
 
@@ -135,14 +133,10 @@ def fit_boosting(
 def first_use_penalty(
     costs: FeatureCosts, used: NDArray[np.bool_], strength: float
 ) -> NDArray[np.float64]:
-    """Price of a first use of each feature, given which are in use, times `strength`.
+    """Price of a first use of each feature times `strength`, shape (n_features,).
 
-    Own price, plus the group's shared price while no member of the group is in use; 0 for a
-    feature in use.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_features,)
+    Own price, plus the group's shared price while no member of the group is in use; 0 for a feature
+    in use.
     """
     touched = np.zeros(len(costs.shared) + 1, bool)
     touched[costs.group[used]] = True
@@ -162,10 +156,9 @@ class CoupledBooster:
     costs : FeatureCosts
     strength : float
         Penalty of one unit of cost, in LightGBM's gain: twice the drop of the summed loss, so
-        a mean loss plus ``gamma * cost`` over ``n`` rows wants ``2 * n * gamma``.
+        a mean loss plus ``gamma * cost`` over ``n`` rows is ``2 * n * gamma``.
     paid : ndarray of bool, shape (n_features,), optional
         Features in use already, which cost nothing more.
-    seed : int
     params : mapping, optional
         LightGBM parameters over those of :func:`tree_params`.
     """
@@ -198,11 +191,8 @@ class CoupledBooster:
     def update(self, derivatives: Derivatives) -> bool:
         """Grow one tree an output; returns False once no output can be split further.
 
-        Parameters
-        ----------
-        derivatives : callable
-            From the current outputs, shape (n, n_outputs), to gradient and hessian of the
-            summed loss, of the same shape.
+        `derivatives` maps the current outputs, shape (n, n_outputs), to gradient and hessian of the
+        summed loss, of the same shape.
         """
         if self._idle:
             return False

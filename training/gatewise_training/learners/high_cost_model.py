@@ -1,6 +1,6 @@
-"""The high-cost model f0 behind one face: given by the user, or trained here.
+"""The high-cost model f0: a classifier or an ONNX graph that was given, or one trained here.
 
-Inside, classes are indices 0..M-1. A given fitted model is never refitted: it only answers.
+Inside, classes are indices 0..M-1. A given fitted model is never refitted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,14 @@ from gatewise import _onnxruntime
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.boosting import (
-    link_of,
-)
+from gatewise_training.learners.boosting import link_of
 
 __all__ = ["HighCostModel"]
 
 
 @dataclass(frozen=True, eq=False)
 class HighCostModel:
-    """A fitted high-cost model behind one face.
+    """A fitted high-cost model of any kind.
 
     Attributes
     ----------
@@ -58,20 +56,13 @@ class HighCostModel:
 
     @property
     def link(self) -> Link:
-        """From the margins of `trees` to probabilities."""
+        """Link from the margins of `trees` to probabilities."""
         return link_of(self.n_classes)
 
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """Class probabilities; one-hot labels for a classifier that gives none.
+        """Get class probabilities of whole instances, shape (n, n_classes).
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-            Whole instances.
-
-        Returns
-        -------
-        ndarray of float64, shape (n, n_classes)
+        One-hot labels for a classifier that gives none.
         """
         part = x[:, self.features]
         if self.trees is not None:
@@ -89,7 +80,7 @@ class HighCostModel:
         return out
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
-        """Class indices, shape (n,): what its own ``predict`` says."""
+        """Get class indices, shape (n,): those of its own ``predict``."""
         part = x[:, self.features]
         if self.trees is not None:
             return labels(self.trees.margins(part))
@@ -101,7 +92,7 @@ class HighCostModel:
         return position.astype(np.int64) if self.lookup is None else self.lookup[position]
 
     def _named(self, part: NDArray[np.float32]) -> Any:
-        """Rows as the estimator wants to see them: with its column names if it has any."""
+        """Give rows the estimator's column names, if it has any."""
         names = getattr(self.estimator, "feature_names_in_", None)
         if names is None:
             return part
@@ -117,7 +108,7 @@ class HighCostModel:
         n_features: int,
         names: Sequence[str] | None = None,
     ) -> HighCostModel:
-        """Put a fitted classifier, or an ONNX file, behind this face; nothing is refitted.
+        """Wrap a fitted classifier or an ONNX file; nothing is refitted.
 
         Parameters
         ----------
@@ -133,7 +124,7 @@ class HighCostModel:
         Raises
         ------
         InputError
-            If it reads other features or knows other classes than the data.
+            If it reads other features or has other classes than the data.
         """
         every = np.arange(n_features)
         if isinstance(model, str | Path | bytes):
@@ -170,7 +161,7 @@ def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
 # -- f0 as an ONNX graph -------------------------------------------------------------------
 
 
-class _Graph:
+class _GraphAnswers:
     """A session on a given graph; made again after pickling, which sessions do not survive."""
 
     def __init__(self, graph: bytes) -> None:
@@ -184,7 +175,7 @@ class _Graph:
         )
 
     def answer(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Position of the label among the graph's classes, and probabilities."""
+        """Get each label's position among the graph's classes, and probabilities."""
         name = self.session.get_inputs()[0].name
         first, second = self.session.run(None, {name: np.ascontiguousarray(x, np.float32)})[:2]
         classes = self.classes()
@@ -196,20 +187,20 @@ class _Graph:
         return position, np.asarray(second, np.float64)
 
     def classes(self) -> list[Any] | None:
-        """Class labels written into the graph's metadata, or None: labels are indices."""
+        """Read class labels from the graph's metadata; None: labels are indices."""
         import json
 
         text = self.session.get_modelmeta().custom_metadata_map.get("classes")
         return None if text is None else list(json.loads(text))
 
 
-_GRAPHS: dict[int, _Graph] = {}
+_GRAPHS: dict[int, _GraphAnswers] = {}
 
 
-def _graph(graph: bytes) -> _Graph:
+def _graph(graph: bytes) -> _GraphAnswers:
     key = hash(graph)
     if key not in _GRAPHS:
-        _GRAPHS[key] = _Graph(graph)
+        _GRAPHS[key] = _GraphAnswers(graph)
     return _GRAPHS[key]
 
 

@@ -1,13 +1,13 @@
-"""Boosted stages whose rows pay for features node by node, and know what they have paid.
+"""Boosted stages with a price for each row's first use of a feature, node by node.
 
 LightGBM's ``cegb_penalty_feature_lazy`` charges a split for every row of its node that has not
-asked for the feature before (CEGB, NIPS 2017, section 3, the beta term). One booster grows all
-stages, one after the other, so that the rows remember from stage to stage what they have
-bought. Each stage is a model of its own: its trees start again from the classes' prior, its
-first-use price is lower than that of the stage before, and what a row has paid is free. On
-Forest's validation rows (six stages, the same prices, one seed) the stage at a mean cost of 12 is
-right on 91.2 % of the rows so, and on 89.5 % at 11 if each stage is fitted without knowing the
-others; the costs within 1 % of the high-cost model are cut by 84 % and by 79 %.
+used the feature before (CEGB, NIPS 2017, section 3, the beta term). One booster grows all stages,
+one after the other, so that it remembers from stage to stage which features rows have acquired.
+Each stage is a model of its own: its trees start again from the classes' prior, its first-use
+price is lower than that of the stage before, and what a row has paid is free. On Forest's
+validation rows (six stages, the same prices, one seed) the stage at a mean cost of 12 is right on
+91.2 % of the rows so, and on 89.5 % at 11 if each stage is fitted without the others; the costs
+within 1 % of the high-cost model are cut by 84 % and by 79 %.
 
 Groups: LightGBM's lazy penalty knows no shared prices. In the fit a feature is priced at its own
 price and an equal share of its group's (:func:`lazy_prices`); what rows are charged is exact.
@@ -60,18 +60,11 @@ def check_lazy(
 ) -> None:
     """Refuse fits for which LightGBM's lazy penalty is silently wrong.
 
-    Parameters
-    ----------
-    n_rows, n_features : int
-    params : mapping, optional
-        LightGBM's parameters by their main names.
-    asked_by : str
-        The user's setting that led here, for the message.
-
     Raises
     ------
     InputError
-        For 2**31 rows times features or more, and for bagging, GOSS and their like.
+        For 2**31 rows times features or more, and for `params` with bagging, GOSS and their like;
+        it names the user's setting, `asked_by`.
     """
     if n_rows * n_features >= MOST_BITS:
         raise InputError(
@@ -87,13 +80,9 @@ def check_lazy(
 
 
 def lazy_prices(costs: FeatureCosts) -> NDArray[np.float64]:
-    """Price of each feature in a lazy fit: its own, and its share of the group's.
+    """Get the price of each feature in a lazy fit: its own, and its share of the group's.
 
-    A row that buys a whole group is priced exactly, one that buys a part of it too cheaply.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_features,)
+    A row that acquires a whole group is priced exactly, one that acquires a part too cheaply.
 
     Examples
     --------
@@ -106,26 +95,19 @@ def lazy_prices(costs: FeatureCosts) -> NDArray[np.float64]:
 
 
 class LazyBooster:
-    """Grows stage after stage; rows remember what they have paid.
+    """Booster that grows stage after stage, each given what rows have paid before.
 
     Parameters
     ----------
     x : ndarray of float32, shape (n, n_features)
     y : ndarray of int64, shape (n,)
         Class indices.
-    n_classes : int
     weight : ndarray of float64, shape (n,), optional
         Weights of the losses. The penalty counts rows.
     validation : tuple of arrays, optional
-        Rows and class indices whose log loss ends each stage.
-    seed : int
+        Rows and class indices; their log loss ends each stage.
     params : mapping, optional
         LightGBM parameters over those of :func:`tree_params`.
-
-    Raises
-    ------
-    InputError
-        See :func:`check_lazy`.
     """
 
     def __init__(
@@ -156,7 +138,7 @@ class LazyBooster:
         # without a column that varies LightGBM grows nothing and fails a check of its own
         self._idle = not (np.nanmin(x, axis=0) < np.nanmax(x, axis=0)).any()
         self._data = lgb.Dataset(x, y, params=self._settings, free_raw_data=False)
-        self._held = None if validation is None else one_hot(validation[1], n_classes)
+        self._target_val = None if validation is None else one_hot(validation[1], n_classes)
         self._valid = None
         if validation is not None:
             self._valid = self._data.create_valid(*validation, params=self._settings)
@@ -165,12 +147,12 @@ class LazyBooster:
     def stage(
         self, penalty: NDArray[np.float64], *, rounds: int = 600, patience: int = 20
     ) -> tuple[TreeEnsemble, int]:
-        """Grow the next stage.
+        """Grow the next stage; returns its trees and the rounds kept.
 
         Parameters
         ----------
         penalty : ndarray of float64, shape (n_features,)
-            What a row's first use of each feature costs in LightGBM's gain, twice the drop of
+            Price of a row's first use of each feature in LightGBM's gain, twice the drop of
             the summed loss: for a mean loss plus ``gamma * cost`` it is ``2 * gamma * cost``.
         rounds, patience : int
             Rounds at most, and rounds without improvement on validation that end the stage.
@@ -178,15 +160,13 @@ class LazyBooster:
         Returns
         -------
         ensemble : TreeEnsemble
-            Margins of shape (n, 1) for two classes, (n, n_classes) for more. Without trees,
-            and so free, if nothing is worth its price.
+            Margins of shape (n, 1) or (n, n_classes); without trees if nothing is worth its price.
         rounds : int
-            Rounds kept.
         """
         booster = self._booster
         booster.reset_parameter({"cegb_penalty_feature_lazy": penalty.tolist()})
         start = booster.num_trees()
-        before = None if self._held is None or not start else self._on_held()
+        before = None if self._target_val is None or not start else self._on_validation()
         first: list[NDArray[np.float64]] = []  # training scores at the stage's beginning
 
         def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
@@ -201,11 +181,11 @@ class LazyBooster:
             if booster.update(fobj=objective):
                 break
             grown += 1
-            if self._held is None:
+            if self._target_val is None:
                 kept = grown
                 continue
-            margins = self._on_held() - (0.0 if before is None else before) + self._prior
-            loss = float(log_loss(margins, self._held).mean())
+            margins = self._on_validation() - (0.0 if before is None else before) + self._prior
+            loss = float(log_loss(margins, self._target_val).mean())
             if loss < best:
                 best, kept = loss, grown
             elif grown - kept >= patience:
@@ -227,11 +207,11 @@ class LazyBooster:
     def _fresh(self) -> lgb.Booster:
         booster = lgb.Booster(self._settings, self._data)
         if self._valid is not None:
-            booster.add_valid(self._valid, "held")
+            booster.add_valid(self._valid, "validation")
         return booster
 
-    def _on_held(self) -> NDArray[np.float64]:
-        """Sum of all trees on the validation rows, shape (n_held, n_outputs)."""
+    def _on_validation(self) -> NDArray[np.float64]:
+        """Sum of all trees on the validation rows, shape (n_validation, n_outputs)."""
         found: list[NDArray[np.float64]] = []
 
         def keep(scores: Any, _data: Any) -> tuple[str, float, bool]:

@@ -1,8 +1,7 @@
-"""Model families of a stage: what may answer on the device, each as a flat model.
+"""Model families of a stage, each fitted on some columns as a flat model.
 
-A family fits a small model on some columns and hands back flat arrays whose float32 margins
-are the same bits everywhere. Which family a stage takes is decided on judging rows. Bounds for
-small devices are part of the fit: a family shrinks itself to them.
+A flat model's float32 margins are the same bits everywhere. Bounds for small devices are part of
+the fit: a family shrinks its models to them.
 """
 
 from __future__ import annotations
@@ -31,20 +30,12 @@ from gatewise_training.learners.boosting import (
 __all__ = ["FAMILIES", "Bounds", "cross_fitted_stage", "families_for", "family_of"]
 
 ROUNDS = 600
-"""Boosting rounds at most; held rows end them earlier."""
+"""Boosting rounds at most; validation rows end them earlier."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a device has room for.
-
-    Attributes
-    ----------
-    stage_bytes : int or None
-        Size of a stage's flat arrays at most.
-    trees : int or None
-        Trees of a stage at most.
-    """
+    """Largest size of a stage's flat arrays, and most trees of a stage; None: no bound."""
 
     stage_bytes: int | None = None
     trees: int | None = None
@@ -55,7 +46,7 @@ class Bounds:
         return fits and (self.trees is None or stage.n_trees <= self.trees)
 
     def tree_budget(self, n_trees: int, n_leaves: int, value_bytes: int = 0) -> tuple[int, int]:
-        """Trees and leaves of each that fit, shrinking leaves to no less than 8 first."""
+        """Get trees and leaves of each that fit, shrinking leaves to no less than 8 first."""
         if self.trees is not None:
             n_trees = max(1, min(n_trees, self.trees))
         if self.stage_bytes is not None:
@@ -69,7 +60,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, eq=False)
-class _Judged:
+class _StageFit:
     """A fitted stage and its boosting rounds."""
 
     stage: Stage
@@ -83,7 +74,7 @@ class _Task:
     plan: ValidationSplit
     x: NDArray[np.float32]
     rows: Rows
-    held: Rows | None
+    unseen: Rows | None
     rounds: int | None
     n_classes: int
     seed: int
@@ -116,13 +107,13 @@ def _random_boosting(task: _Task) -> _Fitted:
 def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
     outputs = 1 if task.n_classes == 2 else task.n_classes
     trees, leaves = task.bounds.tree_budget(ROUNDS * outputs, params["num_leaves"])
-    held = task.held
+    unseen = task.unseen
     model, kept = fit_boosting(
         task.x_fit,
         task.y_fit,
         task.n_classes,
         weight=task.weight,
-        validation=None if held is None else (task.x[held], task.plan.y[held]),
+        validation=None if unseen is None else (task.x[unseen], task.plan.y[unseen]),
         rounds=task.rounds or max(1, trees // outputs),
         seed=task.seed,
         params=params | {"num_leaves": leaves},
@@ -199,7 +190,7 @@ FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
 
 
 def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
-    """Families worth trying on so many rows; random thresholds lose once rows are many.
+    """List families worth trying on so many rows; random thresholds lose once rows are many.
 
     Examples
     --------
@@ -218,7 +209,7 @@ def cross_fitted_stage(
     seed: int,
     bounds: Bounds,
 ) -> tuple[Stage, NDArray[np.float32]]:
-    """Fit a stage of one family on some columns, with honest outputs on the judging rows.
+    """Fit a stage of one family, with its out-of-fold outputs on the validation rows.
 
     Parameters
     ----------
@@ -227,28 +218,27 @@ def cross_fitted_stage(
         A key of `FAMILIES`.
     features : ndarray of intp
         Columns that the stage may read; the model may use fewer.
-    n_classes : int
-    seed : int
+    n_classes, seed : int
     bounds : Bounds
 
     Returns
     -------
     stage : Stage
-    outputs : ndarray of float32, shape (n_held, n_outputs)
+    outputs : ndarray of float32, shape (n_validation, n_outputs)
         In the order of ``plan.validation_rows``.
     """
     x = np.ascontiguousarray(plan.x[:, features])
 
-    def task(rows: Rows, held: Rows | None, rounds: int | None) -> _Task:
-        return _Task(plan, x, rows, held, rounds, n_classes, seed, bounds)
+    def task(rows: Rows, unseen: Rows | None, rounds: int | None) -> _Task:
+        return _Task(plan, x, rows, unseen, rounds, n_classes, seed, bounds)
 
-    def fit(rows: Rows, held: Rows | None, rounds: int | None) -> _Judged:
-        return placed(FAMILIES[family](task(rows, held, rounds)))
+    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> _StageFit:
+        return placed(FAMILIES[family](task(rows, unseen, rounds)))
 
-    def placed(fitted: _Fitted) -> _Judged:
+    def placed(fitted: _Fitted) -> _StageFit:
         model, link, rounds = fitted
         stage = Stage.of(model, link)
-        return _Judged(replace(stage, features=features[stage.features]), rounds)
+        return _StageFit(replace(stage, features=features[stage.features]), rounds)
 
     if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
         fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
@@ -258,7 +248,7 @@ def cross_fitted_stage(
 
 
 def family_of(stage: Stage) -> str:
-    """Name of the family that a stage's model is of."""
+    """Get the family of a stage's model."""
     if isinstance(stage.model, TreeEnsemble):
         return "extra-trees" if stage.link == "identity" else "boosting"
     return "linear" if isinstance(stage.model, LinearModel) else "svm"

@@ -39,15 +39,7 @@ TOGETHER = 32
 
 @dataclass(frozen=True)
 class Promise:
-    """A bound to keep and the confidence to keep it with.
-
-    Attributes
-    ----------
-    kind : str
-        "budget", "max_loss" or "offload_rate".
-    bound : float
-    confidence : float
-    """
+    """A bound to keep, of kind "budget", "max_loss" or "offload_rate", and its confidence."""
 
     kind: str
     bound: float
@@ -60,8 +52,8 @@ class Promise:
         Raises
         ------
         InputError
-            Unless exactly one is given, from 0 on, a loss or a rate up to 1; and for a
-            confidence that is not between 0 and 1.
+            Unless exactly one is given, from 0 on, a loss or a rate up to 1, and a confidence
+            between 0 and 1.
         """
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")

@@ -38,17 +38,7 @@ BOLDEST_BET = 0.9
 def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
     """Test "the rate is above `bound`" by the exact lower tail of the binomial.
 
-    Parameters
-    ----------
-    counts : array-like of int, shape (...,)
-        Rows, of `n`, where the event happened.
-    n : int
-    bound : float
-
-    Returns
-    -------
-    ndarray of float64, shape (...,)
-        P-values.
+    `counts` are rows, of `n`, where the event happened; p-values have their shape.
 
     Examples
     --------
@@ -60,7 +50,7 @@ def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
-    """Limits up to which an accuracy loss is certified to be at most `bound`.
+    """Find the limits up to which an accuracy loss is certified to be at most `bound`.
 
     Of `n` rows let the system alone be wrong on `worse`, the reference alone on `better`. The
     loss is certified where ``worse - better <= limits[worse + better]``.
@@ -70,15 +60,6 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     certificate, maximised over the nuisance parameter on a grid, stays below `level`. The
     probability is largest where the loss equals the bound, because a row that turns from worse
     to equal or from equal to better never takes a certificate away.
-
-    Parameters
-    ----------
-    n : int
-        Rows.
-    bound : float
-        From 0 to 1.
-    level : float
-        Probability of a false certificate.
 
     Returns
     -------
@@ -139,19 +120,10 @@ def _score_limits(n: int, bound: float, z: float) -> NDArray[np.int64]:
 def loss_size(
     limits: NDArray[np.int64], bound: float, better: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Exact probability of a false certificate where the true loss equals the bound.
+    """Compute the exact probability of a false certificate where the loss equals the bound.
 
-    Parameters
-    ----------
-    limits : ndarray of int64, shape (n + 1,)
-        As of :func:`loss_limits`.
-    bound : float
-    better : ndarray of float64, shape (k,)
-        True shares of instances where only the system is right, from 0 to (1 - bound) / 2.
-
-    Returns
-    -------
-    ndarray of float64, shape (k,)
+    `limits` are those of :func:`loss_limits`; `better`, shape (k,), true shares of instances where
+    only the system is right, from 0 to (1 - bound) / 2. Probabilities have the shape (k,).
     """
     n = len(limits) - 1
     sizes = np.empty(len(better))
@@ -180,7 +152,7 @@ def mean_pvalue(
     Ville's inequality one over the largest wealth is a p-value, whatever the bets. These aim
     for the wealth ``1 / level`` at the last row and nothing beyond: each bet is the one that
     hedges this all-or-nothing payment, given the wealth so far, the rows to come and the
-    variance so far. So the test rejects nearly as often as one that knows the variance.
+    variance so far. So the test rejects nearly as often as one that is given the variance.
 
     Parameters
     ----------

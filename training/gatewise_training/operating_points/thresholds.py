@@ -183,20 +183,9 @@ def frontier_points(
 
     Beside the jointly tuned settings there are the simple ones, so that the cascade never loses
     to a part of itself: each stage alone, each stage before the cloud with thresholds at
-    quantiles of its score, and all-cloud. Tuned settings carry cross-fitted figures; the simple
-    ones have one threshold at most and are measured as they are.
-
-    Parameters
-    ----------
-    record : CascadeRecord
-    chain : int, default 0
-        Number written into the points.
-    n_lams : int, default 150
-        Prices of cost tried, from nearly free to prohibitive.
-    n_cuts : int, default 40
-        Thresholds tried for each stage before the cloud.
-    seed : int, default 0
-        Deals the rows out for cross-fitting.
+    `n_cuts` quantiles of its score, and all-cloud. Tuned settings, for `n_lams` prices of cost
+    from nearly free to prohibitive, carry cross-fitted figures; the simple ones have one threshold
+    at most and are measured as they are. `chain` is the number written into the points.
     """
     points = _tuned_points(record, chain, n_lams, seed) if record.n_stages > 1 else []
     settings: dict[tuple[float | None, ...], None] = {}
