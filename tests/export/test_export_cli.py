@@ -102,8 +102,8 @@ def test_training_tells_people_what_it_made(home: Path, run: Run, tmp_path: Path
     args += ["--name", "cellar", "--bundle-version", "3", "--offload-rate", "0.3", "--seed", "1"]
     status, text, err = run(*args, "--out", out)
     assert status == 0
-    assert "on 45 held-out rows" in text
-    assert "<- in force" in text
+    assert "on 45 test rows" in text
+    assert "<- active" in text
     assert "differ in 0 of 45 decisions" in text
     assert "100%" in err
     manifest = Bundle.open(out).manifest
@@ -231,7 +231,7 @@ def test_the_frontier_is_shown_and_left_alone(bundle: Path, run: Run) -> None:
     before = contents(bundle)
     status, text, _ = run("frontier", bundle)
     assert status == 0
-    assert text.count("<- in force") == 1
+    assert text.count("<- active") == 1
     status, text, _ = run("frontier", bundle, "--json")
     document = json.loads(text)
     manifest = Bundle.open(bundle).manifest

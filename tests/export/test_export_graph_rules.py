@@ -22,7 +22,8 @@ from gatewise_export.onnx_files.graph_rules import (
     check_stage_graph,
     read_stage_graph,
 )
-from gatewise_export.packing.onnx_graph import constant, flat_graph, tensor
+from gatewise_export.packing.graph_parts import constant, tensor
+from gatewise_export.packing.onnx_graph import flat_graph
 
 F = np.float32
 Edit = Callable[[onnx.ModelProto], object]

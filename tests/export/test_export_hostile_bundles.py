@@ -36,7 +36,8 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_trees import write_trees
 from gatewise_export.onnx_files.graph_rules import check_cloud_graph
-from gatewise_export.packing.onnx_graph import constant, flat_graph, tensor
+from gatewise_export.packing.graph_parts import constant, tensor
+from gatewise_export.packing.onnx_graph import flat_graph
 
 F = np.float32
 Document = dict[str, Any]

@@ -110,9 +110,10 @@ def test_a_wrong_value_in_the_sample_is_seen(tmp_path):
     key = f"stage_{bundle.manifest.chains[bundle.manifest.active_point.chain][0]}"
     arrays[key] = np.nextafter(arrays[key], np.float32(np.inf))
     altered = {name: arrays[name] for name in arrays}
-    from gatewise_export.bundle.sample import expected
 
-    changed = expected(bundle.manifest, altered)["label"]
+    from gatewise_export.bundle.decisions import expected_sample
+
+    changed = expected_sample(bundle.manifest, altered)["label"]
     assert (changed != bundle.sample()["label"]).all()
     assert changed.tolist() == arrays[key][:, 0].tolist()
 

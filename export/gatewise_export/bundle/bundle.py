@@ -1,14 +1,11 @@
-"""Opening a bundle: a directory, or the same as one ``.gwb`` zip file.
+"""A bundle opened and checked: a directory, or the same as one ``.gwb`` zip file.
 
-Nothing in a bundle is trusted. Only the files that its manifest lists are read; names are
-plain file names and links are refused, so that no path leaves it; sizes are bounded; every
-hash is checked before any byte is handed out, and again on each reading. No pickle and no
-code is ever loaded. Once a public key is given, the signature (:mod:`.signing`) is
-checked before anything in the manifest is used. Standard library and numpy alone: a device uses
-this; ``cryptography`` is loaded where there is a key.
-
-The errors are those of :mod:`gatewise_export.bundle.errors`: :class:`BundleError` and its branches
-:class:`ManifestError`, :class:`DamagedFileError` and :class:`SignatureError`.
+Nothing in a bundle is trusted. Only the files that its manifest lists are read; names are plain
+file names and links are refused, so that no path leaves it; sizes are bounded; every hash is
+checked before any byte is handed out, and again on each reading. No pickle and no code is ever
+loaded. With a public key, the signature (:mod:`.signing`) is checked before anything in the
+manifest is used. Standard library and numpy alone: a device uses this; ``cryptography`` is loaded
+where there is a key.
 """
 
 from __future__ import annotations
@@ -24,6 +21,7 @@ from numpy.typing import NDArray
 
 from gatewise._version import __version__
 from gatewise_export.bundle.arrays import read_arrays
+from gatewise_export.bundle.decisions import expected_sample
 from gatewise_export.bundle.errors import (
     BundleError,
     DamagedFileError,
@@ -33,7 +31,6 @@ from gatewise_export.bundle.errors import (
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.bundle.manifest_specs import MANIFEST, SAMPLE
-from gatewise_export.bundle.sample import expected
 from gatewise_export.bundle.signing import (
     MANIFEST_CONTEXT,
     SIGNATURE,
@@ -127,7 +124,7 @@ class Bundle:
         bundle = cls(path, manifest, storage, None if key is None else key.key_id)
         for name in manifest.files:
             if not (for_device and name in bundle.absent()):
-                bundle._pass_over(name, lambda chunk: None)
+                bundle._read_checked(name, lambda chunk: None)
         return bundle
 
     def absent(self) -> tuple[str, ...]:
@@ -138,14 +135,14 @@ class Bundle:
         return (cloud.file,)
 
     def claimed_keys(self) -> tuple[str, ...]:
-        """Ids of the keys that say to have signed the manifest in place, unchecked.
+        """Ids of the keys in the signatures of the manifest in place, unchecked.
 
         Empty if there is no SIGNATURE file.
 
         Raises
         ------
         SignatureError
-            If the file is malformed, or speaks of another manifest.
+            If the file is malformed, or is of another manifest.
         """
         signatures = read_signature_file(self._storage)
         if signatures is None:
@@ -177,28 +174,29 @@ class Bundle:
                 name, f"bundle {self.path}: {name} has {spec.size} B, more than {most} B"
             )
         content = io.BytesIO()
-        self._pass_over(name, content.write)
+        self._read_checked(name, content.write)
         return content.getvalue()
 
     def sample(self) -> dict[str, NDArray[Any]]:
-        """Real rows and every output expected of them, at the operating point in force.
+        """Real rows and every output expected of them, at the active operating point.
 
         Returns
         -------
         dict of ndarray
             ``X`` float32 (n, n_features), all columns in the manifest's order; ``stage_<i>``
-            float32 (n, outputs) for stage i of the chain in force and, if it is lazy,
-            ``bought_<i>`` bool (n, inputs), which of its inputs it buys; ``exit`` int64 (n,), the
-            stage that answers (the number of stages: the cloud); ``label`` int64 (n,), class
-            index; ``cost`` float64 (n,); with a high-cost model ``cloud_label`` int64 (n,) and
-            ``cloud_probabilities`` float32 (n, n_classes).
+            float32 (n, outputs) for stage i of the active point's chain and, if it is lazy,
+            ``bought_<i>`` bool (n, inputs), which of its inputs it acquires; ``exit`` int64
+            (n,), the stage that answers (the number of stages: the cloud); ``label`` int64 (n,),
+            class index; ``cost`` float64 (n,); with a high-cost model ``cloud_label`` int64 (n,)
+            and ``cloud_probabilities`` float32 (n, n_classes).
 
         Raises
         ------
         BundleError
             If an array is missing or of another shape or type than the manifest says.
         """
-        return expected(self.manifest, read_arrays(self.read(SAMPLE, most=MOST_SAMPLE_BYTES)))
+        arrays = read_arrays(self.read(SAMPLE, most=MOST_SAMPLE_BYTES))
+        return expected_sample(self.manifest, arrays)
 
     def with_active(self, point: int) -> Bundle:
         """Get the same bundle at another operating point, without writing anything."""
@@ -207,7 +205,7 @@ class Bundle:
     def __repr__(self) -> str:
         return f"Bundle({self.manifest.name!r} {self.manifest.version}, {str(self.path)!r})"
 
-    def _pass_over(self, name: str, take: Callable[[bytes], object]) -> None:
+    def _read_checked(self, name: str, take: Callable[[bytes], object]) -> None:
         spec = self.manifest.files.get(name)
         if spec is None:
             raise DamagedFileError(name, f"bundle {self.path}: {name!r} is not in its manifest")
@@ -228,7 +226,7 @@ class Bundle:
 
 
 def set_operating_point(path: str | Path, point: int, *, sign: str | Path | None = None) -> Bundle:
-    """Put another operating point in force: rewrites the manifest, and no graph.
+    """Switch a bundle to another operating point: rewrite the manifest, and no graph.
 
     Parameters
     ----------
@@ -289,7 +287,7 @@ def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes
             key.check(signatures, MANIFEST_CONTEXT, text, f"bundle {path}")
             break
         except SignatureError:
-            # perhaps another operating point was put in force between the two readings
+            # perhaps another operating point was chosen between the two readings
             if attempt == ATTEMPTS - 1:
                 raise
     return text

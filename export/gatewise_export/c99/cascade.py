@@ -1,6 +1,6 @@
 """What is written as C: the stages on the device, their thresholds, and what follows them.
 
-One form of a fitted system and of a bundle, at the operating point in force.
+One form of a fitted system and of a bundle, at the active operating point.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Cascade:
     title : str
         Name and version, for comments.
     stages : tuple of Stage
-        Those on the device, the first ones of the chain in force.
+        Those on the device, the first ones of the active point's chain.
     thresholds : tuple of float or None
-        Their own, at the operating point in force.
+        Their own, at the active operating point.
     feature_names : tuple of str
         Columns of an instance.
     classes : tuple

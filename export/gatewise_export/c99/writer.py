@@ -77,7 +77,7 @@ def to_c(
     sample: ArrayLike | None = None,
     lean: bool = False,
 ) -> CSource:
-    """Write the device's stages, at the operating point in force, as C99.
+    """Write the device's stages, at the active operating point, as C99.
 
     Exit stage, label, features bought and margins are those of Python, bit for bit. The C needs
     no heap and of the library only ``fabsf`` (which compilers know); all tables are const.

@@ -204,7 +204,7 @@ def inspect(bundle: BundlePath, public_key: PublicKeyFile = None, as_json: AsJso
     elif opened.signed_by is not None:
         print(f"signed by key {signer}: the signature holds")
     else:
-        print(f"signed by key {signer}, by its own word; --public-key NAME.pub checks it")
+        print(f"signed by key {signer}, not checked; --public-key NAME.pub checks it")
     for name in opened.absent():
         print(f"without {name}: for devices")
 
@@ -220,10 +220,9 @@ def verify(
 ) -> None:
     """Check that a bundle decides as it must; exit status 1 if it does not.
 
-    First the bundle's own sample, run in onnxruntime (or walked, where a stage buys node by
-    node). With --data, that is held against the flat arrays, read back and summed as in training,
-    decision by decision, and the accuracy (of a regressor R²) and cost on these rows are told.
-    It says what was checked, and what was not.
+    First the bundle's own sample, run in onnxruntime (or walked, where a stage acquires node by
+    node). With --data, the same on these rows against the flat arrays, read back and summed as in
+    training, with accuracy (of a regressor R²) and cost. What was compared is listed.
 
     Example:
 
@@ -231,7 +230,7 @@ def verify(
     """
     from dataclasses import asdict
 
-    from gatewise_export.commands.run_verify import check_data, what_is_checked
+    from gatewise_export.commands.run_verify import check_data, compared_parts
     from gatewise_export.packing.verification import self_test
 
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
@@ -242,10 +241,10 @@ def verify(
         report, measured = check_data(opened, data, target)
         checks["data"] = asdict(report) | measured
         good = good and report.agrees
-    checked = what_is_checked(opened, with_data=data is not None)
+    checked = compared_parts(opened, with_data=data is not None)
     if as_json:
-        told = {"bundle": str(bundle), "task": opened.manifest.task, "agrees": good}
-        emit(told | checks | {"checked": checked})
+        summary = {"bundle": str(bundle), "task": opened.manifest.task, "agrees": good}
+        emit(summary | checks | {"checked": checked})
     else:
         print_checks(checks, checked)
         print("the bundle decides as it must" if good else "the bundle DIFFERS: do not use it")

@@ -1,26 +1,30 @@
-"""What ``gatewise verify --data`` does: match a table with a bundle, compare, measure."""
+"""Checks of a bundle on the rows of a table, for ``gatewise verify --data``."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.formats import plural
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.decisions import Outcome
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.packing.verification import Outcome, VerifyReport, graph_outcome, verify_graphs
-from gatewise_training.data import datasets
-from gatewise_training.data.datasets import Dataset
+from gatewise_export.bundle.verify_report import VerifyReport
+from gatewise_export.packing.verification import graph_outcome, verify_graphs
 
-__all__ = ["check_data", "what_is_checked"]
+if TYPE_CHECKING:
+    from gatewise_training.data.datasets import Dataset
+
+__all__ = ["check_data", "compared_parts"]
 
 
 def check_data(
     bundle: Bundle, source: str, target: str | None
 ) -> tuple[VerifyReport, dict[str, float]]:
-    """Hold a bundle's graphs against their flat arrays on the rows of a table.
+    """Compare a bundle's graphs with their flat arrays on the rows of a table.
 
     Parameters
     ----------
@@ -34,14 +38,16 @@ def check_data(
     -------
     report : VerifyReport
     measured : dict
-        ``accuracy`` (of a regressor ``r2``; of a ranker nothing, since the table does not tell
-        its queries), mean ``cost`` and ``offload_rate`` on these rows.
+        ``accuracy`` (of a regressor ``r2``; of a ranker nothing, since a table has no queries),
+        mean ``cost`` and ``offload_rate`` on these rows.
 
     Raises
     ------
     InputError
         If a column is missing, holds NaN where the bundle refuses it, or a label is unknown.
     """
+    from gatewise_training.data import datasets
+
     manifest = bundle.manifest
     if bundle.absent():
         raise InputError(
@@ -51,57 +57,54 @@ def check_data(
     data = datasets.load(source, target=target)
     x = _columns(data, manifest, source)
     _check_missing(x, manifest, source)
-    said = graph_outcome(bundle, x)
-    return verify_graphs(bundle, x), _merit(said, data.y, manifest, source) | {
-        "cost": float(said.costs.mean()),
-        "offload_rate": float(np.mean(said.exits == len(manifest.stages))),
+    outcome = graph_outcome(bundle, x)
+    return verify_graphs(bundle, x), _merit(outcome, data.y, manifest, source) | {
+        "cost": float(outcome.costs.mean()),
+        "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
     }
 
 
-def what_is_checked(bundle: Bundle, *, with_data: bool) -> list[str]:
-    """What ``gatewise verify`` holds against what, a line each."""
+def compared_parts(bundle: Bundle, *, with_data: bool) -> list[str]:
+    """What ``gatewise verify`` compares with what, a line each."""
     manifest = bundle.manifest
-    said = "value" if manifest.answers_values else "label"
-    chain = len(manifest.stages)
+    answer = "value" if manifest.answers_values else "label"
+    n_stages = len(manifest.stages)
     lines = [f"size and SHA-256 of {len(manifest.files)} files"]
     if bundle.signed_by is not None:
         lines.append(f"signature of the manifest by key {bundle.signed_by}")
     lines.append(
-        f"sample: every output of {chain} stage{'s' * (chain > 1)}, exit, {said} and cost, "
+        f"sample: every output of {plural(n_stages, 'stage')}, exit, {answer} and cost, "
         "against what training computed"
     )
     if with_data:
-        lines.append(f"data: the same, against the flat arrays in {', '.join(_files(bundle))}")
+        files = ", ".join(stage.file for stage in manifest.stages)
+        lines.append(f"data: the same, against the flat arrays in {files}")
     if bundle.absent():
         lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
     elif manifest.cloud is not None:
-        of_arrays = with_data and manifest.cloud.kind == "margins"
+        flat = with_data and manifest.cloud.kind == "margins"
         lines.append(
             "high-cost model: label and probabilities of the sample"
-            + (", and of the data against its flat arrays" if of_arrays else "")
+            + (", and of the data against its flat arrays" if flat else "")
         )
-    idle = len(manifest.every_stage) - chain
+    idle = len(manifest.every_stage) - n_stages
     if idle:
-        lines.append(f"not run: {idle} stages of chains that are not in force")
+        lines.append(f"not run: {plural(idle, 'stage')} of other operating points")
     return lines
 
 
-def _files(bundle: Bundle) -> list[str]:
-    return [stage.file for stage in bundle.manifest.stages]
-
-
-def _merit(said: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
-    """How good the answers are, as far as a table can tell."""
+def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -> dict[str, float]:
+    """The quality of the answers, as far as a table shows it."""
     if manifest.task == "classify":
         truth = _class_indices(y, manifest, source)
-        return {"accuracy": float(np.mean(said.labels == truth))}
+        return {"accuracy": float(np.mean(outcome.labels == truth))}
     if manifest.task == "rank":
         return {}
     try:
         values = np.asarray(y, np.float64)
     except ValueError as error:
         raise InputError(f"{source}: the bundle gives values, and the label is none") from error
-    error_squares = ((values - said.labels.astype(np.float64)) ** 2).sum()
+    error_squares = ((values - outcome.labels.astype(np.float64)) ** 2).sum()
     spread = ((values - values.mean()) ** 2).sum()
     return {"r2": float(1.0 - error_squares / spread) if spread > 0 else float("nan")}
 

@@ -1,4 +1,4 @@
-"""What the commands print for people: tables of a bundle, its frontier and its checks."""
+"""Tables that the commands print: of a bundle, its frontier and its checks."""
 
 from __future__ import annotations
 
@@ -8,48 +8,49 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from gatewise.console import table
+from gatewise.formats import byte_size
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle.manifest import Manifest, OperatingPointSpec
+    from gatewise_export.bundle.manifest import Manifest
     from gatewise_training.operating_points.frontier import Frontier
 
 __all__ = ["frontier_of", "print_bundle", "print_checks", "print_frontier", "print_trained"]
 
-
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
-"""What an operating point's `accuracy` is, by task."""
+"""Names of an operating point's `accuracy`, by task."""
 
 
 def print_bundle(manifest: Manifest) -> None:
-    """What `gatewise inspect` shows."""
+    """Print what `gatewise inspect` shows."""
     costs = manifest.exit_costs().tolist()
     size = sum(f.size for f in manifest.files.values())
     point = manifest.active_point
     answers = ("answers", f"values ({manifest.task})")
-    missing = ", ".join(f"{who}: {word}" for who, word in manifest.missing.items())
-    classes = ", ".join(map(str, manifest.classes[:8])) + (
-        ", ..." if manifest.n_classes > 8 else ""
-    )
+    if not manifest.answers_values:
+        more = ", ..." if manifest.n_classes > 8 else ""
+        classes = ", ".join(map(str, manifest.classes[:8])) + more
+        answers = ("classes", f"{manifest.n_classes}: {classes}")
+    missing = ", ".join(f"{part}: {word}" for part, word in manifest.missing.items())
     groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
+    features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
+    active = (
+        f"{manifest.active} of {len(manifest.operating_points)}: cost {point.expected_cost:.4g}, "
+        f"{MERITS[manifest.task]} {point.accuracy:.4f}, offload {point.offload_rate:.3f} "
+        "(on validation rows)"
+    )
     table(
         f"{manifest.name} {manifest.version}",
         ("", ""),
         [
             ("created", manifest.created),
-            answers if manifest.answers_values else ("classes", f"{manifest.n_classes}: {classes}"),
-            (
-                "features",
-                f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}",
-            ),
+            answers,
+            ("features", features),
             ("missing values", missing),
-            (
-                "operating point",
-                f"{manifest.active} of {len(manifest.operating_points)}: {_say(point, manifest)}",
-            ),
-            ("files", f"{len(manifest.files)}, {_size(size)}, every hash holds"),
+            ("operating point", active),
+            ("files", f"{len(manifest.files)}, {byte_size(size)}, every hash holds"),
         ],
     )
-    # a stage that buys node by node may buy less, and so pay all that come after it
+    # a stage that acquires node by node may acquire less, and so may all exits after it
     lazy = list(accumulate((stage.kind == "lazy" for stage in manifest.stages), operator.or_))
     rows = [
         (
@@ -58,7 +59,7 @@ def print_bundle(manifest: Manifest) -> None:
             len(stage.inputs),
             f"{'up to ' * lazy[s]}{costs[s]:g}",
             _threshold(t),
-            _size(stage.bytes),
+            byte_size(stage.bytes),
         )
         for s, (stage, t) in enumerate(zip(manifest.stages, point.thresholds, strict=True))
     ]
@@ -66,13 +67,13 @@ def print_bundle(manifest: Manifest) -> None:
         file = manifest.cloud.file
         size = manifest.files[file].size
         price = f"{'up to ' * lazy[-1]}{costs[-1]:g}"
-        rows.append(("cloud", file, len(manifest.cloud.inputs), price, "", _size(size)))
+        rows.append(("cloud", file, len(manifest.cloud.inputs), price, "", byte_size(size)))
     print()
     table("stages", ("stage", "file", "inputs", "cost if it ends here", "stops at", "size"), rows)
 
 
 def frontier_of(manifest: Manifest) -> Frontier:
-    """The operating points of a manifest as a frontier."""
+    """Make a frontier of a manifest's operating points."""
     from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 
     points = tuple(
@@ -92,43 +93,39 @@ def frontier_of(manifest: Manifest) -> Frontier:
 
 
 def print_frontier(curve: Frontier, manifest: Manifest, *, hull_only: bool) -> None:
-    """Operating points, the one in force and the hull marked."""
+    """Print operating points, the active one and the hull marked."""
     hull = {id(p) for p in curve.hull().points}
     rows = []
     for i, p in enumerate(curve.points):
         active = i == manifest.active
         if hull_only and not active and id(p) not in hull:
             continue
-        marks = " ".join(["hull"] * (id(p) in hull) + ["<- in force"] * active)
+        marks = " ".join(["hull"] * (id(p) in hull) + ["<- active"] * active)
         rows.append((i, f"{p.cost:.4g}", f"{p.accuracy:.4f}", f"{p.offload_rate:.3f}", marks))
     title = "hull of the frontier" if hull_only else "frontier"
     merit = MERITS[manifest.task]
-    table(f"{title} (on validation data)", ("point", "cost", merit, "offload", ""), rows)
+    table(f"{title} (on validation rows)", ("point", "cost", merit, "offload", ""), rows)
 
 
 def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
-    """What `gatewise train` shows."""
+    """Print what `gatewise train` shows."""
     test = result["test"]
     rows: list[Sequence[Any]] = [
-        (who, f"{test[who]['accuracy']:.4f}", f"{test[who]['cost']:.4g}", f"{share:.3f}")
-        for who, share in (("system", test["system"]["offload_rate"]), ("cloud_only", 1.0))
-        if test[who] is not None  # a single model has no cloud
+        (policy, f"{test[policy]['accuracy']:.4f}", f"{test[policy]['cost']:.4g}", f"{share:.3f}")
+        for policy, share in (("system", test["system"]["offload_rate"]), ("cloud_only", 1.0))
+        if test[policy] is not None  # a single model has no cloud
     ]
-    table(
-        f"on {test['rows']} held-out rows",
-        ("", "accuracy", "cost", "offload"),
-        rows,
-    )
+    table(f"on {test['rows']} test rows", ("", "accuracy", "cost", "offload"), rows)
     print()
     print_frontier(frontier_of(manifest), manifest, hull_only=True)
     print(
-        f"\n{result['bundle']}: {_size(result['bytes'])}; the bundle and Python differ in "
+        f"\n{result['bundle']}: {byte_size(result['bytes'])}; the bundle and Python differ in "
         f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
     )
 
 
 def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
-    """What `gatewise verify` shows: the figures, and what was held against what."""
+    """Print what `gatewise verify` shows: the figures, and what was compared."""
     names = {
         "rows": "rows",
         "differing_decisions": "differing decisions",
@@ -153,18 +150,7 @@ def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
         print(f"checked: {line}")
 
 
-def _say(point: OperatingPointSpec, manifest: Manifest) -> str:
-    return (
-        f"cost {point.expected_cost:.4g}, {MERITS[manifest.task]} {point.accuracy:.4f}, "
-        f"offload {point.offload_rate:.3f} (on validation data)"
-    )
-
-
 def _threshold(value: float | None) -> str:
     if value is None:
         return "never"
     return "always" if value < -3e38 else f"{value:.4g}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"

@@ -1,4 +1,4 @@
-"""What a high-cost model's graph may not do to a worker; see :func:`check_cloud_graph`.
+"""Rules for a high-cost model's graph: what it may not do to a worker; see :mod:`.graph_rules`.
 
 Converters use many operators, so this is a list of what is refused, and shapes are followed only
 through those that are common: a value whose shape is not known is not judged.
@@ -59,10 +59,10 @@ Known = tuple[int | None, ...] | None
 
 def check_cloud(model: Model) -> None:
     """Check a graph; raises Malformed with the reason."""
-    _Check().graph(model.graph, {}, {}, 0)
+    _CloudCheck().graph(model.graph, {}, {}, 0)
 
 
-class _Check:
+class _CloudCheck:
     def __init__(self) -> None:
         self.nodes = 0
 

@@ -1,7 +1,7 @@
-"""Graphs of flat models read back into flat arrays: the way of ``onnx_graph`` in reverse.
+"""Reader of flat models' graphs back into flat arrays, the reverse of :mod:`.onnx_graph`.
 
-Lets a bundle be checked without the system that it was made from: onnxruntime runs the graph,
-the flat arrays are summed beside it, and both must say the same, bit for bit.
+So a bundle can be checked without the system that it was made from: onnxruntime runs the graph,
+the flat arrays are summed beside it, and both must agree bit for bit.
 """
 
 from __future__ import annotations

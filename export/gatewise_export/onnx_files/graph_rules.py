@@ -1,11 +1,10 @@
-"""Which ONNX graphs may be run: asked before any runtime opens one.
+"""ONNX graphs that may be run: checked before any runtime opens one.
 
 A few hundred bytes can make a runtime reserve gigabytes or never end (`ConstantOfShape`, `Tile`,
-a product of two long vectors, a loop, a tree that bites its tail), and onnxruntime folds constants
-while it loads. A stage's graph may therefore hold nothing but what
-:mod:`.onnx_graph` writes, and every value's size is known beforehand. A cloud
-model's graph may come from another converter: it is held against a list of what is refused
-(:mod:`gatewise_export.onnx_files.cloud_rules`).
+a product of two long vectors, a loop, a cyclic tree), and onnxruntime folds constants while it
+loads. A stage's graph may therefore hold nothing but what :mod:`.onnx_graph` writes, and every
+value's size is known beforehand (:mod:`.stage_rules`). A cloud model's graph may come from another
+converter: it is checked against a list of what is refused (:mod:`.cloud_rules`).
 
 Standard library and numpy alone: a device uses this.
 """
@@ -19,8 +18,14 @@ from gatewise_export.onnx_files.cloud_rules import check_cloud
 from gatewise_export.onnx_files.onnx_parts import Model
 from gatewise_export.onnx_files.onnx_reader import read_model
 from gatewise_export.onnx_files.protobuf import Malformed
-from gatewise_export.onnx_files.stage_operators import ML_DOMAIN, MOST_TREE_NODES
-from gatewise_export.onnx_files.stage_rules import INPUT, MARGINS, StageGraph, check_stage
+from gatewise_export.onnx_files.stage_rules import (
+    INPUT,
+    MARGINS,
+    ML_DOMAIN,
+    MOST_TREE_NODES,
+    StageGraph,
+    check_stage,
+)
 
 __all__ = [
     "INPUT",
@@ -43,7 +48,7 @@ def check_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: in
     Parameters
     ----------
     content : bytes
-        The ONNX file, from a stranger.
+        The ONNX file; not trusted.
     file : str
         What errors call it.
     n_inputs, n_outputs : int
@@ -79,7 +84,7 @@ def check_cloud_graph(content: bytes, *, file: str) -> None:
     Parameters
     ----------
     content : bytes
-        The ONNX file, from a stranger.
+        The ONNX file; not trusted.
     file : str
         What errors call it.
 

@@ -1,4 +1,4 @@
-"""What an ONNX file holds, as :mod:`gatewise_export.onnx_files.onnx_reader` reads it.
+"""Parts of an ONNX file, as :mod:`.onnx_reader` reads them.
 
 Numbers are fetched from the file when they are asked for, so that a file can be looked over
 before any memory is spent on it.
@@ -65,7 +65,7 @@ class Tensor:
 
     @property
     def size(self) -> int:
-        """Number of elements that the shape asks for."""
+        """Number of elements, as the shape says."""
         return math.prod(self.shape)
 
     def check(self) -> None:
@@ -188,7 +188,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ValueInfo:
-    """What a graph says of an input or output.
+    """A graph's description of an input or output.
 
     Attributes
     ----------
@@ -209,7 +209,7 @@ class ValueInfo:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Graph:
-    """Nodes in order, and the constants and values that they speak of."""
+    """Nodes in order, and the constants and values that they use."""
 
     name: str
     nodes: tuple[Node, ...]

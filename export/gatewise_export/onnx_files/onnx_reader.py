@@ -1,10 +1,9 @@
-"""ONNX files read from strangers, without the `onnx` package: a device has none.
+"""Reader of untrusted ONNX files without the `onnx` package: a device has none.
 
 Reading takes little memory whatever the bytes say: lists of numbers and tensors stay where they
 are in the file until they are asked for, every length is checked, nesting, texts and parts are
-bounded, and what another reader might understand otherwise (a field twice, of another kind, or
-one that is not known) is refused. What was read is not yet fit to be run:
-:mod:`gatewise_export.onnx_files.graph_rules` says what is.
+bounded, and what another reader might understand otherwise is refused. What was read is not yet
+fit to be run: :mod:`.graph_rules` says what is.
 
 Source: onnx.proto of ONNX 1.23 (https://github.com/onnx/onnx/blob/main/onnx/onnx.proto).
 """
@@ -15,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.onnx_files.onnx_fields import Fields, signed
 from gatewise_export.onnx_files.onnx_parts import (
     DTYPES,
     FIXED_FIELDS,
@@ -32,8 +30,11 @@ from gatewise_export.onnx_files.protobuf import (
     FIXED64,
     VARINT,
     Field,
+    Fields,
+    Found,
     Malformed,
     Run,
+    signed,
 )
 
 __all__ = ["MOST_BYTES", "read_model"]
@@ -174,7 +175,7 @@ class _Reader(Fields):
 
     def attribute(self, at: Field, depth: int) -> Attribute:
         """Read one pass; lists of numbers stay where they are."""
-        found: dict[int, list[Field]] = {}
+        found: Found = {}
         runs: dict[int, list[Run]] = {}
         texts: list[bytes] = []
         place, wire = at.start, self.wire
@@ -215,7 +216,7 @@ class _Reader(Fields):
             value = self._single(found, declared, depth)
         return Attribute(name, declared, value, wire)
 
-    def _single(self, found: dict[int, list[Field]], declared: int, depth: int) -> Any:
+    def _single(self, found: Found, declared: int, depth: int) -> Any:
         number = _VALUES[declared][0]
         fields = found.get(number, [])
         if declared == 1:
@@ -281,7 +282,7 @@ class _Reader(Fields):
             1: VARINT, 2: VARINT, 3: BYTES, 4: FIXED32, 5: VARINT, 6: BYTES, 7: VARINT, 8: BYTES,
             9: BYTES, 10: FIXED64, 11: VARINT, 12: BYTES, 13: BYTES, 14: VARINT, 16: BYTES,
         }  # fmt: skip
-        found: dict[int, list[Field]] = {}
+        found: Found = {}
         runs: dict[int, list[Run]] = {}
         dims: list[int] = []
         for field in self.wire.fields(at.start, at.end):

@@ -1,23 +1,28 @@
-"""The wire format of protocol buffers, read from strangers: standard library and numpy alone.
+"""Strict reader of protocol buffers' wire format: standard library and numpy alone.
 
 A message is a row of fields, each a number, one of four kinds of value, and the value. Nothing is
 copied or reserved on a length's word: a length that reaches beyond its message is refused, and
-what a field holds stays where it is until it is asked for. Groups, which no current writer makes,
-are refused. Long lists of numbers, one field each, are read with numpy, some million a second.
+what a field holds stays where it is until it is asked for. Refused is also what another reader
+might understand otherwise: groups, which no current writer makes, and a field twice, of another
+kind, or not known. Long lists of numbers, one field each, are read with numpy, some million a
+second.
 
 Source: https://protobuf.dev/programming-guides/encoding/
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BYTES", "FIXED32", "FIXED64", "VARINT", "Field", "Malformed", "Run", "Wire"]
+__all__ = [
+    "BYTES", "FIXED32", "FIXED64", "VARINT", "Field", "Fields", "Found", "Malformed", "Run", "Wire",
+    "signed",
+]  # fmt: skip
 
 VARINT: Final = 0
 FIXED64: Final = 1
@@ -27,6 +32,7 @@ FIXED32: Final = 5
 _MASK: Final = (1 << 64) - 1
 _LONGEST: Final = 10  # bytes of a varint
 _BLOCK: Final = 1 << 16
+_LONGEST_NAME: Final = 4096
 
 
 class Malformed(ValueError):  # noqa: N818 - a reason, which the reader puts a file's name to
@@ -53,6 +59,10 @@ class Run:
     end: int
     tag: int | None
     count: int
+
+
+Found = dict[int, list[Field]]
+"""Fields of a message by their numbers."""
 
 
 class Wire:
@@ -201,3 +211,93 @@ class Wire:
         good &= ends - starts < _LONGEST
         whole = len(good) if good.all() else int(good.argmin())
         return starts[:whole], ends[:whole]
+
+
+class Fields:
+    """Fields of messages, counted, and none twice.
+
+    Parameters
+    ----------
+    content : bytes
+    most_parts : int
+        Fields that the whole file may have; long lists of numbers count as one.
+    """
+
+    def __init__(self, content: bytes, most_parts: int) -> None:
+        self.wire = Wire(content)
+        self.parts = most_parts
+
+    def fields(
+        self, where: str, start: int, end: int, known: dict[int, int], *, many: Collection[int] = ()
+    ) -> Found:
+        found: Found = {}
+        for field in self.wire.fields(start, end):
+            self.take(found, where, field, known, many)
+        return found
+
+    def take(
+        self,
+        found: Found,
+        where: str,
+        field: Field,
+        known: dict[int, int],
+        many: Collection[int],
+    ) -> None:
+        number = field.number
+        if known.get(number) != field.kind:
+            what = "kind" if number in known else "number"
+            raise Malformed(f"{where} has a field ({number}) of an unknown {what}")
+        if number in found and number not in many:
+            raise Malformed(f"{where} has a field ({number}) twice")
+        self.part()
+        found.setdefault(number, []).append(field)
+
+    def loose(self, start: int, end: int) -> Found:
+        """Fields of a message that is refused or passed over: any, but bounded."""
+        found: Found = {}
+        for field in self.wire.fields(start, end):
+            self.part()
+            found.setdefault(field.number, []).append(field)
+        return found
+
+    def part(self) -> None:
+        """Count one more part of the file."""
+        self.parts -= 1
+        if self.parts < 0:
+            raise Malformed("too many nodes, attributes, tensors or names")
+
+    def name(self, found: Found, number: int) -> str:
+        """A short text; empty where the field is missing."""
+        return self.text(found[number][0]) if number in found else ""
+
+    def text(self, field: Field) -> str:
+        """The short text of one field."""
+        if field.end - field.start > _LONGEST_NAME:
+            raise Malformed(f"a name longer than {_LONGEST_NAME} B")
+        try:
+            return str(self.wire.bytes(field.start, field.end), "utf-8")
+        except UnicodeDecodeError:
+            raise Malformed("a name that is not UTF-8") from None
+
+    def number(self, found: Found, number: int) -> int:
+        """A number with its sign; 0 where the field is missing."""
+        if number not in found:
+            return 0
+        return signed(found[number][0].value)
+
+    def metadata(self, fields: Collection[Field]) -> dict[str, str]:
+        metadata: dict[str, str] = {}
+        for f in fields:
+            entry = self.fields("metadata", f.start, f.end, {1: BYTES, 2: BYTES})
+            text = ""
+            if 2 in entry:
+                text = self.wire.bytes(entry[2][0].start, entry[2][0].end).decode(
+                    "utf-8", "replace"
+                )
+            metadata[self.name(entry, 1)] = text
+        return metadata
+
+
+def signed(value: int) -> int:
+    """Read 64 bits as a number with a sign."""
+    return value - (1 << 64) if value >> 63 else value

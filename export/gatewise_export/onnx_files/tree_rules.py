@@ -1,8 +1,8 @@
-"""Tree ensembles inside ONNX graphs, held against what a runtime relies on.
+"""Rules for tree ensembles inside ONNX graphs: what a runtime relies on without a check.
 
-A runtime walks from node to node by the numbers that the file gives and asks nothing: a child
-that does not exist reads foreign memory, a cycle never ends, a long chain uses up the stack.
-onnx.checker lets all of these pass. Standard library and numpy alone: a device uses this.
+A runtime walks from node to node by the numbers that the file gives: a child that does not exist
+reads foreign memory, a cycle never ends, a long path uses up the stack. onnx.checker lets all of
+these pass. Standard library and numpy alone: a device uses this.
 """
 
 from __future__ import annotations
@@ -85,32 +85,32 @@ def read_trees_node(node: Node, *, width: int | None, ordered: bool, most_nodes:
     Malformed
         Naming the attribute.
     """
-    return _Check(node, width, ordered).all(most_nodes)
+    return _TreeCheck(node, width, ordered).checked(most_nodes)
 
 
-class _Check:
+class _TreeCheck:
     def __init__(self, node: Node, width: int | None, ordered: bool) -> None:
         self.node = node
         self.ordered = ordered
         self.width = MOST_OUTPUTS if width is None else width
         self.entry = TREE_OPERATORS[node.op_type]
 
-    def all(self, most_nodes: int) -> Trees:
-        self.lengths(most_nodes)
+    def checked(self, most_nodes: int) -> Trees:
+        self.check_lengths(most_nodes)
         n_outputs = self.n_outputs()
-        inner = self.modes()
-        key, order = self.keys()
-        roots = self.roots(key)
-        left = self.children("nodes_truenodeids", inner, key, order)
-        right = self.children("nodes_falsenodeids", inner, key, order)
-        self.shape_of_trees(inner, left, right, roots)
-        feature = self.features(inner)
+        inner = self.inner = self.inner_nodes()
+        self.key, self.order = self.keys()
+        roots = self.roots()
+        left = self.children("nodes_truenodeids")
+        right = self.children("nodes_falsenodeids")
+        self.check_structure(left, right, roots)
+        feature = self.features()
         threshold = self.floats("nodes_values")
         if np.isnan(threshold).any():
             raise Malformed("'nodes_values' holds NaN")
-        leaf, target, weight = self.entries(inner, key, order, n_outputs)
+        leaf, target, weight = self.entries(n_outputs)
         return Trees(
-            feature=feature,
+            feature=np.where(inner, feature, np.int32(-1)),
             threshold=threshold,
             left=left,
             right=right,
@@ -124,16 +124,15 @@ class _Check:
 
     # -- arrays ----------------------------------------------------------------------------
 
-    def lengths(self, most_nodes: int) -> None:
-        """Compare before anything is read."""
+    def check_lengths(self, most_nodes: int) -> None:
+        """Compare lengths before anything is read."""
         n = self.n = self.length("nodes_modes")
         if not 0 < n <= most_nodes:
             raise Malformed(f"trees of {n} nodes; 1 to {most_nodes} are allowed")
         for name in (*_NODE_ARRAYS, "nodes_values"):
             if self.length(name) != n:
                 raise Malformed(f"{name!r} has {self.length(name)} entries for {n} nodes")
-        optional = ["nodes_missing_value_tracks_true", "nodes_hitrates"]
-        for name in optional:
+        for name in ("nodes_missing_value_tracks_true", "nodes_hitrates"):
             if self.length(name) not in (0, n):
                 raise Malformed(f"{name!r} has {self.length(name)} entries for {n} nodes")
         entries = self.length(f"{self.entry}_ids")
@@ -180,7 +179,8 @@ class _Check:
         if self.entry == "target":
             n = self.node.get("n_targets", 0)
         else:
-            n = sum(self.length_of(f"classlabels_{t}") for t in ("int64s", "strings"))
+            listed = (self.node.attributes.get(f"classlabels_{t}") for t in ("int64s", "strings"))
+            n = sum(len(labels) for labels in listed if labels is not None)
         if not isinstance(n, int) or not 0 < n <= MOST_OUTPUTS:
             raise Malformed(f"trees of {n} outputs; 1 to {MOST_OUTPUTS} are allowed")
         if self.ordered:
@@ -189,11 +189,7 @@ class _Check:
                     raise Malformed(f"{name!r} must be {wanted.decode()}")
         return n
 
-    def length_of(self, name: str) -> int:
-        attribute = self.node.attributes.get(name)
-        return 0 if attribute is None else len(attribute)
-
-    def modes(self) -> NDArray[np.bool_]:
+    def inner_nodes(self) -> NDArray[np.bool_]:
         modes = self.node.get("nodes_modes")
         allowed = _MODES if self.ordered else _MODES + _MORE_MODES
         strange = next((m for m in set(modes) if m not in allowed), None)
@@ -216,47 +212,37 @@ class _Check:
             raise Malformed("'nodes_nodeids' names a node twice")
         return key, order
 
-    def find(
-        self, key: NDArray[np.int64], order: NDArray[np.intp] | None, wanted: NDArray[np.int64]
-    ) -> tuple[Ints, NDArray[np.bool_]]:
+    def find(self, wanted: NDArray[np.int64]) -> tuple[Ints, NDArray[np.bool_]]:
         """Places of nodes, and whether each is there."""
-        place = np.searchsorted(key, wanted, sorter=order)
+        place = np.searchsorted(self.key, wanted, sorter=self.order)
         np.minimum(place, self.n - 1, out=place)
-        if order is not None:
-            place = order[place]
-        return place.astype(np.int32), key[place] == wanted
+        if self.order is not None:
+            place = self.order[place]
+        return place.astype(np.int32), self.key[place] == wanted
 
-    def roots(self, key: NDArray[np.int64]) -> Ints:
-        """The first node of each tree, whose nodes stand together."""
-        tree = key >> 31
+    def roots(self) -> Ints:
+        """The first node of each tree; a tree's nodes stand together."""
+        tree = self.key >> 31
         first = np.flatnonzero(np.append(True, tree[1:] != tree[:-1]))
         if len(np.unique(tree[first])) != len(first):
             raise Malformed("'nodes_treeids' mixes the nodes of trees")
-        if self.ordered and (key[first] != np.arange(len(first), dtype=np.int64) << 31).any():
+        if self.ordered and (self.key[first] != np.arange(len(first), dtype=np.int64) << 31).any():
             raise Malformed("'nodes_treeids' and 'nodes_nodeids' must count from 0")
         return first.astype(np.int32)
 
-    def children(
-        self,
-        name: str,
-        inner: NDArray[np.bool_],
-        key: NDArray[np.int64],
-        order: NDArray[np.intp] | None,
-    ) -> Ints:
+    def children(self, name: str) -> Ints:
         number = self.ints(name)
-        here = np.flatnonzero(inner)
-        wanted = (key[here] >> 31 << 31) | number[here]
-        place, there = self.find(key, order, wanted)
+        here = np.flatnonzero(self.inner)
+        place, there = self.find((self.key[here] >> 31 << 31) | number[here])
         if not there.all():
             raise Malformed(f"{name!r} points to a child that its tree does not have")
         child = np.full(self.n, -1, np.int32)
         child[here] = place
         return child
 
-    def shape_of_trees(
-        self, inner: NDArray[np.bool_], left: Ints, right: Ints, roots: Ints
-    ) -> None:
+    def check_structure(self, left: Ints, right: Ints, roots: Ints) -> None:
         """Every node but a root has one parent, and all are reached from the roots."""
+        inner = self.inner
         parents = np.bincount(np.concatenate([left[inner], right[inner]]), minlength=self.n)
         parents[roots] += 1
         if (parents != 1).any():
@@ -272,14 +258,14 @@ class _Check:
         if reached != self.n:
             raise Malformed("a cyclic tree: nodes that no root leads to")
 
-    def features(self, inner: NDArray[np.bool_]) -> Ints:
+    def features(self) -> Ints:
         feature = self.ints("nodes_featureids")
-        if (feature >= max(self.width, 1)).any() or (inner.any() and not self.width):
+        if (feature >= max(self.width, 1)).any() or (self.inner.any() and not self.width):
             raise Malformed(
                 f"'nodes_featureids' holds feature id {feature.max()}, out of range for "
                 f"{self.width} columns"
             )
-        return np.where(inner, feature, np.int32(-1))
+        return feature
 
     def missing(self) -> NDArray[np.bool_]:
         flags = self.ints("nodes_missing_value_tracks_true")
@@ -289,17 +275,11 @@ class _Check:
 
     # -- leaves ----------------------------------------------------------------------------
 
-    def entries(
-        self,
-        inner: NDArray[np.bool_],
-        key: NDArray[np.int64],
-        order: NDArray[np.intp] | None,
-        n_outputs: int,
-    ) -> tuple[Ints, Ints, NDArray[np.float32]]:
+    def entries(self, n_outputs: int) -> tuple[Ints, Ints, NDArray[np.float32]]:
         wanted = self.ints(f"{self.entry}_treeids").astype(np.int64) << 31
         wanted |= self.ints(f"{self.entry}_nodeids")
-        leaf, there = self.find(key, order, wanted)
-        if not there.all() or inner[leaf].any():
+        leaf, there = self.find(wanted)
+        if not there.all() or self.inner[leaf].any():
             raise Malformed(f"'{self.entry}_nodeids' names a node that is not there, or no leaf")
         target = self.ints(f"{self.entry}_ids")
         if (target >= n_outputs).any():
@@ -308,7 +288,7 @@ class _Check:
             )
         filled = np.zeros(self.n, np.bool_)
         filled[leaf] = True
-        if not (filled | inner).all():
+        if not (filled | self.inner).all():
             raise Malformed("a leaf without an entry")
         if self.ordered:
             place = leaf.astype(np.int64) * n_outputs + target

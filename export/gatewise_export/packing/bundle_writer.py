@@ -73,7 +73,7 @@ def pack(
     Parameters
     ----------
     system : fitted system
-        All operating points of its frontier go along; the one in force stays so.
+        All operating points of its frontier go along; the active one stays so.
     path : str or Path
         Where: a directory, or one zip file if it ends in ``.gwb``. A bundle that is there is
         replaced, anything else refused.

@@ -39,7 +39,7 @@ def to_onnx(
     Parameters
     ----------
     model : fitted system, Stage, or scikit-learn pipeline
-        A system is written at the operating point in force. A pipeline goes through skl2onnx
+        A system is written at the active operating point. A pipeline goes through skl2onnx
         (:mod:`gatewise_export.packing.skl2onnx_converters`).
     n_features : int, optional
         Columns of a whole row; needed for a Stage, known of the others.

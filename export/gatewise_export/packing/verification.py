@@ -1,31 +1,29 @@
-"""Does a bundle decide as it must? Three witnesses, compared decision by decision.
+"""Comparison of a bundle's decisions, computed in several ways.
 
-- *the graphs* in onnxruntime, as device and worker run them (trees that a device walks: here in
-  numpy, all rows at once);
-- *the system* that the bundle was made from, in Python (:func:`verify`);
-- *the flat arrays*, read back out of the graphs and summed as in training
-  (:func:`verify_graphs`), for a bundle whose system is elsewhere.
+The graphs in onnxruntime, as device and worker run them (trees that a device walks: in numpy), are
+compared with
 
-:func:`self_test` holds the graphs against ``sample.npz`` alone.
+- the system that the bundle was made from, in Python (:func:`verify`);
+- the flat arrays, read back out of the graphs and summed as in training (:func:`verify_graphs`),
+  for a bundle whose system is elsewhere;
+- the outputs in ``sample.npz`` alone (:func:`self_test`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise import _onnxruntime
-from gatewise.acquisition import Acquired, at_exits
-from gatewise.decision import Link, answers, exit_stages, labels, probabilities, split
+from gatewise.decision import Link, labels, probabilities
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.decisions import Outcome, decided
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_trees import read_trees
-from gatewise_export.bundle.manifest import CloudKind, Manifest, StageSpec
+from gatewise_export.bundle.manifest import CloudKind, StageSpec
 from gatewise_export.bundle.verify_report import VerifyReport
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.onnx_files.graph_rules import (
@@ -37,45 +35,10 @@ from gatewise_export.onnx_files.graph_rules import (
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
-__all__ = [
-    "Outcome",
-    "VerifyReport",
-    "graph_outcome",
-    "run_cloud",
-    "self_test",
-    "verify",
-    "verify_graphs",
-]
-
+__all__ = ["graph_outcome", "run_cloud", "self_test", "verify", "verify_graphs"]
 
 BATCH = 256
 """Rows at a time: a kernel machine's graph holds all gaps of a batch to all landmarks."""
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What one witness says to n rows.
-
-    Attributes
-    ----------
-    margins : tuple of ndarray of float32, shape (n, outputs)
-        Outputs of each stage of the chain in force, for all rows.
-    exits : ndarray of int64, shape (n,)
-        Stage that answers; the number of stages: the cloud.
-    labels : ndarray of int64 or float32, shape (n,)
-        Class indices of the answers; values, where the bundle answers with these.
-    costs : ndarray of float64, shape (n,)
-    cloud_labels : ndarray of int64, shape (n,), or None
-        The high-cost model's, for all rows; None without one, or where it cannot testify.
-    cloud_probabilities : ndarray, shape (n, n_classes), or None
-    """
-
-    margins: tuple[NDArray[np.float32], ...]
-    exits: NDArray[np.int64]
-    labels: NDArray[Any]
-    costs: NDArray[np.float64]
-    cloud_labels: NDArray[np.int64] | None
-    cloud_probabilities: NDArray[Any] | None
 
 
 def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyReport:
@@ -84,7 +47,7 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
     Parameters
     ----------
     system : fitted system
-        At the operating point that is in force in the bundle.
+        At the bundle's active operating point.
     bundle : Bundle
     X : array-like of shape (n, n_features)
 
@@ -95,15 +58,15 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
     x = np.ascontiguousarray(X, np.float32)
     rows = X if hasattr(X, "columns") else _named(system, x)
     f0 = system.high_cost_model_
-    said = system.predict(rows)
+    predicted = system.predict(rows)
     if bundle.manifest.answers_values:
-        said = said.astype(np.float32)
+        predicted = predicted.astype(np.float32)
     else:
-        said = np.searchsorted(system.classes_, said).astype(np.int64)
+        predicted = np.searchsorted(system.classes_, predicted).astype(np.int64)
     of_system = Outcome(
         margins=tuple(stage.margins(x) for stage in system.stages_),
         exits=system.exit_stage(rows),
-        labels=said,
+        labels=predicted,
         costs=system.cost(rows),
         cloud_labels=None if f0 is None else f0.labels(x),
         cloud_probabilities=None if f0 is None else f0.predict_proba(x),
@@ -112,7 +75,7 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
 
 
 def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
-    """Rows as a table, for a system that was fitted on one and wants to see its names."""
+    """Rows as a table, for a system that was fitted on one and checks names."""
     if not hasattr(system, "feature_names_in_"):
         return x
     import pandas as pd
@@ -123,8 +86,8 @@ def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
 def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     """Compare a bundle's graphs with their flat arrays, read back and summed in numpy.
 
-    A high-cost model that is not made of flat arrays cannot testify against itself: for
-    offloaded rows its own label stands on both sides.
+    A high-cost model that is not made of flat arrays is not compared: for offloaded rows its own
+    label stands on both sides.
 
     Parameters
     ----------
@@ -140,19 +103,19 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     x = np.ascontiguousarray(X, np.float32)
     of_graphs = graph_outcome(bundle, x)
     manifest = bundle.manifest
-    margins, bought = [], []
+    margins, acquired = [], []
     for s, stage in enumerate(manifest.stages):
         columns = x[:, manifest.stage_inputs(s)]
         lazy = stage.kind == "lazy"
         flat = _trees(bundle, stage) if lazy else read_flat(bundle.read(stage.file))
         margins.append(flat.margins(columns))
-        asked = flat.visited(columns) if isinstance(flat, TreeEnsemble) and lazy else None
-        bought.append(manifest.acquired(s, asked))
+        visited = flat.visited(columns) if isinstance(flat, TreeEnsemble) and lazy else None
+        acquired.append(manifest.acquired(s, visited))
     cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
     if manifest.cloud is not None and manifest.cloud.kind == "margins":
         outputs = read_flat(bundle.read(manifest.cloud.file)).margins(x[:, manifest.cloud_inputs()])
         cloud = labels(outputs), probabilities(outputs, manifest.cloud.link)
-    return _compare(of_graphs, _outcome(manifest, margins, bought, *cloud))
+    return _compare(of_graphs, decided(manifest, margins, acquired, *cloud))
 
 
 def self_test(bundle: Bundle) -> VerifyReport:
@@ -166,7 +129,7 @@ def self_test(bundle: Bundle) -> VerifyReport:
         cloud_labels=sample.get("cloud_label"),
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
-    # a bundle for devices comes without the high-cost model, whose words stand then unchecked
+    # a bundle for devices comes without the high-cost model, whose outputs stay unchecked
     given = (expected.cloud_labels, expected.cloud_probabilities) if bundle.absent() else None
     return _compare(graph_outcome(bundle, sample["X"], cloud=given), expected)
 
@@ -193,19 +156,19 @@ def graph_outcome(
     """
     manifest = bundle.manifest
     _check_graphs(bundle)
-    margins, bought = [], []
+    margins, acquired = [], []
     for s, stage in enumerate(manifest.stages):
-        columns, asked = x[:, manifest.stage_inputs(s)], None
+        columns, visited = x[:, manifest.stage_inputs(s)], None
         if stage.kind == "lazy":
-            outputs, asked = _trees(bundle, stage).run(columns)
+            outputs, visited = _trees(bundle, stage).run(columns)
         else:
             outputs = run_graph(bundle.read(stage.file), columns, stage.file)[0]
         if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
             raise BundleError(f"{bundle}: {stage.file} gives {outputs.dtype} {outputs.shape}")
         margins.append(outputs)
-        bought.append(manifest.acquired(s, asked))
-    said = _cloud_answers(bundle, x) if cloud is None else cloud
-    return _outcome(manifest, margins, bought, *said)
+        acquired.append(manifest.acquired(s, visited))
+    cloud = _cloud_answers(bundle, x) if cloud is None else cloud
+    return decided(manifest, margins, acquired, *cloud)
 
 
 def _check_graphs(bundle: Bundle) -> None:
@@ -265,39 +228,15 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
     cloud = bundle.manifest.cloud
     if cloud is None:
         return None, None
-    said, chances = run_cloud(
+    found, chances = run_cloud(
         bundle.read(cloud.file), x[:, bundle.manifest.cloud_inputs()], cloud.kind, cloud.link
     )
     shape = (len(x), bundle.manifest.n_classes)
-    if said.shape != shape[:1] or said.dtype != np.int64 or chances.shape != shape:
+    if found.shape != shape[:1] or found.dtype != np.int64 or chances.shape != shape:
         raise BundleError(
-            f"{bundle}: {cloud.file} gives {said.dtype} {said.shape}, {chances.shape}"
+            f"{bundle}: {cloud.file} gives {found.dtype} {found.shape}, {chances.shape}"
         )
-    return said, chances
-
-
-def _outcome(
-    manifest: Manifest,
-    margins: Sequence[NDArray[np.float32]],
-    bought: Sequence[Acquired],
-    cloud_labels: NDArray[np.int64] | None,
-    cloud_probabilities: NDArray[Any] | None,
-) -> Outcome:
-    """Decide from all margins, as a device does one by one."""
-    parts = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
-    exits = exit_stages([score for _, score in parts], manifest.active_point.thresholds)
-    said = [answers(m, s.link) for (m, _), s in zip(parts, manifest.stages, strict=True)]
-    if cloud_labels is not None:
-        said.append(cloud_labels)
-    exits = np.minimum(exits, len(said) - 1)
-    return Outcome(
-        margins=tuple(margins),
-        exits=exits,
-        labels=np.stack(said)[exits, np.arange(len(exits))],
-        costs=at_exits(manifest.exit_costs(bought), exits),
-        cloud_labels=cloud_labels,
-        cloud_probabilities=cloud_probabilities,
-    )
+    return found, chances
 
 
 def _compare(one: Outcome, other: Outcome) -> VerifyReport:

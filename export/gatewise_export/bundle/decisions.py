@@ -1,0 +1,138 @@
+"""Decisions that follow from every model's outputs; those expected of ``sample.npz``.
+
+The sample holds rows and each model's outputs. Which stage answers, the label and the cost follow
+from these and from the active thresholds, so that another operating point needs no other sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.acquisition import at_exits
+from gatewise.decision import answers, exit_stages, split
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.manifest import Manifest
+
+__all__ = ["Outcome", "decided", "expected_sample"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """Decisions on n rows, and the outputs that they follow from.
+
+    Attributes
+    ----------
+    margins : tuple of ndarray of float32, shape (n, outputs)
+        Outputs of each stage of the active point's chain, for all rows.
+    exits : ndarray of int64, shape (n,)
+        Stage that answers; the number of stages: the cloud.
+    labels : ndarray of int64 or float32, shape (n,)
+        Class indices of the answers; values, where the bundle answers with these.
+    costs : ndarray of float64, shape (n,)
+    cloud_labels : ndarray of int64, shape (n,), or None
+        The high-cost model's, for all rows; None without one.
+    cloud_probabilities : ndarray, shape (n, n_classes), or None
+    """
+
+    margins: tuple[NDArray[np.float32], ...]
+    exits: NDArray[np.int64]
+    labels: NDArray[Any]
+    costs: NDArray[np.float64]
+    cloud_labels: NDArray[np.int64] | None
+    cloud_probabilities: NDArray[Any] | None
+
+
+def decided(
+    manifest: Manifest,
+    margins: Sequence[NDArray[np.float32]],
+    acquired: Sequence[NDArray[np.bool_]],
+    cloud_labels: NDArray[np.int64] | None,
+    cloud_probabilities: NDArray[Any] | None,
+) -> Outcome:
+    """Decide from all outputs, as a device does one by one.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    margins : sequence of ndarray of float32, shape (n, outputs)
+    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
+        Features that each stage acquires.
+    cloud_labels, cloud_probabilities : ndarray or None
+    """
+    parts = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
+    exits = exit_stages([score for _, score in parts], manifest.active_point.thresholds)
+    choices = [answers(m, s.link) for (m, _), s in zip(parts, manifest.stages, strict=True)]
+    if cloud_labels is not None:
+        choices.append(cloud_labels)
+    exits = np.minimum(exits, len(choices) - 1)  # without a cloud the last stage's answer stands
+    return Outcome(
+        margins=tuple(margins),
+        exits=exits,
+        labels=np.stack(choices)[exits, np.arange(len(exits))],
+        costs=at_exits(manifest.exit_costs(acquired), exits),
+        cloud_labels=cloud_labels,
+        cloud_probabilities=cloud_probabilities,
+    )
+
+
+def expected_sample(
+    manifest: Manifest, arrays: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[Any]]:
+    """Check the sample's arrays and add the decisions at the active operating point.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    arrays : mapping of str to ndarray
+        The file's: ``X``; ``stage_<i>`` for each stage listed in the manifest, and
+        ``bought_<i>`` for those of kind lazy; with a high-cost model ``cloud_label`` and
+        ``cloud_probabilities``.
+
+    Returns
+    -------
+    dict of ndarray
+        See :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
+
+    Raises
+    ------
+    BundleError
+        If an array is missing, or of another shape or type than the manifest says.
+    """
+    n = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
+    out = {"X": _checked(arrays, "X", np.float32, (n, len(manifest.features)))}
+    margins, acquired = [], []
+    for i, number in enumerate(manifest.chains[manifest.active_point.chain]):
+        stage, columns = manifest.every_stage[number], None
+        outputs = _checked(arrays, f"stage_{number}", np.float32, (n, stage.outputs))
+        margins.append(outputs)
+        out[f"stage_{i}"] = outputs
+        if stage.kind == "lazy":
+            columns = _checked(arrays, f"bought_{number}", np.bool_, (n, len(stage.inputs)))
+            out[f"bought_{i}"] = columns
+        acquired.append(manifest.acquired(i, columns))
+    if manifest.cloud is not None:
+        shape = (n, manifest.n_classes)
+        out["cloud_label"] = _checked(arrays, "cloud_label", np.int64, (n,))
+        out["cloud_probabilities"] = _checked(arrays, "cloud_probabilities", np.float32, shape)
+    cloud = out.get("cloud_label"), out.get("cloud_probabilities")
+    outcome = decided(manifest, margins, acquired, *cloud)
+    return out | {"exit": outcome.exits, "label": outcome.labels, "cost": outcome.costs}
+
+
+def _checked(
+    arrays: Mapping[str, NDArray[Any]], name: str, dtype: type, shape: tuple[int, ...]
+) -> NDArray[Any]:
+    array = arrays.get(name)
+    if array is None:
+        raise BundleError(f"sample.npz lacks the array {name!r}")
+    if array.dtype != dtype or array.shape != shape:
+        raise BundleError(
+            f"sample.npz: {name!r} is {array.dtype} of shape {array.shape}, "
+            f"the manifest asks for {np.dtype(dtype)} of shape {shape}"
+        )
+    return array
