@@ -25,12 +25,7 @@ Observe = Callable[[Answer | SensorError], None]
 class DeviceStats:
     """Counts of a device's answers. Thread-safe.
 
-    Parameters
-    ----------
-    observe : callable or None
-        Gets each answer, or the error in its place, once; what it raises is logged.
-    file : PacerFile or None
-        Where the pacer's state is kept.
+    `observe` gets each answer, or the error in its place, once; what it raises is logged.
     """
 
     def __init__(self, observe: Observe | None, file: PacerFile | None) -> None:

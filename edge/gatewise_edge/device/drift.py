@@ -53,19 +53,6 @@ class Drift:
     on_alarm : callable, optional
         Called as ``on_alarm(side, rate)`` when the rate leaves the band, with the recent rate.
 
-    Attributes
-    ----------
-    low, high : float
-        The band.
-    state : {"", "above", "below"}
-    alarms : int
-        Times that the rate left the band.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
-
     Examples
     --------
     >>> drift = Drift(0.1, tolerance=0.05)

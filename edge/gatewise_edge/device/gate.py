@@ -27,15 +27,7 @@ _RESPONSE_BYTES: Final = 70
 
 
 class Gate:
-    """A bundle's gate. Thread-safe.
-
-    Parameters
-    ----------
-    threshold : float or None
-        As packed; None never stops.
-    drift : Drift
-    pace : Pace or None
-    """
+    """A bundle's gate, with a threshold as packed (None never stops). Thread-safe."""
 
     def __init__(self, threshold: float | None, drift: Drift, pace: Pace | None = None) -> None:
         self._packed = threshold
@@ -52,13 +44,7 @@ class Gate:
         pacer: Pacer | None,
         on_drift: Callable[[str, float], None],
     ) -> Self:
-        """Make the gate of a manifest's active operating point.
-
-        Raises
-        ------
-        InputError
-            If the pacer's budget cannot be kept by this gate.
-        """
+        """Make the active operating point's gate; InputError if the pacer's budget is unfit."""
         point, last = manifest.active_point, plan.n_here - 1
         threshold = point.thresholds[last]
         pace = None

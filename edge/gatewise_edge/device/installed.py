@@ -30,16 +30,8 @@ __all__ = ["Installed"]
 class Installed:
     """A bundle with all that is made of it.
 
-    Attributes
-    ----------
-    bundle : Bundle
-    runner : StageRunner
-    plan : StagePlan
-    meter : Meter
-    source : Source or None
-        The device's sensors, matched with the bundle's features.
-    gate : Gate or None
-        Of the stage before an instance leaves the device, where one may.
+    `source` reads the device's sensors, if there are any; `gate` is that of the stage before an
+    instance leaves the device, where one may.
     """
 
     bundle: Bundle
@@ -61,26 +53,9 @@ class Installed:
     ) -> Self:
         """Load a bundle and prove that it computes here what it computed where it was packed.
 
-        Parameters
-        ----------
-        bundle : Bundle
-        sensors : Sensors or None
-        may_offload : bool
-            Whether instances may leave the device: then a request's features need sensors, and
-            must fit a message.
-        check : bool, default True
-            Run the self-test.
-        runner : {"auto", "onnxruntime", "numpy"}, default "auto"
-            What runs graphs.
-
-        Raises
-        ------
-        BundleError
-            If it cannot be read or run.
-        SelfTestError
-            If it computes otherwise here.
-        InputError
-            If the sensors do not fit it, or a request would be too large.
+        If instances may leave the device, a request's features need sensors and must fit a message.
+        Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
+        otherwise here, InputError if the sensors do not fit it or a request would be too large.
         """
         stages = StageRunner(bundle, runner=runner)
         plan = StagePlan.from_manifest(bundle.manifest)
@@ -101,10 +76,7 @@ class Installed:
     def source_of(self, row: ArrayLike | None) -> Source:
         """Source of an instance's values: the row given, else the sensors.
 
-        Raises
-        ------
-        InputError
-            If the row does not fit the bundle, or there are neither a row nor sensors.
+        Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
         if row is not None:
             return RowSource(row, len(self.plan.names))

@@ -22,15 +22,7 @@ __all__ = ["OffloadFlow"]
 
 
 class OffloadFlow:
-    """The decisions about instances, from the first stage to the answer.
-
-    Parameters
-    ----------
-    uplink : Uplink
-    policy : {"system", "edge-only", "cloud-only"}
-    clock : callable
-        Seconds, steady.
-    """
+    """The decisions about instances, from the first stage to the answer."""
 
     def __init__(self, uplink: Uplink, *, policy: Policy, clock: Callable[[], float]) -> None:
         self._uplink = uplink
@@ -40,10 +32,7 @@ class OffloadFlow:
     def start(self, pending: Pending) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
 
-        Raises
-        ------
-        SensorError
-            If there is neither a stage's answer nor a way to the cloud.
+        Raises SensorError if there is neither a stage's answer nor a way to the cloud.
         """
         plan = pending.installed.plan
         if self._policy == "cloud-only":
@@ -68,17 +57,9 @@ class OffloadFlow:
         return self._offload(pending, "offloaded")
 
     def proceed(self, pending: Pending) -> Answer | Pending:
-        """Retry an instance's request, end it, or leave it.
+        """Retry an instance's request or end it; return `pending` itself while the outcome is open.
 
-        Returns
-        -------
-        Answer or Pending
-            `pending` itself while the outcome is open.
-
-        Raises
-        ------
-        SensorError
-            As :meth:`start`.
+        Raises SensorError as :meth:`start`.
         """
         assert pending.request is not None
         outcome = self._uplink.poll(pending.request, pending.deadline)

@@ -155,21 +155,10 @@ class Pacer:
     ) -> Pace:
         """Begin with a bundle; the debt is carried over.
 
-        Parameters
-        ----------
-        key : str
-            Names the bundle and its operating point: scores of another one cannot be used.
-        threshold : float or None
-            The gate's, as packed.
-        local, offload : float
-            Cost of an instance that stops at the gate, and of one that is offloaded.
-        bytes : float
-            Of one offload, up and down.
-
-        Raises
-        ------
-        InputError
-            If the budget is of costs and an offload costs nothing more than stopping.
+        `key` names the bundle and its operating point: scores of another one cannot be used.
+        `threshold` is the gate's as packed, `local` and `offload` are the costs of an instance that
+        stops at the gate and of one that is offloaded, `bytes` those of one offload, up and down.
+        Raises InputError if the budget is of costs and an offload costs no more than stopping.
         """
         unit = {"offloads": 1.0, "bytes": bytes, "cost": offload - local}[self.budget.metric]
         if not unit > 0:
@@ -191,13 +180,7 @@ class Pacer:
             }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Continue from :meth:`state`; call it before :meth:`attach`.
-
-        Raises
-        ------
-        InputError
-            If it is of another budget, or not what :meth:`state` gives.
-        """
+        """Continue from :meth:`state`, before :meth:`attach`; InputError if it does not fit."""
         if (state.get("budget"), state.get("amount")) != (self.budget.name, self.budget.amount):
             raise InputError("the pacer's state is of another budget")
         numbers = [state.get("debt"), state.get("level", 0.0), state.get("gap", 0.0)]
@@ -214,15 +197,8 @@ class Pacer:
 class Pace:
     """The pacer of one bundle's gate; made by :meth:`Pacer.attach`. Thread-safe.
 
-    Attributes
-    ----------
-    key : str
-    packed : float or None
-        The gate's threshold as packed.
-    level : float
-        Share of the instances at the gate that is offloaded; of no use until `moved`.
-    moved : bool
-        Whether the threshold is the pacer's.
+    `packed` is the gate's threshold as packed. Once `moved`, the threshold is the pacer's, and
+    `level` is the share of the instances at the gate that is offloaded.
     """
 
     def __init__(self, pacer: Pacer, key: str, packed: float | None, unit: float) -> None:
@@ -254,15 +230,9 @@ class Pace:
     def observe(self, score: float | None, used: float | None, now: float) -> None:
         """Update with an instance.
 
-        Parameters
-        ----------
-        score : float or None
-            At the gate; None or NaN if it did not get there or has none.
-        used : float or None
-            Of the budget: offloads, bytes or cost; None if the instance should have been offloaded
-            and could not be, which is no evidence about the threshold.
-        now : float
-            Seconds, steady; for an hourly budget.
+        `score` is that at the gate, None or NaN if it did not get there or has none. `used` is what
+        it used of the budget; None if it should have been offloaded and could not be, which is no
+        evidence about the threshold. `now` is in seconds, steady.
         """
         with self._pacer.lock:
             if score is not None and math.isfinite(score):
@@ -318,17 +288,7 @@ class Pace:
         pacer.debt = min(max(pacer.debt + used - allowed, -credit), most)
 
     def used(self, *, sent: bool, size: float, cost: float) -> float:
-        """Budget that an instance used.
-
-        Parameters
-        ----------
-        sent : bool
-            Whether it was offloaded.
-        size : float
-            Bytes, up and down.
-        cost : float
-            Of the answer.
-        """
+        """Budget that an instance used: one offload, its bytes, or its answer's cost."""
         return {"offloads": float(sent), "bytes": size, "cost": cost}[self._pacer.budget.metric]
 
     @property

@@ -23,12 +23,8 @@ _EVERY: Final = 60.0
 class PacerFile:
     """A pacer's state file, for restarts.
 
-    Parameters
-    ----------
-    pacer : Pacer
-        Goes on from the file at once, if there is a usable one. One that is damaged or of
-        another budget is logged and written anew.
-    path : str or Path
+    The pacer continues from the file at once if there is a usable one. One that is damaged or of
+    another budget is logged and written anew.
     """
 
     def __init__(self, pacer: Pacer, path: str | Path) -> None:
@@ -45,13 +41,7 @@ class PacerFile:
             _LOG.warning("pacer state %s is not used: %s", self._path, error)
 
     def save_when_due(self, now: float) -> None:
-        """Write the file in the background if a minute has passed.
-
-        Parameters
-        ----------
-        now : float
-            Seconds, on a steady clock.
-        """
+        """Write the file in the background if a minute has passed; `now` in seconds, steady."""
         if self._written is None:
             self._written = now
         if now - self._written >= _EVERY:

@@ -112,17 +112,7 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
 def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
     """Make a paho client for 3.1.1 with a clean session, no Nagle delay and jittered back-off.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-    client_id : str
-    max_inflight : int
-        QoS 1 messages unacknowledged at a time; none is queued beyond them.
-
-    Returns
-    -------
-    paho.mqtt.client.Client
-        Not connected yet.
+    At most `max_inflight` QoS 1 messages are unacknowledged at a time; none is queued beyond them.
     """
     client = paho.Client(
         CallbackAPIVersion.VERSION2,

@@ -29,13 +29,7 @@ _RESPONSE_FIELDS: Final = 512
 
 
 class Coalescer:
-    """Collect rows into requests.
-
-    Parameters
-    ----------
-    wait : float, default 0
-        Seconds that a request waits for more rows; 0: it never does.
-    """
+    """Collect rows into requests that wait so many seconds for more rows; 0: never."""
 
     def __init__(self, wait: float = 0.0) -> None:
         self._wait = wait
@@ -54,23 +48,10 @@ class Coalescer:
     ) -> tuple[InFlight, list[InFlight]]:
         """Put a row into a request, as its last one so far.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (k,)
-        model, version : str
-            Rows for different ones never share a request.
-        most : int
-            Rows of a request for this model; see :func:`most_rows`.
-        now, deadline : float
-        hold : bool, default False
-            Wait for more rows whatever `wait` is, for a quarter of the time at most: the caller
-            is about to bring them, and to call :meth:`take`.
-
-        Returns
-        -------
-        flight : InFlight
-        due : list of InFlight
-            To be sent now.
+        Rows for different models or versions never share a request; `most` rows fit one. With
+        `hold` it waits for more rows in any case, for a quarter of the time at most: the caller is
+        about to bring them, and to call :meth:`take`. Returns the request, and the requests to be
+        sent now.
         """
         wait = math.inf if hold else self._wait
         if wait == 0:

@@ -53,16 +53,7 @@ OutcomeKind = Literal["answered", "refused", "timeout", "unsent", "full", "deadl
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a request ended.
-
-    Attributes
-    ----------
-    kind : {"answered", "refused", "timeout", "unsent", "full", "deadline"}
-    response : Response or None
-        The answer, or the last error.
-    seconds : float
-        From opening to the outcome.
-    """
+    """How a request ended: with the response or last error, so many seconds after its opening."""
 
     kind: OutcomeKind
     response: Response | None
@@ -73,28 +64,9 @@ class Outcome:
 class InFlight:
     """One request from its first row to its outcome.
 
-    Attributes
-    ----------
-    model, version : str
-    deadline : float
-        The latest of its rows'; `earliest` is the earliest.
-    rows : int
-    id, payload : bytes
-        Empty until it is sent.
-    opened : float
-        When its first row came; once it is sent, when that was.
-    values : list of ndarray of float32, shape (k,)
-        Its rows; `flush_at` is when they wait no longer for others, `most` how many fit.
-    retry_at, resent : float
-        When it is to be sent again, and when that was done.
-    copies : int
-        Copies on their way that no error has come back for.
-    received : int
-        Bytes of the response that settled it.
-    error : Response or None
-        The last one.
-    outcome : Outcome or None
-        None while it is open.
+    `deadline` is the latest of its rows', `earliest` the earliest. While it gathers rows, `values`
+    holds them, `flush_at` is when they wait no longer and `most` how many fit. `id` and `payload`
+    are empty until it is sent; `opened` is when its first row came, then when it was sent.
     """
 
     model: str
@@ -216,16 +188,10 @@ class RoundTrip:
 
 @dataclass(slots=True)
 class Offloads:
-    """Requests in flight.
+    """Requests in flight, at most `limit`.
 
-    Parameters
-    ----------
-    limit : int, default 32
-        Requests in flight at a time, at most.
-    remember : int, default 256
-        Settled ids remembered, to distinguish a late response from an unknown one.
-    on_outcome : callable, optional
-        Gets each request as it is settled, and the time.
+    `remember` settled ids are kept, to distinguish a late response from an unknown one.
+    `on_outcome` gets each request as it is settled, and the time.
     """
 
     limit: int = 32
@@ -266,13 +232,9 @@ class Offloads:
         return WAIT
 
     def receive(self, response: Response, now: float) -> InFlight | None:
-        """Match a response with its request.
+        """Match a response with its request, and return that if this settles it.
 
-        Returns
-        -------
-        InFlight or None
-            The request that it settled; None if it was counted and not used, or if a retry
-            may still do better.
+        None if the response was counted and not used, or if a retry may still do better.
         """
         flight = self._out.get(response.id)
         if flight is None:

@@ -28,19 +28,8 @@ __all__ = ["Uplink"]
 class Uplink:
     """Requests over a link, or over none.
 
-    Parameters
-    ----------
-    link : Link or None
-    limit : int
-        Requests in flight at a time, at most.
-    breaker : Breaker or None
-        Blocks requests to a cloud that does not reply.
-    coalesce : float
-        Seconds that a request waits for more rows; 0: it never does.
-    float16 : bool
-        Send halves where every value is within their range.
-    clock : callable
-        Seconds, steady.
+    At most `limit` requests are in flight. A request waits `coalesce` seconds for more rows, and
+    goes as float16 where every value is within its range. `clock` gives steady seconds.
     """
 
     def __init__(
@@ -98,10 +87,8 @@ class Uplink:
     def admit(self, until: float) -> str | None:
         """Decide whether to make a request: None, or the answer's reason for making none.
 
-        Parameters
-        ----------
-        until : float
-            Its deadline. A caller that was admitted calls :meth:`request` or :meth:`release`.
+        `until` is its deadline. A caller that was admitted calls :meth:`request` or
+        :meth:`release`.
         """
         if self._link is None:
             return "no-link"
@@ -126,22 +113,9 @@ class Uplink:
     ) -> tuple[InFlight, int] | str:
         """Send one instance, alone or with others.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (k,)
-            The values of the plan's ``request_inputs``.
-        deadline : float
-            On the clock.
-        plan : StagePlan
-            Of the instance's bundle.
-        hold : bool, default False
-            Wait for more rows; the caller ends the wait with :meth:`flush`.
-
-        Returns
-        -------
-        (InFlight, int) or str
-            The request, perhaps unsent, and the instance's row in it; or why there is none, as an
-            answer's reason.
+        `x` holds the plan's ``request_inputs``, float32. With `hold` the request waits for more
+        rows until :meth:`flush`. Returns the request, perhaps unsent, and the instance's row in it;
+        or why there is none, as an answer's reason.
         """
         now = self._clock()
         if deadline - now < 0.001:
@@ -168,19 +142,7 @@ class Uplink:
         self._send_all(due)
 
     def poll(self, flight: InFlight, deadline: float) -> Outcome | None:
-        """Send a request or retry it when it is time; return a row's outcome.
-
-        Parameters
-        ----------
-        flight : InFlight
-        deadline : float
-            The row's own.
-
-        Returns
-        -------
-        Outcome or None
-            None while it is open.
-        """
+        """Send or retry a request when it is due; return the outcome for a row's deadline."""
         now = self._clock()
         step = None
         with self._changed:

@@ -142,13 +142,7 @@ _TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.i
 
 
 def encode_request(request: Request) -> bytes:
-    """Encode a request.
-
-    Raises
-    ------
-    WireError
-        If it is larger than :data:`MAX_PAYLOAD`: send fewer rows at a time.
-    """
+    """Encode a request; WireError if it is larger than :data:`MAX_PAYLOAD`."""
     rows, columns = request.X.shape
     return _dumps(
         {
@@ -165,13 +159,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def encode_response(response: Response) -> bytes:
-    """Encode a response.
-
-    Raises
-    ------
-    WireError
-        If it is larger than :data:`MAX_PAYLOAD`.
-    """
+    """Encode a response; WireError if it is larger than :data:`MAX_PAYLOAD`."""
     message: dict[str, Any] = {"v": WIRE_VERSION, "id": response.id}
     if response.model:
         message |= {"m": response.model, "mv": response.version}
@@ -207,17 +195,9 @@ def _dumps(message: dict[str, Any]) -> bytes:
 def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     """Decode a request from an untrusted sender.
 
-    Parameters
-    ----------
-    payload : bytes
-    allow_missing : bool, default False
-        Let NaN pass. A worker whose models differ in this lets it pass here and checks
-        :attr:`Request.has_missing` once it knows the model.
-
-    Raises
-    ------
-    WireError
-        With a `reason` and, where one could be read, the message's `id`.
+    A worker that serves models with and without missing values passes `allow_missing` and checks
+    :attr:`Request.has_missing` once it has the model. Raises WireError, with the message's `id`
+    where one could be read.
     """
     message = _loads(payload)
     try:
@@ -238,13 +218,7 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
 
 
 def decode_response(payload: bytes) -> Response:
-    """Decode a response from an untrusted sender.
-
-    Raises
-    ------
-    WireError
-        With a `reason` and, where one could be read, the message's `id`.
-    """
+    """Decode a response from an untrusted sender; raises WireError as :func:`decode_request`."""
     message = _loads(payload)
     try:
         if message.has("e"):

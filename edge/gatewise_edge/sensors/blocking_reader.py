@@ -25,13 +25,8 @@ class BlockingReader:
     """Run work on a daemon thread, one piece at a time, each waited for no longer than allowed.
 
     A thread cannot be stopped. While abandoned work still blocks, the next piece waits for it
-    within its own time and is then given up in turn: nothing piles up, nothing runs twice at a
-    time, and the program can still end.
-
-    Attributes
-    ----------
-    what : str
-        What is being read; set by the work, for error messages.
+    within its own time: nothing piles up, nothing runs twice at a time, and the program can still
+    end. The work sets `what` to what it reads, for error messages.
     """
 
     def __init__(self) -> None:
@@ -41,13 +36,7 @@ class BlockingReader:
         self._thread: threading.Thread | None = None
 
     def run(self, work: Callable[[], None], timeout: float) -> None:
-        """Run `work` and return when it is done; raise what it raises.
-
-        Raises
-        ------
-        StillReading
-            If it is not done after `timeout` seconds.
-        """
+        """Run `work`, raise what it raises; StillReading after `timeout` seconds."""
         until = time.monotonic() + timeout
         if not self._free.acquire(timeout=max(0.0, timeout)):
             raise StillReading

@@ -29,14 +29,8 @@ Mask = NDArray[np.bool_]
 class FeatureValues:
     """Values of one instance, as far as they have been read.
 
-    Attributes
-    ----------
-    values : ndarray of float32, shape (n_features,)
-        NaN where nothing was read.
-    have : ndarray of bool, shape (n_features,)
-        What was read.
-    failures : dict of int to SensorError
-        Features with a failed sensor, which is not read again for the same instance.
+    `values` is NaN where nothing was read, `have` marks what was read, and `failures` holds the
+    error of each failed sensor's features: it is not read again for the same instance.
     """
 
     __slots__ = ("failures", "have", "values")
@@ -56,32 +50,14 @@ class Source(Protocol):
     ) -> None:
         """Enter the values of `features`, and perhaps of more, in `known`.
 
-        Parameters
-        ----------
-        features : ndarray of intp, shape (k,)
-        known : FeatureValues
-            A sensor that fails is entered in its `failures`.
-        timeout : float
-            Seconds that this may take.
-        spare : bool
-            Whether to go on with the other features after one that failed.
-
-        Raises
-        ------
-        SensorError
-            If a sensor fails and is not spared, or does not return within `timeout` seconds.
-            What was read before it is entered.
+        With `spare` a failed sensor is entered there and the others are read; else, or if a sensor
+        does not return within `timeout` seconds, it raises SensorError.
         """
         ...
 
 
 class Meter:
-    """Costs of sets of features, remembered: instances visit one of a few sets.
-
-    Parameters
-    ----------
-    costs : FeatureCosts
-    """
+    """Costs of sets of features, remembered: instances visit one of a few sets."""
 
     def __init__(self, costs: FeatureCosts) -> None:
         self.costs = costs
@@ -98,19 +74,8 @@ class Meter:
 class Reading:
     """One instance with its features acquired step by step.
 
-    Parameters
-    ----------
-    source : Source
-        Where the values come from.
-    names : sequence of str
-        Names of all features.
-    meter : Meter
-
-    Attributes
-    ----------
-    acquired : ndarray of bool, shape (n_features,)
-        What is paid for. A value that was read and refused is paid for, too; one that could not
-        be read is not, however often it was tried.
+    `acquired`, a mask of shape (n_features,), is what is paid for. A value that was read and
+    refused is paid for, too; one that could not be read is not, however often it was tried.
     """
 
     def __init__(self, source: Source, names: Sequence[str], meter: Meter) -> None:
@@ -139,29 +104,11 @@ class Reading:
         timeout: float,
         spare: bool = False,
     ) -> Values:
-        """Values of `features`, each read once for the instance.
+        """Values of `features`, float32, each read once for the instance.
 
-        A feature that failed or was refused before raises again at once, before any other is
-        acquired.
-
-        Parameters
-        ----------
-        features : ndarray of intp, shape (k,)
-        allow_missing : bool
-            Whether NaN, a missing value, may be among them.
-        timeout : float
-            Seconds that sensors may take.
-        spare : bool, default False
-            Whether a sensor that fails gives a missing value. Only with `allow_missing`.
-
-        Returns
-        -------
-        ndarray of float32, shape (k,)
-
-        Raises
-        ------
-        SensorError
-            If a sensor fails or blocks, or a value is refused.
+        `allow_missing` says whether NaN may be among them; with `spare`, too, a sensor that fails
+        gives one. Sensors may take `timeout` seconds. Raises SensorError if a sensor fails or
+        blocks, or a value is refused; what failed or was refused before raises again at once.
         """
         known = self._known
         if self._troubled:
@@ -227,19 +174,7 @@ class Reading:
 
 
 class RowSource:
-    """A source with all values at hand.
-
-    Parameters
-    ----------
-    row : array-like of shape (n_features,)
-        In the manifest's order; NaN marks a missing value.
-    n_features : int
-
-    Raises
-    ------
-    InputError
-        If it is not a row of `n_features` numbers.
-    """
+    """A source with all values at hand, NaN being missing; InputError if they are no such row."""
 
     def __init__(self, row: ArrayLike, n_features: int) -> None:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -113,11 +113,9 @@ class Sensors:
         self._features = dict(features or {})
         self._groups = dict(groups or {})
         names = self._features.keys() | self._groups.keys()
-        self._rules = _SensorRules(
-            retries=_by_name("retries", retries, names),
-            wait=_by_name("retry_wait", retry_wait, names)[""],
-            timeout=_by_name("timeout", math.inf if timeout is None else timeout, names),
-        )
+        self._retries = _by_name("retries", retries, names)
+        self._timeouts = _by_name("timeout", math.inf if timeout is None else timeout, names)
+        self._wait = _by_name("retry_wait", retry_wait, names)[""]
         self._counts = {name: SensorCounts() for name in (*self._features, *self._groups)}
         self._reader = BlockingReader()
 
@@ -129,18 +127,8 @@ class Sensors:
     def bind(self, costs: FeatureCosts, needed: ArrayLike = ()) -> Source:
         """Match the sensors with a bundle's features.
 
-        Parameters
-        ----------
-        costs : FeatureCosts
-            With names: the bundle's features and groups.
-        needed : array-like of int
-            Features that must have a sensor.
-
-        Raises
-        ------
-        InputError
-            If a name is neither a feature nor a group of the bundle, or if a needed feature has
-            no sensor.
+        `costs` names the features and groups; each of the features in `needed` must have a sensor.
+        Raises InputError if one has none, or a sensor's name is no feature or group of the bundle.
         """
         names = costs.names or ()
         for name in self._features:
@@ -153,32 +141,36 @@ class Sensors:
             members = np.flatnonzero(costs.group == costs.group_names.index(name)).tolist()
             take = _of_group(name, group, members, names)
             others = tuple(k for k in members if names[k] not in self._features)
-            one = _Sensor(name, others, take, self._rules, self._counts[name])
-            sensors |= dict.fromkeys(others, one)
+            sensors |= dict.fromkeys(others, self._sensor(name, others, take))
         for name, own in self._features.items():
             k = names.index(name)
             take = _of_feature(k, own)
-            sensors[k] = _Sensor(name, (k,), take, self._rules, self._counts[name])
+            sensors[k] = self._sensor(name, (k,), take)
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
                 raise InputError(f"feature {names[k]!r} has no sensor")
         return _BoundSensors(names, sensors, self._reader)
+
+    def _sensor(
+        self, name: str, members: tuple[int, ...], take: Callable[[], Mapping[int, float]]
+    ) -> _Sensor:
+        return _Sensor(
+            name,
+            members,
+            take,
+            self._counts[name],
+            retries=self._retries.get(name, self._retries[""]),
+            timeout=self._timeouts.get(name, self._timeouts[""]),
+            wait=self._wait,
+        )
 
     def close(self) -> None:
         """End the thread that reads, unless a sensor blocks it."""
         self._reader.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _SensorRules:
-    """Retries and timeouts by name; the name "" is for those that are not listed."""
-
-    retries: Mapping[str, float]
-    timeout: Mapping[str, float]
-    wait: float
-
-
 def _by_name(what: str, given: Any, names: Any) -> dict[str, float]:
+    """Settings by name of the sensor; the name "" is for those that are not listed."""
     default = math.inf if what == "timeout" else 0
     table = dict(given) if isinstance(given, Mapping) else {"": given}
     for name, value in table.items():
@@ -198,14 +190,10 @@ class _Sensor:
     label: str
     members: tuple[int, ...]
     take: Callable[[], Mapping[int, float]]
-    rules: _SensorRules
     counts: SensorCounts
-    retries: float = field(init=False)
-    timeout: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.retries = self.rules.retries.get(self.label, self.rules.retries[""])
-        self.timeout = self.rules.timeout.get(self.label, self.rules.timeout[""])
+    retries: float
+    timeout: float
+    wait: float
 
     def read(self, until: float) -> Mapping[int, float]:
         """Call the function, and again after a failure while there is time."""
@@ -217,12 +205,12 @@ class _Sensor:
                 return self.take()
             except Exception as error:
                 # A driver may raise anything; the device must still answer.
-                if tries > self.retries or time.monotonic() + self.rules.wait >= until:
+                if tries > self.retries or time.monotonic() + self.wait >= until:
                     self.counts.failures += 1
                     raise self._failed(error, tries) from error
             self.counts.retries += 1
-            if self.rules.wait:
-                time.sleep(self.rules.wait)
+            if self.wait:
+                time.sleep(self.wait)
 
     def _failed(self, error: Exception, tries: int) -> SensorError:
         if isinstance(error, SensorError):

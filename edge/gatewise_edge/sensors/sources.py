@@ -39,15 +39,10 @@ _PIECE: Final = 4096
 
 
 class Instances(Protocol):
-    """Instances one after the other.
+    """Instances one after the other; where an item is None the device reads `sensors`.
 
-    Attributes
-    ----------
-    sensors : Sensors or None
-        What the device reads where an item is None.
-    held : int
-        Instances that were taken from somebody and not given on yet: to be answered even if the
-        end has been asked for.
+    `held` instances were taken from a writer and not returned yet: they are answered even after a
+    stop request.
     """
 
     sensors: Sensors | None
@@ -61,22 +56,11 @@ class Instances(Protocol):
 
 
 def open_source(data: str, names: Sequence[str], stop: Stop) -> Instances:
-    """Find out what ``--data`` means and open it.
+    """Open what ``--data`` names; the wait for an instance ends on a stop request.
 
-    Parameters
-    ----------
-    data : str
-        ``-``: JSON lines on standard input. ``name.csv``: a table. ``module:function``: Python,
-        the module sought in the current folder first.
-    names : sequence of str
-        The bundle's features.
-    stop : Stop
-        Whoever waits for an instance is woken by it.
-
-    Raises
-    ------
-    InputError
-        If it is none of these, or cannot be opened.
+    ``-``: JSON lines on standard input. ``name.csv``: a table. ``module:function``: Python, the
+    module sought in the current folder first. Raises InputError if it is none of these, or cannot
+    be opened.
     """
     if data == "-":
         return JsonLines(0, names, stop)
@@ -111,16 +95,7 @@ class _Given:
 
 
 class JsonLines:
-    """One instance a line, from a file descriptor. Empty lines are skipped.
-
-    Parameters
-    ----------
-    descriptor : int
-    names : sequence of str
-        The bundle's features.
-    stop : Stop
-        Ends the wait for the next line; nothing that was read is lost.
-    """
+    """One instance a line from a file descriptor; a stop request ends the wait for the next."""
 
     sensors: Sensors | None = None
 

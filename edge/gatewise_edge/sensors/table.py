@@ -24,28 +24,11 @@ _MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "?"})
 
 
 def read_csv(path: str | Path, names: Sequence[str]) -> tuple[Values, tuple[str, ...]]:
-    """Read the columns `names` of a CSV file with a header.
+    """Read the columns `names` of a CSV file with a header, and list the columns ignored.
 
-    An empty cell, ``?``, ``NA`` or ``NaN`` is a missing value. All of the file is checked
-    before anything is given.
-
-    Parameters
-    ----------
-    path : str or Path
-    names : sequence of str
-        The features, in the order wanted.
-
-    Returns
-    -------
-    values : ndarray of float64, shape (n, n_features)
-    ignored : tuple of str
-        Columns that are no features, such as the target.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, empty or no text, a column is missing or double, a row has
-        another length than the header, or a cell is not a number. The message says where.
+    An empty cell, ``?``, ``NA`` or ``NaN`` is a missing value. All of the file is checked before
+    anything is returned. Raises InputError if it is missing, empty or no text, a column is missing
+    or double, a row has another length than the header, or a cell is not a number.
     """
     path = Path(path)
     try:
@@ -102,19 +85,9 @@ def _numbers(where: str, row: list[str], header: list[str], columns: Iterable[in
 def read_json_line(line: str, names: Sequence[str]) -> Values:
     """Read one instance: an object by feature name, or an array in the bundle's order.
 
-    ``null`` and NaN are missing values; names that are no features are ignored.
+    ``null`` and NaN are missing values; names that are no features are ignored. Raises InputError
+    if it is neither, a feature is left out, or a value is not a number.
 
-    Returns
-    -------
-    ndarray of float64, shape (n_features,)
-
-    Raises
-    ------
-    InputError
-        If it is neither, a feature is left out, or a value is not a number.
-
-    Examples
-    --------
     >>> read_json_line('{"b": 2, "a": null}', ["a", "b"]).tolist()
     [nan, 2.0]
     """
@@ -126,24 +99,7 @@ def read_json_line(line: str, names: Sequence[str]) -> Values:
 
 
 def read_row(given: object, names: Sequence[str]) -> Values:
-    """Read one instance: a dict by feature name, or a list in the bundle's order.
-
-    None and NaN are missing values; names that are no features are ignored.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_features,)
-
-    Raises
-    ------
-    InputError
-        If it is neither, a feature is left out, or a value is not a number.
-
-    Examples
-    --------
-    >>> read_row({"a": 1, "b": None, "room": "attic"}, ["a", "b"]).tolist()
-    [1.0, nan]
-    """
+    """Read one instance from a dict or a list, as :func:`read_json_line` from JSON."""
     if isinstance(given, dict):
         missing = [name for name in names if name not in given]
         if missing:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gatewise.console import note
+from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
+from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.sensors.sources import open_source
-from gatewise_edge.service import factories
 from gatewise_edge.service.serve import AnswerTotals, print_json, run_loop
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
+
+if TYPE_CHECKING:
+    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.service.edge_metrics import EdgeMetrics
+    from gatewise_edge.update import Store, Updater
 
 __all__ = ["commands", "edge"]
 
@@ -129,22 +135,33 @@ def edge(
     """
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        kept = factories.open_store(store, public_key)
+        kept = _open_store(store, public_key)
         path = bundle if kept is None else kept.start() or bundle
         opened = Bundle.open(path, public_key=public_key, for_device=True)
         model = f"{opened.manifest.name}/{opened.manifest.version}"
         instances = open_source(data, opened.manifest.feature_names, stop)
-        link = factories.make_link(broker, device, ca_file, cert_file, key_file)
-        updater = factories.make_updater(
-            link,
-            kept,
-            model=opened.manifest.name,
-            public_key=public_key,
-            hosts=update_host or [],
-            first=bundle,
-            ca_file=update_ca_file,
-            spread=update_spread,
-        )
+        link = None
+        if broker is not None:
+            from gatewise_edge.link.mqtt import MqttLink
+
+            link = MqttLink(
+                broker, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+            )
+        updater = None
+        if update_host:
+            # Before the link is opened: it subscribes to the announcements.
+            updater = _make_updater(
+                link,
+                kept,
+                public_key,
+                model=opened.manifest.name,
+                hosts=update_host,
+                first=bundle,
+                ca_file=update_ca_file,
+                spread=update_spread,
+            )
+        elif update_ca_file is not None or update_spread:
+            raise InputError("--update-ca-file and --update-spread are for --update-host")
         if link is not None:
             link.set_status(model)
         runtime = stack.enter_context(
@@ -157,7 +174,7 @@ def edge(
                 runner=runner,  # type: ignore[arg-type]
                 coalesce_ms=coalesce_ms,
                 float16=float16,
-                pacer=factories.make_pacer(pace),
+                pacer=None if pace is None else Pacer.parse(pace),
                 pacer_state=pace_state,
                 observe=None if updater is None else updater.observe,
             )
@@ -168,16 +185,20 @@ def edge(
         )
         observers = [totals.add]
         if metrics_port is not None:
-            metrics = factories.metrics_pages(
-                runtime,
-                link,
-                instances.sensors,
-                updater,
-                beat,
-                host=metrics_host,
-                port=metrics_port,
+            from gatewise_edge.service.endpoints import Endpoints
+
+            metrics = _import_metrics()(
+                runtime, link=link, sensors=instances.sensors, updater=updater
             )
-            observers.append(stack.enter_context(metrics).observe)
+            pages = Endpoints(
+                metrics_port,
+                metrics=metrics.text,
+                trouble=lambda: None if beat.alive else "an instance is long past its deadline",
+                host=metrics_host,
+            )
+            stack.enter_context(pages)
+            note(f"metrics at http://{metrics_host}:{pages.port}/metrics")
+            observers.append(metrics.observe)
         if link is not None:
             link.connect(connect_timeout)
             note(f"device {link.device} at {link.url}")
@@ -218,3 +239,50 @@ def edge(
 
 
 commands: dict[str, Callable[..., None]] = {"edge": edge}
+
+
+# What only some options need is imported where it is used.
+
+
+def _open_store(folder: Path | None, public_key: Path | None) -> Store | None:
+    """Open the store of over-the-air updates."""
+    if folder is None:
+        return None
+    if public_key is None:
+        raise InputError("--store needs --public-key: only signed versions are kept")
+    from gatewise_edge.update import Store
+
+    return Store(folder, public_key=public_key)
+
+
+def _make_updater(
+    link: MqttLink | None,
+    store: Store | None,
+    public_key: Path | None,
+    *,
+    model: str,
+    hosts: Sequence[str],
+    **options: Any,
+) -> Updater:
+    """Make the updater; raise InputError if something that it needs is not given."""
+    for what, value in (("--broker", link), ("--store", store), ("--public-key", public_key)):
+        if value is None:
+            raise InputError(f"--update-host needs {what}")
+    assert link is not None
+    assert store is not None
+    assert public_key is not None
+    from gatewise_edge.update import Updater
+
+    return Updater(link, store, model=model, public_key=public_key, hosts=hosts, **options)
+
+
+def _import_metrics() -> type[EdgeMetrics]:
+    try:
+        from gatewise_edge.service.edge_metrics import EdgeMetrics
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("gatewise"):
+            raise
+        raise InputError(
+            "--metrics-port needs prometheus-client: pip install 'gatewise[edge]'"
+        ) from None
+    return EdgeMetrics

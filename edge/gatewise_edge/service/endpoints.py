@@ -18,29 +18,10 @@ _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class Endpoints:
     """A small HTTP server of two pages; a context manager.
 
-    ``/healthz`` is 200 and ``ok`` while all is well, else 503 and the reason. ``/metrics`` is the
-    text format of Prometheus.
-
-    Parameters
-    ----------
-    port : int
-        0: a free one.
-    metrics : callable
-        Writes the metrics.
-    trouble : callable
-        Why there is no service; None if there is.
-    host : str, default "127.0.0.1"
-        Address to listen on. There is no password: show it to those only who may read it.
-
-    Attributes
-    ----------
-    port : int
-        The one in use.
-
-    Raises
-    ------
-    InputError
-        If the port cannot be used.
+    ``/metrics`` is the text that `metrics` writes. ``/healthz`` is 200 and ``ok``, or 503 and what
+    `trouble` returns. `port` is the one in use (0 takes a free one). There is no password: listen
+    on an address that only those who may read it can reach. Raises InputError if the port cannot be
+    used.
     """
 
     def __init__(

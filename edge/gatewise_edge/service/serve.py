@@ -42,24 +42,10 @@ def run_loop(
     """Answer instances and print a JSON line for each.
 
     After a stop request, every instance that was taken from its source is still answered.
-
-    Parameters
-    ----------
-    classify : callable
-        :meth:`gatewise_edge.device.device.Device.answer`.
-    instances : Instances
-    stop : Stop
-    beat : Heartbeat
-        Follows the instances under way.
-    observe : callable
-        Gets each answer, or the error in its place.
-    limit : int, optional
-        End after so many instances.
-    interval : float, default 0
-        Seconds from the beginning of one instance to that of the next, at least.
-    parallel : int, default 1
-        Instances under way at a time, each on a thread of its own. Lines come as answers do; their
-        ``row`` is the instance's number.
+    `classify` is the device's ``answer``; `observe` gets each answer, or the error in its place. It
+    ends after `limit` instances; one begins `interval` seconds after the one before, at least. With
+    `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row`` numbers
+    instances.
     """
     ended = threading.Event()
     writing = threading.Lock()

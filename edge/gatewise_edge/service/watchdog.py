@@ -19,23 +19,11 @@ _SHORTEST: Final = 0.05
 
 
 class Notifier:
-    """Messages to the service manager. Each method returns whether it was sent.
+    """Messages to the service manager; each method returns whether one was sent.
 
-    Parameters
-    ----------
-    environment : mapping, default os.environ
-        ``NOTIFY_SOCKET``: where to; ``WATCHDOG_USEC`` and ``WATCHDOG_PID``: how often the manager
-        expects a sign of life, and of which process.
+    `watchdog` is the seconds within which the manager expects a sign of life from this process, by
+    ``WATCHDOG_USEC`` and ``WATCHDOG_PID``; None: never.
 
-    Attributes
-    ----------
-    enabled : bool
-        Whether there is a manager.
-    watchdog : float or None
-        Seconds within which the manager expects a sign of life from this process; None: never.
-
-    Examples
-    --------
     >>> Notifier({}).enabled
     False
     >>> Notifier({"NOTIFY_SOCKET": "/run/x", "WATCHDOG_USEC": "30000000"}).watchdog
@@ -90,26 +78,8 @@ class Heartbeat:
     """Signs of life from a thread, for as long as the answering loop lives.
 
     The loop is alive while it waits for an instance, however long, and while no instance takes
-    longer than `patience`. After that no sign is given, and the manager restarts the service.
-
-    Parameters
-    ----------
-    notifier : Notifier
-    patience : float
-        Seconds that an instance may take, from :meth:`begin` to :meth:`end`: its deadline and
-        some time beside it.
-    status : callable, optional
-        Gives a line that goes with each sign of life.
-    clock : callable, default time.monotonic
-
-    Examples
-    --------
-    >>> beat = Heartbeat(Notifier({}), patience=1.0)
-    >>> with beat:
-    ...     beat.begin(0)
-    ...     beat.end(0)
-    >>> beat.alive
-    True
+    longer than `patience` seconds. After that no sign is given, and the manager restarts the
+    service. `status` gives a line that goes with each sign.
     """
 
     def __init__(

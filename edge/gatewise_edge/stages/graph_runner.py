@@ -33,18 +33,9 @@ Step = Callable[[Values], None]
 
 
 class GraphRunner:
-    """A stage's graph, ready to be run; several threads may run it at a time.
+    """A stage's graph, ready to be run by several threads; `file` is its name in errors.
 
-    Parameters
-    ----------
-    graph : StageGraph
-    file : str
-        What errors call it.
-
-    Raises
-    ------
-    BundleError
-        If its trees have too many outputs for this runner.
+    Raises BundleError if its trees have too many outputs for this runner.
     """
 
     def __init__(self, graph: StageGraph, file: str) -> None:
@@ -67,16 +58,7 @@ class GraphRunner:
         self._rows = max(1, _AT_ONCE // max(1, graph.elements))
 
     def run(self, x: Matrix) -> Matrix:
-        """Margins of one row or many.
-
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_inputs)
-
-        Returns
-        -------
-        ndarray of float32, shape (n, n_outputs)
-        """
+        """Margins of rows, float32 (n, n_outputs)."""
         if len(x) <= self._rows:
             return self._run(x)
         parts = range(0, len(x), self._rows)

@@ -19,26 +19,11 @@ __all__ = ["StagePlan"]
 class StagePlan:
     """What the manifest fixes for all instances, at the active operating point.
 
-    Attributes
-    ----------
-    model, version : str
-        Named by every request.
-    names : tuple of str
-        Of the features.
-    classes : tuple
-    n_stages, n_here : int
-        Stages of the cascade, and how many of them, the first ones, run on the device.
-    tiers : tuple of str
-        Where each stage runs.
-    stage_inputs, request_inputs : ndarray of intp
-        Features that the device's stages may acquire, and those of a request, in its order.
-    has_cloud : bool
-    stages_take_nan, cloud_takes_nan : bool
-        Whether NaN is a value for the device's stages, and in a request.
-    offload_price, gateway_price, request_price : float
-        What an offload costs beside its features: one that the high-cost model answered, one that
-        a stage beyond the device answered, one without an answer
-        (:func:`gatewise.tiers.cascade_costs`).
+    The first `n_here` of `n_stages` stages run on the device and may acquire `stage_inputs`; a
+    request carries `request_inputs`, in this order. ``*_take*_nan`` say whether NaN is a value
+    there. Prices are what an offload costs beside its features: `offload_price` if the high-cost
+    model answered, `gateway_price` if a stage beyond the device did, `request_price` without an
+    answer (:func:`gatewise.tiers.cascade_costs`).
     """
 
     model: str

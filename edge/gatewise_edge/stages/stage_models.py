@@ -49,18 +49,8 @@ StageModel = GraphSession | GraphRunner | Walker
 def stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
     """Load the models of the active operating point's stages.
 
-    Parameters
-    ----------
-    bundle : Bundle
-    runner : {"auto", "onnxruntime", "numpy"}
-        What runs graphs; auto takes onnxruntime where it can be imported.
-
-    Raises
-    ------
-    BundleError
-        If a file is not fit to be run, or is another model than the manifest says.
-    InputError
-        If there is no such runner, or not on this machine.
+    Raises BundleError if a file is not fit to be run, or is another model than the manifest says;
+    InputError if there is no such runner, or not on this machine.
     """
     if runner not in get_args(Runner):
         raise InputError(f"runner {runner!r}; choose one of {', '.join(get_args(Runner))}")

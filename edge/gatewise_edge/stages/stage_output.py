@@ -20,21 +20,9 @@ Matrix = NDArray[np.float32]
 
 
 class StageOutput:
-    """Output of one stage for some instances.
+    """Output of one stage for n instances, as its graph or trees gave it, float32 (n, n_outputs).
 
-    Parameters
-    ----------
-    outputs : ndarray of float32, shape (n, n_outputs)
-        As the graph or the trees gave them.
-    spec : StageSpec
-        The stage's entry in the manifest.
-
-    Attributes
-    ----------
-    outputs : ndarray of float32, shape (n, n_outputs)
-    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
-    score : ndarray of float32, shape (n,)
-        The stop score.
+    `margins` are float32 of shape (n, 1) or (n, n_classes); `score` is the stop score, shape (n,).
     """
 
     __slots__ = ("_spec", "margins", "outputs", "score")

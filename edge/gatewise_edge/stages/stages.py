@@ -78,20 +78,8 @@ class StageRunner:
     ) -> StageOutput:
         """Run one stage for one instance and acquire what it needs.
 
-        Parameters
-        ----------
-        stage : int
-        reading : Reading
-            The instance.
-        allow_missing : bool
-            Whether NaN is a value.
-        remaining : callable
-            Gives the seconds that sensors may still take.
-
-        Raises
-        ------
-        SensorError
-            If a feature cannot be acquired or is refused; what was acquired before it is paid.
+        `remaining` gives the seconds that sensors may still take. Raises SensorError if a feature
+        cannot be acquired or is refused; what was acquired before it is paid.
         """
         model = self._models[stage]
         if not isinstance(model, Walker):
@@ -109,26 +97,13 @@ class StageRunner:
         return StageOutput(model.walk(value_of), self.specs[stage])
 
     def run(self, stage: int, x: Matrix) -> StageOutput:
-        """Run one stage on values that are all at hand.
-
-        Parameters
-        ----------
-        stage : int
-        x : ndarray of float32, shape (n, k)
-            The stage's own inputs, in its order.
-        """
+        """Run one stage on its own inputs, all at hand, shape (n, k)."""
         model = self._models[stage]
         margins = model.run(x)[0] if isinstance(model, Walker) else model.run(x)
         return StageOutput(margins, self.specs[stage])
 
     def run_row(self, stage: int, x: Matrix) -> tuple[StageOutput, NDArray[np.bool_]]:
-        """Run one stage as :meth:`visit` does, on a row of its own inputs, shape (k,).
-
-        Returns
-        -------
-        output : StageOutput
-        bought : ndarray of bool, shape (k,)
-        """
+        """Run one stage on a row of its own inputs; output, and which it acquired, shape (k,)."""
         model = self._models[stage]
         if not isinstance(model, Walker):
             return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)

@@ -69,32 +69,16 @@ class Announcement:
 
 
 def encode(announcement: Announcement, signer: Signer) -> bytes:
-    """Make the payload of an announcement, checked and signed.
-
-    Raises
-    ------
-    UpdateError
-        If a field is out of range.
-    """
+    """Make the payload of an announcement, checked and signed; UpdateError if out of range."""
     body = json.dumps({"announcement": 1, **asdict(announcement)}, ensure_ascii=False).encode()
     _read(body)
     return write_signatures(signer.sign(ANNOUNCEMENT_CONTEXT, body)) + b"\n" + body
 
 
 def decode(payload: bytes, key: PublicKey, *, name: str | None = None) -> Announcement:
-    """Check a payload's signature, and only then read it.
+    """Check a payload's signature, and only then read it; `name` is the topic's model.
 
-    Parameters
-    ----------
-    payload : bytes
-    key : PublicKey
-    name : str, optional
-        The model that this topic is about.
-
-    Raises
-    ------
-    UpdateError
-        With the reason ``malformed``, ``forged`` or ``other-name``.
+    Raises UpdateError with the reason ``malformed``, ``forged`` or ``other-name``.
     """
     if len(payload) > MOST_PAYLOAD:
         raise UpdateError("malformed", f"an announcement of more than {MOST_PAYLOAD} bytes")

@@ -39,18 +39,6 @@ _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-(\d+)/(\d+)", re.ASCII)
 def check_host(host: str) -> str:
     """Check and complete a host's name: ``host``, which means port 443, or ``host:port``.
 
-    Returns
-    -------
-    str
-        ``host:port`` in small letters.
-
-    Raises
-    ------
-    InputError
-        If it is something else, as a URL.
-
-    Examples
-    --------
     >>> check_host("Models.example.org")
     'models.example.org:443'
     """
@@ -65,28 +53,11 @@ def check_host(host: str) -> str:
 
 
 class Fetcher:
-    """Fetches announced files.
+    """Fetch announced files, from `hosts` alone (``host`` or ``host:port``).
 
-    Parameters
-    ----------
-    hosts : iterable of str
-        The only ones allowed: ``host`` (port 443) or ``host:port``.
-    ca_file : str or Path, optional
-        Certificates of authorities that are trusted besides the system's.
-    allow_files : bool, default False
-        Allow ``file:`` URLs: for devices that are updated from a disk, and for tests.
-    most_bytes : int, default 256 MiB
-        A larger file is refused unfetched.
-    timeout : float, default 20
-        Seconds that the server may be silent.
-    longest : float, default 3600
-        Seconds for one try in all.
-    clock : callable, default time.monotonic
-
-    Raises
-    ------
-    InputError
-        If a host is malformed or the certificates cannot be read.
+    Beside the system's authorities those of `ca_file` are trusted; `allow_files` allows ``file:``
+    URLs; files above `most_bytes` are refused. The server may be silent for `timeout` seconds, and
+    one try may take `longest`. Raises InputError if a host is malformed or a file cannot be read.
     """
 
     def __init__(
@@ -123,25 +94,11 @@ class Fetcher:
         *,
         stop: Callable[[], bool] = lambda: False,
     ) -> Path:
-        """Fetch a file, or the rest of it.
+        """Fetch a file, or the rest of it, into a folder of partial files.
 
-        Parameters
-        ----------
-        announcement : Announcement
-        folder : Path
-            Where partial files are kept, under the hash that they are to have.
-        stop : callable
-            Checked between chunks; true ends the try.
-
-        Returns
-        -------
-        Path
-            The whole file, of the announced size and hash, on the disk.
-
-        Raises
-        ------
-        UpdateError
-            With the reason ``host``, ``fetch``, ``size``, ``space``, ``hash`` or ``stopped``.
+        `stop` is checked between chunks. Returns the whole file, of the announced size and hash, on
+        the disk. Raises UpdateError: ``host``, ``fetch``, ``size``, ``space``, ``hash``,
+        ``stopped``.
         """
         part = folder / f"{announcement.sha256}.part"
         tag_file = folder / f"{announcement.sha256}.etag"

@@ -52,32 +52,10 @@ def publish(
 ) -> Announcement:
     """Announce a bundle, retained, on the topic of its model.
 
-    Parameters
-    ----------
-    bundle : str or Path
-        The ``.gwb`` file that is at `url`: signed by `key`, without the high-cost model.
-    url : str
-        Where devices fetch it: https, or file for devices that allow it.
-    key : str or Path
-        NAME.key.
-    broker : Endpoint
-    serial : int, optional
-        Greater than the last one.
-    timeout : float, default 10
-        Seconds to wait for the broker.
-    now : callable, default time.time
-        Seconds since 1970, for the serial.
-
-    Returns
-    -------
-    Announcement
-
-    Raises
-    ------
-    BundleError, InputError
-        If the bundle, the URL, the key or the serial cannot be used.
-    LinkError
-        If the broker cannot be reached, or does not pass the announcement on.
+    `bundle` is the ``.gwb`` file that devices fetch at `url`, signed by `key`, without the
+    high-cost model. The serial is greater than the last one, by default the time in seconds. Raises
+    BundleError or InputError if an argument cannot be used, LinkError if the broker cannot be
+    reached or does not pass the announcement on.
     """
     signer = Signer(key)
     path = Path(bundle)

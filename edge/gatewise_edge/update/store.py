@@ -208,13 +208,7 @@ class Store:
     # -- writing ---------------------------------------------------------------------------
 
     def lock(self) -> None:
-        """Become the one process that updates; remove what earlier ones left.
-
-        Raises
-        ------
-        UpdateError
-            If another process is that, or the folder cannot be written.
-        """
+        """Become the one process that updates and tidy up; UpdateError if another one is."""
         if self._lock is not None:
             return
         try:
@@ -266,13 +260,7 @@ class Store:
         self._write(replace(state, current=version, serial=max(state.serial, version.serial)))
 
     def begin(self, version: Version) -> int:
-        """Note that a version is about to be run for the first time.
-
-        Returns
-        -------
-        int
-            How often that was begun before and did not come to an end.
-        """
+        """Note that a version is about to be run; how often that was begun before in vain."""
         state = self.state()
         tries = state.tries if state.trying == version.serial else 0
         self._write(replace(state, trying=version.serial, tries=tries + 1))
@@ -296,13 +284,7 @@ class Store:
         self._write(replace(state, serial=serial, refused=refused, tries=0))
 
     def roll_back(self) -> Version | None:
-        """Activate the previous version, and remember that the current one failed.
-
-        Returns
-        -------
-        Version or None
-            The active one; None: the bundle that the device was set up with.
-        """
+        """Activate the previous version, or the first bundle (None); the current one has failed."""
         state = self.state()
         if state.current is None:
             return None

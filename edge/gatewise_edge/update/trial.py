@@ -19,18 +19,10 @@ Verdict = Literal["passed", "failed"]
 class Trial:
     """Check the first answers of a version.
 
-    It fails at the first answer that came past its deadline, or unexpected error in place of one;
-    or if none of the first answers was one. A :class:`SensorError` or a row that does not fit
-    counts neither for a model nor against it.
-
-    Parameters
-    ----------
-    answers : int
-        Outcomes to check; with 0 every version passes.
-    decided : callable
-        Called once, as ``decided(verdict, why)``, on the thread of the answer that decides.
-    clock : callable, default time.monotonic
-        Seconds.
+    It fails at the first answer past its deadline or unexpected error, or if none of the first
+    instances was answered. A :class:`SensorError` or a row that does not fit counts neither for a
+    model nor against it. With 0 answers every version passes. `decided` is called once, as
+    ``decided(verdict, why)``, on the thread of the answer that decides.
     """
 
     def __init__(
