@@ -17,13 +17,25 @@ help:            ## this list
 
 install: $(STAMP)  ## make .venv and install everything into it
 
-$(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gatewise needs Python 3.11 or newer; set PYTHON=python3.x"; exit 2; }
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+# `make demo` needs [sim] alone; everything else needs [dev], which holds it.
+DEMO_STAMP := $(VENV)/.installed-demo
+CREATE = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gatewise needs Python 3.11 or newer; set PYTHON=python3.x"; exit 2; }; \
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+PIP = $(BIN)/python -m pip install --progress-bar on --disable-pip-version-check -q -c constraints.txt
+
+$(DEMO_STAMP): pyproject.toml constraints.txt
+	@$(CREATE)
+	@echo "installing what the demo needs into $(VENV) (about 600 MB, once)"
+	$(PIP) -e '.[sim]'
 	@touch $@
 
-demo: $(STAMP)   ## train, pack, deploy over MQTT, measure: writes demo-out/report.html
+$(STAMP): pyproject.toml constraints.txt
+	@$(CREATE)
+	@echo "installing everything into $(VENV) (once)"
+	$(PIP) -e '.[dev]'
+	@touch $@ $(DEMO_STAMP)
+
+demo: $(DEMO_STAMP)   ## train, pack, deploy over MQTT, measure: writes demo-out/report.html
 	$(BIN)/gatewise demo --out demo-out
 
 # The broker tests run against a real mosquitto; install it where that is allowed, else say how.
@@ -86,7 +98,7 @@ test-c: $(STAMP)           ## C99 of Letters' cascades on x86-64, aarch64 (qemu)
 	$(BIN)/python -m benchmarks.c_letters
 
 docs: $(STAMP)   ## the reference of every public name, as pages in site/
-	$(BIN)/python -m pdoc -d numpy -o site gatewise_training gatewise_export gatewise_edge gatewise_cloud gatewise_sim
+	$(BIN)/python -m pdoc -d numpy -o site gatewise gatewise_training gatewise_export gatewise_edge gatewise_cloud gatewise_sim
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy --strict

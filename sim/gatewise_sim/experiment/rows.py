@@ -209,14 +209,7 @@ def _column(path: Path, name: str) -> NDArray[Any]:
 
 
 def _parquet(path: Path, manifest: Manifest, target: str | None) -> Rows:
-    import pandas as pd
-
-    try:
-        frame = pd.read_parquet(path)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    frame = datasets.read_parquet(path)
     frame.columns = [str(name).strip() for name in frame.columns]
     others = [name for name in frame.columns if name not in manifest.feature_names]
     column = _target(path, others, target)

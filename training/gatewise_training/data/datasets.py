@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 
-__all__ = ["Dataset", "load", "names"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["Dataset", "load", "names", "read_parquet"]
 
 _BUNDLED = ("breast_cancer", "digits", "iris", "wine")
 
@@ -143,6 +146,28 @@ def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> Featur
     return FeatureCosts(own, group=group, shared=shared, names=columns)
 
 
+def read_parquet(path: Path) -> DataFrame:
+    """Read a parquet file; pyarrow, which pandas needs for it, comes with an extra.
+
+    Raises
+    ------
+    InputError
+        If pyarrow is not installed, or the file cannot be read.
+    """
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(path)
+    except ImportError:
+        raise InputError(
+            f"{path}: parquet files need pyarrow: pip install 'gatewise[parquet]'"
+        ) from None
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+
+
 def _table(path: Path, target: str | None) -> Dataset:
     import pandas as pd
 
@@ -153,7 +178,7 @@ def _table(path: Path, target: str | None) -> Dataset:
             _check_names(path, [str(h) for h in header])
             frame = pd.read_csv(path, skipinitialspace=True)
         else:
-            frame = pd.read_parquet(path)
+            frame = read_parquet(path)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError) as error:
