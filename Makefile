@@ -21,7 +21,7 @@ install: $(STAMP)  ## make .venv and install everything into it
 DEMO_STAMP := $(VENV)/.installed-demo
 CREATE = $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gatewise needs Python 3.11 or newer; set PYTHON=python3.x"; exit 2; }; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-PIP = $(BIN)/python -m pip install --progress-bar on --disable-pip-version-check -q -c constraints.txt
+PIP = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 
 $(DEMO_STAMP): pyproject.toml constraints.txt
 	@$(CREATE)
