@@ -114,8 +114,10 @@ class TreeEnsemble:
         -------
         ndarray of float32, shape (n, n_outputs)
         """
-        from gatewise.models.tree_kernels import add_leaves
-
+        try:
+            from gatewise.models.tree_kernels import add_leaves
+        except ModuleNotFoundError:  # numba is no part of what a device installs
+            return self.run(x)[0]
         out = np.zeros((len(x), self.n_outputs), np.float32)
         value, output, base = map(_writable, (self.value, self.output, self.base))
         add_leaves(*self.walk_arrays(x), value, output, base, out)
@@ -134,8 +136,10 @@ class TreeEnsemble:
             True where some tree tests the column at a node that the row passes, whether or not
             the value is NaN.
         """
-        from gatewise.models.tree_kernels import mark_paths
-
+        try:
+            from gatewise.models.tree_kernels import mark_paths
+        except ModuleNotFoundError:
+            return self.run(x)[1]
         out = np.zeros((len(x), self.n_features), np.bool_)
         mark_paths(*self.walk_arrays(x), out)
         return out
