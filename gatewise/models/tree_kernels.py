@@ -1,7 +1,6 @@
 """Compiled walks through flat trees, for training; see :mod:`gatewise.models.trees`.
 
-All take the rows and the arrays of ``TreeEnsemble.walk_arrays`` first, and write their results
-into the arrays behind them.
+All take the rows and the arrays of ``TreeEnsemble``, and write their results into the last ones.
 """
 
 from __future__ import annotations

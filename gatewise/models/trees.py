@@ -29,9 +29,6 @@ NODE_BYTES = 21
 """Bytes of a node with one value in the flat arrays: five of 4 bytes and a flag."""
 
 
-_WalkArrays = tuple[Any, Any, Any, Any, Any, Any, Any]
-
-
 @dataclass(frozen=True, eq=False)
 class TreeEnsemble:
     """Trees one after another in flat arrays; a node is an index into all of them.
@@ -119,8 +116,7 @@ class TreeEnsemble:
         except ModuleNotFoundError:  # numba is no part of what a device installs
             return self.run(x)[0]
         out = np.zeros((len(x), self.n_outputs), np.float32)
-        value, output, base = map(_writable, (self.value, self.output, self.base))
-        add_leaves(*self.walk_arrays(x), value, output, base, out)
+        self._walk(add_leaves, x, self.value, self.output, self.base, out)
         return out
 
     def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -141,7 +137,7 @@ class TreeEnsemble:
         except ModuleNotFoundError:
             return self.run(x)[1]
         out = np.zeros((len(x), self.n_features), np.bool_)
-        mark_paths(*self.walk_arrays(x), out)
+        self._walk(mark_paths, x, out)
         return out
 
     def first_visits(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -161,7 +157,7 @@ class TreeEnsemble:
 
         leaf = np.empty((self.n_trees, len(x)), np.int32)
         first = np.full((len(x), self.n_features), np.iinfo(np.int32).max, np.int32)
-        find_leaves(*self.walk_arrays(x), leaf, first)
+        self._walk(find_leaves, x, leaf, first)
         return leaf, first
 
     def splits_passed(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
@@ -181,17 +177,14 @@ class TreeEnsemble:
         )  # fmt: skip
         return counting.margins(x)[:, 0].astype(np.int64)
 
-    def walk_arrays(self, x: NDArray[np.float32]) -> _WalkArrays:
-        """Rows and the arrays that lead them to their leaves, as compiled kernels take them."""
-        return (
-            np.ascontiguousarray(x, np.float32),
-            _writable(self.feature),
-            _writable(self.threshold),
-            _writable(self.left),
-            _writable(self.right),
-            _writable(self.nan_left),
-            _writable(self.roots),
-        )
+    def _walk(self, kernel: Any, x: NDArray[np.float32], *more: NDArray[Any]) -> None:
+        """Run a compiled kernel on rows and the arrays that lead them to their leaves."""
+        arrays = (
+            self.feature, self.threshold, self.left, self.right, self.nan_left, self.roots, *more
+        )  # fmt: skip
+        # kernels are compiled for writable arrays; those read from a file are copied
+        writable = (np.require(array, requirements="W") for array in arrays)
+        kernel(np.ascontiguousarray(x, np.float32), *writable)
 
     def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Margins and visited columns in numpy alone: each level of a tree for all rows at once.
@@ -379,8 +372,3 @@ class TreeEnsemble:
             for t, tree in enumerate(trees)
         ]
         return cls.join(parts, base, n_features)
-
-
-def _writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Copy an array that was read from a file: kernels are compiled for writable ones."""
-    return np.require(array, requirements="W")

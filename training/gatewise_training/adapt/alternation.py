@@ -59,8 +59,6 @@ def alternate(
         Its q is replaced.
     f0_loss : ndarray of float64, shape (n,)
         ``-log p(y | x; f0)``.
-    p_full : float
-    start : LinearPair
     tol : float
         Fall of the objective below which to stop, once the KKT residual of the M-step is
         below 10 times it.
@@ -71,7 +69,6 @@ def alternate(
 
     Returns
     -------
-    pair : LinearPair
     objectives : list of float
         Of OPT after each q-step; never rises.
     """
@@ -117,7 +114,6 @@ def pose(
 
     Returns
     -------
-    problem : MStep
     pair : LinearPair
         The best constant one, the gate undecided.
     mean, scale : ndarray of float32, shape (n_features,)
@@ -170,17 +166,10 @@ def _standardisation(x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArr
 
 @dataclass(frozen=True)
 class Start:
-    """Send away the rows at one end of one feature.
-
-    Attributes
-    ----------
-    feature : int
-    upper : bool
-        Whether the upper end is sent away, or the lower one.
-    """
+    """Send away the rows at one end of one feature."""
 
     feature: int
-    upper: bool
+    upper: bool  # whether the upper end is sent away, or the lower one
 
     def offload(self, column: NDArray[np.floating], weight: Array, p_full: float) -> Array:
         """Offload probabilities of rows: near 1 for a share `p_full` of their weight.
@@ -190,7 +179,6 @@ class Start:
         column : ndarray of float, shape (n,)
             The feature.
         weight : ndarray of float64, shape (n,)
-        p_full : float
 
         Returns
         -------
@@ -212,8 +200,6 @@ def best_starts(sample: Sample, p_full: float, how_many: int) -> list[Start]:
 
     Parameters
     ----------
-    sample : Sample
-    p_full : float
     how_many : int
         At most; features without a price are no starts, since all models have them.
 

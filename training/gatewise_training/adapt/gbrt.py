@@ -124,13 +124,10 @@ def grow(
 
     Parameters
     ----------
-    sample : Sample
-    growth : Growth
     gamma : float
         Nats of mean loss that a feature of mean price must save.
     p_full : float or None
         Bound on the mean offload probability. At 0 the gate never leaves 0.
-    seed : int
 
     Returns
     -------

@@ -25,19 +25,11 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True, eq=False)
 class GroupLasso:
-    """``Omega`` of matrices with a row a feature.
+    """``Omega`` of matrices with a row a feature."""
 
-    Attributes
-    ----------
-    own : ndarray of float64, shape (n_rows,)
-    group : ndarray of intp, shape (n_rows,)
-        Index into `shared`, -1 for no group.
-    shared : ndarray of float64, shape (n_groups,)
-    """
-
-    own: Array
-    group: Rows
-    shared: Array
+    own: Array  # (n_rows,)
+    group: Rows  # (n_rows,): index into `shared`, -1 for no group
+    shared: Array  # (n_groups,)
 
     @classmethod
     def priced(cls, costs: FeatureCosts) -> GroupLasso:

@@ -129,11 +129,8 @@ def fit_path(
 
     Parameters
     ----------
-    sample : Sample
-    p_full : float
     shares : sequence of float
         Penalties, as shares of the critical one at which no feature is chosen.
-    distance : Distance
     tol, most
         As for :func:`alternate`.
     refit : bool

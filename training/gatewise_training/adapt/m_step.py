@@ -30,16 +30,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class LinearPair:
-    """Linear f1 and g: ``[f1, g] = z @ weights + bias``.
+    """Linear f1 and g: ``[f1, g] = z @ weights + bias``."""
 
-    Attributes
-    ----------
-    weights : ndarray of float64, shape (n_features, n_margins + 1)
-    bias : ndarray of float64, shape (n_margins + 1,)
-    """
-
-    weights: Array
-    bias: Array
+    weights: Array  # (n_features, n_margins + 1)
+    bias: Array  # (n_margins + 1,)
 
     def outputs(self, z: Array) -> Array:
         """Margins of f1 and, last, g, shape (n, n_margins + 1)."""
@@ -49,19 +43,11 @@ class LinearPair:
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A pair with its outputs on the problem's rows, which are expensive and needed often.
-
-    Attributes
-    ----------
-    pair : LinearPair
-    out : ndarray of float64, shape (n, n_margins + 1)
-        Its outputs.
-    target : ndarray of float64, shape (n, n_margins)
-    """
+    """A pair with its outputs on the problem's rows, which are expensive and needed often."""
 
     pair: LinearPair
-    out: Array
-    target: Array
+    out: Array  # (n, n_margins + 1): its outputs
+    target: Array  # (n, n_margins)
 
     def beyond(self, other: Place, push: float) -> Place:
         """Extrapolate from another place past this one, by a share of their distance."""
@@ -95,51 +81,25 @@ class Place:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Gradient, proximal-gradient step and KKT residual of the problem at a place.
+    """Gradient, proximal-gradient step and KKT residual of the problem at a place."""
 
-    Attributes
-    ----------
-    gradient : LinearPair
-        Of the smooth part.
-    ahead : LinearPair
-        Where one proximal-gradient step leads.
-    residual : float
-        The largest entry of that step, times the curvature bound.
-    """
-
-    gradient: LinearPair
-    ahead: LinearPair
-    residual: float
+    gradient: LinearPair  # of the smooth part
+    ahead: LinearPair  # where one proximal-gradient step leads
+    residual: float  # the largest entry of that step, times the curvature bound
 
 
 @dataclass(frozen=True, eq=False)
 class MStep:
-    """One M-step's problem.
+    """One M-step's problem."""
 
-    Attributes
-    ----------
-    z : ndarray of float64, shape (n, n_features)
-        Standardised features.
-    target : ndarray of float64, shape (n, n_margins)
-    q : ndarray of float64, shape (n,)
-    weight : ndarray of float64, shape (n,)
-        Of mean 1.
-    costs : FeatureCosts
-    gamma : float
-    lipschitz : float
-        Bound on the curvature of the smooth part; see :func:`curvature_bound`.
-    gate : GateLoss, optional
-        Cross-entropy to q by default.
-    """
-
-    z: Array
-    target: Array
-    q: Array
-    weight: Array
+    z: Array  # (n, n_features): standardised features
+    target: Array  # (n, n_margins)
+    q: Array  # (n,)
+    weight: Array  # (n,): of mean 1
     costs: FeatureCosts
     gamma: float
-    lipschitz: float
-    gate: GateLoss | None = None
+    lipschitz: float  # bound on the curvature of the smooth part; see :func:`curvature_bound`
+    gate: GateLoss | None = None  # cross-entropy to q by default
 
     @cached_property
     def _kept(self) -> Array:

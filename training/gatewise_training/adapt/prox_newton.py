@@ -41,8 +41,6 @@ def solve(
 
     Parameters
     ----------
-    problem : MStep
-    start : LinearPair
     tol : float, default 1e-6
         On :meth:`MStep.kkt_residual`.
     max_iter : int, default 1000
@@ -62,8 +60,6 @@ def newton_step(problem: MStep, place: Place, view: View) -> Place:
 
     Parameters
     ----------
-    problem : MStep
-    place : Place
     view : View
         From there.
 

@@ -206,21 +206,11 @@ class Squares:
 
 @dataclass(frozen=True, eq=False)
 class Free:
-    """The outcome of a q-step.
+    """The outcome of a q-step."""
 
-    Attributes
-    ----------
-    q : ndarray of float64, shape (n,)
-        Offload probabilities.
-    gate : GateLoss
-        Loss of the gate in the M-step.
-    rest : ndarray of float64, shape (n,)
-        The part of ``D(q, g)`` that does not depend on g.
-    """
-
-    q: Array
-    gate: GateLoss
-    rest: Array
+    q: Array  # (n,): offload probabilities
+    gate: GateLoss  # loss of the gate in the M-step
+    rest: Array  # (n,): the part of ``D(q, g)`` that does not depend on g
 
 
 class Distance(Protocol):

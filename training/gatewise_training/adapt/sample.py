@@ -19,24 +19,12 @@ LOG_FLOOR = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Training rows, their weights and the losses of f0.
+    """Training rows, their weights and the losses of f0."""
 
-    Attributes
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    y : ndarray of int64, shape (n,)
-    weight : ndarray of float64, shape (n,)
-        Of mean 1.
-    f0_loss : ndarray of float64, shape (n,)
-        ``-log p(y | x; f0)`` in nats; 0 without a high-cost model.
-    n_classes : int
-    costs : FeatureCosts
-    """
-
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    f0_loss: NDArray[np.float64]
+    x: NDArray[np.float32]  # (n, n_features)
+    y: NDArray[np.int64]  # (n,)
+    weight: NDArray[np.float64]  # (n,): of mean 1
+    f0_loss: NDArray[np.float64]  # (n,): ``-log p(y | x; f0)`` in nats; 0 without a high-cost model
     n_classes: int
     costs: FeatureCosts
 

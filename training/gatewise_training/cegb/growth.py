@@ -35,35 +35,19 @@ Order = Literal["best-first", "breadth-first"]
 
 @dataclass(frozen=True)
 class TreeGrowth:
-    """Settings of the growth; None takes the default for so many rows.
+    """Settings of the growth; None takes the default for so many rows."""
 
-    Attributes
-    ----------
-    order : {"best-first", "breadth-first"}
-        Breadth-first trees have `max_depth`, by default that of a full tree of `num_leaves`.
-    n_rounds : int
-        Rounds at most; each grows a tree for every output.
-    patience : int or None
-        Rounds without improvement on validation rows that end the growth; None grows them all.
-    num_leaves, max_depth : int or None
-    learning_rate : float or None
-    newton : bool
-        Second-order steps, or first-order ones as in GreedyMiser.
-    subsample : float
-        Share of the rows, drawn anew each round, that a tree is fitted to.
-    params : mapping or None
-        Further LightGBM parameters.
-    """
-
+    # breadth-first trees have `max_depth`, by default that of a full tree of `num_leaves`
     order: Order
-    n_rounds: int
+    n_rounds: int  # rounds at most; each grows a tree for every output
+    # rounds without improvement on validation rows that end the growth; None grows them all
     patience: int | None
     num_leaves: int | None
     max_depth: int | None
     learning_rate: float | None
-    newton: bool
-    subsample: float
-    params: Mapping[str, Any] | None
+    newton: bool  # second-order steps, or first-order ones as in GreedyMiser
+    subsample: float  # share of the rows, drawn anew each round, that a tree is fitted to
+    params: Mapping[str, Any] | None  # further LightGBM parameters
 
     def on(self, n_rows: int, n_classes: int) -> dict[str, Any]:
         """LightGBM's settings for so many rows.
@@ -117,13 +101,10 @@ def grow(
     x : ndarray of float32, shape (n, n_features)
     target : Target
         Of the same rows.
-    growth : TreeGrowth
-    charge : Charge
     held : pair of rows and their target, optional
         Their loss ends the growth.
     rounds : int, optional
         Instead of the growth's own number.
-    seed : int
 
     Returns
     -------

@@ -80,18 +80,10 @@ class Target(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Classes:
-    """Class labels under the log loss; the merit of an answer is whether it is right.
+    """Class labels under the log loss; the merit of an answer is whether it is right."""
 
-    Attributes
-    ----------
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    weight : ndarray of float64, shape (n,)
-    n_classes : int
-    """
-
-    y: NDArray[np.int64]
-    weight: Array
+    y: NDArray[np.int64]  # (n,): class indices
+    weight: Array  # (n,)
     n_classes: int
     native: None = field(default=None, init=False)
 
@@ -138,18 +130,11 @@ class Measured:
 
     So a penalty means the same whatever the values' unit: the share of the variance that a
     price must explain is twice the penalty. The score is R².
-
-    Attributes
-    ----------
-    y : ndarray of float64, shape (n,)
-    weight : ndarray of float64, shape (n,)
-    scale : float
-        Standard deviation of all rows' values.
     """
 
-    y: Array
-    weight: Array
-    scale: float
+    y: Array  # (n,)
+    weight: Array  # (n,)
+    scale: float  # standard deviation of all rows' values
     n_outputs: int = field(default=1, init=False)
     link: Link = field(default="identity", init=False)
     native: None = field(default=None, init=False)
@@ -190,24 +175,13 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """Graded relevance of queries' documents; the merit of a query is its Average Precision@5.
+    """Graded relevance of queries' documents; the merit of a query is its Average Precision@5."""
 
-    Attributes
-    ----------
-    y : ndarray of int64, shape (n,)
-        Grades; 0 is irrelevant.
-    qid : ndarray of int64, shape (n,)
-        Query of each document; a query's documents lie together.
-    objective : {"binary", "regression", "lambdarank"}
-        Log loss of relevant or not, squared error of the grade, or LightGBM's LambdaRank.
-    inner : Classes or Measured
-        The pointwise target; LambdaRank does not use it.
-    """
-
-    y: NDArray[np.int64]
-    qid: NDArray[np.int64]
+    y: NDArray[np.int64]  # (n,): grades; 0 is irrelevant
+    qid: NDArray[np.int64]  # (n,): query of each document; a query's documents lie together
+    # log loss of relevant or not, squared error of the grade, or LightGBM's LambdaRank
     objective: Objective
-    inner: Classes | Measured
+    inner: Classes | Measured  # the pointwise target; LambdaRank does not use it
     n_outputs: int = field(default=1, init=False)
     link: Link = field(default="identity", init=False)
 

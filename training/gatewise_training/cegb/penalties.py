@@ -88,7 +88,6 @@ class Charge:
 
     Parameters
     ----------
-    costs : FeatureCosts
     accounting : {"lazy", "coupled"}
     penalty_split : float
         Price of one split for one row that passes it, in the unit of the feature costs (alpha).

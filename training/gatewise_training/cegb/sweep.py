@@ -57,29 +57,17 @@ class Goal:
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """The model of one penalty, and its outputs and score on the validation rows.
+    """The model of one penalty, and its outputs and score on the validation rows."""
 
-    Attributes
-    ----------
-    penalty : float
-        0 of the unpenalised model, infinity of the constant one.
-    stage : Stage
-    outputs : ndarray of float32, shape (n_held, n_outputs)
-        Out of fold: of models that have not seen the row.
-    acquired : ndarray of bool, shape (n_features,) or (n_held, n_features)
-        Features of the model, the same for every row, or those that the models of the outputs
-        acquired for each.
-    cost : float
-        Mean over the validation rows.
-    merits, weights : ndarray of float64, shape (n_held,) or (n_queries,)
-        How good each answer is; the weighted mean is the score.
-    """
-
-    penalty: float
+    penalty: float  # 0 of the unpenalised model, infinity of the constant one
     stage: Stage
+    # (n_held, n_outputs): out of fold, of models that have not seen the row
     outputs: NDArray[np.float32]
+    # (n_features,) or (n_held, n_features): features of the model, the same for every row, or
+    # those that the models of the outputs acquired for each
     acquired: Acquired
-    cost: float
+    cost: float  # mean over the validation rows
+    # (n_held,) or (n_queries,): how good each answer is; the weighted mean is the score
     merits: NDArray[np.float64]
     weights: NDArray[np.float64]
 
@@ -97,22 +85,10 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """The fit of one penalty on some of the rows, and its score on others.
+    """The fit of one penalty on some of the rows, and its score on others."""
 
-    Attributes
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    target : Target
-        Of the same rows.
-    costs : FeatureCosts
-    growth : TreeGrowth
-    accounting : {"lazy", "coupled"}
-    penalty_split : float
-    seed : int
-    """
-
-    x: NDArray[np.float32]
-    target: Target
+    x: NDArray[np.float32]  # (n, n_features)
+    target: Target  # of the same rows
     costs: FeatureCosts
     growth: TreeGrowth
     accounting: Accounting
@@ -154,18 +130,10 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Fits of a task at several penalties.
-
-    Attributes
-    ----------
-    task : Task
-    folds : tuple of (fit rows, held rows)
-        With several of them the model that is kept is fitted on all rows.
-    n_jobs : int or None
-    report : Progress
-    """
+    """Fits of a task at several penalties."""
 
     task: Task
+    # with several of them the model that is kept is fitted on all rows
     folds: tuple[tuple[Rows, Rows], ...]
     n_jobs: int | None
     report: Progress
@@ -179,7 +147,6 @@ class Sweep:
             The user's own, beside none; or search.
         n_penalties : int
             Fits of a search, the unpenalised one included.
-        goal : Goal
 
         Returns
         -------

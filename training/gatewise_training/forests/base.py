@@ -16,14 +16,9 @@ __all__ = ["FittedTrees", "ForestModel"]
 
 @dataclass(frozen=True, eq=False)
 class FittedTrees(FittedStages):
-    """A candidate of one stage of trees.
+    """A candidate of one stage of trees."""
 
-    Attributes
-    ----------
-    source : tuple
-        The forest that the trees come from, and which part of it they are.
-    """
-
+    # the forest that the trees come from, and which part of it they are
     source: Any = field(kw_only=True)
 
 

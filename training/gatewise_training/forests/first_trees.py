@@ -18,7 +18,6 @@ def first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> Tre
 
     Parameters
     ----------
-    forest : Forest
     number : int
         At least 1.
     shares : ndarray of float64, shape (n_nodes, n_classes)
@@ -46,21 +45,13 @@ def first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> Tre
 
 @dataclass(frozen=True, eq=False)
 class FirstTrees:
-    """Rows sent down all trees of a forest once.
+    """Rows sent down all trees of a forest once."""
 
-    Attributes
-    ----------
-    leaf : ndarray of int32, shape (n_trees, n)
-        Leaf of each row in each tree.
-    first : ndarray of int32, shape (n, n_features)
-        The first tree that tests each column for a row; `n_trees` or more if none does.
-    shares : ndarray of float64, shape (n_nodes, n_classes)
-        :meth:`Forest.node_shares`.
-    """
-
-    leaf: NDArray[np.int32]
+    leaf: NDArray[np.int32]  # (n_trees, n): leaf of each row in each tree
+    # (n, n_features): the first tree that tests each column for a row; `n_trees` or more if none
+    # does
     first: NDArray[np.int32]
-    shares: NDArray[np.float64]
+    shares: NDArray[np.float64]  # (n_nodes, n_classes): :meth:`Forest.node_shares`
 
     @classmethod
     def on(cls, forest: Forest, x: NDArray[np.float32], voting: Voting) -> FirstTrees:

@@ -33,36 +33,18 @@ GAP = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """Settings with which a forest is grown, and pruned for all prices of cost.
-
-    Attributes
-    ----------
-    problem : Problem
-    growing, pruning : ndarray of intp
-        Rows that grow the trees, and rows of which the costs are minimised.
-    given : Forest or None
-        A forest to prune as it is.
-    estimator : object or None
-        Fitted as a copy; an entropy forest of `n_estimators` trees by default.
-    n_estimators : int
-    mu : float or None
-        For cost-aware growth: bits that an acquisition of mean price must save.
-    solver, depth_cost
-        See :func:`gatewise_training.prune.prune`.
-    n_points : int
-        Prunings that will be tried.
-    """
+    """Settings with which a forest is grown, and pruned for all prices of cost."""
 
     problem: Problem
-    growing: Rows
-    pruning: Rows
-    given: Forest | None
-    estimator: Any
+    growing: Rows  # rows that grow the trees
+    pruning: Rows  # rows of which the costs are minimised
+    given: Forest | None  # a forest to prune as it is
+    estimator: Any  # fitted as a copy; an entropy forest of `n_estimators` trees by default
     n_estimators: int
-    mu: float | None
-    solver: str
+    mu: float | None  # for cost-aware growth: bits that an acquisition of mean price must save
+    solver: str  # this and `depth_cost`: see :func:`gatewise_training.prune.prune`
     depth_cost: float
-    n_points: int
+    n_points: int  # prunings that will be tried
 
     def __call__(self, *, n_jobs: int | None) -> Pruned:
         """Grow and prune."""
@@ -132,22 +114,12 @@ class Recipe:
 
 @dataclass(frozen=True, eq=False)
 class Pruned:
-    """A forest, its exact path, and the prunings that fill the path's gaps.
-
-    Attributes
-    ----------
-    forest : Forest
-    path : PruningPath
-    baselines : tuple of PruneSequence
-        For the gaps of the path.
-    gap : float
-        How far the cost may stay below a budget before a gap is filled.
-    """
+    """A forest, its exact path, and the prunings that fill the path's gaps."""
 
     forest: Forest
     path: PruningPath
-    baselines: tuple[PruneSequence, ...]
-    gap: float
+    baselines: tuple[PruneSequence, ...]  # for the gaps of the path
+    gap: float  # how far the cost may stay below a budget before a gap is filled
 
     def stage(self, budget: float | None) -> Stage:
         """The pruning within a budget, or the whole forest, as a device runs it."""

@@ -78,8 +78,6 @@ def breakpoints_by(
 
     Parameters
     ----------
-    solve : callable (problem, lam) -> Solution
-    problem : PruneProblem
     most : int
         Solutions at most; beyond them nodes are not parted further.
     """

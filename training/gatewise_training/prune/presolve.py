@@ -23,27 +23,15 @@ DROPPED, FREE = -2, -1
 
 @dataclass(frozen=True, eq=False)
 class Closure:
-    """A maximum-closure problem: nodes that need their parents, and shared acquisitions.
+    """A maximum-closure problem: nodes that need their parents, and shared acquisitions."""
 
-    Attributes
-    ----------
-    parent : ndarray of int32, shape (n_nodes,)
-        -1 where there is none. A parent's index is below its children's.
-    profit : ndarray of float64, shape (n_nodes,)
-    price : ndarray of float64, shape (n_nodes,)
-        What a node pays alone, before ``lam``.
-    start : ndarray of int64, shape (n_nodes + 1,)
-        Where each node's acquisitions start in `columns`.
-    columns : ndarray of int32
-    column_price : ndarray of float64, shape (n_columns,)
-    """
-
+    # (n_nodes,): -1 where there is none. A parent's index is below its children's
     parent: NDArray[np.int32]
-    profit: NDArray[np.float64]
-    price: NDArray[np.float64]
-    start: NDArray[np.int64]
+    profit: NDArray[np.float64]  # (n_nodes,)
+    price: NDArray[np.float64]  # (n_nodes,): what a node pays alone, before ``lam``
+    start: NDArray[np.int64]  # (n_nodes + 1,): where each node's acquisitions start in `columns`
     columns: NDArray[np.int32]
-    column_price: NDArray[np.float64]
+    column_price: NDArray[np.float64]  # (n_columns,)
 
     @property
     def n_nodes(self) -> int:
@@ -86,18 +74,10 @@ class Closure:
 
 @dataclass(frozen=True, eq=False)
 class Flow:
-    """What the nodes of a closure problem send: profit that pays for acquisitions.
+    """What the nodes of a closure problem send: profit that pays for acquisitions."""
 
-    Attributes
-    ----------
-    acquired : ndarray of float64, shape (n_edges,)
-        To each entry of `columns`.
-    up : ndarray of float64, shape (n_nodes,)
-        To the parent.
-    """
-
-    acquired: NDArray[np.float64]
-    up: NDArray[np.float64]
+    acquired: NDArray[np.float64]  # (n_edges,): to each entry of `columns`
+    up: NDArray[np.float64]  # (n_nodes,): to the parent
 
     @classmethod
     def none(cls, closure: Closure) -> Flow:
@@ -110,7 +90,6 @@ def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
 
     Returns
     -------
-    closure : Closure
     place : ndarray of int32, shape (n_nodes of the problem,)
         The closure's node that decides over each node; -1: stays at any price (its path acquires
         nothing); -2: goes at any price (nothing below it saves an error).

@@ -36,19 +36,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """The trees of a problem at one price of cost.
-
-    Attributes
-    ----------
-    problem : PruneProblem
-    lam : float
-    n_jobs : int
-        Threads among which the trees are divided.
-    """
+    """The trees of a problem at one price of cost."""
 
     problem: PruneProblem
     lam: float
-    n_jobs: int = 1
+    n_jobs: int = 1  # threads among which the trees are divided
 
     @property
     def full_price(self) -> Floats:
@@ -172,15 +164,12 @@ def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, 
 
     Parameters
     ----------
-    problem : PruneProblem
     share : ndarray of float64, shape (n_nodes,)
         In [0, 1]; no child above its parent.
-    lam : float
 
     Returns
     -------
     keep : ndarray of bool, shape (n_nodes,)
-    objective : float
     """
     share = np.round(share, 9)
     levels = np.unique(share.clip(0.0, 1.0))
@@ -200,16 +189,13 @@ def improved(problem: PruneProblem, keep: Keep, lam: float, rounds: int = 3) -> 
 
     Parameters
     ----------
-    problem : PruneProblem
     keep : ndarray of bool, shape (n_nodes,)
-    lam : float
     rounds : int, default 3
         Times both halves are done, at most.
 
     Returns
     -------
     keep : ndarray of bool, shape (n_nodes,)
-    objective : float
     """
     start, nodes = problem.column_start, problem.column_nodes
     best, value = keep, float(problem.objective(keep, lam))

@@ -31,16 +31,6 @@ PREVAILS = 0.75
 class Codes:
     """The columns of a table as codes that keep the order of the values.
 
-    Attributes
-    ----------
-    codes : ndarray of uint8 or uint16, shape (n_features, n)
-        uint8 where no column has more than 255 codes. NaN has a code of its own above all
-        others, ``n_codes[k]``.
-    lower, upper : ndarray of float32, shape (n_codes.sum(),)
-        Smallest and largest value of each code, column after column.
-    start : ndarray of int64, shape (n_features + 1,)
-        Where each column's values begin in `lower` and `upper`.
-
     Examples
     --------
     >>> x = np.array([[5.0], [2.0], [np.nan], [5.0]], np.float32)
@@ -51,9 +41,13 @@ class Codes:
     array([2., 5.], dtype=float32)
     """
 
+    # (n_features, n): uint8 where no column has more than 255 codes. NaN has a code of its own
+    # above all others, ``n_codes[k]``
     codes: NDArray[Any]
+    # (n_codes.sum(),): smallest and largest value of each code, column after column
     lower: NDArray[np.float32]
     upper: NDArray[np.float32]
+    # (n_features + 1,): where each column's values begin in `lower` and `upper`
     start: NDArray[np.int64]
 
     @property
@@ -118,22 +112,14 @@ class Sparse:
 
     A node counts all these columns by one walk over its rows' few entries. Each column has a slot
     for each of its codes.
-
-    Attributes
-    ----------
-    common : ndarray of int32, shape (n_features,)
-        The prevailing code; -1 for a column that is not sparse.
-    offset : ndarray of int32, shape (n_features + 1,)
-        Where each column's slots begin; NaN's code is the last.
-    entry_start : ndarray of int64, shape (n + 1,)
-        Where each row's entries begin.
-    entry_slot, entry_feature : ndarray of int32, shape (n_entries,)
-        Codes that differ from the common one, as slots, and their columns.
     """
 
+    # (n_features,): the prevailing code; -1 for a column that is not sparse
     common: NDArray[np.int32]
+    # (n_features + 1,): where each column's slots begin; NaN's code is the last
     offset: NDArray[np.int32]
-    entry_start: NDArray[np.int64]
+    entry_start: NDArray[np.int64]  # (n + 1,): where each row's entries begin
+    # (n_entries,): codes that differ from the common one, as slots, and their columns
     entry_slot: NDArray[np.int32]
     entry_feature: NDArray[np.int32]
 

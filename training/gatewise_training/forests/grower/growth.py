@@ -27,15 +27,9 @@ RULES = {"threshold_pairs": PAIRS, "entropy": ENTROPY, "gini": GINI}
 
 @dataclass(frozen=True, eq=False)
 class RowAcquisitions:
-    """Features and groups that each training row has acquired for the trees grown so far.
+    """Features and groups that each training row has acquired for the trees grown so far."""
 
-    Attributes
-    ----------
-    goods : ndarray of bool, shape (n_features + n_groups, n)
-        Features first, then groups; written by :meth:`add`.
-    costs : FeatureCosts
-    """
-
+    # (n_features + n_groups, n): features first, then groups; written by :meth:`add`
     goods: NDArray[np.bool_]
     costs: FeatureCosts
 
@@ -80,7 +74,6 @@ def grow(
         Class indices.
     drawn : ndarray of int64, shape (n,)
         How often the bootstrap sample holds each row.
-    n_classes : int
     costs : FeatureCosts
         "threshold_pairs" charges a feature its own and its group's shared price each time, as
         in the paper.
@@ -97,7 +90,6 @@ def grow(
         All thresholds, or 80, 40 or 20 random ones for each feature, as in the paper.
     max_features : int, optional
         Features to try at a node; all by default.
-    max_depth : int, optional
     seed : int, default 0
         Of random features and stumps.
 
@@ -193,7 +185,6 @@ def leaf_of(
     ----------
     y : ndarray of int64, shape (n,)
     weight : ndarray of float64, shape (n,)
-    n_classes : int
     codes : Codes
         Of the table that the forest is for.
     """

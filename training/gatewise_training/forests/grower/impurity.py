@@ -84,7 +84,6 @@ def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float
         The class whose count changes.
     more : float
         By how much; negative if examples leave.
-    alpha : float
 
     Examples
     --------

@@ -55,7 +55,6 @@ def grow_tree(
         Of its :class:`Sparse` columns.
     rows, y, weight : ndarray of int32, shape (n,)
         Rows in the bag, ascending, their classes and how often each was drawn; reordered here.
-    n_classes : int
     rule : int
         PAIRS with the threshold `alpha`, ENTROPY with the logarithms `table`, or GINI.
     price : ndarray of float64, shape (n_features,)
@@ -70,7 +69,6 @@ def grow_tree(
         Whether thresholds are drawn at random instead of tried all.
     max_features : int
         Columns that are not constant to try at a node, drawn at random if not all.
-    max_depth, seed : int
 
     Returns
     -------
@@ -302,7 +300,6 @@ def _part(column: Any, code: int, rows: Any, y: Any, weight: Any, moved: Any, n_
 
     Returns
     -------
-    n_left : int
     heavy_left : bool
         Whether at least half the examples are there.
     """

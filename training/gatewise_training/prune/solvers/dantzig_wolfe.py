@@ -48,7 +48,6 @@ def solve(
 
     Parameters
     ----------
-    problem : PruneProblem
     lam : float
         Error given up per unit of cost, at least 0.
     master : {"partition", "convex"}, default "partition"

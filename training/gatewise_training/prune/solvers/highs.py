@@ -40,7 +40,6 @@ def minimise(
     x : ndarray of float64, shape (n_variables,)
     multipliers : ndarray of float64, shape (n_inequalities,)
         At least 0, in the unit of the costs.
-    iterations : int
 
     Raises
     ------

@@ -44,7 +44,6 @@ def solve(
 
     Parameters
     ----------
-    problem : PruneProblem
     lam : float
         Error given up per unit of cost, at least 0.
     form : {"closure", "papers"}, default "closure"

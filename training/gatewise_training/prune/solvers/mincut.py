@@ -33,7 +33,6 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
 
     Parameters
     ----------
-    problem : PruneProblem
     lam : float
         Training error given up per unit of cost, at least 0.
 
@@ -64,8 +63,6 @@ def best_closure(
 
     Parameters
     ----------
-    closure : Closure
-    lam : float
     flow : Flow, optional
         Where to start: a flow of this closure at another price. It is changed into this one's.
 
@@ -75,7 +72,6 @@ def best_closure(
         The largest of the best closures.
     reached : float
         Profit that is used up by prices: profit of all nodes less the best value.
-    iterations : int
     """
     flow = first_flow(closure, lam) if flow is None else flow
     kept, reached, rounds = push_relabel(

@@ -21,10 +21,6 @@ Floats = NDArray[np.float64]
 class NodeClasses:
     """Classes of nodes: of the same tree, and kept by the same prunings.
 
-    Parameters
-    ----------
-    problem : PruneProblem
-
     Attributes
     ----------
     tree : ndarray of intp, shape (n_nodes,)
@@ -104,32 +100,17 @@ class NodeClasses:
 
 @dataclass(frozen=True, eq=False)
 class MasterRows:
-    """Merged rows of a master, and how their multipliers go back to the first uses.
+    """Merged rows of a master, and how their multipliers go back to the first uses."""
 
-    Attributes
-    ----------
-    number : ndarray of intp, shape (n_nodes,)
-        Class of each node, -1 where no pruning keeps it.
-    node : ndarray of intp, shape (n_classes,)
-        A node of each class.
-    acquisition, member : ndarray of intp, shape (n_rows,)
-        Which merged acquisition, and which class of nodes, a row of the master couples.
-    price : ndarray of float64, shape (n_purchases,)
-    use, use_row : ndarray of intp, shape (n_live,)
-        First uses (indices of column_nodes) and their rows.
-    use_part : ndarray of float64, shape (n_live,)
-        Their parts of the rows' multipliers.
-    n_uses : int
-    """
-
-    number: NDArray[np.intp]
-    node: NDArray[np.intp]
+    number: NDArray[np.intp]  # (n_nodes,): class of each node, -1 where no pruning keeps it
+    node: NDArray[np.intp]  # (n_classes,): a node of each class
+    # (n_rows,): which merged acquisition, and which class of nodes, a row of the master couples
     acquisition: NDArray[np.intp]
     member: NDArray[np.intp]
-    price: Floats
-    use: NDArray[np.intp]
-    use_row: NDArray[np.intp]
-    use_part: Floats
+    price: Floats  # (n_acquisitions,)
+    use: NDArray[np.intp]  # (n_live,): first uses, indices of column_nodes
+    use_row: NDArray[np.intp]  # (n_live,): their rows
+    use_part: Floats  # (n_live,): their parts of the rows' multipliers
     n_uses: int
 
     def spread(self, multipliers: Floats) -> Floats:

@@ -52,23 +52,12 @@ REPAIR_EVERY = 10
 
 @dataclass(frozen=True, eq=False)
 class Ascent:
-    """Where the ascent ended.
+    """Where the ascent ended."""
 
-    Attributes
-    ----------
-    keep : ndarray of bool, shape (n_nodes,)
-        Best pruning found.
-    objective, bound : float
-        Its objective, and the best lower bound proved.
-    beta : ndarray of float64, shape (len(column_nodes),)
-        Feasible multipliers that prove the bound.
-    iterations : int
-    """
-
-    keep: NDArray[np.bool_]
+    keep: NDArray[np.bool_]  # (n_nodes,): best pruning found
     objective: float
-    bound: float
-    beta: Floats
+    bound: float  # the best lower bound proved
+    beta: Floats  # (len(column_nodes),): feasible multipliers that prove the bound
     iterations: int
 
 
@@ -84,7 +73,6 @@ def solve(
 
     Parameters
     ----------
-    problem : PruneProblem
     lam : float
         Error given up per unit of cost, at least 0.
     tolerance : float, default 1e-4
@@ -118,12 +106,7 @@ def ascend(
     max_iterations: int = 500,
     n_jobs: int = 1,
 ) -> Ascent:
-    """Do the work of :func:`solve`, keeping the multipliers.
-
-    Returns
-    -------
-    Ascent
-    """
+    """Do the work of :func:`solve`, keeping the multipliers."""
     start, nodes = problem.column_start, problem.column_nodes
     trees = Trees(problem, lam, n_jobs)
     price = trees.full_price

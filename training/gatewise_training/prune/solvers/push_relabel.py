@@ -80,7 +80,6 @@ def push_relabel(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
     flow, up : ndarray of float64, shapes (n_edges,) and (n_nodes,)
         From nodes to acquisitions and to parents: any flow that nodes can pay, changed in place.
         Where it is more than a price allows, it is cut back first.
-    tolerance : float
 
     Returns
     -------

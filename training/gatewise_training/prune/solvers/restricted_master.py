@@ -30,12 +30,7 @@ Floats = NDArray[np.float64]
 
 
 class Master(ABC):
-    """Base of the two master programs.
-
-    Parameters
-    ----------
-    trees : Trees
-    """
+    """Base of the two master programs."""
 
     def __init__(self, trees: Trees) -> None:
         self.trees = trees
