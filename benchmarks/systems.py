@@ -161,7 +161,7 @@ def _exit_costs(
     A row's own where a stage buys node by node.
     """
     costs, f0 = system.feature_costs_, system.high_cost_model_
-    bought = [stage.bought(x) for stage in stages]
+    bought = [stage.acquired(x) for stage in stages]
     if f0 is None:
         here = exit_costs(costs, bought)
         return here, here

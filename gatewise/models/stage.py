@@ -1,4 +1,4 @@
-"""One step of a cascade: the features it buys, the small model it runs, its stop score."""
+"""One step of a cascade: the features it acquires, the small model it runs, its stop score."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ class Stage:
     score : {"margin", "column"}
         Whether the stop score is computed from the margins or is the last output.
     acquisition : {"stage", "node"}
-        Whether a row that visits the stage buys all its features, or only those on the paths
-        that it takes through the stage's trees.
+        Whether a row that visits the stage acquires all its features, or only those on the
+        paths that it takes through the stage's trees.
     tier : {"device", "gateway", "cloud"}
-        Where it runs. Beyond the device its features come with the request, so it buys by stage.
+        Where it runs. Beyond the device its features come with the request, all at
+        once.
     """
 
     model: FlatModel
@@ -50,9 +51,9 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.acquisition == "node" and not isinstance(self.model, TreeEnsemble):
-            raise InputError("only a stage of trees can buy node by node")
+            raise InputError("only a stage of trees can acquire node by node")
         if self.acquisition == "node" and not self.on_device:
-            raise InputError("only on the device can a stage buy node by node")
+            raise InputError("only on the device can a stage acquire node by node")
 
     @classmethod
     def of(
@@ -62,7 +63,7 @@ class Stage:
         score: Score = "margin",
         acquisition: Acquisition = "stage",
     ) -> Stage:
-        """Make a stage of a model over all columns: it keeps only those that it uses."""
+        """Make a stage of a model over all columns; only those that it uses are kept."""
         kept, used = model.compact()
         return cls(kept, used, link, score, acquisition)
 
@@ -95,8 +96,8 @@ class Stage:
         """
         return self.model.margins(x[:, self.features])
 
-    def bought(self, x: NDArray[np.float32]) -> Acquired:
-        """Which columns of the instance the stage buys for rows that visit it.
+    def acquired(self, x: NDArray[np.float32]) -> Acquired:
+        """Columns of the instance that the stage acquires for rows that visit it.
 
         Parameters
         ----------
@@ -107,16 +108,16 @@ class Stage:
         ndarray of bool, shape (n_features,) or, node by node, (n, n_features)
         """
         if self.acquisition == "node" and isinstance(self.model, TreeEnsemble):
-            bought = np.zeros(x.shape, bool)
-            bought[:, self.features] = self.model.visited(x[:, self.features])
-            return bought
+            acquired = np.zeros(x.shape, bool)
+            acquired[:, self.features] = self.model.visited(x[:, self.features])
+            return acquired
         return self.at_most(x.shape[1])
 
     def at_most(self, n_features: int) -> Acquired:
-        """Columns that the stage may buy for some row, as a mask of shape (n_features,)."""
-        bought = np.zeros(n_features, bool)
-        bought[self.features] = True
-        return bought
+        """Columns that the stage may acquire for some row, as a mask of shape (n_features,)."""
+        acquired = np.zeros(n_features, bool)
+        acquired[self.features] = True
+        return acquired
 
     def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Class margins, shape (n, 1) or (n, n_classes), and stop scores, shape (n,)."""

@@ -215,7 +215,7 @@ def python_witnesses(case: Case) -> None:
             left = np.minimum(left, len(stages) - 1)
         assert left.tolist() == exits.tolist()
         for s, stage in enumerate(system.stages_):  # one row at a time, as a device goes
-            bought = np.broadcast_to(stage.bought(rows), rows.shape)[:, stage.features]
+            bought = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 output, asked = stages.run_row(s, rows[i, stage.features])
                 assert_bits(output.outputs, expected[s][i : i + 1], f"{runner}, row {i}")
@@ -276,7 +276,7 @@ def c_witness(case: Case, compiled: Compiled) -> None:
     assert said.labels[stays].tolist() == places[stays].tolist()
     bought = np.zeros(rows.shape, bool)
     for s, stage in enumerate(system.stages_):
-        bought |= np.broadcast_to(stage.bought(rows), rows.shape) & (last >= s)[:, None]
+        bought |= np.broadcast_to(stage.acquired(rows), rows.shape) & (last >= s)[:, None]
     assert said.bought.sum(axis=1).tolist() == bought.sum(axis=1).tolist()
     assert compiled.selftest() == 0
 

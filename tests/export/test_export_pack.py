@@ -328,7 +328,7 @@ def test_stages_that_buy_node_by_node_are_trees_to_walk(fit_system: Any, tmp_pat
         zip(lazy.system.stages_, bundle.manifest.stages, strict=True)
     ):
         assert (spec.kind, spec.file) == ("lazy", f"stage_{s}.npz")
-        bought = stage.bought(sample["X"])
+        bought = stage.acquired(sample["X"])
         assert sample[f"bought_{s}"].tolist() == bought[:, stage.features].tolist()
         assert not bought.all(axis=0)[stage.features].all()
     paid, most = lazy.system.cost(lazy.rows), bundle.manifest.exit_costs()

@@ -96,15 +96,15 @@ def test_rows_pay_less_than_for_whole_stages(fitted):
     costs, used = system.feature_costs_, np.zeros(X.shape[1], bool)
     for stage in system.stages_:
         assert stage.acquisition == "node"
-        bought = stage.bought(X)
+        bought = stage.acquired(X)
         used[stage.features] = True
         assert not bought[:, ~used].any()
         assert (costs.per_instance(bought) <= costs.price(stage.features) + 1e-9).all()
     assert costs.per_instance(bought).mean() < 0.95 * costs.price(stage.features)  # of the last
     assert system.families_ == ("boosting",) * len(system.stages_)
-    bought = [system.stages_[0].bought(X)]
+    bought = [system.stages_[0].acquired(X)]
     for stage in system.stages_[1:]:
-        bought.append(bought[-1] | stage.bought(X))
+        bought.append(bought[-1] | stage.acquired(X))
     means = [costs.per_instance(b).mean() for b in bought]
     assert means == sorted(means)
     assert means[0] < means[-1]
@@ -147,7 +147,7 @@ def test_missing_values_are_bought_like_others():
     system = StagedCascade(acquisition="node", n_stages=2, allow_missing=True, random_state=0)
     system.fit(X, y)
     stage = system.stages_[-1]
-    bought = stage.bought(X_test)
+    bought = stage.acquired(X_test)
     roots = stage.features[stage.model.feature[stage.model.roots[0]]]
     assert bought[:, roots].all()
     assert np.isnan(X_test[bought]).any()

@@ -196,7 +196,7 @@ def test_a_system_charges_what_each_instance_pays_on_its_way(fitted):
         assert tiers == list(place({"device": 1, "gateway": None}, len(tiers)))
         exits = other.exit_stage(X)
         seen |= {"cloud" if e == len(tiers) else tiers[e] for e in exits}
-        bought = [np.broadcast_to(stage.bought(X), X.shape) for stage in other.stages_]
+        bought = [np.broadcast_to(stage.acquired(X), X.shape) for stage in other.stages_]
         for accounting in ("union", "paper"):
             costs = other.cost(X, accounting=accounting)
             for i in range(0, len(X), 3):

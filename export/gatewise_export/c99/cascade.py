@@ -128,7 +128,7 @@ class Cascade:
             said[s + 1] = labels(margins) if self.holds[s] else said[s]
         bought = np.zeros(x.shape, np.bool_)
         for s, stage in enumerate(self.stages):
-            bought |= _rows(stage.bought(x), len(x)) & (last >= s)[:, None]
+            bought |= _rows(stage.acquired(x), len(x)) & (last >= s)[:, None]
         return Expected(
             outputs=tuple(o[:, :k] for o, k in zip(outputs, self.outputs, strict=True)),
             exits=exits if self.offloads else last,

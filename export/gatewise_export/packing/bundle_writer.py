@@ -180,7 +180,7 @@ def _sample_arrays(
     for i, stage in enumerate(stages):
         arrays[f"stage_{i}"] = stage.margins(x)
         if stage.acquisition == "node":
-            arrays[f"bought_{i}"] = stage.bought(x)[:, stage.features]
+            arrays[f"bought_{i}"] = stage.acquired(x)[:, stage.features]
     if cloud is not None and f0 is not None:
         said, chances = run_cloud(files[CLOUD], x[:, f0.features], cloud.kind, cloud.link)
         arrays["cloud_label"] = said.astype(np.int64)

@@ -247,7 +247,7 @@ def _leave(nodes: GraphParts, stops: list[str | None], *, has_cloud: bool) -> No
 def _exit_costs(system: BudgetedClassifier) -> NDArray[np.float64]:
     """Cost of leaving at each stage and, last, at none."""
     nothing = np.zeros((1, system.n_features_in_), np.float32)
-    acquired = [stage.bought(nothing) for stage in system.stages_]
+    acquired = [stage.acquired(nothing) for stage in system.stages_]
     tiers = [stage.tier for stage in system.stages_]
     if hasattr(system, "_exit_costs"):
         return np.asarray(system._exit_costs(acquired, tiers=tiers), np.float64)

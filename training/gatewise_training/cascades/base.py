@@ -191,7 +191,7 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
             for candidate in candidates:
                 stages = candidate.stages
                 outputs = [s.margins(x) for s in stages]
-                acquired = [s.bought(x) for s in stages]
+                acquired = [s.acquired(x) for s in stages]
                 unseen.append(self._record(stages, outputs, acquired, y, weight, reference))
             self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
         self.chains_ = tuple(candidates[c].stages for c in kept)
@@ -321,7 +321,7 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
         if accounting not in ("union", "paper"):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
         x = self._rows(X)
-        acquired = [stage.bought(x) for stage in self.stages_]
+        acquired = [stage.acquired(x) for stage in self.stages_]
         tiers = [stage.tier for stage in self.stages_]
         return at_exits(self._exit_costs(acquired, accounting, tiers=tiers), self._route(x)[0])
 

@@ -70,7 +70,7 @@ class FittedStages:
 
     def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:
         """Features that each stage acquires on the validation rows `x`."""
-        return self.acquired or [stage.bought(x) for stage in self.stages]
+        return self.acquired or [stage.acquired(x) for stage in self.stages]
 
 
 def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[FittedStages]:

@@ -171,7 +171,7 @@ class _StagesFit:
         stages, rounds = self.run(rows, unseen, None)
         x = np.ascontiguousarray(self.problem.plan.x[unseen])
         return _FoldFit(
-            stages, rounds, [s.margins(x) for s in stages], [s.bought(x) for s in stages]
+            stages, rounds, [s.margins(x) for s in stages], [s.acquired(x) for s in stages]
         )
 
     def run(

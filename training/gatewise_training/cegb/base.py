@@ -103,7 +103,7 @@ class CostEfficient:
         x: NDArray[np.float32] = system._rows(X)
         acquired, splits = np.zeros(x.shape, np.bool_), np.zeros(len(x), np.int64)
         for stage in system.stages_:
-            acquired |= stage.bought(x)
+            acquired |= stage.acquired(x)
             splits += stage.model.splits_passed(x[:, stage.features])
         features = system.feature_costs_.per_instance(acquired)
         evaluation = np.asarray(self.penalty_split * splits, np.float64)

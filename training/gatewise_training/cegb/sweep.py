@@ -117,7 +117,7 @@ class Task:
         target = self.target.take(np.concatenate(held))
         acquired = stage.at_most(self.x.shape[1])
         if stage.acquisition == "node":
-            acquired = np.concatenate([s.bought(x) for s, x in zip(folds, parts, strict=True)])
+            acquired = np.concatenate([s.acquired(x) for s, x in zip(folds, parts, strict=True)])
             cost = float(np.average(self.costs.per_instance(acquired), weights=target.weight))
         else:
             cost = self.costs.price(acquired)

@@ -143,7 +143,7 @@ def candidates_of(problem: Problem, members: Sequence[Pruned], n_points: int) ->
     for budget in (*steps.tolist(), None):
         stages = [member.stage(budget) for member in members[: len(held)]]
         outputs = np.concatenate([s.margins(x) for s, x in zip(stages, held, strict=True)])
-        acquired = np.concatenate([s.bought(x) for s, x in zip(stages, held, strict=True)])
+        acquired = np.concatenate([s.acquired(x) for s, x in zip(stages, held, strict=True)])
         stage = stages[0] if len(members) == 1 else kept.stage(budget)
         source = kept.forest, kept.path
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
