@@ -4,6 +4,12 @@ from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
 from .errors import GatewiseError as GatewiseError
 from .errors import InputError as InputError
+from .facade.bundle import (
+    Bundle as Bundle,
+)
+from .facade.bundle import (
+    BundleError as BundleError,
+)
 from .facade.cloud import Worker as Worker
 from .facade.edge import (
     Answer as Answer,
@@ -22,12 +28,6 @@ from .facade.edge import (
 )
 from .facade.edge import (
     Sensors as Sensors,
-)
-from .facade.export import (
-    Bundle as Bundle,
-)
-from .facade.export import (
-    BundleError as BundleError,
 )
 from .facade.export import (
     pack as pack,

@@ -1,5 +1,5 @@
-"""Names of ``gatewise_export`` in the facade."""
+"""Names of the heavy half of ``gatewise_export`` in the facade: packing and conversion."""
 
-from gatewise_export import Bundle, BundleError, pack, to_c, to_onnx, verify
+from gatewise_export import pack, to_c, to_onnx, verify
 
-__all__ = ["Bundle", "BundleError", "pack", "to_c", "to_onnx", "verify"]
+__all__ = ["pack", "to_c", "to_onnx", "verify"]

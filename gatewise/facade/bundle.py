@@ -1,0 +1,5 @@
+"""Names of the light half of ``gatewise_export`` in the facade: what a device needs."""
+
+from gatewise_export import Bundle, BundleError
+
+__all__ = ["Bundle", "BundleError"]
