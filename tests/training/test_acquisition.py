@@ -18,37 +18,37 @@ COSTS = FeatureCosts(
 )
 
 
-def bill(bought):
-    groups = {int(COSTS.group[k]) for k in bought} - {-1}
-    return sum(COSTS.own[k] for k in bought) + sum(COSTS.shared[g] for g in groups)
+def price_of(acquired):
+    groups = {int(COSTS.group[k]) for k in acquired} - {-1}
+    return sum(COSTS.own[k] for k in acquired) + sum(COSTS.shared[g] for g in groups)
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_rows_pay_for_unions_and_for_each_group_once(seed, union, cloud):
     rng = np.random.default_rng(seed)
     n, n_stages = 6, 3
-    bought = [
+    acquired = [
         rng.random(5) < 0.3 if rng.random() < 0.4 else rng.random((n, 5)) < 0.3
         for _ in range(n_stages)
     ]
     f0 = rng.random(5) < 0.6 if cloud else None
-    found = exit_costs(COSTS, bought, f0, request=0.125 if cloud else 0.0, union=union)
-    assert found.shape == ((4, n) if any(b.ndim == 2 for b in bought) else (4,))
+    found = exit_costs(COSTS, acquired, f0, request=0.125 if cloud else 0.0, union=union)
+    assert found.shape == ((4, n) if any(b.ndim == 2 for b in acquired) else (4,))
     exits = rng.integers(0, 4, n)
     costs = at_exits(found, exits)
     for i in range(n):
         held = set()
         for s in range(min(exits[i] + 1, n_stages)):
-            mask = bought[s] if bought[s].ndim == 1 else bought[s][i]
+            mask = acquired[s] if acquired[s].ndim == 1 else acquired[s][i]
             held |= set(np.flatnonzero(mask).tolist())
-        expected = bill(held)
+        expected = price_of(held)
         if exits[i] == n_stages and cloud:
             asked = set(np.flatnonzero(f0).tolist())
-            expected = bill(asked | held if union else asked) + 0.125
+            expected = price_of(asked | held if union else asked) + 0.125
         assert costs[i] == pytest.approx(expected, abs=1e-12)
 
 
-def test_only_trees_can_be_bought_node_by_node():
+def test_only_trees_acquire_node_by_node():
     ones = np.ones(2, np.float32)
     model = LinearModel(ones, ones, np.ones((2, 1), np.float32), np.zeros(1, np.float32))
     stage = Stage(model, np.array([3, 0]), "sigmoid")

@@ -43,7 +43,7 @@ def test_sets_are_nested_and_within_the_largest_share(parity: ValidationSplit) -
         assert set(smaller) < set(larger)
 
 
-def test_a_dear_feature_goes_before_a_cheap_one_that_says_the_same() -> None:
+def test_a_costly_feature_goes_before_a_cheap_equal_one() -> None:
     rng = np.random.default_rng(1)
     x = rng.normal(size=(1000, 3))
     x[:, 1] = x[:, 0]

@@ -54,8 +54,8 @@ def test_it_holds_on_new_rows(system, rows):
 def test_rows_that_certify_fit_nothing(system, rows):
     X, _, _, _ = rows
     certifying = len(system.calibration_.certifying[0].weights)
-    judged = len(system.calibration_.tuning[0].weights)
-    assert certifying + judged == len(X)
+    tuning = len(system.calibration_.tuning[0].weights)
+    assert certifying + tuning == len(X)
 
 
 def test_what_cannot_be_promised_is_refused(rows):

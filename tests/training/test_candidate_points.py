@@ -108,7 +108,7 @@ def test_fewer_rows_to_come_aim_farther_inside():
     assert np.median([p.offload_rate for p in few]) < np.median([p.offload_rate for p in many])
 
 
-def test_an_offload_rate_may_buy_features_that_a_frontier_saves():
+def test_an_offload_rate_may_acquire_features_that_a_frontier_saves():
     tuning = record(8, n=4000)
     points = [p for p in frontier_points(tuning) if p.thresholds[2] in (None, ALWAYS_STOP)]
     cheap = [p for p in points if p.cost < 3]
@@ -124,7 +124,7 @@ def test_without_a_cloud_the_last_stage_is_the_reference():
     assert all(p.thresholds[-1] == ALWAYS_STOP for p in order)
 
 
-def test_nothing_to_lay_out_is_said():
+def test_no_points_or_rows_are_refused():
     tuning = record(7)
     for points, rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
         with pytest.raises(InputError, match="at least one"):

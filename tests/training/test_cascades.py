@@ -1,4 +1,4 @@
-"""What every cascade promises, on real data."""
+"""What every cascade must do, on real data."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def count_costs(system, X):
     costs, point = system.feature_costs_, system.operating_point_
     bills = []
     for row in np.asarray(X, np.float32):
-        bought: set[int] = set()
+        acquired: set[int] = set()
         for stage, threshold in zip(system.stages_, point.thresholds, strict=True):
-            bought |= set(stage.features.tolist())
+            acquired |= set(stage.features.tolist())
             score = stage.run(row[None])[1][0]
             if threshold is not None and score >= np.float32(threshold):
                 break
         else:
-            bought |= set(system.high_cost_model_.features.tolist())
-        groups = {costs.group[k] for k in bought} - {-1}
-        bills.append(sum(costs.own[k] for k in bought) + sum(costs.shared[g] for g in groups))
+            acquired |= set(system.high_cost_model_.features.tolist())
+        groups = {costs.group[k] for k in acquired} - {-1}
+        bills.append(sum(costs.own[k] for k in acquired) + sum(costs.shared[g] for g in groups))
     return bills
 
 
@@ -77,7 +77,7 @@ def test_routes_costs_and_labels_agree(fitted):
 def test_points_are_measured_where_they_are_claimed(fitted):
     system, X, y = fitted
     point = system.operating_point_
-    # expectation on judging rows against the test rows: same order of magnitude
+    # expectation on validation rows against the test rows: same order of magnitude
     assert abs(system.cost(X).mean() - point.cost) < 0.35 * system.feature_costs_.total
     assert abs(system.score(X, y) - point.accuracy) < 0.08
 
@@ -89,8 +89,8 @@ def test_another_point_refits_nothing(fitted):
         moved = system.at(budget=point.cost)
         assert moved.operating_point_ == point
         assert moved.high_cost_model_ is system.high_cost_model_
-    dearest = system.at(max_loss=0.0)
-    assert dearest.operating_point_.cost >= system.at(max_loss=0.5).operating_point_.cost
+    safest = system.at(max_loss=0.0)
+    assert safest.operating_point_.cost >= system.at(max_loss=0.5).operating_point_.cost
     edge = min(p.offload_rate for p in frontier.points)
     assert system.at(offload_rate=edge).operating_point_.offload_rate <= edge
     with pytest.raises(InputError, match="no operating point costs at most"):
@@ -106,7 +106,7 @@ def test_survives_pickle_and_clone(fitted):
     assert not hasattr(clone(system), "frontier_")
 
 
-def test_rows_are_judged_alike_alone_and_together(fitted):
+def test_rows_are_decided_the_same_alone_and_together(fitted):
     system, X, _ = fitted
     together = system.exit_stage(X)
     alone = [system.exit_stage(row[None])[0] for row in X[:40]]
@@ -148,8 +148,8 @@ def test_a_frozen_model_is_not_refitted():
     quick = StagedCascade(FrozenEstimator(f0), n_stages=1, families=("linear",), random_state=0)
     system = clone(quick).fit(X, y)
     np.testing.assert_array_equal(f0.coef_, before)
-    said = system.classes_[system.high_cost_model_.labels(X_test.astype(np.float32))]
-    np.testing.assert_array_equal(said, f0.predict(X_test.astype(np.float32)))
+    answers = system.classes_[system.high_cost_model_.labels(X_test.astype(np.float32))]
+    np.testing.assert_array_equal(answers, f0.predict(X_test.astype(np.float32)))
 
 
 def test_request_prices_are_part_of_the_cost():
@@ -217,7 +217,7 @@ def test_bad_tables_are_refused():
         quick.fit(endless, y)
 
 
-def test_own_validation_rows_judge():
+def test_own_validation_rows_are_used():
     X, X_test, y, y_test = data(True)
     system = clone(METHODS["staged"]).fit(X, y, validation=(X_test, y_test))
     f0 = system.high_cost_model_.labels(X_test.astype(np.float32))
@@ -261,7 +261,7 @@ def test_a_small_device_gets_small_stages(family):
     assert point.nbytes == sum(s.nbytes for s in held)
 
 
-def test_a_device_that_is_too_small_is_told_so():
+def test_a_device_that_is_too_small_is_refused():
     X, _, y, _ = data(False)
     quick = StagedCascade(
         RandomForestClassifier(5), n_stages=1, families=("boosting",), max_stage_bytes=20

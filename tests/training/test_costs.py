@@ -31,13 +31,13 @@ def test_cost_follows_the_definition(prices, data):
     own, group, shared = prices
     costs = FeatureCosts(own, group=group, shared=shared)
     subset = st.sets(st.integers(0, len(own) - 1))
-    chosen, bought = data.draw(subset), data.draw(subset)
+    chosen, acquired = data.draw(subset), data.draw(subset)
     expected = by_the_definition(own, group, shared, chosen)
     assert costs.price(sorted(chosen)) == pytest.approx(expected)
-    both = by_the_definition(own, group, shared, chosen | bought)
-    paid = by_the_definition(own, group, shared, bought)
-    assert costs.price(sorted(chosen), sorted(bought)) == pytest.approx(both - paid, abs=1e-9)
-    table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(bought))])
+    both = by_the_definition(own, group, shared, chosen | acquired)
+    paid = by_the_definition(own, group, shared, acquired)
+    assert costs.price(sorted(chosen), sorted(acquired)) == pytest.approx(both - paid, abs=1e-9)
+    table = np.stack([costs.mask(sorted(chosen)), costs.mask(sorted(acquired))])
     np.testing.assert_allclose(costs.per_instance(table), [expected, paid])
     # to the last bit, whatever rows stand beside: a device meters one row at a time
     assert costs.per_instance(table).tolist() == [costs.price(row) for row in table]

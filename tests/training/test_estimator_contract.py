@@ -61,9 +61,7 @@ SYSTEMS = [
     QueriesOfFour(penalties=(0.001,), n_rounds=20),
 ]
 
-RESAMPLED = (
-    "rows are dealt out to judge and to fit: repeating a row and weighting it are then not the same"
-)
+RESAMPLED = "rows are dealt out to fit and to validate: repeating a row is not weighting it"
 
 
 def expected_failures(estimator):

@@ -31,12 +31,12 @@ def test_the_telling_feature_comes_first_and_noise_never(problem):
     assert set(sets[2].tolist()) == {0, 1, 2}
 
 
-def test_a_dear_feature_waits(problem):
+def test_a_costly_feature_waits(problem):
     sets = forward_sets(problem, FeatureCosts([100, 1, 1, 1]), 2, n_stages=8)
     assert 0 not in sets[0]
 
 
-def test_groups_are_bought_whole(problem):
+def test_groups_are_acquired_whole(problem):
     costs = FeatureCosts(np.zeros(4), group=["a", "a", "b", "b"], shared={"a": 1.0, "b": 1.0})
     assert [p.tolist() for p in acquisition_units(costs)] == [[0, 1], [2, 3]]
     sets = forward_sets(problem, costs, 2, n_stages=8)

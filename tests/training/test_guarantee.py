@@ -178,7 +178,7 @@ def test_what_thresholds_alone_guarantee_needs_no_rows():
     assert certify(few, [edge_only], offload_rate=0.01) is None
 
 
-def test_without_a_cloud_the_last_chain_is_the_reference():
+def test_without_a_cloud_the_last_cascade_is_the_reference():
     first, last = record(7, 800, has_cloud=False), record(8, 800, has_cloud=False)
     alike = replace(first, correct=last.correct[[2, 2, 2, 2]])
     same = replace(first.measure((ALWAYS_STOP, None, None)), chain=0)

@@ -22,8 +22,8 @@ def test_it_learns(digits, classes):
     assert margins.shape == (len(X_test), 1 if classes == 2 else classes)
 
     def hits(m, labels):
-        said = m[:, 0] > 0 if classes == 2 else m.argmax(axis=1)
-        return np.mean(said == labels % classes)
+        answers = m[:, 0] > 0 if classes == 2 else m.argmax(axis=1)
+        return np.mean(answers == labels % classes)
 
     assert hits(margins, y_test) > 0.97
     # left-out margins say beforehand how good it will be
@@ -58,7 +58,7 @@ def test_left_out_is_leaving_out():
         np.testing.assert_allclose(features[i] @ part.coefficients, whole.left_out[i], atol=1e-9)
 
 
-def test_constant_columns_are_not_bought(digits):
+def test_constant_columns_are_not_acquired(digits):
     X, _, y, _ = digits
     model, _ = fit_kernel(X, y, 10, seed=0)
     varying = np.flatnonzero(np.ptp(X, axis=0) > 0)

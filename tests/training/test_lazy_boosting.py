@@ -52,12 +52,12 @@ def test_what_rows_have_paid_is_free_and_nothing_else_is(n_classes):
     first, kept = booster.stage(np.full(6, 0.05 if n_classes == 2 else 0.01), rounds=10)
     assert kept == 10
     paid = first.visited(x)
-    assert 0.2 < paid.mean() < 0.95  # some rows bought what others did not
+    assert 0.2 < paid.mean() < 0.95  # some rows acquired what others did not
     second, kept = booster.stage(np.full(6, 1e6), rounds=10)
     assert kept == 10
-    bought = second.visited(x)
-    assert bought.any()
-    assert not (bought & ~paid).any()
+    acquired = second.visited(x)
+    assert acquired.any()
+    assert not (acquired & ~paid).any()
     # without the first stage nothing at all is worth that price
     nothing, kept = LazyBooster(x, y, n_classes).stage(np.full(6, 1e6), rounds=10)
     assert (kept, nothing.n_trees, nothing.visited(x).any()) == (0, 0, False)
@@ -66,7 +66,7 @@ def test_what_rows_have_paid_is_free_and_nothing_else_is(n_classes):
     assert nothing.margins(x)[:, -1] == pytest.approx(prior, rel=1e-6)
 
 
-def test_dearer_first_uses_are_fewer():
+def test_costlier_first_uses_are_fewer():
     x, y = data()
     costs = [
         visited_cost(LazyBooster(x, y, 2).stage(np.full(6, p), rounds=20)[0], x)
@@ -74,9 +74,9 @@ def test_dearer_first_uses_are_fewer():
     ]
     assert costs == sorted(costs, reverse=True)
     assert costs[0] > 1.5 * costs[2]
-    dear = np.full(6, 0.02)
-    dear[3] = 1.0
-    model, _ = LazyBooster(x, y, 2).stage(dear, rounds=20)
+    penalty = np.full(6, 0.02)
+    penalty[3] = 1.0
+    model, _ = LazyBooster(x, y, 2).stage(penalty, rounds=20)
     assert not model.visited(x)[:, 3].any()
 
 
@@ -132,7 +132,7 @@ def test_fits_that_lightgbm_would_get_wrong_are_refused():
 
 
 def test_bagging_is_refused_for_a_reason():
-    """LightGBM alone, with bagging: the same penalty no longer keeps rows from buying."""
+    """LightGBM alone, with bagging: the same penalty no longer keeps rows from acquiring."""
     x, y = data(4000)
     costs = []
     for bagging in ({}, {"bagging_fraction": 0.5, "bagging_freq": 1}):

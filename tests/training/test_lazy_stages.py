@@ -1,4 +1,4 @@
-"""Cascades that buy node by node: costs counted on every tree by hand, and what they promise."""
+"""Cascades that acquire node by node: costs counted on every tree by hand."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ def asked(stage, row):
     return out
 
 
-def bill(costs, bought):
-    groups = {int(costs.group[k]) for k in bought} - {-1}
-    return sum(costs.own[k] for k in bought) + sum(costs.shared[g] for g in groups)
+def price_of(costs, acquired):
+    groups = {int(costs.group[k]) for k in acquired} - {-1}
+    return sum(costs.own[k] for k in acquired) + sum(costs.shared[g] for g in groups)
 
 
 def counted(system, X, accounting="union"):
@@ -61,17 +61,19 @@ def counted(system, X, accounting="union"):
     costs, point, f0 = system.feature_costs_, system.operating_point_, system.high_cost_model_
     bills, exits = [], []
     for row in X:
-        bought = set()
+        acquired = set()
         for s, (stage, threshold) in enumerate(zip(system.stages_, point.thresholds, strict=True)):
-            bought |= asked(stage, row)
+            acquired |= asked(stage, row)
             score = stage.run(row[None])[1][0]
             if threshold is not None and score >= np.float32(threshold):
-                bills.append(bill(costs, bought))
+                bills.append(price_of(costs, acquired))
                 exits.append(s)
                 break
         else:
             every = set(f0.features.tolist())
-            bills.append(bill(costs, every | bought if accounting == "union" else every) + 1.5)
+            bills.append(
+                price_of(costs, every | acquired if accounting == "union" else every) + 1.5
+            )
             exits.append(len(system.stages_))
     return np.array(bills), np.array(exits)
 
@@ -96,16 +98,16 @@ def test_rows_pay_less_than_for_whole_stages(fitted):
     costs, used = system.feature_costs_, np.zeros(X.shape[1], bool)
     for stage in system.stages_:
         assert stage.acquisition == "node"
-        bought = stage.acquired(X)
+        acquired = stage.acquired(X)
         used[stage.features] = True
-        assert not bought[:, ~used].any()
-        assert (costs.per_instance(bought) <= costs.price(stage.features) + 1e-9).all()
-    assert costs.per_instance(bought).mean() < 0.95 * costs.price(stage.features)  # of the last
+        assert not acquired[:, ~used].any()
+        assert (costs.per_instance(acquired) <= costs.price(stage.features) + 1e-9).all()
+    assert costs.per_instance(acquired).mean() < 0.95 * costs.price(stage.features)  # of the last
     assert system.families_ == ("boosting",) * len(system.stages_)
-    bought = [system.stages_[0].acquired(X)]
+    acquired = [system.stages_[0].acquired(X)]
     for stage in system.stages_[1:]:
-        bought.append(bought[-1] | stage.acquired(X))
-    means = [costs.per_instance(b).mean() for b in bought]
+        acquired.append(acquired[-1] | stage.acquired(X))
+    means = [costs.per_instance(b).mean() for b in acquired]
     assert means == sorted(means)
     assert means[0] < means[-1]
 
@@ -139,7 +141,7 @@ def test_own_validation_rows_are_charged_exactly():
     assert any(exact)
 
 
-def test_missing_values_are_bought_like_others():
+def test_missing_values_are_acquired_like_others():
     X, X_test, y, _ = data(True)
     rng = np.random.default_rng(0)
     X, X_test = (np.where(rng.random(x.shape) < 0.1, np.nan, x).astype(np.float32)
@@ -147,10 +149,10 @@ def test_missing_values_are_bought_like_others():
     system = StagedCascade(acquisition="node", n_stages=2, allow_missing=True, random_state=0)
     system.fit(X, y)
     stage = system.stages_[-1]
-    bought = stage.acquired(X_test)
+    acquired = stage.acquired(X_test)
     roots = stage.features[stage.model.feature[stage.model.roots[0]]]
-    assert bought[:, roots].all()
-    assert np.isnan(X_test[bought]).any()
+    assert acquired[:, roots].all()
+    assert np.isnan(X_test[acquired]).any()
 
 
 def test_a_small_device_gets_small_stages():

@@ -29,29 +29,29 @@ COSTS = FeatureCosts(
 )
 
 
-def bill(bought):
-    groups = {int(COSTS.group[k]) for k in bought} - {-1}
-    return sum(COSTS.own[k] for k in bought) + sum(COSTS.shared[g] for g in groups)
+def price_of(acquired):
+    groups = {int(COSTS.group[k]) for k in acquired} - {-1}
+    return sum(COSTS.own[k] for k in acquired) + sum(COSTS.shared[g] for g in groups)
 
 
-def told(exit_, sets, tiers, cloud, accounting):
-    """What one instance pays, step by step on its way."""
-    bought, extra, gone = set(), 0.0, False
+def cost_step_by_step(exit_, sets, tiers, cloud, accounting):
+    """Count what one instance pays, step by step."""
+    acquired, extra, gone = set(), 0.0, False
     carried = set(cloud).union(*(s for s, t in zip(sets, tiers, strict=True) if t != "device"))
     message = PRICES.request + PRICES.byte * request_bytes(len(carried))
     for s in range(min(exit_, len(sets) - 1) + 1):
         if tiers[s] == "device":
-            bought |= sets[s]
+            acquired |= sets[s]
         elif not gone:
-            gone, bought, extra = True, bought | carried, message
+            gone, acquired, extra = True, acquired | carried, message
             extra += PRICES.gateway if "gateway" in tiers else 0.0
     if exit_ == len(sets):
         if not gone:
-            bought, extra = bought | carried, message
+            acquired, extra = acquired | carried, message
         extra += PRICES.evaluation
         if accounting == "paper":
-            bought = set(cloud)
-    return bill(bought) + extra
+            acquired = set(cloud)
+    return price_of(acquired) + extra
 
 
 feature_sets = st.sets(st.integers(0, K - 1))
@@ -63,7 +63,7 @@ feature_sets = st.sets(st.integers(0, K - 1))
     feature_sets,
     st.booleans(),
 )
-def test_costs_are_those_told_step_by_step(stages, cloud, union):
+def test_costs_are_those_counted_step_by_step(stages, cloud, union):
     sets = [s for s, _ in stages]
     ranks = sorted(rank for _, rank in stages)
     tiers = ["device", *(TIERS[rank] for rank in ranks[1:])]
@@ -71,17 +71,17 @@ def test_costs_are_those_told_step_by_step(stages, cloud, union):
     asked = COSTS.mask(np.array(sorted(cloud), int))
     got = cascade_costs(COSTS, masks, asked, PRICES, tiers, union=union)
     accounting = "union" if union else "paper"
-    expected = [told(e, sets, tiers, cloud, accounting) for e in range(len(sets) + 1)]
+    expected = [cost_step_by_step(e, sets, tiers, cloud, accounting) for e in range(len(sets) + 1)]
     assert got.tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_all_on_the_device_is_as_without_tiers():
     rng = np.random.default_rng(0)
-    bought = [rng.random((50, K)) < 0.3, rng.random((50, K)) < 0.6]
+    acquired = [rng.random((50, K)) < 0.3, rng.random((50, K)) < 0.6]
     asked = COSTS.mask([0, 5, 7])
-    plain = exit_costs(COSTS, bought, asked, request=PRICES.of_offload(3))
+    plain = exit_costs(COSTS, acquired, asked, request=PRICES.of_offload(3))
     for tiers in ((), ("device", "device")):
-        assert np.array_equal(cascade_costs(COSTS, bought, asked, PRICES, tiers), plain)
+        assert np.array_equal(cascade_costs(COSTS, acquired, asked, PRICES, tiers), plain)
 
 
 def test_an_answer_of_the_gateway_pays_no_evaluation():
@@ -149,7 +149,7 @@ def test_bad_places_are_refused_with_a_reason(wanted, message):
         StagedCascade(tiers=wanted).fit(np.zeros((1, 1)), [0])
 
 
-def test_only_the_device_buys_node_by_node():
+def test_only_the_device_acquires_node_by_node():
     forest = ExtraTreesClassifier(2, random_state=0).fit([[0.0], [1.0]], [0, 1])
     with pytest.raises(InputError, match="only on the device"):
         Stage(
@@ -184,7 +184,7 @@ def fitted(request):
     return system.fit(X[:500], y[:500]), X[500:]
 
 
-def test_a_system_charges_what_each_instance_pays_on_its_way(fitted):
+def test_a_system_charges_each_instance_step_by_step(fitted):
     system, X = fitted
     cloud = set(system.high_cost_model_.features.tolist())
     seen = set()
@@ -196,12 +196,12 @@ def test_a_system_charges_what_each_instance_pays_on_its_way(fitted):
         assert tiers == list(place({"device": 1, "gateway": None}, len(tiers)))
         exits = other.exit_stage(X)
         seen |= {"cloud" if e == len(tiers) else tiers[e] for e in exits}
-        bought = [np.broadcast_to(stage.acquired(X), X.shape) for stage in other.stages_]
+        acquired = [np.broadcast_to(stage.acquired(X), X.shape) for stage in other.stages_]
         for accounting in ("union", "paper"):
             costs = other.cost(X, accounting=accounting)
             for i in range(0, len(X), 3):
-                sets = [set(np.flatnonzero(mask[i])) for mask in bought]
-                expected = told(exits[i], sets, tiers, cloud, accounting)
+                sets = [set(np.flatnonzero(mask[i])) for mask in acquired]
+                expected = cost_step_by_step(exits[i], sets, tiers, cloud, accounting)
                 assert costs[i] == pytest.approx(expected)
     assert seen == {"device", "gateway", "cloud"}
 
