@@ -62,7 +62,7 @@ def make_baselines(
         Share of the instances that the confidence threshold and the coin send; by default that
         which the bundle's own gates send.
     weights : ndarray of float64, shape (n,), optional
-        How often each row comes; all alike by default.
+        Relative frequency of each row; equal by default.
     labelled : bool, default True
         Whether the rows have labels, which the oracle needs.
 
@@ -124,7 +124,7 @@ def oracle(routes: Routes) -> NDArray[np.bool_]:
 def row_weights(
     routes: Routes, settings: FleetSettings, *, whole: bool
 ) -> NDArray[np.float64] | None:
-    """How often each row comes, shape (n,), up to a factor; None: all alike.
+    """Relative frequency of each row, shape (n,); None: all equal.
 
     Parameters
     ----------

@@ -171,7 +171,7 @@ def run_demo(
         seconds = (-(-n_rows // settings.devices) + 1) * _SECONDS_BETWEEN
         prepared = prepare(
             trained.bundle,
-            Rows.of(
+            Rows.from_arrays(
                 trained.data.name,
                 trained.data.X[trained.split.test],
                 trained.test_labels,

@@ -1,4 +1,4 @@
-"""The rows that instances are: a table's columns by the bundle's names, and its labels, if any."""
+"""Rows of a table that fit a bundle: columns by the manifest's names, and labels, if any."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Rows:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
+    def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
         """Take arrays: `X` of shape (n, n_features), labels `y` of shape (n,) as users write them.
 
         Raises
@@ -107,7 +107,7 @@ class Rows:
         """
         if source in datasets.names():
             data = datasets.load(source)
-            return cls.of(
+            return cls.from_arrays(
                 source, _columns(source, data.X, data.feature_names, manifest), data.y, manifest
             )
         path = Path(source)
@@ -120,7 +120,7 @@ class Rows:
             values, others = read_csv(path, manifest.feature_names)
             column = _target(path, others, target)
             labels = None if column is None else _column(path, column)
-            return cls.of(path.stem, values, labels, manifest)
+            return cls.from_arrays(path.stem, values, labels, manifest)
         raise InputError(
             f"{source}: give a .csv, .parquet or .npz file, or one of {', '.join(datasets.names())}"
         )
@@ -223,7 +223,7 @@ def _parquet(path: Path, manifest: Manifest, target: str | None) -> Rows:
             raise InputError(f"{path}: column {name!r} is not numbers")
     kept = [name for name in manifest.feature_names if name in frame.columns]
     X = _columns(path, frame[kept].to_numpy(np.float64), kept, manifest)
-    return Rows.of(path.stem, X, labels, manifest)
+    return Rows.from_arrays(path.stem, X, labels, manifest)
 
 
 def _npz(path: Path, manifest: Manifest) -> Rows:
@@ -234,7 +234,7 @@ def _npz(path: Path, manifest: Manifest) -> Rows:
     test = data.parts.get("test")
     if test is not None:
         X, y = X[test], y[test]
-    rows = Rows.of(path.stem, X, y, manifest)
+    rows = Rows.from_arrays(path.stem, X, y, manifest)
     if test is None:
         return rows
     note = f"The rows are {path.stem}'s own test part."

@@ -261,7 +261,7 @@ def _report(
 
 
 def _notes(prepared: Prepared) -> tuple[str, ...]:
-    """What a reader must know, and cannot see from the other keys."""
+    """Remarks that do not follow from the other keys."""
     notes = prepared.rows.notes
     plan, calibration = prepared.routes.plan, prepared.calibration
     if not plan.has_cloud:

@@ -1,4 +1,4 @@
-"""What is asked: so many devices, this link, that workload, and what fails when. Plain values."""
+"""Settings of a simulation: fleet, link, workload, outages, prices. Plain values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["GOALS", "Engine", "Scenario"]
 
 Engine = Literal["virtual", "live"]
 GOALS: Final = ("budget", "max_loss", "offload_rate")
-"""How an operating point may be asked for."""
+"""Ways to choose an operating point."""
 
 _WHOLE: Final = (
     "devices",
@@ -46,7 +46,7 @@ _OPTIONS: Final = {"seconds": "time", "outages": "outage"}
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A deployment, its use, and how it is simulated.
+    """A deployment, its workload, and how it is simulated.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Scenario:
     wait_ms : float
         As of :class:`gatewise_cloud.worker.worker.Worker`.
     budget, max_loss, offload_rate : float or None
-        At most one: which of the bundle's operating points; the one in force by default.
+        At most one: which of the bundle's operating points; the active one by default.
     engine : {"virtual", "live"}
     broker : str or None
         URL of a running broker, for the live engine.
@@ -185,11 +185,11 @@ class Scenario:
 
     @property
     def goal(self) -> dict[str, float]:
-        """What the operating point is chosen by; empty: the one in force."""
+        """How the operating point is chosen; empty: the active one."""
         return {g: getattr(self, g) for g in GOALS if getattr(self, g) is not None}
 
     def changed(self, **changes: Any) -> Self:
-        """Give the same scenario with other values.
+        """Copy the scenario with other values.
 
         Raises
         ------
@@ -205,7 +205,7 @@ class Scenario:
         return replace(self, **changes)
 
     def words(self) -> list[str]:
-        """Options of the command line that ask for this scenario, beyond the defaults."""
+        """Options of the command line for this scenario, beyond the defaults."""
         found = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -225,7 +225,7 @@ class Scenario:
         return found
 
     def as_dict(self) -> dict[str, Any]:
-        """What was asked, for a report: no password, and nothing that was left alone as None."""
+        """The settings for a report: no password, and none that is None."""
         given = {k: v for k, v in asdict(self).items() if v is not None and v != ""}
         if self.broker is not None:
             given["broker"] = Endpoint(self.broker).url

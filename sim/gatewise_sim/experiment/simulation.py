@@ -181,7 +181,7 @@ def simulate(
     """
     opened = bundle if isinstance(bundle, Bundle) else open_whole(bundle)
     asked = (Scenario() if scenario is None else scenario).changed(**changes)
-    rows = Rows.of(opened.manifest.name, X, y, opened.manifest)
+    rows = Rows.from_arrays(opened.manifest.name, X, y, opened.manifest)
     prepared = prepare(opened, rows, asked)
     report = run(prepared, _call(asked), watch=watch, jobs=jobs)
     return Simulation(report, prepared.calibration)

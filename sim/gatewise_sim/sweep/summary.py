@@ -42,7 +42,7 @@ def summarise(
     points : sequence of PointResult
     of : mapping
         What was simulated where no sweep says otherwise, see
-        :meth:`gatewise_sim.experiment.sweep.store.Fingerprints.of`.
+        :meth:`gatewise_sim.experiment.sweep.store.Fingerprints.contents`.
     command : str
 
     Returns

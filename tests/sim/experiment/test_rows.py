@@ -151,5 +151,5 @@ def test_a_source_that_is_none_is_told(tmp_path, manifest, monkeypatch, source, 
 )
 def test_arrays_must_fit(manifest, X, y, message):
     with pytest.raises(InputError) as caught:
-        Rows.of("rows", X, y, manifest)
+        Rows.from_arrays("rows", X, y, manifest)
     assert message in str(caught.value)

@@ -83,7 +83,7 @@ def test_no_password_is_written(job, tmp_path):
         job, scenario=Scenario(engine="live", broker="mqtt://me:hunter2@localhost:1883")
     )
     store, prints = Store(tmp_path / "out"), Fingerprints()
-    store.keep(digest(secret), prints.of(secret), {"kind": "gatewise-simulation"})
+    store.keep(digest(secret), prints.contents(secret), {"kind": "gatewise-simulation"})
     assert "hunter2" not in store.path(digest(secret)).read_text()
 
 
@@ -133,11 +133,11 @@ def test_a_folder_of_a_sweep_or_a_simulation_is_taken(tmp_path, kind, ours):
 def test_names_that_are_no_files_do_no_harm():
     strange = Names("a\0b", "x" * 10_000, Scenario())
     assert digest(strange) == digest(strange)
-    assert Fingerprints().of(strange)["files"] == {}
+    assert Fingerprints().contents(strange)["files"] == {}
 
 
 def test_a_job_that_names_the_folder_it_is_in_hashes_no_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
-    assert Fingerprints().of(Names(".", "digits", Scenario()))["files"] == {}
+    assert Fingerprints().contents(Names(".", "digits", Scenario()))["files"] == {}
     assert Path("digits").is_dir()

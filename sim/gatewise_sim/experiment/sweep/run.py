@@ -1,4 +1,4 @@
-"""Run a sweep: every point once, several at a time, each kept as soon as it is finished."""
+"""Run a sweep: every point once, several at a time, each saved as soon as it is finished."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["PointResult", "SweepResult", "run_sweep"]
 
 @dataclass(frozen=True, eq=False)
 class PointResult:
-    """One combination of the settings, and what came of it.
+    """Report of one combination of the settings, or why it failed.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ def run_sweep(
     Raises
     ------
     InputError
-        If a sweep or a combination cannot be, or the folder is somebody else's.
+        If a sweep or a combination cannot be, or the folder is not a sweep's.
     KeyboardInterrupt
         On Ctrl-C, after every process has ended; what is finished is kept.
 
@@ -160,7 +160,7 @@ def run_sweep(
         nonlocal finished
         at = todo[number]
         if result.report is not None:
-            store.keep(points[at].digest, prints.of(tasks[at]), result.report)
+            store.keep(points[at].digest, prints.contents(tasks[at]), result.report)
         else:
             note(f"{setting(settings[at])}: {result.error}")
         points[at] = replace(points[at], report=result.report, error=result.error)
@@ -178,7 +178,7 @@ def run_sweep(
         raise
     same = {point.digest: point for point in points if point.report or point.error}
     points = [replace(p, report=same[p.digest].report, error=same[p.digest].error) for p in points]
-    document = summarise(chosen, points, prints.of(job), command)
+    document = summarise(chosen, points, prints.contents(job), command)
     store.write("sweep.csv", csv_text(document))
     store.write("sweep.html", render(document))
     store.write("sweep.json", to_json(document))

@@ -40,8 +40,8 @@ class Fingerprints:
     def __init__(self) -> None:
         self._known: dict[Path, str] = {}
 
-    def of(self, job: object) -> dict[str, Any]:
-        """Say what a job simulates: its fields, and the contents of all files that they name.
+    def contents(self, job: object) -> dict[str, Any]:
+        """A job's fields, and the hashes of all files that they name.
 
         Parameters
         ----------
@@ -56,8 +56,8 @@ class Fingerprints:
         }
 
     def digest(self, job: object) -> str:
-        """Name a job: 32 hexadecimal digits."""
-        text = json.dumps(self.of(job), sort_keys=True, allow_nan=False)
+        """Name of a job: 32 hexadecimal digits."""
+        text = json.dumps(self.contents(job), sort_keys=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:32]
 
     def _hash(self, path: Path) -> str:
@@ -77,7 +77,7 @@ class Store:
     Raises
     ------
     InputError
-        If it is a file, or holds somebody else's files.
+        If it is a file, or holds other files.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -120,7 +120,7 @@ class Store:
         ----------
         digest : str
         what : mapping
-            Of :meth:`Fingerprints.of`.
+            Of :meth:`Fingerprints.contents`.
         report : mapping
         """
         document = {"kind": POINT_KIND, "digest": digest, "of": what, "report": report}
