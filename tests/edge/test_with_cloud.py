@@ -14,8 +14,7 @@ import pytest
 
 from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
-
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]
+from tests.support.small_bundle import HARD
 
 
 @pytest.fixture

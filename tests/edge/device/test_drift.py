@@ -9,9 +9,9 @@ from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.drift import Drift, _bet
 from gatewise_edge.link.link import InProcessLink
+from tests.support.small_bundle import HARD
 
 EASY = [1.0, 0, 0, 0, 0, 0]
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]
 
 
 def run(drift: Drift, rate: float, n: int, rng: np.random.Generator) -> int | None:

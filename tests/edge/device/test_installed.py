@@ -21,9 +21,9 @@ from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.manifest_specs import FileSpec
+from tests.support.small_bundle import HARD
 
 EASY = [1.0, 0, 0, 0, 0, 0]
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]
 NAN = float("nan")
 
 

@@ -21,7 +21,6 @@ from gatewise_edge.link.link import InProcessLink
 LETTERS = Path(__file__).parents[4] / "shared" / "data" / "letter.npz"
 
 EASY = [1.0, 0, 0, 0, 0, 0]
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]
 
 
 def attached(text: str, threshold: float | None = 0.0, **more):

@@ -11,29 +11,13 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_edge.device.device import Device
-from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
+from tests.edge.virtual_time import Clock
+from tests.edge.virtual_time import answer_in_virtual_time as answer
+from tests.support.small_bundle import HARD
 
 EASY = [1.0, 0, 0, 0, 0, 0]
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def answer(device, clock, row=HARD):
-    step = device.begin(row)
-    while isinstance(step, Pending):
-        if step.request.outcome is None:
-            clock.now = step.wake_at
-        step = device.advance(step)
-    return step
 
 
 def fail(breaker: Breaker, times: int, now: float) -> None:

@@ -17,17 +17,10 @@ from gatewise_edge.link.coalesce import MOST_ROWS, Coalescer, as_matrix, most_ro
 from gatewise_edge.link.link import InProcessLink
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.wire import MAX_PAYLOAD
+from tests.edge.virtual_time import Clock
+from tests.support.small_bundle import HARD
 
 EASY = [1.0, 0, 0, 0, 0, 0]
-HARD = [0.1, 0, 0.1, 0, -1.0, 0]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def hard(e: float) -> list[float]:
