@@ -1,183 +1,374 @@
-"""The demo's report as one self-contained page: no script, no request to anywhere."""
+"""Self-contained pages from one template, and the page of a run.
+
+A page makes no request to anywhere, and without script all of it is there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+import base64
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from typing import Final
 
-from gatewise_sim.report import words
-from gatewise_sim.report.drawings.bars import draw_bars
-from gatewise_sim.report.drawings.frontier import Mark, draw_frontier
-from gatewise_sim.report.drawings.latency import Curve, draw_latency
-from gatewise_sim.report.drawings.marks import NAMES
-from gatewise_sim.report.drawings.picture import Picture, pictured
-from gatewise_sim.report.html import one_line_each, write_page
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-__all__ = ["render"]
+from gatewise.formats import duration, listed, percent, plural
+from gatewise_sim.report import tables
+from gatewise_sim.report.findings import KeyFigure, answer, caveats, key_figures
+from gatewise_sim.report.model import ClassResult, Report, RowCheck
+from gatewise_sim.report.plots.run_plots import (
+    breakdown_plot,
+    classes_plot,
+    frontier_plot,
+    latency_plot,
+)
+from gatewise_sim.report.plots.timeline import fault_name, timeline_plots, when
+from gatewise_sim.report.tables import PageTable
 
-_LISTED = 14
-_QUANTILES = {"p50": "half within", "p95": "95 %", "p99": "99 %"}
+__all__ = ["Figure", "Page", "Section", "render", "write_page"]
+
+_PACKAGE: Final = "gatewise_sim.report"
+_LINE: Final = 80
+_MOST_CLASSES: Final = 40
+_UNITS: Final = re.compile(r"(?<=\d) (?=%|ms\b|J\b|kJ\b|mJ\b|min\b|h\b|s\b|day|EUR\b)")
+_EXPLAINED: Final = {
+    "confidence": "Confidence: offloads as many as Gatewise, those with the least sure local "
+    "answer.",
+    "random": "Random: as many, by chance.",
+    "oracle": "Oracle: offloads exactly what the device gets wrong and the cloud right.",
+}
 
 
-def render(report: Mapping[str, Any]) -> str:
-    """Make the page of a report.
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A plot, and the numbers behind it.
 
-    Parameters
+    Attributes
     ----------
-    report : mapping
-        As written to ``report.json``.
-
-    Returns
-    -------
-    str
-        HTML.
+    title, note : str
+        Above it; empty within a section of one figure.
+    plot, phone : Markup
+        `phone` in the place of `plot` on a narrow page, if they are not the same.
+    table : PageTable or None
     """
-    latency, histogram = report["latency_ms"], report["latency_histogram"]
-    curves = [
-        Curve(key, NAMES[key], histogram["edges_ms"], counts, latency[key]["p50"],
-              latency[key]["p95"])
-        for key, counts in histogram["counts"].items()
-        if sum(counts)
-    ]  # fmt: skip
-    per_instance = {key: report["traffic"][key]["per_instance"] for key in NAMES}
-    wrong = {k: None if a is None else 1000 * (1 - a) for k, a in report["accuracy"].items()}
-    return write_page(
-        "page.html.j2",
-        report=report,
-        headline=words.headline(report),
-        caveats=words.caveats(report),
-        facts=_facts(report),
-        frontier=pictured(
-            partial(draw_frontier, report["frontier"], _marks(report)), "frontier"
-        ),
-        latency=pictured(partial(draw_latency, curves), "latency") if curves else None,
-        latency_columns=["", *_QUANTILES.values()],
-        latency_rows=[
-            [c.name, *(words.millis(latency[c.key][q]) for q in _QUANTILES)] for c in curves
-        ],
-        cost_bars=_bars(report["feature_cost"], "Feature cost", "per instance", "cost"),
-        bytes_bars=_bars(per_instance, "Bytes", "bytes per instance", "bytes"),
-        error_bars=_bars(wrong, "Wrong answers", "per 1,000", "errors"),
-        answered=[
-            [name, *(f"{report['passes'][key][route]:,}"
-                     for route in ("edge", "cloud", "fallback", "late", "lost"))]
-            for key, name in NAMES.items()
-        ],
-        workers=_workers(report["workers"]),
-        checked=_checked(report["expected"]),
-        command=one_line_each(report["command"]),
-        details=_details(report),
-        listed=_listed,
-    )  # fmt: skip
+
+    title: str = ""
+    note: str = ""
+    plot: Markup
+    phone: Markup | None = None
+    table: PageTable | None = None
 
 
-def _marks(report: Mapping[str, Any]) -> list[Mark]:
-    """What the three legs were measured at: no sampling, no interval."""
-    cost, accuracy = report["cost"]["full"], report["accuracy"]
-    return [
-        Mark(key, name, (cost[key],) * 3, (accuracy[key],) * 3)
-        for key, name in NAMES.items()
-        if cost[key] is not None and accuracy[key] is not None
-    ]
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of a page: plots first, then tables.
+
+    Attributes
+    ----------
+    key, title, text : str
+        `key` is its id.
+    wide : bool
+        Over the whole width.
+    figures : sequence of Figure
+    tables : sequence of PageTable
+    pairs : sequence of PageTable
+        Of names and values, side by side.
+    command : str
+        What repeats the run.
+    sortable : bool
+        Whether a heading of the first table sorts it.
+    """
+
+    key: str
+    title: str
+    text: str = ""
+    wide: bool = False
+    figures: Sequence[Figure] = ()
+    tables: Sequence[PageTable] = ()
+    pairs: Sequence[PageTable] = ()
+    command: str = ""
+    sortable: bool = False
 
 
-def _bars(values: Mapping[str, float | None], title: str, unit: str, name: str) -> Picture:
-    rows = [(key, label, {"": v}) for key, label in NAMES.items() if (v := values[key]) is not None]
-    return pictured(partial(draw_bars, rows, title=f"{title} of each leg", unit=unit), name)
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """What the template fills in.
+
+    Attributes
+    ----------
+    title, about, footer : str
+    headline : tuple of str
+        The answer, and its less important half.
+    warnings : sequence of str
+    figures : sequence of KeyFigure
+    sections : sequence of Section
+    """
+
+    title: str
+    about: str
+    headline: tuple[str, str]
+    warnings: Sequence[str] = ()
+    figures: Sequence[KeyFigure] = ()
+    sections: Sequence[Section] = field(default_factory=list)
+    footer: str
 
 
-def _facts(report: Mapping[str, Any]) -> list[dict[str, str]]:
-    accuracy, cost = report["accuracy"], report["feature_cost"]
-    latency = report["latency_ms"]
-    asked = report["answers"]["cloud"] + report["answers"]["fallback"]
-    return [
-        {
-            "name": "accuracy",
-            "value": words.percent(accuracy["system"]),
-            "interval": "",
-            "note": f"all cloud {words.percent(accuracy['cloud_only'])}, "
-            f"all edge {words.percent(accuracy['edge_only'])}",
-        },
-        {
-            "name": "feature cost per instance",
-            "value": words.number(cost["system"]),
-            "interval": "",
-            "note": f"all cloud {words.number(cost['cloud_only'])}",
-        },
-        {
-            "name": "offloaded",
-            "value": words.percent(report["offload_rate"]),
-            "interval": "",
-            "note": f"{asked:,} of {report['instances']:,} instances",
-        },
-        {
-            "name": "median answer time",
-            "value": words.millis(latency["system"]["p50"]),
-            "interval": "",
-            "note": f"all cloud {words.millis(latency['cloud_only']['p50'])}",
-        },
-        {
-            "name": "lost",
-            "value": str(report["answers"]["lost"]),
-            "interval": "",
-            "note": f"{report['answers']['fallback']} answered by fallback",
-        },
-    ]
+def write_page(page: Page) -> str:
+    """Write a page as HTML.
 
-
-def _checked(expected: Mapping[str, Any]) -> str:
-    rows, differing = expected["compared"], expected["differing"]
-    if not any(differing.values()):
-        return (
-            f"On all {rows:,} instances that edge or cloud answered, label, route and cost are "
-            "exactly those that the estimator's own predict, offload and cost give."
-        )
+    Text is escaped, and the page's own policy refuses every request to elsewhere and every script
+    but its own.
+    """
+    code = _text("page.js")
+    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return (
-        f"Of {rows:,} instances that edge or cloud answered, {differing['labels']} have another "
-        f"label, {differing['routes']} another route and {differing['costs']} another cost than "
-        "the estimator's own predict, offload and cost give."
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            page=page,
+            style=Markup(_text("page.css")),
+            script=Markup(code),
+            policy=f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'",
+        )
     )
 
 
-def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
-    parts = []
-    for i, counts in enumerate(workers):
-        runs = counts.get("batches", 0)
-        each = counts["model_us"] / 1e3 / counts["instances"] if counts.get("instances") else None
-        parts.append(
-            f"Worker {i + 1} answered {counts.get('answered', 0):,} requests in {runs:,} runs of "
-            f"the model, {words.millis(each)} an instance."
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader(_PACKAGE, "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["tied"] = lambda text: _UNITS.sub("\N{NO-BREAK SPACE}", text)
+    environment.filters["shell_lines"] = _shell_lines
+    return environment
+
+
+def _shell_lines(command: str) -> str:
+    """A long command in lines that a shell still takes."""
+    return command if len(command) <= _LINE else command.strip().replace(" --", " \\\n    --")
+
+
+def _text(name: str) -> str:
+    return files(_PACKAGE).joinpath(name).read_text(encoding="utf-8")
+
+
+# -- the page of a run -------------------------------------------------------------------------
+
+
+def render(report: Report) -> str:
+    """Make the page of a run as HTML."""
+    devices = int(report.settings.get("devices") or 0)
+    sections = [_frontier(report), _latency(report), _breakdown(report), _timeline(report)]
+    sections += [_classes(report), _answers(report), _checks(report), _stages(report)]
+    sections += [_policies(report), _repeat(report)]
+    return write_page(
+        Page(
+            title=f"{report.dataset}, {plural(devices, 'device')}",
+            about=_about(report),
+            headline=answer(report),
+            warnings=caveats(report),
+            figures=key_figures(report),
+            sections=[section for section in sections if section is not None],
+            footer=_footer(report),
         )
-    return " ".join(parts)
+    )
 
 
-def _listed(names: Sequence[str]) -> str:
-    if len(names) > _LISTED:
-        return f"{', '.join(names[:_LISTED])} and {len(names) - _LISTED} more"
-    return ", ".join(names) if names else "nothing new"
+def _about(report: Report) -> str:
+    settings = report.settings
+    parts = [
+        f"{plural(settings.get('devices') or 0, 'device')} over {report.transport.link}",
+        plural(settings.get("workers") or 0, "cloud worker"),
+    ]
+    seconds = settings.get("seconds")
+    parts.append(f"{duration(float(seconds))} of {report.workload}" if seconds else report.workload)
+    how = "run live over MQTT" if report.engine == "live" else "simulated in virtual time"
+    return f"{report.dataset}, {how}: {', '.join(parts)}"
 
 
-def _details(report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    transport, cost = report["transport"], report["cost"]
-    seconds = ", ".join(f"{name} {s:.1f} s" for name, s in report["seconds"].items())
-    data = report["data"]
-    rows = [
-        ("data", f"{data['rows']:,} rows, {data['features']} features, {data['classes']} classes; "
-                 f"{data['train_rows']:,} to train on"),
-        ("method", f"{report['method']}; high-cost model: {report['high_cost_model']}"),
-        ("transport", f"{transport['kind']}, broker {transport['broker']}, "
-                      f"link {transport['link']}"),
-        ("full cost per instance", _three(cost["full"])),
-        ("feature cost as the papers count it", _three(cost["paper"])),
-        ("bytes", f"Gatewise {report['bytes']['system']:,}, all cloud "
-                  f"{report['bytes']['cloud_only']:,} in all: {report['traffic']['formula']}"),
-        ("time taken", seconds),
-    ]  # fmt: skip
-    rows += [(name.replace("_", " "), str(value)) for name, value in report["settings"].items()]
-    rows.append(("versions", ", ".join(f"{k} {v}" for k, v in report["versions"].items())))
-    return rows
+def _frontier(report: Report) -> Section:
+    text = (
+        "Dots and line: every operating point of the bundle, on validation rows; the ring is the "
+        "active one."
+    )
+    if report.judged:
+        level = percent(report.confidence_level, 0)
+        text += f" Marks: what each policy comes to on your rows, with {level} intervals."
+    else:
+        text += " The rows have no labels, so that none of the policies can be placed here."
+    figure = Figure(plot=frontier_plot(report), table=tables.frontier_table(report))
+    return Section(key="frontier", title="Accuracy against cost", text=text, figures=[figure])
 
 
-def _three(values: Mapping[str, float | None]) -> str:
-    return ", ".join(f"{name} {words.number(values[key])}" for key, name in NAMES.items())
+def _latency(report: Report) -> Section | None:
+    plot = latency_plot(report)
+    if plot is None:
+        return None
+    return Section(
+        key="latency",
+        title="Time to the answer",
+        text="From an instance's arrival to its answer: the share that has come by then. What is "
+        "easy never leaves the device.",
+        figures=[Figure(plot=plot, table=tables.latency_table(report))],
+    )
+
+
+def _breakdown(report: Report) -> Section | None:
+    parts = tables.breakdowns(report)
+    figures = [
+        Figure(
+            title=each.title,
+            note=each.unit,
+            plot=breakdown_plot(each.key, f"{each.title}, {each.unit}", each.policies, each.form),
+            table=each.table,
+        )
+        for each in parts
+    ]
+    if not figures:
+        return None
+    return Section(
+        key="breakdown",
+        title="What an answer takes",
+        text="Under every policy, on the same instances.",
+        wide=True,
+        figures=figures,
+    )
+
+
+def _timeline(report: Report) -> Section | None:
+    plots = timeline_plots(report)
+    if not plots:
+        return None
+    down = [f"{fault_name(f)} {when(f.begin, f.end)}" for f in report.faults]
+    if len(down) > 4:
+        down = [*down[:3], f"{len(down) - 3} times more"]
+    text = f"Shaded: {listed(down)}." if down else "Nothing was down."
+    if report.timeline[0].edge_accuracy is not None:
+        text += " The dashed line is what the devices alone would have got right."
+    table = tables.timeline_table(report)
+    figures = [
+        Figure(title=title, plot=plot, phone=phone, table=None if title else table)
+        for title, plot, phone in plots
+    ]
+    return Section(key="time", title="The run over time", text=text, wide=True, figures=figures)
+
+
+def _classes(report: Report) -> Section | None:
+    shown = _most_offloaded(report)
+    if not shown:
+        return None
+    text = "How much of each true class is offloaded, and what that does for its accuracy."
+    if len(shown) < len(report.classes):
+        text += f" Plotted: the {len(shown)} of {len(report.classes)} that are offloaded most."
+    figure = Figure(plot=classes_plot(shown), table=tables.class_table(report))
+    return Section(key="classes", title="Class by class", text=text, figures=[figure])
+
+
+def _most_offloaded(report: Report) -> list[ClassResult]:
+    """Classes that came up; of very many those that are offloaded most."""
+    known = [c for c in report.classes if c.instances and c.offload_rate is not None]
+    if len(known) <= _MOST_CLASSES:
+        return known
+    return sorted(known, key=lambda c: -(c.offload_rate or 0.0))[:_MOST_CLASSES]
+
+
+def _answers(report: Report) -> Section:
+    return Section(
+        key="answers",
+        title="Who answered, and why",
+        text="Every instance gets exactly one answer. Fallback: the cloud did not answer in time, "
+        "so the device did. Late: responses that came after the deadline and were not used.",
+        wide=not _most_offloaded(report),
+        tables=tables.answer_tables(report),
+    )
+
+
+def _checks(report: Report) -> Section | None:
+    texts = []
+    for check, source in (
+        (report.checked, "the bundle's stages and cloud model give"),
+        (report.expected, "the estimator's own predict, offload and cost give"),
+    ):
+        if check is not None:
+            texts.append(_check(check, source))
+    twin = tables.twin_table(report)
+    if twin is not None:
+        texts.append("Below: the same instances once more, on a simulated clock and network.")
+    if not texts:
+        return None
+    return Section(
+        key="checks",
+        title="Checked row by row",
+        text=" ".join(texts),
+        wide=True,
+        tables=[twin] if twin is not None else [],
+    )
+
+
+def _check(check: RowCheck, source: str) -> str:
+    """What a live run was compared with."""
+    wrong = [
+        f"{n:,} {'has' if n == 1 else 'have'} another {what.removesuffix('s').replace('_', ' ')}"
+        for what, n in check.differing.items()
+        if n
+    ]
+    if wrong:
+        rest = f"{listed(wrong)} than {source}."
+    else:
+        rest = f"every one has exactly the label, route and cost that {source}."
+    return f"Of {check.compared:,} instances that edge or cloud answered, {rest}"
+
+
+def _stages(report: Report) -> Section | None:
+    if not report.stages:
+        return None
+    return Section(
+        key="stages",
+        title="Stage by stage",
+        text="A stage acquires its features, runs its small model, and answers if it is sure "
+        "enough; what no stage answers goes to the cloud.",
+        wide=True,
+        tables=[tables.stage_table(report)],
+    )
+
+
+def _policies(report: Report) -> Section:
+    parts = [text for key, text in _EXPLAINED.items() if report.policy(key) is not None]
+    if len(report.policies) > 1:
+        parts.insert(0, "All on the same instances, links and seeds.")
+    level = percent(report.confidence_level, 0)
+    return Section(
+        key="policies",
+        title="Every policy",
+        text=" ".join([*parts, f"In small type: {level} intervals."]),
+        wide=True,
+        tables=[tables.policy_table(report)],
+    )
+
+
+def _repeat(report: Report) -> Section:
+    return Section(
+        key="repeat",
+        title="Run it again",
+        wide=True,
+        command=report.command,
+        pairs=tables.details(report),
+    )
+
+
+def _footer(report: Report) -> str:
+    text = "The same numbers, and more, are in report.json."
+    if report.run and report.run.get("created"):
+        seconds = report.run.get("seconds")
+        took = f", in {duration(seconds)}" if seconds else ""
+        return f"Run live, {report.run['created']}{took}. {text}"
+    return f"The same seed gives the same report, byte for byte. {text}"

@@ -1,38 +1,417 @@
-"""A simulation's report as CSV: one table a file, one header line, empty where nothing is known."""
+"""The tables of a run, for its page and its CSV files."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
 
-__all__ = ["csv_files", "to_csv"]
+from gatewise.formats import Format, count, joules, listed, millis, number, percent
+from gatewise_sim.report.findings import bounds
+from gatewise_sim.report.model import Report
+from gatewise_sim.report.plots.timeline import when
+from gatewise_sim.report.policy_result import Measurement, PolicyResult
+
+__all__ = [
+    "Cell",
+    "PageTable",
+    "Parts",
+    "answer_tables",
+    "breakdowns",
+    "class_table",
+    "csv_files",
+    "details",
+    "frontier_table",
+    "latency_table",
+    "plain_text",
+    "policy_rows",
+    "policy_table",
+    "stage_table",
+    "timeline_table",
+    "to_csv",
+    "twin_table",
+]
+
+Cell = str | tuple[str, str]
+"""A text, or a text and a smaller one below it."""
+
+_QUANTILES: Final = {"p50": "half within", "p95": "95 %", "p99": "99 %"}
+_BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
+_LISTED: Final = 14
+_REASONS: Final = {
+    "stopped": "a stage was sure enough",
+    "edge-only": "the policy never offloads",
+    "offloaded": "the cloud answered",
+    "cloud-only": "the policy always offloads",
+    "value": "a value is missing",
+    "link-down": "fallback: no connection",
+    "full": "fallback: too many requests out",
+    "breaker-open": "fallback: the cloud had been silent",
+    "deadline": "fallback: no time left to offload",
+    "timeout": "fallback: no response in time",
+    "cloud:busy": "fallback: the workers were busy",
+}
 
 
-def csv_files(report: Mapping[str, Any]) -> dict[str, str]:
-    """Write the tables of a simulation's report.
+@dataclass(frozen=True)
+class PageTable:
+    """A table: its name, the heads of its columns, its rows; the first cell of a row is its head.
 
-    Parameters
+    Attributes
     ----------
-    report : mapping
-        As written to ``report.json``.
+    name : str
+    columns : sequence of str
+        Empty for a table without heads.
+    rows : sequence of sequence of Cell
+    """
+
+    name: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What each policy spends of something, split into parts.
+
+    Attributes
+    ----------
+    key, title, unit : str
+    policies : dict of str to dict of str to float
+        Name of a policy to its parts, the system's first.
+    form : callable
+        Writes an amount.
+    """
+
+    key: str
+    title: str
+    unit: str
+    policies: dict[str, dict[str, float]]
+    form: Format
+
+    @property
+    def table(self) -> PageTable:
+        """The amounts."""
+        used = list(next(iter(self.policies.values())))
+        return PageTable(
+            self.title,
+            ["", *used, "all"],
+            [
+                [name, *map(self.form, parts.values()), self.form(sum(parts.values()))]
+                for name, parts in self.policies.items()
+            ],
+        )
+
+
+def _cell(figure: Measurement | float | None, form: Format) -> Cell:
+    if not isinstance(figure, Measurement):
+        return form(figure)
+    ends = bounds(figure, form)
+    return (form(figure.value), ends) if ends else form(figure.value)
+
+
+def frontier_table(report: Report) -> PageTable:
+    """What each policy came to, and the operating points."""
+    rows: list[list[Cell]] = [
+        [p.name, _cell(p.cost, number), _cell(p.accuracy, percent), _cell(p.offload_rate, percent)]
+        for p in report.policies
+    ]
+    rows += [
+        [
+            "active operating point" if p == report.frontier.active else "operating point",
+            number(p.cost),
+            percent(p.accuracy),
+            percent(p.offload_rate),
+        ]
+        for p in report.frontier.points
+    ]
+    return PageTable("Accuracy against cost", ["", "cost", "accuracy", "offloaded"], rows)
+
+
+def latency_table(report: Report) -> PageTable:
+    """Quantiles of all policies, and of the system's offloaded instances."""
+    rows: list[list[Cell]] = []
+    for policy in report.policies:
+        for prefix, name in (("", policy.name), ("offloaded_", f"{policy.name}, offloaded")):
+            figures = [policy.latency_ms.get(prefix + q) for q in _QUANTILES]
+            if any(figures) and (policy.key == "system" or not prefix):
+                rows.append([name, *(_cell(f, millis) for f in figures)])
+    return PageTable("Time to the answer", ["", *_QUANTILES.values()], rows)
+
+
+def timeline_table(report: Report) -> PageTable:
+    """The run bin by bin."""
+    columns = [
+        "", "edge", "cloud", "fallback", "error", "accuracy", "device alone", "offloaded: half",
+        "95 %",
+    ]  # fmt: skip
+    rows = [
+        [
+            when(b.begin, b.end),
+            *(count(n) for n in (b.edge, b.cloud, b.fallback, b.error)),
+            percent(b.accuracy),
+            percent(b.edge_accuracy),
+            millis(b.p50_ms),
+            millis(b.p95_ms),
+        ]
+        for b in report.timeline
+    ]
+    return PageTable("The run over time", columns, rows)
+
+
+def class_table(report: Report) -> PageTable:
+    """All classes, those that never came too."""
+    rows = [
+        [
+            c.label,
+            count(c.instances),
+            percent(c.offload_rate),
+            percent(c.accuracy),
+            percent(c.edge_accuracy),
+        ]
+        for c in report.classes
+    ]
+    columns = ["", "instances", "offloaded", "accuracy", "device alone"]
+    return PageTable("Class by class", columns, rows)
+
+
+def answer_tables(report: Report) -> list[PageTable]:
+    """Answers by route and policy, the system's by reason, and the workers' queues."""
+    routes = [
+        route
+        for route in ("edge", "cloud", "fallback", "error", "late", "retries", "lost")
+        if route in ("edge", "cloud", "fallback", "lost")
+        or any(getattr(p.answers, route) for p in report.policies)
+    ]
+    tables = [
+        PageTable(
+            "Answers by route",
+            ["", *routes],
+            [
+                [p.name, *(count(getattr(p.answers, route)) for route in routes)]
+                for p in report.policies
+            ],
+        )
+    ]
+    reasons = sorted(report.system.reasons.items(), key=lambda item: -item[1])
+    total = sum(n for _, n in reasons)
+    if total:
+        rows = [
+            [_REASONS.get(reason, reason), count(n), percent(n / total, 2)]
+            for reason, n in reasons
+            if n > 0
+        ]
+        tables.append(PageTable("Gatewise's answers by their reason", [], rows))
+    workers = [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]
+    if workers:
+        tables.append(_worker_table(workers))
+    return tables
+
+
+def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
+    forms: dict[str, tuple[str, Format]] = {
+        "batch": ("batch", number),
+        "wait_ms": ("queued", millis),
+        "expired": ("expired", count),
+        "busy": ("refused", count),
+    }
+    shown = {
+        key: head
+        for key, head in forms.items()
+        if key in ("batch", "wait_ms") or any(p.workers.get(key) for p in policies)
+    }
+    return PageTable(
+        "Cloud workers",
+        ["", "busy", *(name for name, _ in shown.values())],
+        [
+            [
+                p.name,
+                percent(p.utilisation),
+                *(form(p.workers.get(key)) for key, (_, form) in shown.items()),
+            ]
+            for p in policies
+        ],
+    )
+
+
+def stage_table(report: Report) -> PageTable:
+    """What each stage acquires and answers."""
+    rows = []
+    for stage in report.stages:
+        names = list(stage.acquires[:_LISTED])
+        more = len(stage.acquires) - len(names)
+        text = f"{', '.join(names)} and {more} more" if more else listed(names) or "nothing new"
+        rows.append(
+            [
+                stage.name,
+                (count(stage.answers), percent(stage.share)),
+                number(stage.price),
+                count(stage.features),
+                text,
+            ]
+        )
+    columns = ["", "answers", "price", "features", "acquired anew"]
+    return PageTable("Stage by stage", columns, rows)
+
+
+def policy_rows(report: Report) -> list[tuple[str, Format, list[Measurement | float | None]]]:
+    """All figures of all policies: name, format, a value for each policy."""
+    policies = report.policies
+
+    def row(
+        name: str, form: Format, get: Callable[[PolicyResult], Measurement | float | None]
+    ) -> tuple[str, Format, list[Measurement | float | None]]:
+        return name, form, [get(policy) for policy in policies]
+
+    def latency(quantile: str) -> Callable[[PolicyResult], Measurement | None]:
+        return lambda policy: policy.latency_ms.get(quantile)
+
+    rows = [
+        row("accuracy", percent, lambda p: p.accuracy),
+        row("offloaded", percent, lambda p: p.offload_rate),
+        row("cost per instance", number, lambda p: p.cost),
+        row("of it features", number, lambda p: p.feature_cost),
+        row("half answered within", millis, latency("p50")),
+        row("95 %", millis, latency("p95")),
+        row("99 %", millis, latency("p99")),
+        row("offloaded: half", millis, latency("offloaded_p50")),
+        row("offloaded: 95 %", millis, latency("offloaded_p95")),
+        row("bytes up per instance", number, lambda p: p.bytes.up),
+        row("bytes down", number, lambda p: p.bytes.down),
+        row("energy, device and day", joules, lambda p: p.joules_per_device_day),
+        row("battery, days", number, lambda p: p.battery_days),
+        row("workers busy", percent, lambda p: p.utilisation),
+    ]
+    if report.money is not None and any(p.money and p.money.total for p in policies):
+        unit = f"{report.money.currency} a month"
+        rows.append(row(unit, number, lambda p: p.money.total if p.money else None))
+    return [each for each in rows if any(figure is not None for figure in each[2])]
+
+
+def policy_table(report: Report) -> PageTable:
+    """All figures of all policies, a column each, so that it grows downwards."""
+    rows: list[list[Cell]] = [
+        [name, *(_cell(figure, form) for figure in figures)]
+        for name, form, figures in policy_rows(report)
+    ]
+    if any(policy.engine != report.engine for policy in report.policies):
+        rows.append(["engine", *(policy.engine for policy in report.policies)])
+    return PageTable("Every policy", ["", *(policy.name for policy in report.policies)], rows)
+
+
+def twin_table(report: Report) -> PageTable | None:
+    """A live run beside itself in virtual time."""
+    if report.twin is None:
+        return None
+    rows = []
+    for name, live in report.twin.live.items():
+        form: Format = number
+        if name.endswith("_ms"):
+            form = millis
+        elif name in ("accuracy", "offload_rate", "fallback"):
+            form = partial(percent, digits=2)
+        text = name.removesuffix("_ms").replace("_", " ")
+        rows.append([text, form(live), form(report.twin.virtual.get(name))])
+    return PageTable("Live, and in virtual time", ["", "live", "virtual"], rows)
+
+
+def breakdowns(report: Report) -> list[Parts]:
+    """Where milliseconds, bytes, joules and money of each policy go, where there are figures."""
+    # Idling depends on time alone: the same for all.
+    idle = report.breakdown.joules.get("idle") or 0.0
+
+    def joule_parts(policy: PolicyResult) -> dict[str, float]:
+        use = policy.joules
+        return {
+            "radio": use.radio, "features": use.features, "stages": use.stages, "idle": idle,
+        }  # fmt: skip
+
+    def byte_parts(policy: PolicyResult) -> dict[str, float]:
+        use = policy.bytes
+        return {"request": use.request, "response": use.response, "protocol": use.protocol}
+
+    def time_parts(policy: PolicyResult) -> dict[str, float]:
+        parts = policy.breakdown_ms.items()
+        return {"the cloud" if p == "cloud" else p: max(ms, 0.0) for p, ms in parts}
+
+    def bill_parts(policy: PolicyResult) -> dict[str, float]:
+        return {part: getattr(policy.money, part, 0.0) for part in _BILL}
+
+    currency = report.money.currency if report.money else ""
+    every: list[tuple[str, str, str, Callable[[PolicyResult], dict[str, float]], Format]] = [
+        ("ms", "Milliseconds", "mean per instance, from arrival to answer", time_parts, number),
+        ("bytes", "Bytes", "mean per instance, on the device's link", byte_parts, number),
+        ("joules", "Joules", "mean per instance, of the device", joule_parts, joules),
+        ("money", f"{currency} a month", "of the whole fleet", bill_parts, number),
+    ]
+    found = []
+    for key, title, unit, parts_of, form in every:
+        policies = {policy.name: parts_of(policy) for policy in report.policies}
+        first = next(iter(policies.values()))
+        used = [p for p in first if any(parts.get(p, 0) > 0 for parts in policies.values())]
+        if used:
+            kept = {n: {p: parts.get(p, 0.0) for p in used} for n, parts in policies.items()}
+            found.append(Parts(key, title, unit, kept, form))
+    return found
+
+
+def details(report: Report) -> list[PageTable]:
+    """Settings, and what the figures rest on."""
+    transport = report.transport
+    settings = [[k.replace("_", " "), plain_text(v)] for k, v in report.settings.items()]
+    basis: dict[str, Any] = {
+        "method": report.method,
+        "transport": f"{transport.kind}, broker {transport.broker}, link {transport.link}",
+        "stepped": report.sampling,
+        "confidence level": percent(report.confidence_level, 0),
+        **{f"calibration: {k.replace('_', ' ')}": v for k, v in report.calibration.items()},
+        "radio": report.energy.radio,
+        "battery, Wh": report.energy.battery_wh,
+        "high-cost model": report.high_cost_model,
+        "data": None if report.data is None else vars(report.data),
+        "seconds taken": report.seconds,
+        "machine": None if report.run is None else report.run.get("machine"),
+        "versions": report.versions,
+    }
+    rows = [[name, plain_text(v)] for name, v in basis.items() if v not in (None, "")]
+    return [PageTable("Settings", [], settings), PageTable("What the figures rest on", [], rows)]
+
+
+def plain_text(value: Any) -> str:
+    """A setting of any kind."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k.replace('_', ' ')} {plain_text(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(plain_text(v) for v in value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def csv_files(report: Report) -> dict[str, str]:
+    """Write the tables of a run as CSV.
 
     Returns
     -------
     dict of str to str
-        ``legs.csv``, ``timeline.csv`` and ``classes.csv``. A figure with an interval takes three
-        columns: ``accuracy``, ``accuracy_low`` and ``accuracy_high``; what is nested has its path
-        for a name, as ``latency_ms_p50``.
+        ``legs.csv`` (the policies), ``timeline.csv`` and ``classes.csv``. A figure with an
+        interval takes three columns: ``accuracy``, ``accuracy_low`` and ``accuracy_high``; what
+        is nested has its path for a name, as ``latency_ms_p50``.
     """
+    document = report.to_dict()
     return {
-        f"{name}.csv": to_csv([_flat(row, skip) for row in report[name]])
+        f"{name}.csv": to_csv([_flat(row, skip) for row in document[name]])
         for name, skip in (("legs", {"histogram"}), ("timeline", set()), ("classes", set()))
     }
 
 
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Write rows as CSV; columns are those of all rows, in the order in which they are met.
+    r"""Write rows as CSV; columns are those of all rows, in their order of appearance.
 
     Examples
     --------

@@ -1,0 +1,313 @@
+"""What a run found, in words: the answer in a sentence, caveats, key figures."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from gatewise.formats import (
+    Format,
+    count,
+    duration,
+    interval,
+    joules,
+    listed,
+    millis,
+    money,
+    number,
+    percent,
+    plural,
+)
+from gatewise_sim.report.model import Report, TimelineBin
+from gatewise_sim.report.policy_result import Measurement, PolicyResult
+
+__all__ = [
+    "KeyFigure",
+    "OutageEffect",
+    "answer",
+    "bounds",
+    "caveats",
+    "key_figures",
+    "outage_effect",
+    "value",
+]
+
+_BUSY: Final = 0.85  # of the workers' time: queues grow without bound soon after
+_NOTICED: Final = 0.002  # of accuracy
+_LARGE: Final = re.compile(r"\d{5,}")
+
+
+@dataclass(frozen=True)
+class KeyFigure:
+    """A figure of the system: name, value, interval, and what it compares with."""
+
+    name: str
+    value: str
+    interval: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class OutageEffect:
+    """Mean accuracy around what was down; None where nothing is known.
+
+    Attributes
+    ----------
+    before, during, after : float or None
+    alone : float or None
+        What the device alone would have got right during it.
+    fallback : float or None
+        Share of the instances during it that fell back.
+    instances : float
+        During it.
+    """
+
+    before: float | None
+    during: float | None
+    after: float | None
+    alone: float | None
+    fallback: float | None
+    instances: float
+
+
+def value(figure: Measurement | None) -> float | None:
+    """A figure without its interval."""
+    return None if figure is None else figure.value
+
+
+def bounds(figure: Measurement | None, form: Format) -> str:
+    """The ends of a figure's interval; empty without one."""
+    if figure is None or figure.low is None or figure.high is None:
+        return ""
+    return interval(figure.low, figure.high, form)
+
+
+def answer(report: Report) -> tuple[str, str]:
+    """The answer in one sentence, as what matters most and what follows from it.
+
+    Returns
+    -------
+    tuple of str
+        Together they are the sentence.
+    """
+    system, cloud = report.system, report.policy("cloud_only")
+    if not system.answers.answered:
+        return "No instance was answered", "."
+    savings = listed(_savings(report, system, cloud))
+    if system.accuracy is None:
+        first = f"{percent(report.offload_rate)} of the instances go to the cloud"
+        if savings:
+            first += f", which takes {savings} than offloading all of them"
+    else:
+        first = f"{percent(system.accuracy.value)} right"
+        if cloud is not None and cloud.accuracy is not None:
+            reference = percent(cloud.accuracy.value)
+            same = reference == percent(system.accuracy.value)
+            first += ", the same as" if same else f" against {reference} for"
+            first += " offloading every instance"
+        if savings:
+            first += f", with {savings}"
+    bill = report.money
+    if cloud is None and bill is not None and bill.total > 0:
+        first += f", for {money(bill.total, bill.currency)} a month"
+    rest = []
+    p95 = value(system.latency_ms.get("p95"))
+    if p95 is not None:
+        rest.append(f"95 % of the answers come within {millis(p95)}")
+    if report.faults:
+        rest.append(_outage(report))
+    return first, "".join(f"{'; ' if i == 0 else ', and '}{r}" for i, r in enumerate(rest)) + "."
+
+
+def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -> list[str]:
+    if cloud is None:
+        return []
+    found = []
+    if system.bytes.total is not None and cloud.bytes.total:
+        found.append(_saving(1 - system.bytes.total / cloud.bytes.total, "fewer", "more", "bytes"))
+    ours, theirs = system.joules_per_device_day, cloud.joules_per_device_day
+    if ours is not None and theirs:
+        found.append(_saving(1 - ours / theirs, "less", "more", "energy"))
+    elif report.cost_reduction is not None:
+        found.append(_saving(report.cost_reduction, "less", "more", "feature cost"))
+    if system.money is not None and cloud.money is not None and cloud.money.total > 0:
+        currency = system.money.currency
+        found.append(
+            f"{number(system.money.total)} instead of {money(cloud.money.total, currency)} a month"
+        )
+    return found
+
+
+def _saving(share: float, less: str, more: str, what: str) -> str:
+    """A saving as a share; a loss is called a loss."""
+    return f"{percent(abs(share), 0)} {less if share >= 0 else more} {what}"
+
+
+def outage_effect(report: Report) -> OutageEffect:
+    """What became of accuracy while something was down; there must be a fault."""
+    faults = report.faults
+    first, last = min(f.begin for f in faults), max(f.end for f in faults)
+    during = [
+        b for b in report.timeline if any(f.begin <= (b.begin + b.end) / 2 < f.end for f in faults)
+    ]
+    # What was sent just before the end still falls back for a moment after it.
+    settled = last + 1e-3 * float(report.settings.get("deadline_ms") or 0.0)
+    n = sum(b.instances for b in during)
+    return OutageEffect(
+        before=_mean([b for b in report.timeline if b.end <= first], lambda b: b.accuracy),
+        during=_mean(during, lambda b: b.accuracy),
+        after=_mean([b for b in report.timeline if b.begin >= settled], lambda b: b.accuracy),
+        alone=_mean(during, lambda b: b.edge_accuracy),
+        fallback=sum(b.fallback for b in during) / n if n else None,
+        instances=n,
+    )
+
+
+def _mean(
+    bins: Sequence[TimelineBin], figure: Callable[[TimelineBin], float | None]
+) -> float | None:
+    known = [(v, b.instances) for b in bins if (v := figure(b)) is not None and b.instances]
+    weight = sum(n for _, n in known)
+    return sum(v * n for v, n in known) / weight if weight else None
+
+
+def _outage(report: Report) -> str:
+    faults, effect = report.faults, outage_effect(report)
+    down = {
+        plural(f.count, "worker") if f.what == "workers" else f"the {f.what}": None for f in faults
+    }
+    total = duration(sum(f.end - f.begin for f in faults))
+    span = f"{len(faults)} times, {total} in all," if len(faults) > 1 else f"for {total}"
+    when = f"with {' or '.join(down)} down {span}"
+    usual = effect.before if effect.before is not None else effect.after
+    if effect.during is None or usual is None:
+        if effect.fallback is None:
+            return f"{when} no instance came"
+        share = percent(effect.fallback)
+        return f"{when} the devices answered {share} of the instances themselves in its place"
+    # No smaller fall than chance alone would bring now and then among so many.
+    error = math.sqrt(effect.during * (1 - effect.during) / max(effect.instances, 1.0))
+    if usual - effect.during < max(_NOTICED, 2 * error):
+        return f"{when} accuracy stayed about the same ({percent(effect.during)})"
+    fell = f"{when} accuracy fell to {percent(effect.during)}"
+    if effect.after is None:
+        return f"{fell} until the end"
+    back = effect.after > effect.during + 0.5 * (usual - effect.during)
+    return f"{fell} and {'came back' if back else 'has not come back since'}"
+
+
+def caveats(report: Report) -> list[str]:
+    """What a reader must know before relying on the answer; most serious first."""
+    found = []
+    for policy in report.policies:
+        answers = policy.answers
+        if answers.lost:
+            found.append(
+                f"{policy.name}: {count(answers.lost)} of {count(policy.instances)} instances got "
+                "no answer; they count as wrong."
+            )
+        if answers.error:
+            found.append(
+                f"{policy.name}: {count(answers.error)} instances could not be answered: values "
+                "were missing that no stage allows."
+            )
+    found += report.troubles
+    found += _load_caveats(report)
+    if not report.judged:
+        found.append(
+            "The rows have no labels: nothing here says how many answers are right, and there is "
+            "no oracle to compare with."
+        )
+    if report.calibration.get("kind") == "assumed":
+        # A live run takes as long as it takes; what is simulated beside it does not.
+        what = "devices and workers take" if report.engine == "virtual" else "its twin takes"
+        found.append(
+            f"How long {what} is assumed (a small model on an x86-64 machine), not measured on "
+            "yours: --calibrate measures it."
+        )
+    sampling = _LARGE.sub(lambda digits: f"{int(digits[0]):,}", report.sampling)
+    if "whole" not in sampling and report.engine == "virtual":
+        found.append(
+            f"Sampled, not stepped in full: {sampling}. Figures are estimates, with "
+            f"{percent(report.confidence_level, 0)} confidence intervals."
+        )
+    if any(policy.engine != report.engine for policy in report.policies):
+        found.append(
+            "Only Gatewise itself was run live; the baselines are simulated, on the same instances."
+        )
+    return [*found, *report.notes]
+
+
+def _load_caveats(report: Report) -> list[str]:
+    """Fallbacks, and workers that are nearly overloaded."""
+    found = []
+    system = report.system
+    if system.answers.fallback and system.instances:
+        why = " (see the run over time)" if report.faults else ""
+        found.append(
+            f"{percent(system.answers.fallback / system.instances, 2)} of the answers are "
+            f"fallbacks{why}: the cloud was not in time, so the device answered with its own best "
+            "guess."
+        )
+    for policy in report.policies:
+        busy = policy.utilisation or 0.0
+        if policy.key in ("system", "cloud_only") and busy > _BUSY:
+            found.append(
+                f"{policy.name}: the workers are busy {percent(busy, 0)} of the time; a little "
+                "more load, and requests pile up."
+            )
+    return found
+
+
+def key_figures(report: Report) -> list[KeyFigure]:
+    """The system's figures, each with its interval and what the baselines have."""
+    system = report.system
+    level = percent(report.confidence_level, 0)
+
+    def figure(name: str, found: Measurement | None, form: Format, note: str) -> KeyFigure:
+        ends = bounds(found, form)
+        return KeyFigure(name, form(value(found)), f"{level} interval {ends}" if ends else "", note)
+
+    def against(get: Callable[[PolicyResult], float | None], form: Format) -> str:
+        found = []
+        for key in ("cloud_only", "edge_only"):
+            policy = report.policy(key)
+            amount = None if policy is None else get(policy)
+            if policy is not None and amount is not None:
+                found.append(f"{policy.name.lower()} {form(amount)}")
+        return ", ".join(found)
+
+    found = []
+    if system.accuracy is not None:
+        note = against(lambda p: value(p.accuracy), percent)
+        found.append(figure("accuracy", system.accuracy, percent, note))
+    note = f"of {count(system.instances)} instances"
+    found.append(figure("offloaded", system.offload_rate, percent, note))
+    latency = system.latency_ms
+    if latency.get("p95") is not None:
+        note = against(lambda p: value(p.latency_ms.get("p95")), millis)
+        found.append(figure("95 % answered within", latency["p95"], millis, note))
+    if latency.get("offloaded_p95") is not None:
+        note = f"half within {millis(value(latency.get('offloaded_p50')))}"
+        found.append(figure("offloaded: 95 % within", latency["offloaded_p95"], millis, note))
+    if system.bytes.total is not None:
+        note = f"{number(value(system.bytes.up))} up, {number(value(system.bytes.down))} down"
+        others = against(lambda p: p.bytes.total or None, number)
+        note = f"{note}; {others}" if others else note
+        found.append(KeyFigure("bytes per instance", number(system.bytes.total), note=note))
+    note = against(lambda p: value(p.feature_cost), number)
+    found.append(figure("feature cost per instance", system.feature_cost, number, note))
+    if system.joules_per_device_day:
+        note = against(lambda p: p.joules_per_device_day, joules)
+        if system.battery_days is not None:
+            note = f"battery lasts {number(system.battery_days)} days; {note}"
+        text = joules(system.joules_per_device_day)
+        found.append(KeyFigure("energy per device and day", text, note=note))
+    if system.money is not None and system.money.total > 0:
+        note = against(lambda p: None if p.money is None else p.money.total, number)
+        text = money(system.money.total, system.money.currency)
+        found.append(KeyFigure("cost per month", text, note=note))
+    return found

@@ -1,0 +1,238 @@
+"""Plots of one run: accuracy against cost, latency, what it is spent on, classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gatewise.formats import Format, millis, number, percent
+from gatewise_sim.report.model import ClassResult, Report
+from gatewise_sim.report.plots.style import (
+    COLOURS,
+    MARKERS,
+    draw,
+    head,
+    log_ticks,
+    percent_ticks,
+)
+from gatewise_sim.report.policy_result import Measurement, PolicyResult
+
+__all__ = ["breakdown_plot", "classes_plot", "error_bars", "frontier_plot", "latency_plot"]
+
+_PART_COLOURS = {
+    "device": "edge", "network": "network", "the cloud": "cloud", "waiting": "waiting",
+    "request": "system", "response": "edge", "protocol": "idle", "up": "system", "down": "edge",
+    "radio": "network", "features": "feature", "stages": "edge", "idle": "idle",
+    "data": "network", "workers": "cloud", "energy": "waiting", "requests": "system",
+    "devices": "idle",
+}  # fmt: skip
+
+
+def frontier_plot(report: Report) -> Markup:
+    """Plot the operating points, the active one, and what each policy came to on the rows."""
+    points, active = report.frontier.points, report.frontier.active
+    placed = [(p, p.cost, p.accuracy) for p in report.policies if p.cost and p.accuracy]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        blue = COLOURS["system"]
+        axes.scatter(
+            [p.cost for p in points], [p.accuracy for p in points], s=12, color=blue, alpha=0.45,
+            linewidths=0,
+        )  # fmt: skip
+        axes.plot(
+            [p.cost for p in report.frontier.hull], [p.accuracy for p in report.frontier.hull],
+            color=blue, linewidth=1.4,
+        )  # fmt: skip
+        axes.plot(
+            [active.cost], [active.accuracy], "o", markersize=11, markerfacecolor="none",
+            markeredgecolor=blue, markeredgewidth=1.5, label="operating point",
+        )  # fmt: skip
+        for policy, cost, accuracy in placed:
+            error_bars(axes, cost, accuracy, policy.key, policy.name)
+        _zoom(axes, report, placed)
+        percent_ticks(axes.yaxis)
+        head(axes, "accuracy")
+        axes.set_xlabel("cost per instance", loc="right")
+        figure.legend(loc="outside lower left", ncols=3)
+
+    told = [f"{p.name} {percent(a.value)} at cost {number(c.value)}" for p, c, a in placed]
+    told.append(f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}")
+    return draw(
+        paint, name="frontier", title="Accuracy against cost", description=f"{'; '.join(told)}.",
+        height=300,
+    )  # fmt: skip
+
+
+def _zoom(
+    axes: Axes,
+    report: Report,
+    placed: Sequence[tuple[PolicyResult, Measurement, Measurement]],
+) -> None:
+    """Show what is near the policies; the frontier begins far below them."""
+    if not placed:
+        return
+    active = report.frontier.active
+    low = min(active.accuracy, *(m.value if m.low is None else m.low for _, _, m in placed))
+    high = max(active.accuracy, *(m.value if m.high is None else m.high for _, _, m in placed))
+    margin = 0.08 * max(high - low, 0.005)
+    right = max(active.cost, *(cost.value for _, cost, _ in placed))
+    axes.set_ylim(low - margin, high + margin)
+    axes.set_xlim(-0.03 * right, 1.05 * right)
+
+
+def error_bars(
+    axes: Axes, x: Measurement, y: Measurement, look: str, label: str | None = None
+) -> None:
+    """Plot a figure against another with both intervals, in a policy's look."""
+
+    def reach(figure: Measurement) -> list[list[float]] | None:
+        if figure.low is None or figure.high is None:
+            return None
+        return [[figure.value - figure.low], [figure.high - figure.value]]
+
+    axes.errorbar(
+        [x.value], [y.value], xerr=reach(x), yerr=reach(y), fmt=MARKERS[look], markersize=8,
+        color=COLOURS[look], markeredgecolor=COLOURS["panel"], markeredgewidth=0.8,
+        elinewidth=1.2, label=label,
+    )  # fmt: skip
+
+
+def latency_plot(report: Report) -> Markup | None:
+    """Plot the share of answers that have come by a time; None without any."""
+    curves = []
+    for key in ("system", "edge_only", "cloud_only"):
+        policy = report.policy(key)
+        if policy is None or not sum(policy.histogram.all):
+            continue
+        edges = policy.histogram.edges_ms
+        curves.append((policy.name, key, "-", edges, policy.histogram.all, ""))
+        if key == "system" and 0 < sum(policy.histogram.offloaded) < sum(policy.histogram.all):
+            name = f"{policy.name}, offloaded"
+            curves.append((name, key, ":", edges, policy.histogram.offloaded, "offloaded_"))
+    if not curves:
+        return None
+    deadline = report.settings.get("deadline_ms")
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.set_xscale("log")
+        for name, key, line, edges, counts, _ in curves:
+            shares = [0.0, *(c / sum(counts) for c in accumulate(counts))]
+            axes.plot(edges, shares, line, color=COLOURS[key], label=name)
+        if deadline:
+            axes.axvline(
+                deadline, color=COLOURS["muted"], linestyle=(0, (2, 3)), linewidth=1.4,
+                label="deadline",
+            )  # fmt: skip
+        log_ticks(axes.xaxis, number)
+        percent_ticks(axes.yaxis)
+        axes.set_ylim(0, 1.02)
+        head(axes, "share of answers that have come")
+        axes.set_xlabel("ms since the instance came", loc="right")
+        figure.legend(loc="outside lower left", ncols=2)
+
+    told = []
+    for name, key, _, _, _, prefix in curves:
+        policy = report.policy(key)
+        assert policy is not None
+        p50, p95 = (policy.latency_ms.get(prefix + q) for q in ("p50", "p95"))
+        if p50 is not None and p95 is not None:
+            told.append(f"{name}: half within {millis(p50.value)}, 95 % within {millis(p95.value)}")
+    return draw(
+        paint, name="latency", title="Time to the answer", description=f"{'; '.join(told)}.",
+        height=300,
+    )  # fmt: skip
+
+
+def breakdown_plot(
+    name: str, title: str, policies: Mapping[str, Mapping[str, float]], form: Format
+) -> Markup:
+    """Plot what each policy spends, as a bar split into parts.
+
+    Parameters
+    ----------
+    name, title : str
+    policies : mapping of str to mapping of str to float
+        Name of a policy to its parts; all have the same parts.
+    form : callable
+        Writes an amount.
+    """
+    names = list(policies)
+    totals = [sum(parts.values()) for parts in policies.values()]
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        left = [0.0] * len(names)
+        for part in next(iter(policies.values())):
+            values = [parts[part] for parts in policies.values()]
+            axes.barh(
+                names, values, left=left, height=0.62, label=part,
+                color=COLOURS[_PART_COLOURS[part]], edgecolor=COLOURS["panel"], linewidth=0.8,
+            )  # fmt: skip
+            left = [a + b for a, b in zip(left, values, strict=True)]
+        most = max(totals) or 1.0
+        for y, total in enumerate(totals):
+            axes.text(total + 0.015 * most, y, form(total), va="center")
+        axes.set_xlim(0, 1.24 * most)
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, labelcolor=COLOURS["ink"])
+        axes.set_xticks([])
+        figure.legend(loc="outside lower left", ncols=4)
+
+    told = "; ".join(f"{n} {form(t)}" for n, t in zip(names, totals, strict=True))
+    return draw(
+        paint, name=name, title=title, description=f"{told}.", height=56 + 23.0 * len(names)
+    )
+
+
+def classes_plot(classes: Sequence[ClassResult]) -> Markup:
+    """Plot how much of each class is offloaded, and its accuracy with and without the cloud."""
+    names = [c.label for c in classes]
+    rows = range(len(names))
+
+    def paint(figure: Figure) -> None:
+        sent, right = figure.subplots(1, 2, sharey=True)
+        sent.barh(rows, [c.offload_rate or 0.0 for c in classes], 0.6, color=COLOURS["cloud"])
+        sent.set_yticks(rows, names)
+        sent.invert_yaxis()
+        head(sent, "offloaded")
+        known = [
+            (row, c.edge_accuracy, c.accuracy)
+            for row, c in zip(rows, classes, strict=True)
+            if c.accuracy is not None and c.edge_accuracy is not None
+        ]
+        if known:
+            at, alone, system = zip(*known, strict=True)
+            right.hlines(at, alone, system, color=COLOURS["muted"], linewidth=1.6)
+            for key, values, label in (
+                ("edge_only", alone, "device alone"),
+                ("system", system, "Gatewise"),
+            ):
+                right.plot(values, at, MARKERS[key], color=COLOURS[key], label=label, markersize=6)
+            head(right, "accuracy")
+            figure.legend(loc="outside lower left", ncols=2)
+        else:
+            right.remove()
+        for axes in (sent, right):
+            percent_ticks(axes.xaxis)
+            axes.locator_params(axis="x", nbins=3)
+            axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
+            axes.grid(visible=False, axis="y")
+
+    told = [
+        f"{c.label}: {percent(c.offload_rate)} offloaded"
+        + (f", accuracy {percent(c.accuracy)}" if c.accuracy is not None else "")
+        + (f", device alone {percent(c.edge_accuracy)}" if c.edge_accuracy is not None else "")
+        for c in classes
+    ]
+    return draw(
+        paint, name="classes", title="Class by class", description=f"{'; '.join(told)}.",
+        height=90 + 17.0 * len(names),
+    )  # fmt: skip

@@ -1,0 +1,144 @@
+"""Matplotlib figures as SVG that takes colours and fonts from the page around it.
+
+A figure is drawn with a placeholder for each colour of the style sheet; in the SVG the placeholder
+is the CSS variable itself, so that one drawing serves light, dark and print. One unit of a figure
+is one CSS pixel at its natural size. The same figure gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+import matplotlib
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from gatewise.formats import Format
+
+__all__ = [
+    "COLOURS",
+    "HALF",
+    "MARKERS",
+    "draw",
+    "head",
+    "log_ticks",
+    "percent_ticks",
+]
+
+HALF: Final = 370.0
+"""Width of a plot in half a page's width, and on a phone."""
+
+COLOURS: Final = {
+    name: f"#0{number:x}00fe"
+    for number, name in enumerate(
+        ("ink", "muted", "line", "panel", "system", "edge", "cloud", "network", "feature",
+         "waiting", "idle", "confidence", "random", "oracle")
+    )
+}  # fmt: skip
+"""CSS variable to its placeholder in a figure; the policies' keys are among them."""
+COLOURS["edge_only"], COLOURS["cloud_only"] = COLOURS["edge"], COLOURS["cloud"]
+
+MARKERS: Final = {
+    "system": "D", "edge_only": "^", "cloud_only": "s", "confidence": "o", "random": "X",
+    "oracle": "P",
+}  # fmt: skip
+"""A marker for each policy, so that colour is not all that tells them apart."""
+
+_SETTINGS: Final[dict[str, Any]] = {
+    "svg.fonttype": "none",  # text stays text, in the page's font
+    "svg.hashsalt": "gatewise",
+    "figure.dpi": 72,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "font.size": 11,
+    "axes.titlesize": 11,
+    "text.color": COLOURS["ink"],
+    "axes.titlecolor": COLOURS["muted"],
+    "axes.titlelocation": "left",
+    "axes.labelcolor": COLOURS["muted"],
+    "axes.edgecolor": COLOURS["muted"],
+    "xtick.color": COLOURS["muted"],
+    "ytick.color": COLOURS["muted"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": COLOURS["line"],
+    "legend.frameon": False,
+    "legend.handlelength": 1.4,
+    "legend.columnspacing": 1.4,
+    "lines.linewidth": 1.8,
+    "lines.solid_joinstyle": "round",
+}
+_CSS: Final = {hexadecimal: f"var(--{name})" for name, hexadecimal in reversed(COLOURS.items())}
+
+
+def draw(
+    paint: Callable[[Figure], None],
+    *,
+    name: str,
+    title: str,
+    description: str,
+    width: float = HALF,
+    height: float = 270.0,
+) -> Markup:
+    """Draw a figure as inline SVG.
+
+    Parameters
+    ----------
+    paint : callable
+        Fills an empty figure; colours are those of :data:`COLOURS`.
+    name : str
+        Prefix of the ids, another one for each SVG of a page.
+    title, description : str
+        For those who do not see it.
+    width, height : float
+        In CSS pixels; the SVG is scaled to the room that it gets.
+    """
+    with matplotlib.rc_context(_SETTINGS):
+        figure = Figure((width / 72, height / 72), layout="constrained")
+        paint(figure)
+        text = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text, format="svg", transparent=True, metadata=nothing)
+    return _inline(text.getvalue(), name, title, description)
+
+
+def head(axes: Axes, text: str) -> None:
+    """Write what an axis shows above it, where a phone has room for it."""
+    axes.set_title(text, pad=8)
+
+
+def percent_ticks(axis: Axis) -> None:
+    """Shares as percentages."""
+    axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))
+
+
+def log_ticks(axis: Axis, form: Format) -> None:
+    """Ticks of a logarithmic axis, written plainly."""
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+
+
+def _inline(svg: str, name: str, title: str, description: str) -> Markup:
+    svg = svg[svg.index("<svg") :]
+    box = re.search(r'viewBox="([^"]+)"', svg)
+    assert box is not None
+    body = svg[svg.index(">") + 1 :]
+    body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
+    body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body)
+    body = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", body)
+    for hexadecimal, css in _CSS.items():
+        body = body.replace(hexadecimal, css)
+    opening = Markup(
+        '<svg viewBox="{}" role="img" aria-labelledby="{}-title {}-text">'
+        '<title id="{}-title">{}</title><desc id="{}-text">{}</desc>'
+    ).format(box[1], name, name, name, title, name, description)
+    return opening + Markup(re.sub(r"\s*\n\s*", "\n", body))
