@@ -67,8 +67,8 @@ def demo(
         gatewise demo --broker mqtt://127.0.0.1:1883 --workers 2
     """
     from gatewise_sim.experiment.demo import DemoSettings, run_demo
-    from gatewise_sim.experiment.words import show
     from gatewise_sim.report.progress_display import shown_progress
+    from gatewise_sim.report.terminal import print_report
 
     settings = DemoSettings(
         dataset=dataset,
@@ -94,7 +94,7 @@ def demo(
     if as_json:
         emit(report.to_dict())
     else:
-        show(report.to_dict())
+        print_report(report)
         print(out / "report.html", flush=True)
     if report.answers.lost:
         raise typer.Exit(1)

@@ -200,9 +200,9 @@ def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json
     """Run one simulation, write its folder and show the result; True if an instance was lost."""
     from gatewise_sim.experiment.run import run
     from gatewise_sim.experiment.simulation import Simulation
-    from gatewise_sim.experiment.words import show
     from gatewise_sim.report.output import SIMULATION
     from gatewise_sim.report.progress_display import shown_progress
+    from gatewise_sim.report.terminal import print_report
 
     SIMULATION.check(out)
     with shown_progress() as watch:
@@ -212,11 +212,10 @@ def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json
         command = job.command(out / "calibration.json")
         report = run(prepared, command, watch=watch, jobs=jobs or _cores())
         Simulation(report, prepared.calibration).write(out)
-    document = report.to_dict()
     if as_json:
-        emit(document)
+        emit(report.to_dict())
     else:
-        show(document)
+        print_report(report)
         print(out / "report.html", flush=True)
     return any(policy.answers.lost for policy in report.policies)
 

@@ -14,7 +14,7 @@ from gatewise_sim.experiment.operating_point import at_goal, open_whole
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import Prepared, prepare, run
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.words import summary
+from gatewise_sim.report.findings import answer
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
 
@@ -119,7 +119,7 @@ class Simulation:
     @property
     def summary(self) -> str:
         """The result in one sentence."""
-        return summary(self.report.to_dict())
+        return "".join(answer(self.report))
 
     def write(self, folder: str | Path) -> None:
         """Write page, report, tables and service times into a folder, all or nothing.
@@ -136,14 +136,13 @@ class Simulation:
 
 def output_files(report: Report, calibration: Calibration) -> dict[str, str]:
     """Texts of a report's folder by file name: page, report, tables, service times."""
-    from gatewise_sim.report.simulation_page import render
+    from gatewise_sim.report.page import render
     from gatewise_sim.report.tables import csv_files
 
-    document = report.to_dict()
     return {
-        **csv_files(document),
+        **csv_files(report),
         "calibration.json": calibration.to_json(),
-        "report.html": render(document),
+        "report.html": render(report),
         "report.json": report.to_json(),
     }
 

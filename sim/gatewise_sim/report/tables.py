@@ -239,7 +239,7 @@ def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
 
 def stage_table(report: Report) -> PageTable:
     """What each stage acquires and answers."""
-    rows = []
+    rows: list[list[Cell]] = []
     for stage in report.stages:
         names = list(stage.acquires[:_LISTED])
         more = len(stage.acquires) - len(names)
@@ -273,12 +273,12 @@ def policy_rows(report: Report) -> list[tuple[str, Format, list[Measurement | fl
         row("accuracy", percent, lambda p: p.accuracy),
         row("offloaded", percent, lambda p: p.offload_rate),
         row("cost per instance", number, lambda p: p.cost),
-        row("of it features", number, lambda p: p.feature_cost),
+        row("feature cost", number, lambda p: p.feature_cost),
         row("half answered within", millis, latency("p50")),
-        row("95 %", millis, latency("p95")),
-        row("99 %", millis, latency("p99")),
-        row("offloaded: half", millis, latency("offloaded_p50")),
-        row("offloaded: 95 %", millis, latency("offloaded_p95")),
+        row("95 % answered within", millis, latency("p95")),
+        row("99 % answered within", millis, latency("p99")),
+        row("offloaded: half within", millis, latency("offloaded_p50")),
+        row("offloaded: 95 % within", millis, latency("offloaded_p95")),
         row("bytes up per instance", number, lambda p: p.bytes.up),
         row("bytes down", number, lambda p: p.bytes.down),
         row("energy, device and day", joules, lambda p: p.joules_per_device_day),

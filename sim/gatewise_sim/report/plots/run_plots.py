@@ -220,7 +220,7 @@ def classes_plot(classes: Sequence[ClassResult]) -> Markup:
             figure.legend(loc="outside lower left", ncols=2)
         else:
             right.remove()
-        for axes in (sent, right):
+        for axes in figure.axes:
             percent_ticks(axes.xaxis)
             axes.locator_params(axis="x", nbins=3)
             axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])

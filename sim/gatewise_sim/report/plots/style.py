@@ -50,7 +50,7 @@ MARKERS: Final = {
 }  # fmt: skip
 """A marker for each policy, so that colour is not all that tells them apart."""
 
-_SETTINGS: Final[dict[str, Any]] = {
+_SETTINGS: Final[Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's font
     "svg.hashsalt": "gatewise",
     "figure.dpi": 72,
@@ -127,13 +127,18 @@ def log_ticks(axis: Axis, form: Format) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
 
 
+def _font_size(found: re.Match[str]) -> str:
+    """A font's size without its family, which is the page's."""
+    return f"-size{found[1]}" if found[1] else ""
+
+
 def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     svg = svg[svg.index("<svg") :]
     box = re.search(r'viewBox="([^"]+)"', svg)
     assert box is not None
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
-    body = re.sub(r"font: ([\d.]+px)[^;\"]*", r"font-size: \1", body)
+    body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _font_size, body)
     body = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", body)
     for hexadecimal, css in _CSS.items():
         body = body.replace(hexadecimal, css)

@@ -1,0 +1,29 @@
+"""A run on a terminal: the policies as a table, the answer and its caveats."""
+
+from __future__ import annotations
+
+from gatewise.console import table
+from gatewise.formats import count
+from gatewise_sim.report.findings import answer, caveats, value
+from gatewise_sim.report.model import Report
+from gatewise_sim.report.policy_result import Measurement
+from gatewise_sim.report.tables import policy_rows
+
+__all__ = ["print_report"]
+
+
+def print_report(report: Report) -> None:
+    """Print what a run found."""
+    policies = report.policies
+    rows = [
+        [name, *(form(value(f) if isinstance(f, Measurement) else f) for f in figures)]
+        for name, form, figures in policy_rows(report)
+    ]
+    for route in ("edge", "cloud", "fallback", "error", "lost"):
+        counts = [getattr(policy.answers, route) for policy in policies]
+        if any(counts) or route in ("edge", "cloud", "fallback"):
+            name = f"answered by {route}" if route not in ("error", "lost") else route
+            rows.append([name, *map(count, counts)])
+    print(f"{report.method}: {report.instances:,} instances")
+    table("", ["", *(policy.name for policy in policies)], rows)
+    print("\n".join(["", "".join(answer(report)), *caveats(report)]))

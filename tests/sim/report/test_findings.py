@@ -1,0 +1,131 @@
+"""What a run found, in words."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gatewise.formats import millis, percent
+from gatewise_sim.report.findings import answer, caveats, key_figures, outage_effect
+from gatewise_sim.report.policy_result import AnswerCounts
+from tests.sim.report.reports import live, made_up
+
+
+def sentence(report) -> str:
+    return "".join(answer(report))
+
+
+def with_accuracy(report, accuracy):
+    """The same, accuracy over time given by a function of a bin's begin."""
+    bins = tuple(replace(b, accuracy=accuracy(b.begin)) for b in report.timeline)
+    return replace(report, timeline=bins)
+
+
+def with_system(report, **changes):
+    return replace(report, policies=(replace(report.system, **changes), *report.policies[1:]))
+
+
+def test_the_answer_says_what_it_costs_and_saves():
+    report = made_up()
+    text = sentence(report)
+    assert text.startswith(percent(report.system.accuracy.value))
+    assert percent(report.policy("cloud_only").accuracy.value) in text
+    assert "80 % fewer bytes and 74 % less energy" in text
+    assert millis(report.system.latency_ms["p95"].value) in text
+    assert "with the cloud down for 10 min" in text
+    assert text.endswith(".")
+    assert text.count(".") == 1 + len(re.findall(r"\d\.\d", text))
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        ({"accuracy": 0.97}, "97.0 % right against 99.0 % for offloading every instance"),
+        ({"accuracy": 0.99}, "99.0 % right, the same as offloading every instance"),
+        ({"accuracy": None}, "20.0 % of the instances go to the cloud, which takes 80 % fewer"),
+        ({"money": 30.0}, "30 instead of 120 EUR a month"),
+        ({"money": 30.0, "keys": ("system",)}, "90.0 % right, for 30 EUR a month; "),
+        ({"keys": ("system",), "faults": ()}, "90.0 % right; 95 % of the answers come within"),
+    ],
+)
+def test_the_answer_by_what_is_known(changes, part):
+    assert part in sentence(made_up(**changes))
+
+
+def test_a_loss_is_called_a_loss():
+    report = made_up()
+    system = report.system
+    up = replace(system.bytes.up, value=900.0, low=890.0, high=910.0)
+    worse = with_system(report, bytes=replace(system.bytes, up=up), joules_per_device_day=2000.0)
+    assert "27 % more bytes and 86 % more energy" in sentence(worse)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "part"),
+    [
+        (lambda t: 0.5 if 1200 <= t < 1800 else 0.9, "accuracy fell to 50.0 % and came back."),
+        (lambda t: 0.89 if 1200 <= t < 1800 else 0.9, "stayed about the same (89.0 %)."),
+        (lambda t: 0.5 if t >= 1200 else 0.9, "fell to 50.0 % and has not come back since."),
+        (lambda t: None, "the devices answered 20.0 % of the instances themselves"),
+    ],
+)
+def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
+    assert part in sentence(with_accuracy(made_up(), accuracy))
+
+
+def test_the_effect_of_an_outage():
+    effect = outage_effect(made_up())
+    assert (effect.before, effect.during, effect.alone) == pytest.approx((0.95, 0.7, 0.7))
+    assert effect.after == pytest.approx(0.95)
+    assert (effect.fallback, effect.instances) == (0.2, 200.0)
+
+
+def test_no_answer_at_all():
+    lost = AnswerCounts(edge=0, cloud=0, fallback=0, late=0, lost=1000)
+    report = with_system(made_up(), answers=lost, latency_ms={})
+    assert sentence(report) == "No instance was answered."
+    assert caveats(report)[0].startswith("Gatewise: 1,000 of 1,000 instances got no answer")
+
+
+@pytest.mark.parametrize(
+    ("report", "part"),
+    [
+        (made_up(), "1.00 % of the answers are fallbacks (see the run over time)"),
+        (made_up(), "is assumed"),
+        (made_up(accuracy=None), "The rows have no labels"),
+        (made_up(sampling="5 of 100000 devices"), "Sampled, not stepped in full: 5 of 100,000"),
+        (live(), "Only Gatewise itself was run live"),
+        (live(), "its twin takes is assumed"),
+        (made_up(notes=("a note",), troubles=("a trouble",)), "a note"),
+        (with_system(made_up(), utilisation=0.9), "the workers are busy 90 % of the time"),
+        (
+            with_system(made_up(), answers=replace(made_up().answers, error=7)),
+            "7 instances could not be answered",
+        ),
+    ],
+)
+def test_what_to_know_before_relying_on_it(report, part):
+    assert part in " ".join(caveats(report))
+
+
+def test_a_clean_run_has_no_caveats():
+    report = made_up(calibration={"kind": "measured"}, keys=("system",))
+    answers = replace(report.answers, fallback=0)
+    assert caveats(with_system(report, answers=answers)) == []
+
+
+def test_key_figures_come_with_intervals_and_baselines():
+    found = {figure.name: figure for figure in key_figures(made_up(money=30.0))}
+    assert found["accuracy"].value == "90.0 %"
+    assert found["accuracy"].interval == "95 % interval 89.0 to 91.0 %"
+    assert found["accuracy"].note == "all cloud 95.0 %, all edge 82.0 %"
+    assert found["offloaded"].note == "of 1,000 instances"
+    assert found["offloaded: 95 % within"].value == "100 ms"
+    assert found["bytes per instance"].note == "100 up, 50 down; all cloud 750"
+    assert found["cost per month"].value == "30 EUR"
+    few = {
+        figure.name for figure in key_figures(made_up(accuracy=None, keys=("edge_only", "system")))
+    }
+    assert not {"accuracy", "cost per month"} & few

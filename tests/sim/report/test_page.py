@@ -1,0 +1,196 @@
+"""The page of a run: whole, well-formed, escaped, and without a request to anywhere."""
+
+from __future__ import annotations
+
+import html as escaping
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+from markupsafe import Markup
+
+from gatewise_sim.report.model import DEMO_KIND, ClassResult, RowCheck, StageResult, Transport
+from gatewise_sim.report.page import render
+from gatewise_sim.report.plots import run_plots, timeline
+from gatewise_sim.report.policy_result import AnswerCounts, LatencyHistogram
+from tests.sim.report.reports import live, made_up
+
+
+def plots(page: str) -> list[ET.Element]:
+    # href in SVG has a prefix that HTML does not need
+    svgs = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    return [ET.fromstring(part.replace("xlink:href", "href")) for part in svgs]
+
+
+def text(page: str) -> str:
+    """What a reader reads."""
+    page = re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.DOTALL)
+    page = re.sub(r"</?(span|b)\b[^>]*>", "", page)
+    plain = escaping.unescape(re.sub(r"<[^>]+>", " ", page)).replace("\N{NO-BREAK SPACE}", " ")
+    return re.sub(r"\s+", " ", plain)
+
+
+@pytest.fixture
+def without_plots(monkeypatch):
+    """Pages of words alone: plots take a tenth of a second each."""
+    for module in (run_plots, timeline):
+        monkeypatch.setattr(module, "draw", lambda paint, **how: Markup("<svg/>"))
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(made_up(money=30.0))
+
+
+def test_its_parts_are_in_order(page):
+    assert re.findall(r'<h2 id="[^"]+">([^<]+)', page) == [
+        "Accuracy against cost",
+        "Time to the answer",
+        "What an answer takes",
+        "The run over time",
+        "Class by class",
+        "Who answered, and why",
+        "Every policy",
+        "Run it again",
+    ]
+    assert "<h1>" in page[: page.index("Before you rely on it")]
+
+
+def test_it_makes_no_request(page):
+    assert "default-src &#39;none&#39;" in page
+    assert re.findall(r"https?://[^\"'\s<>]+", page) == []
+    assert re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!#)([^"')\s>]+)""", page) == []
+
+
+def test_ids_are_unique_and_every_reference_leads_to_one(page):
+    ids = re.findall(r'\bid="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+    wanted = re.findall(r"url\(#([^)]+)\)", page) + re.findall(r'href="#([^"]+)"', page)
+    for group in re.findall(r'aria-labelledby="([^"]+)"', page):
+        wanted += group.split()
+    assert set(wanted) <= set(ids)
+
+
+def test_every_plot_is_well_formed_and_can_be_read_aloud(page):
+    found = plots(page)
+    assert len(found) == 1 + 1 + 4 + 2 + 1
+    for svg in found:
+        assert svg.get("role") == "img"
+        assert svg.find("{*}title").text
+        assert len(svg.find("{*}desc").text) > 30
+        assert "#0" not in ET.tostring(svg, "unicode")  # a colour that is no CSS variable
+        assert "DejaVu" not in ET.tostring(svg, "unicode")
+
+
+def test_every_policy_is_in_plots_and_tables(page):
+    for policy in made_up().policies:
+        assert page.count(policy.name) >= 8
+
+
+def test_an_outage_is_shaded_and_named(page):
+    assert "Shaded: cloud was down from 0:20 to 0:30 h." in text(page)
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_a_short_outage_in_a_long_run_is_drawn_once_more_larger():
+    report = made_up()
+    bins = [replace(b, begin=b.begin / 6, end=b.end / 6) for b in report.timeline]
+    late = [replace(bins[0], begin=600.0 * k, end=600.0 * (k + 1)) for k in range(1, 10)]
+    fault = replace(report.faults[0], begin=200.0, end=300.0)
+    short = replace(
+        report, timeline=(*bins, *late), faults=(fault,), settings={**report.settings,
+                                                                    "seconds": 6000.0}
+    )  # fmt: skip
+    found = render(short)
+    assert "Around the time when the cloud was down" in found
+    assert found.count("<svg/>") == 2 + render(report).count("<svg/>")
+
+
+def test_names_with_markup_are_only_text():
+    evil = "</title><script>alert(1)</script>&\"'$"
+    report = made_up(
+        dataset=evil, method=evil, workload=evil, command=evil, notes=(evil,), troubles=(evil,),
+        transport=Transport(kind="virtual", broker=evil, link=evil),
+        calibration={"kind": evil, "<b>": evil},
+    )  # fmt: skip
+    report = replace(
+        report,
+        classes=tuple(replace(c, label=evil) for c in report.classes),
+        policies=(replace(report.system, name=evil), *report.policies[1:]),
+        stages=(
+            StageResult(name=evil, features=1, acquires=(evil,), price=1.0, answers=1, share=0.1),
+        ),
+    )
+    found = render(report)
+    assert "<script>alert" not in found
+    assert found.count("<script>") == 1
+    assert evil in escaping.unescape(found)
+    assert plots(found)
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize(
+    ("report", "parts"),
+    [
+        (made_up(accuracy=None), ["The rows have no labels, so that none of the policies"]),
+        (made_up(keys=("system",)), ["90.0 % right;"]),
+        (made_up(keys=("system", "edge_only"), faults=()), ["Nothing was down."]),
+        (made_up(timeline=(), classes=()), ["Who answered, and why"]),
+        (live(), ["Checked row by row", "exactly the label, route and cost", "Run live, 2026"]),
+        (
+            replace(live(), checked=RowCheck(compared=9, differing={"labels": 0, "routes": 2})),
+            ["2 have another route than the bundle's stages"],
+        ),
+        (
+            made_up(kind=DEMO_KIND, expected=RowCheck(compared=9, differing={"labels": 0})),
+            ["that the estimator's own predict, offload and cost give."],
+        ),
+    ],
+)
+def test_what_is_known_of_a_run_is_on_its_page(report, parts):
+    found = text(render(report))
+    for part in parts:
+        assert part in found
+    assert "nan" not in found.lower().split()
+
+
+def test_a_run_without_an_answer_has_a_page():
+    lost = AnswerCounts(edge=0, cloud=0, fallback=0, late=0, lost=1000)
+    nothing = {
+        "answers": lost, "latency_ms": {}, "breakdown_ms": {}, "reasons": {},
+        "histogram": LatencyHistogram(),
+    }  # fmt: skip
+    report = made_up(timeline=(), classes=(), faults=())
+    report = replace(report, policies=tuple(replace(p, **nothing) for p in report.policies))
+    found = text(render(report))
+    assert "No instance was answered." in found
+    assert "1,000 of 1,000 instances got no answer" in found
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize("number", [26, 60])
+def test_many_classes(number):
+    classes = [
+        ClassResult(
+            class_index=k, label=chr(65 + k), instances=5.0, offload_rate=k / number, accuracy=0.9,
+            edge_accuracy=0.8,
+        )
+        for k in range(number)
+    ]  # fmt: skip
+    none = replace(
+        classes[0], label="none", instances=0.0, offload_rate=None, accuracy=None,
+        edge_accuracy=None,
+    )  # fmt: skip
+    found = render(made_up(classes=(*classes, none)))
+    assert f"the {min(number, 40)} of {number + 1} that are offloaded most" in text(found)
+    assert "none" in text(found)
+
+
+@pytest.mark.parametrize("report", [made_up(accuracy=None), made_up(keys=("system",), faults=())])
+def test_plots_of_what_is_hardly_known(report):
+    assert plots(render(report))
+
+
+def test_the_same_report_gives_the_same_page(page):
+    assert render(made_up(money=30.0)) == page

@@ -1,0 +1,124 @@
+"""Tables of a run: for its page, the terminal and CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import pytest
+
+from gatewise_sim.report import tables
+from gatewise_sim.report.model import DataCounts, StageResult
+from gatewise_sim.report.policy_result import POLICY_NAMES
+from gatewise_sim.report.terminal import print_report
+from tests.sim.report.reports import live, made_up
+
+
+def read(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def cells(table) -> dict[str, list]:
+    return {row[0]: list(row[1:]) for row in table.rows}
+
+
+def test_a_report_comes_back_from_its_csv_files():
+    report = made_up(money=30.0)
+    files = tables.csv_files(report)
+    assert set(files) == {"legs.csv", "timeline.csv", "classes.csv"}
+    for row, policy in zip(read(files["legs.csv"]), report.policies, strict=True):
+        assert row["key"] == policy.key
+        assert float(row["accuracy"]) == policy.accuracy.value
+        assert float(row["latency_ms_p95_high"]) == policy.latency_ms["p95"].high
+        assert int(row["answers_fallback"]) == policy.answers.fallback
+        assert float(row["money_total"]) == policy.money.total
+        assert not any(name.startswith("histogram") for name in row)
+    timeline = read(files["timeline.csv"])
+    assert sum(float(row["fallback"]) for row in timeline) == 40.0
+    classes = read(files["classes.csv"])
+    assert len(classes) == len(report.classes)
+    assert classes[5]["accuracy"] == ""
+
+
+def test_rows_of_different_columns_share_one_header():
+    assert tables.to_csv([{"a": 1}, {"b": 'x,"y'}]) == 'a,b\n1,\n,"x,""y"\n'
+
+
+def test_figures_have_their_intervals_below_them():
+    rows = cells(tables.policy_table(made_up()))
+    assert rows["accuracy"][0] == ("90.0 %", "89.0 to 91.0 %")
+    assert rows["offloaded"][1] == "0 %"  # an interval of no length is not shown
+    assert rows["workers busy"][0] == "10.0 %"
+    assert "battery, days" not in rows
+    assert "engine" not in rows
+    assert cells(tables.policy_table(live()))["engine"][:2] == ["live", "virtual"]
+
+
+def test_answers_are_counted_by_route_reason_and_worker():
+    routes, reasons, workers = tables.answer_tables(made_up())
+    assert list(routes.columns) == ["", "edge", "cloud", "fallback", "late", "retries", "lost"]
+    assert cells(routes)["Gatewise"] == ["800", "190", "10", "5", "10", "0"]
+    assert cells(reasons)["the cloud answered"] == ["190", "19.00 %"]
+    assert cells(workers)["All cloud"] == ["10.0 %", "2", "1.5 ms"]
+
+
+def test_the_active_operating_point_is_marked():
+    names = [row[0] for row in tables.frontier_table(made_up()).rows]
+    assert names.count("active operating point") == 1
+    assert names[: len(POLICY_NAMES)] == list(POLICY_NAMES.values())
+
+
+@pytest.mark.parametrize("money", [None, 30.0])
+def test_what_is_spent_is_split_into_the_parts_that_are_used(money):
+    parts = {each.key: each for each in tables.breakdowns(made_up(money=money))}
+    assert set(parts) == {"ms", "bytes", "joules"} | ({"money"} if money else set())
+    assert parts["joules"].policies["Gatewise"] == {
+        "radio": 1.0, "features": 0.5, "stages": 0.25, "idle": 0.125,
+    }  # fmt: skip
+    assert cells(parts["bytes"].table)["All edge"] == ["0", "0", "0", "0"]
+    if money:
+        assert list(parts["money"].policies["Gatewise"]) == ["data", "workers"]
+
+
+def test_stages_are_listed_with_what_they_acquire():
+    names = tuple(f"f{k}" for k in range(20))
+    stage = StageResult(
+        name="stage 0", features=20, acquires=names, price=20.0, answers=5, share=0.5
+    )
+    (row,) = tables.stage_table(made_up(stages=(stage,))).rows
+    assert row[1] == ("5", "50.0 %")
+    assert row[-1].endswith("f13 and 6 more")
+
+
+def test_details_name_what_the_figures_rest_on():
+    data = DataCounts(rows=1797, features=64, classes=10, train_rows=1257, test_rows=540)
+    settings, basis = tables.details(replace(live(), data=data, seconds={"train": 12.3}))
+    assert cells(settings)["seed"] == ["0"]
+    rows = cells(basis)
+    assert rows["data"][0].startswith("rows 1,797, features 64")
+    assert rows["seconds taken"] == ["train 12.3"]
+    assert rows["machine"] == ["Linux x86_64"]
+    assert "battery, Wh" not in rows
+
+
+def test_a_live_run_stands_beside_its_twin():
+    assert tables.twin_table(made_up()) is None
+    rows = cells(tables.twin_table(live()))
+    assert rows == {
+        "accuracy": ["90.00 %", "91.00 %"],
+        "offload rate": ["20.00 %", "20.00 %"],
+        "p95": ["50 ms", "n/a"],
+    }
+
+
+def test_a_run_on_a_terminal(capsys):
+    print_report(made_up(money=30.0))
+    out = capsys.readouterr().out
+    lines = {line.split("  ")[0]: line for line in out.splitlines()}
+    assert "1,000 instances" in out
+    assert lines["accuracy"].split()[1:3] == ["90.0", "%"]
+    assert lines["EUR a month"].split()[3:5] == ["30", "24"]
+    assert "lost" not in lines
+    assert "offloading every instance" in out
+    assert "is assumed" in out
