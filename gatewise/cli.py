@@ -75,7 +75,7 @@ TABLE: dict[str, Entry] = {
         "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
     ),
     "report": Entry(
-        "gatewise_sim.compare.cli", "Show a report's figures, or compare reports.", "sim"
+        "gatewise_sim.report.report_command", "Show a report's figures, or compare reports.", "sim"
     ),
     "doctor": Entry(
         "gatewise_sim.doctor.cli", "Check an installation, a broker or a device.", "edge"

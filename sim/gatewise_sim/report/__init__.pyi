@@ -1,11 +1,7 @@
 # The package's public names; loaded on first use.
-from .legs import POLICIES as POLICIES
-from .legs import Expected as Expected
-from .legs import Leg as Leg
-from .legs import compare as compare
-from .legs import measure as measure
-from .legs import to_json as to_json
+from .model import Report as Report
 from .output import DEMO as DEMO
 from .output import SIMULATION as SIMULATION
 from .output import Output as Output
+from .page import render as render
 from .tables import csv_files as csv_files

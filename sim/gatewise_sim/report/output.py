@@ -9,11 +9,12 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from gatewise.console import plain
 from gatewise.errors import InputError
 
-__all__ = ["DEMO", "SIMULATION", "Output", "write_text"]
+__all__ = ["DEMO", "SIMULATION", "Output", "json_text", "write_text"]
 
 _REPORT: Final = "report.json"
 
@@ -145,6 +146,11 @@ SIMULATION: Final = Output(
     ("calibration.json", "legs.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
 )
 """``gatewise simulate``."""
+
+
+def json_text(document: Mapping[str, Any]) -> str:
+    """Write a document as JSON text; NaN becomes null."""
+    return json.dumps(plain(document), indent=2, allow_nan=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:

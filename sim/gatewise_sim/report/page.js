@@ -14,7 +14,7 @@ for (const box of document.querySelectorAll(".command")) {
 }
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  const key = (row, column) => row.cells[column].dataset.sort;
+  const key = (row, column) => row.cells[column].dataset.sort ?? row.cells[column].textContent;
   heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";

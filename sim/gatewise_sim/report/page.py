@@ -30,7 +30,7 @@ from gatewise_sim.report.plots.run_plots import (
 from gatewise_sim.report.plots.timeline import fault_name, timeline_plots, when
 from gatewise_sim.report.tables import PageTable
 
-__all__ = ["Figure", "Page", "Section", "render", "write_page"]
+__all__ = ["Page", "Plot", "Section", "render", "write_page"]
 
 _PACKAGE: Final = "gatewise_sim.report"
 _LINE: Final = 80
@@ -45,7 +45,7 @@ _EXPLAINED: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figure:
+class Plot:
     """A plot, and the numbers behind it.
 
     Attributes
@@ -74,7 +74,7 @@ class Section:
         `key` is its id.
     wide : bool
         Over the whole width.
-    figures : sequence of Figure
+    figures : sequence of Plot
     tables : sequence of PageTable
     pairs : sequence of PageTable
         Of names and values, side by side.
@@ -88,7 +88,7 @@ class Section:
     title: str
     text: str = ""
     wide: bool = False
-    figures: Sequence[Figure] = ()
+    figures: Sequence[Plot] = ()
     tables: Sequence[PageTable] = ()
     pairs: Sequence[PageTable] = ()
     command: str = ""
@@ -205,7 +205,7 @@ def _frontier(report: Report) -> Section:
         text += f" Marks: what each policy comes to on your rows, with {level} intervals."
     else:
         text += " The rows have no labels, so that none of the policies can be placed here."
-    figure = Figure(plot=frontier_plot(report), table=tables.frontier_table(report))
+    figure = Plot(plot=frontier_plot(report), table=tables.frontier_table(report))
     return Section(key="frontier", title="Accuracy against cost", text=text, figures=[figure])
 
 
@@ -218,14 +218,14 @@ def _latency(report: Report) -> Section | None:
         title="Time to the answer",
         text="From an instance's arrival to its answer: the share that has come by then. What is "
         "easy never leaves the device.",
-        figures=[Figure(plot=plot, table=tables.latency_table(report))],
+        figures=[Plot(plot=plot, table=tables.latency_table(report))],
     )
 
 
 def _breakdown(report: Report) -> Section | None:
     parts = tables.breakdowns(report)
     figures = [
-        Figure(
+        Plot(
             title=each.title,
             note=each.unit,
             plot=breakdown_plot(each.key, f"{each.title}, {each.unit}", each.policies, each.form),
@@ -256,7 +256,7 @@ def _timeline(report: Report) -> Section | None:
         text += " The dashed line is what the devices alone would have got right."
     table = tables.timeline_table(report)
     figures = [
-        Figure(title=title, plot=plot, phone=phone, table=None if title else table)
+        Plot(title=title, plot=plot, phone=phone, table=None if title else table)
         for title, plot, phone in plots
     ]
     return Section(key="time", title="The run over time", text=text, wide=True, figures=figures)
@@ -269,7 +269,7 @@ def _classes(report: Report) -> Section | None:
     text = "How much of each true class is offloaded, and what that does for its accuracy."
     if len(shown) < len(report.classes):
         text += f" Plotted: the {len(shown)} of {len(report.classes)} that are offloaded most."
-    figure = Figure(plot=classes_plot(shown), table=tables.class_table(report))
+    figure = Plot(plot=classes_plot(shown), table=tables.class_table(report))
     return Section(key="classes", title="Class by class", text=text, figures=[figure])
 
 

@@ -35,8 +35,8 @@ __all__ = [
     "twin_table",
 ]
 
-Cell = str | tuple[str, str]
-"""A text, or a text and a smaller one below it."""
+Cell = str | tuple[str, str] | tuple[str, str, str]
+"""A text; or a text, a smaller one below it, and what it is sorted by."""
 
 _QUANTILES: Final = {"p50": "half within", "p95": "95 %", "p99": "99 %"}
 _BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
@@ -66,11 +66,14 @@ class PageTable:
     columns : sequence of str
         Empty for a table without heads.
     rows : sequence of sequence of Cell
+    marked : int or None
+        A row that stands out.
     """
 
     name: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    marked: int | None = None
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,13 @@ def made_up(
     return replace(report, **changes)
 
 
+def simulation(**how: Any) -> dict[str, Any]:
+    """A report as JSON holds it, of the system and all-cloud; what else is given are settings."""
+    names = ("accuracy", "half", "cost", "p95", "money")
+    figures = {name: how.pop(name) for name in names if name in how}
+    return made_up(keys=("system", "cloud_only"), settings=how, **figures).to_dict()
+
+
 def bins(*, labels: bool = True) -> list[TimelineBin]:
     """An hour in 12 bins; from 1200 s to 1800 s what would be offloaded falls back."""
     found = []

@@ -76,9 +76,9 @@ class SweepResult:
 
     def show(self) -> None:
         """Print the points as a table, and what follows from them."""
-        from gatewise_sim.sweep.show import show
+        from gatewise_sim.report.sweep.views import print_sweep
 
-        show(self.document, self.folder)
+        print_sweep(self.document, self.folder)
 
 
 def run_sweep(
@@ -134,9 +134,9 @@ def run_sweep(
 
         run_sweep(job, ["devices=10,100,1000", "link=wifi,4g"], folder="sweep-out")
     """
-    from gatewise_sim.report.legs import to_json
-    from gatewise_sim.sweep.page import render
-    from gatewise_sim.sweep.summary import csv_text, summarise
+    from gatewise_sim.report.output import json_text
+    from gatewise_sim.report.sweep.summary import csv_text, summarise
+    from gatewise_sim.report.sweep.views import sweep_page
 
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs is {jobs}; it must be at least 1")
@@ -180,8 +180,8 @@ def run_sweep(
     points = [replace(p, report=same[p.digest].report, error=same[p.digest].error) for p in points]
     document = summarise(chosen, points, prints.contents(job), command)
     store.write("sweep.csv", csv_text(document))
-    store.write("sweep.html", render(document))
-    store.write("sweep.json", to_json(document))
+    store.write("sweep.html", sweep_page(document))
+    store.write("sweep.json", json_text(document))
     return SweepResult(store.folder, chosen, tuple(points), document)
 
 

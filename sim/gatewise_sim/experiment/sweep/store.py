@@ -18,8 +18,7 @@ from typing import Any, Final
 from gatewise._version import __version__
 from gatewise.console import plain
 from gatewise.errors import InputError
-from gatewise_sim.report.legs import to_json
-from gatewise_sim.report.output import write_text
+from gatewise_sim.report.output import json_text, write_text
 
 __all__ = ["CALIBRATION", "POINT_KIND", "SWEEP_KIND", "Fingerprints", "Store"]
 
@@ -124,7 +123,7 @@ class Store:
         report : mapping
         """
         document = {"kind": POINT_KIND, "digest": digest, "of": what, "report": report}
-        write_text(self.path(digest), to_json(document))
+        write_text(self.path(digest), json_text(document))
 
     def write(self, name: str, text: str) -> None:
         """Write another file of the folder, whole or not at all."""

@@ -26,6 +26,7 @@ __all__ = [
     "HALF",
     "MARKERS",
     "draw",
+    "format_ticks",
     "head",
     "log_ticks",
     "percent_ticks",
@@ -120,11 +121,16 @@ def percent_ticks(axis: Axis) -> None:
     axis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:.4g} %"))
 
 
+def format_ticks(axis: Axis, form: Format) -> None:
+    """Ticks in one of the formats of numbers."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+
+
 def log_ticks(axis: Axis, form: Format) -> None:
     """Ticks of a logarithmic axis, written plainly."""
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
+    format_ticks(axis, form)
 
 
 def _font_size(found: re.Match[str]) -> str:

@@ -1,0 +1,1 @@
+"""Comparison of runs: figures, differences with their intervals, a table and a plot."""

@@ -1,0 +1,118 @@
+"""The figures that runs are compared by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from gatewise.errors import InputError
+from gatewise.formats import Format, millis, number, percent
+from gatewise_sim.fleet.money import MONTH
+from gatewise_sim.report.model import Report
+from gatewise_sim.report.policy_result import Measurement
+
+__all__ = ["FIGURES", "ComparedFigure", "figures_of_report"]
+
+
+@dataclass(frozen=True)
+class ComparedFigure:
+    """A figure that runs have.
+
+    Attributes
+    ----------
+    key : str
+    name : str
+        For people.
+    form : callable
+        Writes a value.
+    get : callable
+        Takes it from a report; None where the run did not measure it.
+    better : int
+        1 if more is better, -1 if less is, 0 if it depends.
+    """
+
+    key: str
+    name: str
+    form: Format
+    get: Callable[[Report], Measurement | float | None]
+    better: int = -1
+
+
+def _accuracy(key: str) -> Callable[[Report], Measurement | None]:
+    def get(report: Report) -> Measurement | None:
+        policy = report.policy(key)
+        return None if policy is None else policy.accuracy
+
+    return get
+
+
+def _latency(quantile: str) -> Callable[[Report], Measurement | None]:
+    return lambda report: report.system.latency_ms.get(quantile)
+
+
+def _share(what: str) -> Callable[[Report], float]:
+    return lambda report: float(getattr(report.answers, what) / report.instances)
+
+
+def _money(report: Report) -> float | None:
+    return None if report.money is None else report.money.total
+
+
+def _per_million(report: Report) -> float | None:
+    seconds = report.settings.get("seconds")
+    if report.money is None or not seconds:
+        return None
+    return float(1e6 * report.money.total / (report.instances * MONTH / seconds))
+
+
+_fine: Final[Format] = partial(percent, digits=2)
+
+FIGURES: Final = (
+    ComparedFigure("accuracy", "accuracy", _fine, _accuracy("system"), 1),
+    ComparedFigure("accuracy_edge_only", "accuracy, all edge", _fine, _accuracy("edge_only"), 1),
+    ComparedFigure("accuracy_cloud_only", "accuracy, all cloud", _fine, _accuracy("cloud_only"), 1),
+    ComparedFigure("offload_rate", "offload rate", _fine, lambda r: r.system.offload_rate, 0),
+    ComparedFigure("cost", "cost per instance", number, lambda r: r.system.cost),
+    ComparedFigure(
+        "feature_cost", "feature cost per instance", number, lambda r: r.system.feature_cost
+    ),
+    ComparedFigure("cost_reduction", "feature cost saved", percent, lambda r: r.cost_reduction, 1),
+    ComparedFigure("bytes", "bytes per instance", number, lambda r: r.system.bytes.total),
+    ComparedFigure("p50", "half answered within", millis, _latency("p50")),
+    ComparedFigure("p95", "95 % answered within", millis, _latency("p95")),
+    ComparedFigure("p99", "99 % answered within", millis, _latency("p99")),
+    ComparedFigure(
+        "offloaded_p95", "95 % of the offloaded within", millis, _latency("offloaded_p95")
+    ),
+    ComparedFigure("edge", "answered by edge", percent, _share("edge"), 0),
+    ComparedFigure("cloud", "answered by cloud", percent, _share("cloud"), 0),
+    ComparedFigure("fallback", "fallback", percent, _share("fallback")),
+    ComparedFigure("late", "late, not used", percent, _share("late")),
+    ComparedFigure("lost", "lost", percent, _share("lost")),
+    ComparedFigure("money", "money a month", number, _money),
+    ComparedFigure("money_per_million", "money per million instances", number, _per_million),
+    ComparedFigure("joules", "joules per instance", number, lambda r: r.system.joules.total),
+    ComparedFigure("battery_days", "battery, in days", number, lambda r: r.system.battery_days, 1),
+    ComparedFigure("utilisation", "workers' time used", percent, lambda r: r.system.utilisation, 0),
+)
+"""In the order in which they are shown."""
+
+
+def figures_of_report(report: Report) -> dict[str, Measurement]:
+    """Take the figures of a run by the keys of :data:`FIGURES`; those not measured are left out.
+
+    Raises
+    ------
+    InputError
+        If there was no instance.
+    """
+    if report.instances < 1:
+        raise InputError(f"instances is {report.instances}; there is nothing to compare")
+    found = {figure.key: figure.get(report) for figure in FIGURES}
+    return {
+        key: figure if isinstance(figure, Measurement) else Measurement(figure)
+        for key, figure in found.items()
+        if figure is not None
+    }

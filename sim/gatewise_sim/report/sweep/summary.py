@@ -1,0 +1,270 @@
+"""Findings of a sweep: which setting is cheapest, at which accuracy and latency.
+
+The cheapest point is that of the least cost among those whose accuracy is at most half a
+percentage point below the best of all. Cost is money where there is a price list (for a million
+instances if the points differ in how many there are, else for a month), and else the full cost of
+an instance. Equal costs: the lower p95 latency wins, then the earlier point. Where a still cheaper
+point falls short of that accuracy by no more than its interval allows, that is said as well.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from gatewise.errors import InputError
+from gatewise.formats import millis, percent
+from gatewise_sim.experiment.sweep.settings import Sweep, setting
+from gatewise_sim.experiment.sweep.store import SWEEP_KIND
+from gatewise_sim.report.comparison.differences import difference
+from gatewise_sim.report.comparison.figures import FIGURES, figures_of_report
+from gatewise_sim.report.model import Report
+from gatewise_sim.report.policy_result import Measurement
+
+__all__ = ["FORMS", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
+
+_TOLERANCE: Final = 0.005  # of accuracy, below the best
+_MORE_INSTANCES: Final = ("devices", "workload", "seconds")
+FORMS: Final = {figure.key: figure for figure in FIGURES}
+
+
+class SweptPoint(Protocol):
+    """A point of a sweep: its settings, and its report (as JSON holds it) or error."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The swept settings and their values."""
+
+    @property
+    def digest(self) -> str:
+        """The name of its file."""
+
+    @property
+    def report(self) -> Mapping[str, Any] | None:
+        """None if it failed."""
+
+    @property
+    def error(self) -> str:
+        """Why it failed; else empty."""
+
+
+def summarise(
+    sweeps: Sequence[Sweep], points: Sequence[SweptPoint], of: Mapping[str, Any], command: str
+) -> dict[str, Any]:
+    """Make the document of a sweep.
+
+    Parameters
+    ----------
+    sweeps : sequence of Sweep
+    points : sequence of SweptPoint
+    of : mapping
+        What was simulated where no sweep says otherwise, see
+        :meth:`gatewise_sim.experiment.sweep.store.Fingerprints.contents`.
+    command : str
+
+    Returns
+    -------
+    dict
+        ``kind, answer, cheapest, fastest`` (places in ``points``, or None)``, cost`` (the key of
+        the figure that stands for it)``, currency, dataset, sweeps, points, of, command``. A
+        point has ``settings, digest, error, frontier`` (whether no other is both cheaper and more
+        accurate) and ``figures``, each ``{value, low, high}``.
+    """
+    entries = [_entry(point) for point in points]
+    reports = [point.report for point in points if point.report is not None]
+    bills = [bill for r in reports if isinstance(bill := r.get("money"), Mapping)]
+    document: dict[str, Any] = {
+        "kind": SWEEP_KIND,
+        "answer": "",
+        "cheapest": None,
+        "fastest": None,
+        "cost": cost_of(sweeps, entries),
+        "currency": bills[0].get("currency") if bills else None,
+        "dataset": reports[0].get("dataset") if reports else None,
+        "confidence_level": 0.95,
+        "sweeps": [{"name": s.name, "values": list(s.values)} for s in sweeps],
+        "points": entries,
+        "of": dict(of),
+        "command": command,
+    }
+    _mark_frontier(document)
+    document["cheapest"] = _cheapest(document)
+    document["fastest"] = _least(entries, ["p95"], range(len(entries)))
+    document["answer"] = _answer(document)
+    return document
+
+
+def cost_of(sweeps: Sequence[Sweep], points: Sequence[Mapping[str, Any]]) -> str:
+    """Choose the figure by which points are cheap or dear; every finished point has it."""
+    done = [point["figures"] for point in points if not point["error"]]
+    wanted = ["money", "cost"]
+    if any(sweep.name in _MORE_INSTANCES for sweep in sweeps):
+        wanted.insert(0, "money_per_million")
+    return next((key for key in wanted if done and all(key in f for f in done)), "cost")
+
+
+def csv_text(document: Mapping[str, Any]) -> str:
+    """Write the points as a table: settings, error, then each figure with its interval."""
+    names = [sweep["name"] for sweep in document["sweeps"]]
+    keys = [k for k in FORMS if any(k in point["figures"] for point in document["points"])]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    ends = [name for key in keys for name in (key, f"{key}_low", f"{key}_high")]
+    writer.writerow([*names, "digest", "error", *ends])
+    for point in document["points"]:
+        row = [point["settings"][name] for name in names]
+        row += [point["digest"], point["error"]]
+        for key in keys:
+            figure = point["figures"].get(key, {})
+            row += [figure.get(part) for part in ("value", "low", "high")]
+        writer.writerow(row)
+    return out.getvalue()
+
+
+def cost_unit(document: Mapping[str, Any]) -> str:
+    """Say in what a sweep's points are cheap or dear."""
+    return {
+        "money": f"{document['currency']} a month",
+        "money_per_million": f"{document['currency']} per million instances",
+    }.get(document["cost"], "cost per instance")
+
+
+def sorted_points(document: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
+    """Give the points with their places, cheapest first, then fastest; what failed comes last."""
+    infinite = float("inf")
+
+    def order(pair: tuple[int, Mapping[str, Any]]) -> tuple[float, float, int]:
+        at, point = pair
+        cost, p95 = _value(point, document["cost"]), _value(point, "p95")
+        return infinite if cost is None else cost, infinite if p95 is None else p95, at
+
+    return sorted(enumerate(document["points"]), key=order)
+
+
+def _entry(point: SweptPoint) -> dict[str, Any]:
+    figures: dict[str, Measurement] = {}
+    error = point.error
+    if point.report is not None:
+        try:
+            figures = figures_of_report(Report.from_dict(point.report))
+        except InputError as problem:  # no instance came, say
+            error = str(problem)
+    return {
+        "settings": dict(point.settings),
+        "digest": point.digest,
+        "error": error,
+        "frontier": False,
+        "figures": {key: vars(value) for key, value in figures.items()},
+    }
+
+
+def _value(point: Mapping[str, Any], key: str) -> float | None:
+    figure = point["figures"].get(key)
+    value: float | None = None if figure is None else figure["value"]
+    return value
+
+
+def _mark_frontier(document: Mapping[str, Any]) -> None:
+    """Mark the points that no other beats in cost without being less accurate, or the reverse."""
+    pairs = [(_value(p, document["cost"]), _value(p, "accuracy")) for p in document["points"]]
+    for point, (cost, accuracy) in zip(document["points"], pairs, strict=True):
+        if cost is None or accuracy is None:
+            continue
+        point["frontier"] = not any(
+            c is not None and a is not None
+            and c <= cost and a >= accuracy and (c < cost or a > accuracy)
+            for c, a in pairs
+        )  # fmt: skip
+
+
+def _cheapest(document: Mapping[str, Any]) -> int | None:
+    points = document["points"]
+    known = [a for p in points if (a := _value(p, "accuracy")) is not None]
+    enough = max(known) - _TOLERANCE if known else 0.0
+    good = [
+        at
+        for at, point in enumerate(points)
+        if not point["error"]
+        and (not known or ((a := _value(point, "accuracy")) is not None and a >= enough))
+    ]
+    return _least(points, [document["cost"], "p95"], good)
+
+
+def _least(
+    points: Sequence[Mapping[str, Any]], keys: Sequence[str], among: Sequence[int] | range
+) -> int | None:
+    """Give the place of the least, by several figures in turn; those without the first are out."""
+    some = [at for at in among if _value(points[at], keys[0]) is not None]
+    infinite = float("inf")
+
+    def order(at: int) -> list[float]:
+        values = [_value(points[at], key) for key in keys]
+        return [infinite if value is None else value for value in values]
+
+    return min(some, key=order, default=None)
+
+
+def _answer(document: Mapping[str, Any]) -> str:
+    points = document["points"]
+    failed = sum(bool(point["error"]) for point in points)
+    at, fast = document["cheapest"], document["fastest"]
+    if at is None:
+        return f"None of {len(points)} settings could be simulated."
+    best = points[at]
+    parts = [
+        f"Cheapest{_how_good(points)}: {setting(best['settings'])}, {_described(document, best)}."
+    ]
+    if fast is not None and fast != at and _value(points[fast], "p95") != _value(best, "p95"):
+        other = points[fast]
+        parts.append(f"Fastest: {setting(other['settings'])}, {_described(document, other)}.")
+    if (doubtful := _doubtful(document)) is not None:
+        parts.append(
+            f"Cheaper still, and by its interval perhaps as accurate: "
+            f"{setting(points[doubtful]['settings'])}, {_described(document, points[doubtful])}; "
+            "a longer run would tell."
+        )
+    if failed:
+        parts.append(f"{failed} of {len(points)} settings failed.")
+    return " ".join(parts)
+
+
+def _doubtful(document: Mapping[str, Any]) -> int | None:
+    """Give the cheapest point of all that may be as accurate as the cheapest good one is."""
+    points, key = document["points"], document["cost"]
+    best = points[document["cheapest"]]
+    limit, needed = _value(best, key), best["figures"].get("accuracy")
+    if limit is None or needed is None:
+        return None
+    some = []
+    for at, point in enumerate(points):
+        cost, accuracy = _value(point, key), point["figures"].get("accuracy")
+        if cost is None or accuracy is None or cost >= 0.99 * limit:
+            continue
+        step = difference(Measurement(**needed), Measurement(**accuracy))
+        if step.high is not None and step.high >= -_TOLERANCE and step.value < 0:
+            some.append(at)
+    return _least(points, [key, "p95"], some)
+
+
+def _how_good(points: Sequence[Mapping[str, Any]]) -> str:
+    known = [a for p in points if (a := _value(p, "accuracy")) is not None]
+    if not known:
+        return ""
+    return f" within {100 * _TOLERANCE:g} points of the best accuracy ({percent(max(known))})"
+
+
+def _described(document: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """A point's accuracy, cost and latency in a few words."""
+    key = document["cost"]
+    parts = []
+    if (accuracy := _value(point, "accuracy")) is not None:
+        parts.append(f"{percent(accuracy)} accurate")
+    if (cost := _value(point, key)) is not None:
+        text = FORMS[key].form(cost)
+        unit = cost_unit(document)
+        parts.append(f"{text} {unit}" if key != "cost" else f"{unit} {text}")
+    if (p95 := _value(point, "p95")) is not None:
+        parts.append(f"95 % answered within {millis(p95)}")
+    return ", ".join(parts)

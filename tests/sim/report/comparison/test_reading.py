@@ -1,0 +1,151 @@
+"""Reports from files: what is read, and what is refused with its file named."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_sim.report.comparison.reading import LARGEST, read_runs
+from gatewise_sim.report.policy_result import Measurement
+from tests.sim.report.reports import simulation
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to(name: str, document) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(document if isinstance(document, str) else json.dumps(document))
+        return path
+
+    return to
+
+
+def refused(path) -> str:
+    with pytest.raises(InputError) as caught:
+        read_runs([path])
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).startswith(str(path))
+    return str(caught.value).removeprefix(str(path))
+
+
+def test_a_simulations_figures_come_with_their_intervals(write):
+    (run,) = read_runs([write("a.json", simulation(accuracy=0.9, half=0.01, money=30.0))])
+    assert run.figures["accuracy"] == Measurement(0.9, 0.9 - 0.01, 0.9 + 0.01)
+    assert run.figures["accuracy_cloud_only"].value == pytest.approx(0.95)
+    assert "accuracy_edge_only" not in run.figures
+    assert run.figures["bytes"].value == 150.0
+    assert run.figures["joules"].value == 1.75
+    assert run.figures["money"].value == 30.0
+    assert "battery_days" not in run.figures
+    assert run.currency == "EUR"
+
+
+def test_names_tell_runs_apart(write):
+    one = simulation()
+    paths = [write("a/report.json", one), write("b/report.json", one), write("c.json", one)]
+    assert [run.name for run in read_runs(paths)] == ["a", "b", "c"]
+    assert [run.name for run in read_runs([paths[0].parent, paths[0], paths[1]])] == [
+        "a (1)", "a (2)", "b",
+    ]  # fmt: skip
+
+
+def test_a_sweep_stands_for_its_points(write):
+    point = {"kind": "gatewise-sweep-point", "digest": "a1", "report": simulation()}
+    file = write("out/points/a1.json", point)
+    sweep = {
+        "kind": "gatewise-sweep",
+        "points": [
+            {"digest": "a1", "error": "", "settings": {"devices": 5, "outages": ""}},
+            {"digest": "b2", "error": "it broke", "settings": {"devices": 6}},
+        ],
+    }
+    (run,) = read_runs([write("out/sweep.json", sweep)])
+    assert (run.name, run.file) == ("devices=5, outages=none", str(file))
+    assert read_runs([file])[0].name == "a1"
+    sweep["points"][0]["error"] = "it broke, too"
+    assert refused(write("out/sweep.json", sweep)) == ": a sweep without a finished point"
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        (None, ": no list at points"),
+        ([{}], ": points[0] has no digest"),
+        ([{"digest": "../../etc/passwd", "settings": {}}], ": points[0] has no digest"),
+        ([{"digest": "a1"}], ": points[0] has no settings"),
+    ],
+)
+def test_a_sweep_that_is_none(write, points, said):
+    path = write("sweep.json", {"kind": "gatewise-sweep", "points": points})
+    assert refused(path) == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", ": not JSON, or damaged (Expecting value: line 1 column 1 (char 0))"),
+        ('{"kind": "gatewise-demo", ', ": not JSON, or damaged"),
+        ("[1]", ": not a report: list, not an object"),
+        ("{}", ": not a report: kind is None, not one of gatewise-demo, gatewise-simulation"),
+        ('{"kind": "junit"}', ": not a report: kind is 'junit'"),
+        ('{"kind": NaN}', ": NaN in it: a report has finite numbers only"),
+        ('{"a": -Infinity}', ": -Infinity in it"),
+        ("[" * 100_000, ": not JSON, or damaged (maximum recursion depth exceeded"),
+        ('{"a": ' + "9" * 5000 + "}", ": not JSON, or damaged (Exceeds the limit"),
+        ("\x00\x01", ": not JSON, or damaged"),
+    ],
+)
+def test_what_is_no_report(write, text, said):
+    assert refused(write("x.json", text)).startswith(said)
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_bytes(b"\xff\xfe\xff")
+    assert ": not JSON, or damaged" in refused(path)
+
+
+def test_what_is_not_there(tmp_path):
+    assert refused(tmp_path / "none.json") == ": no such file"
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match=r"folder/report.json: no such file"):
+        read_runs([tmp_path / "folder"])
+    with pytest.raises(InputError, match="null"):
+        read_runs(["a\0b"])
+
+
+def test_a_huge_file_is_not_read(tmp_path):
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(LARGEST + 1)  # a hole: no disk is used
+    assert refused(path) == ": more than 64 MB, not a report"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"legs": None}, "legs"),
+        ({"legs": []}, "legs: no policy 'system'"),
+        ({"legs": [{"key": "system"}]}, "legs[0].name: is missing"),
+        ({"transport": {"kind": 5}}, "transport.kind"),
+        ({"settings": 3}, "settings"),
+    ],
+)
+def test_a_wrong_field_is_named(write, change, named):
+    assert refused(write("x.json", simulation() | change)).startswith(f": {named}")
+
+
+def test_without_an_instance_there_is_nothing_to_compare(write):
+    document = simulation()
+    document["legs"][0]["instances"] = 0
+    assert refused(write("x.json", document)).startswith(": instances is 0")
+
+
+@pytest.mark.parametrize("number", ["1e999", "9" * 400])
+def test_a_number_beyond_all_bounds_is_no_figure(write, number):
+    document = simulation()
+    document["legs"][0]["utilisation"] = 12345.0
+    text = json.dumps(document).replace("12345.0", number)
+    assert refused(write("x.json", text)) == ": legs[0].utilisation: is not a finite number"

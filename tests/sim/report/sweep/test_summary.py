@@ -1,0 +1,121 @@
+import csv
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_sim.experiment.sweep.run import PointResult
+from gatewise_sim.experiment.sweep.settings import Sweep
+from gatewise_sim.report.sweep.summary import csv_text, sorted_points, summarise
+from tests.sim.report.reports import simulation
+
+OF = {"gatewise": "0", "job": {}, "files": {}}
+
+
+def document(reports, name="workers", values=None):
+    """The document of a sweep of one setting; a text in place of a report is an error."""
+    values = tuple(range(1, len(reports) + 1)) if values is None else values
+    points = [
+        PointResult({name: v}, f"{i:032x}", None, r)
+        if isinstance(r, str)
+        else PointResult({name: v}, f"{i:032x}", r)
+        for i, (v, r) in enumerate(zip(values, reports, strict=True))
+    ]
+    return summarise([Sweep(name, values)], points, OF, "gatewise simulate")
+
+
+def test_the_cheapest_within_half_a_point_of_the_best_is_named():
+    found = document(
+        [
+            simulation(accuracy=0.990, half=0.001, cost=30.0, p95=20.0),
+            simulation(accuracy=0.986, half=0.001, cost=12.0, p95=60.0),
+            simulation(accuracy=0.970, half=0.001, cost=5.0, p95=10.0),
+        ]
+    )
+    assert (found["cost"], found["cheapest"], found["fastest"]) == ("cost", 1, 2)
+    assert found["answer"] == (
+        "Cheapest within 0.5 points of the best accuracy (99.0 %): workers=2, 98.6 % accurate, "
+        "cost per instance 12, 95 % answered within 60 ms. "
+        "Fastest: workers=3, 97.0 % accurate, cost per instance 5, 95 % answered within 10 ms."
+    )
+
+
+def test_money_counts_where_there_is_any():
+    some = [
+        simulation(money=10.0, cost=1.0, seconds=60.0),
+        simulation(money=5.0, cost=2.0, seconds=3600.0),
+    ]
+    found = document(some)
+    assert (found["cost"], found["cheapest"], found["currency"]) == ("money", 1, "EUR")
+    assert "5 EUR a month" in found["answer"]
+    # More devices have more instances: a month's money would only say so.
+    found = document(some, name="devices")
+    assert (found["cost"], found["cheapest"]) == ("money_per_million", 0)
+    month = 365.25 / 12 * 86_400
+    million = found["points"][0]["figures"]["money_per_million"]["value"]
+    assert million == pytest.approx(10.0 / (1000 * month / 60) * 1e6)
+    # Where one has no money, none is compared by it.
+    assert document([*some, simulation()])["cost"] == "cost"
+
+
+def test_a_cheaper_point_that_chance_may_have_put_down_is_said():
+    unsure = [
+        simulation(accuracy=0.99, half=0.02, cost=9.0),
+        simulation(accuracy=0.97, half=0.02, cost=3.0),
+    ]
+    assert "perhaps as accurate: workers=2" in document(unsure)["answer"]
+    sure = [
+        simulation(accuracy=0.99, half=0.002, cost=9.0),
+        simulation(accuracy=0.97, half=0.002, cost=3.0),
+    ]
+    assert "perhaps" not in document(sure)["answer"]
+
+
+def test_failures_are_said_and_have_no_figures():
+    found = document(["it broke", simulation()])
+    assert (found["cheapest"], found["fastest"]) == (1, 1)
+    assert found["answer"].endswith("1 of 2 settings failed.")
+    assert (found["points"][0]["error"], found["points"][0]["figures"]) == ("it broke", {})
+    assert [at for at, _ in sorted_points(found)] == [1, 0]
+    none = document(["a", "b"])
+    assert (none["cheapest"], none["cost"], none["dataset"]) == (None, "cost", None)
+    assert none["answer"] == "None of 2 settings could be simulated."
+
+
+def test_a_run_without_an_instance_is_a_failure():
+    empty = simulation()
+    empty["legs"][0]["instances"] = 0
+    found = document([empty, simulation()])
+    assert found["points"][0]["error"] == "instances is 0; there is nothing to compare"
+
+
+def test_without_labels_cost_decides():
+    some = [simulation(cost=9.0, accuracy=None), simulation(cost=3.0, accuracy=None)]
+    found = document(some)
+    assert found["cheapest"] == 1
+    assert found["answer"].startswith("Cheapest: workers=2, cost per instance 3")
+    assert not any(point["frontier"] for point in found["points"])
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=12))
+def test_the_frontier_is_what_no_other_beats(pairs):
+    found = document([simulation(cost=float(c), accuracy=0.5 + a / 20) for c, a in pairs])
+    for point, (cost, right) in zip(found["points"], pairs, strict=True):
+        beaten = any(c <= cost and a >= right and (c, a) != (cost, right) for c, a in pairs)
+        assert point["frontier"] is not beaten
+    cheapest = pairs[found["cheapest"]]
+    assert cheapest[0] == min(c for c, a in pairs if a == max(a for _, a in pairs))
+
+
+def test_the_table_has_a_line_a_point_and_the_numbers_of_the_document():
+    found = document(['a, "b"\nc', simulation(accuracy=0.123456789)])
+    rows = list(csv.DictReader(io.StringIO(csv_text(found))))
+    assert [row["workers"] for row in rows] == ["1", "2"]
+    assert rows[0]["error"] == 'a, "b"\nc'
+    assert rows[0]["accuracy"] == ""
+    figure = found["points"][1]["figures"]["accuracy"]
+    assert [float(rows[1][k]) for k in ("accuracy", "accuracy_low", "accuracy_high")] == [
+        figure["value"], figure["low"], figure["high"],
+    ]  # fmt: skip
+    assert "money" not in rows[1]

@@ -1,0 +1,217 @@
+"""The page of a sweep, and what it prints."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from gatewise_sim.experiment.sweep.run import PointResult
+from gatewise_sim.experiment.sweep.settings import Sweep, combinations
+from gatewise_sim.report.plots.sweep_plots import sweep_axis
+from gatewise_sim.report.sweep.summary import summarise
+from gatewise_sim.report.sweep.views import print_sweep, sweep_page
+from tests.sim.report.reports import simulation
+
+OF = {
+    "gatewise": "0.1.0",
+    "job": {"bundle": "b", "data": "rows.csv", "target": None, "scenario": {"devices": 5}},
+    "files": {"rows.csv": "a" * 64},
+}
+
+
+def swept(*sweeps: Sweep, errors=(), money=None, command="gatewise simulate b --sweep x"):
+    """The document of a sweep; figures follow from the place of each value."""
+    points = []
+    for at, settings in enumerate(combinations(sweeps)):
+        places = [s.values.index(settings[s.name]) for s in sweeps]
+        report = simulation(
+            accuracy=0.9 + 0.01 * places[0],
+            half=0.004,
+            cost=5.0 + 3 * places[0] + 2 * places[-1],
+            p95=5.0 * 10 ** places[-1],
+            money=None if money is None else money * (1 + places[0]),
+        )
+        failed = at in errors
+        points.append(
+            PointResult(
+                settings, f"{at:032x}", None if failed else report, "it broke" if failed else ""
+            )
+        )
+    return summarise(sweeps, points, OF, command)
+
+
+DEVICES = Sweep("devices", (10, 100, 1000))
+LINKS = Sweep("link", ("wifi", "4g", "nb-iot"))
+MANY = Sweep("seed", tuple(range(12)))
+
+
+def drawings(html: str) -> list[ET.Element]:
+    svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    return [ET.fromstring(part.replace("xlink:href", "href")) for part in svgs]
+
+
+EVERY = {
+    "two": swept(DEVICES, LINKS, money=12.0),
+    "one": swept(DEVICES),
+    "words": swept(LINKS),
+    "single": swept(Sweep("devices", (5,))),
+    "many lines": swept(DEVICES, MANY),
+    "some failed": swept(DEVICES, LINKS, errors=(0, 4)),
+    "all failed": swept(DEVICES, errors=(0, 1, 2)),
+    "none": swept(Sweep("budget", (None, 4.0)), Sweep("baselines", (True, False))),
+}
+
+
+@pytest.mark.parametrize("name", list(EVERY))
+def test_every_drawing_is_well_formed_and_can_be_read_aloud(name):
+    found = drawings(sweep_page(EVERY[name]))
+    assert len(found) == {"single": 1, "all failed": 0}.get(name, 5)
+    ids = [e.get("id") for svg in found for e in svg.iter() if e.get("id")]
+    assert len(ids) == len(set(ids))
+    for svg in found:
+        assert svg.find("{*}title").text
+        assert svg.find("{*}desc").text
+
+
+def test_every_point_is_a_mark_and_a_line_of_the_table():
+    html = sweep_page(EVERY["two"])
+    numbers = {t.text for t in drawings(html)[0].iter("text")}
+    assert set("123456789") <= numbers
+    body = html.split('class="held sortable"')[1].split("</table>")[0]
+    assert body.count("<tr") == 1 + 9
+    assert body.count('class="marked"') == 1
+    assert re.findall(r'data-sort="[\d.]+">[\d.,]+</td>', body)
+
+
+def test_a_sweep_on_a_terminal(capsys):
+    print_sweep(EVERY["some failed"], Path("out"))
+    out = capsys.readouterr().out
+    assert "9 points, cheapest first" in out
+    assert "1 failed: it broke" in out
+    assert out.endswith("out/sweep.html\n")
+    assert EVERY["some failed"]["answer"] in out
+
+
+def test_the_answer_is_the_headline_and_failures_are_said():
+    html = sweep_page(EVERY["some failed"])
+    document = EVERY["some failed"]
+    first = document["answer"].split(". ")[0].replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
+    assert f"<h1>{first}." in html
+    assert "devices=10, link=wifi failed: it broke" in html
+    assert "None of 3 settings could be simulated." in sweep_page(EVERY["all failed"])
+
+
+def test_names_are_escaped():
+    document = swept(Sweep("workload", ("poisson:1/min", "poisson:2/min")), command="<em>&")
+    document["dataset"] = "<i>rows"
+    document["points"][0]["error"] = "<u>"
+    html = sweep_page(document)
+    assert not re.search("<i>|<u>|<em>&", html)
+    assert "&lt;em&gt;&amp;" in html
+
+
+@pytest.mark.parametrize(
+    ("sweeps", "name", "numeric", "lines"),
+    [
+        ((LINKS, DEVICES), "devices", True, ("link=wifi", "link=4g", "link=nb-iot")),
+        ((LINKS,), "link", False, ("",)),
+        ((Sweep("max_loss", (0.02, 0.01)), DEVICES), "devices", True,
+         ("max_loss=0.02", "max_loss=0.01")),
+        ((Sweep("workers", (1,)), LINKS), "link", False, ("",)),
+        ((Sweep("budget", (None, 4.0)), LINKS), "budget", False,
+         ("link=wifi", "link=4g", "link=nb-iot")),
+    ],
+)  # fmt: skip
+def test_the_axis_is_a_setting_of_numbers_if_there_is_one(sweeps, name, numeric, lines):
+    axis = sweep_axis(swept(*sweeps))
+    assert (axis.name, axis.numeric, axis.series) == (name, numeric, lines)
+
+
+def test_numbers_run_along_the_axis_in_their_order():
+    assert sweep_axis(swept(Sweep("devices", (100, 1000, 10)))).values == (10, 100, 1000)
+    assert sweep_axis(EVERY["single"]) is None
+
+
+# -- in a browser --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "sweep.html"
+    path.write_text(sweep_page(EVERY["two"]))
+    return path.as_uri()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_shows_it_without_a_word(browser, url, width, dark):
+    page = browser.page(url, width, dark=dark)
+    try:
+        assert page.troubles == []
+        assert page.requests == []
+        # Nothing sticks out of the page, and every drawing has a size.
+        assert page.run("document.documentElement.scrollWidth") <= width
+        sizes = page.run(
+            "[...document.querySelectorAll('svg[role=img]')].map(s => s.getBoundingClientRect())"
+            ".map(r => [r.width, r.height, r.left, r.right])"
+        )
+        assert len(sizes) == 5
+        for wide, tall, left, right in sizes:
+            assert wide > 0.4 * min(width, 700)
+            assert tall > 100
+            assert 0 <= left < right <= width
+        colour = page.run("getComputedStyle(document.body).backgroundColor")
+        light = sum(map(int, re.findall(r"\d+", colour)[:3])) > 380
+        assert light is not dark
+    finally:
+        page.close()
+
+
+@pytest.mark.slow
+def test_a_screen_reader_hears_what_is_drawn(browser, url):
+    page = browser.page(url)
+    try:
+        nodes = page.accessible
+        images = [n["name"]["value"] for n in nodes if n["role"]["value"] in ("img", "image")]
+        assert "Accuracy against cost" in " ".join(images)
+        heads = [n["name"]["value"] for n in nodes if n["role"]["value"] == "heading"]
+        assert {"Accuracy against cost", "By devices", "Every setting", "Run it again"} <= set(
+            heads
+        )
+    finally:
+        page.close()
+
+
+@pytest.mark.slow
+def test_the_table_is_sorted_by_a_key(browser, url):
+    page = browser.page(url)
+    column = "[...document.querySelectorAll('.sortable tbody tr')].map(r => r.cells[{}].innerText)"
+    focus = "document.querySelectorAll('.sortable thead button')[{}].focus()"
+    try:
+        numbers = lambda: [int(t) for t in page.run(column.format(1))]  # noqa: E731
+        assert page.run("document.querySelector('.sorting').hidden") is False
+        page.run(focus.format(1))
+        page.press("Enter")
+        assert numbers() == [10] * 3 + [100] * 3 + [1000] * 3
+        assert page.run("document.querySelectorAll('.sortable th')[1].ariaSort") == "ascending"
+        page.press("Enter")
+        assert numbers() == [1000] * 3 + [100] * 3 + [10] * 3
+        page.run(focus.format(2))
+        page.press("Enter")
+        assert page.run(column.format(2)) == ["4g"] * 3 + ["nb-iot"] * 3 + ["wifi"] * 3
+        assert page.run("document.querySelectorAll('.sortable th')[1].ariaSort") is None
+        assert page.troubles == []
+    finally:
+        page.close()
+
+
+@pytest.mark.slow
+def test_without_scripts_it_is_sorted_by_cost_and_offers_nothing(browser, url):
+    page = browser.page(url, script=False)
+    try:
+        assert page.troubles == []
+        assert not page.requests
+    finally:
+        page.close()

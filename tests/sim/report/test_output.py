@@ -1,0 +1,120 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_sim.report.output import DEMO, SIMULATION, Output, write_text
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> dict:
+    folder = tmp_path / "a-bundle"
+    folder.mkdir()
+    (folder / "manifest.json").write_text("{}")
+    return {
+        "bundle": folder,
+        "instances.csv": "a\n1\n",
+        "frontier.svg": "<svg/>",
+        "report.html": "<p>",
+        "report.json": json.dumps({"kind": DEMO.kind}),
+    }
+
+
+@pytest.fixture
+def simulation() -> dict:
+    texts = {name: name for name in SIMULATION.files}
+    return {**texts, "report.json": json.dumps({"kind": SIMULATION.kind})}
+
+
+def tree(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+def test_everything_is_written_and_nothing_else(tmp_path, demo):
+    out = tmp_path / "deep" / "out"
+    DEMO.check(out)
+    DEMO.write(out, demo)
+    assert tree(out) == {*demo, "bundle/manifest.json"} - {"bundle"}
+    assert (out / "report.html").read_text() == "<p>"
+    assert (out / "report.html").stat().st_mode & 0o077 == 0o044
+
+
+def test_an_earlier_run_is_replaced_and_a_guest_stays(tmp_path, demo):
+    out = tmp_path / "out"
+    DEMO.write(out, demo)
+    (out / "notes.txt").write_text("mine")
+    (demo["bundle"] / "manifest.json").unlink()
+    (demo["bundle"] / "stage_0.onnx").write_text("new")
+    DEMO.check(out)
+    DEMO.write(out, {**demo, "report.html": "<p>2"})
+    assert (out / "notes.txt").read_text() == "mine"
+    assert tree(out / "bundle") == {"stage_0.onnx"}
+    assert (out / "report.html").read_text() == "<p>2"
+
+
+def test_what_an_earlier_run_left_and_this_one_has_not_goes_away(tmp_path, simulation):
+    out = tmp_path / "out"
+    SIMULATION.write(out, simulation)
+    del simulation["classes.csv"]
+    SIMULATION.write(out, simulation)
+    assert tree(out) == set(SIMULATION.files) - {"classes.csv"}
+
+
+def test_a_write_that_fails_halfway_leaves_the_earlier_run_whole(tmp_path, simulation):
+    out = tmp_path / "out"
+    SIMULATION.write(out, simulation)
+    with pytest.raises(UnicodeEncodeError):
+        SIMULATION.write(out, {**simulation, "legs.csv": "new", "report.html": "\ud800"})
+    assert tree(out) == set(SIMULATION.files)
+    assert (out / "legs.csv").read_text() == "legs.csv"
+
+
+def test_a_folder_without_a_report_or_with_a_stranger_is_not_written(tmp_path, simulation):
+    for wrong in ({"legs.csv": ""}, {**simulation, "thesis.tex": ""}):
+        with pytest.raises(ValueError, match=r"report\.json, and only"):
+            SIMULATION.write(tmp_path / "out", wrong)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match="last file"):
+        Output("gatewise-x", ("report.json", "x.csv"))
+
+
+def test_an_interrupted_run_does_not_block_the_next(tmp_path, demo):
+    out = tmp_path / "out"
+    DEMO.write(out, demo)
+    (out / "report.json").unlink()
+    DEMO.check(out)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("thesis.tex", "years of work", "holds other files"),
+        ("report.json", '{"kind": "tax"}', "is not a simulation's"),
+        ("report.json", '{"kind": "gatewise-demo"}', "is not a simulation's"),
+        ("report.json", "not json", "is not a simulation's"),
+    ],
+)
+def test_a_folder_of_somebody_elses_is_refused_untouched(tmp_path, name, content, message):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        SIMULATION.check(out)
+    assert (out / name).read_text() == content
+
+
+def test_a_file_in_the_way_is_named(tmp_path):
+    (tmp_path / "out").write_text("")
+    for out in (tmp_path / "out", tmp_path / "out" / "deeper"):
+        with pytest.raises(InputError, match=r"out is a file, not a folder"):
+            DEMO.check(out)
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -1,0 +1,19 @@
+"""Bytes of a message on the wire."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_sim.live.outcome import publish_bytes
+
+
+@given(st.integers(0, 40), st.integers(0, 200_000), st.sampled_from([0, 1]))
+def test_publish_bytes_is_what_paho_would_write(topic, payload, qos):
+    name = "t" * topic
+    rest = 2 + len(name) + 2 * qos + payload
+    length, value = 0, rest
+    while True:  # the variable-length integer of MQTT 3.1.1, section 2.2.3
+        length += 1
+        value //= 128
+        if not value:
+            break
+    assert publish_bytes(name, payload, qos=qos) == 1 + length + rest
