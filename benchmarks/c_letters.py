@@ -289,7 +289,7 @@ def _differing(
             int(left) == exits[i] == expected.exits[i]
             and int(label) == expected.labels[i]
             and (exits[i] == len(cascade.stages) or cascade.classes[int(label)] == predicted[i])
-            and bought == "".join("01"[int(b)] for b in expected.bought[i])
+            and bought == "".join("01"[int(b)] for b in expected.acquired[i])
             and bits == expected.outputs[stage][i].tobytes()
         )
         wrong += not same

@@ -7,9 +7,9 @@ from .bundle.errors import DamagedFileError as DamagedFileError
 from .bundle.errors import ManifestError as ManifestError
 from .bundle.errors import SignatureError as SignatureError
 from .bundle.errors import VerifyError as VerifyError
+from .bundle.errors import VerifyReport as VerifyReport
 from .bundle.manifest import Manifest as Manifest
 from .bundle.signing import keygen as keygen
-from .bundle.verify_report import VerifyReport as VerifyReport
 from .c99.writer import to_c as to_c
 from .packing.bundle_writer import pack as pack
 from .packing.onnx_export import to_onnx as to_onnx

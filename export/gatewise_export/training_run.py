@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.repacking import check_destination
-from gatewise_export.bundle.verify_report import VerifyReport
 from gatewise_export.packing.bundle_writer import pack
 from gatewise_export.packing.verification import verify
 from gatewise_training import methods

@@ -99,7 +99,7 @@ def test_c_decides_and_buys_as_the_system(made, name):
         np.testing.assert_array_equal(system.classes_[said.labels[at_home]], predicted)
         bought = np.zeros(rows.shape, bool)
         bought[:, columns] = said.bought
-        np.testing.assert_array_equal(bought, cascade_of(bundle).expected(rows).bought)
+        np.testing.assert_array_equal(bought, cascade_of(bundle).expected(rows).acquired)
         if system.high_cost_model_ is None:
             paid = system.feature_costs_.per_instance(bought)
             np.testing.assert_array_equal(paid, system.cost(table(system, rows)))

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.acquisition import Acquired
 from gatewise.decision import exit_stages, labels, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
@@ -42,14 +41,14 @@ class Expected:
         Stage that stops; the number of stages where none does and a cloud follows.
     labels : ndarray of int64, shape (n,)
         Class indices, of the last stage with a model where none stops; -1 without any.
-    bought : ndarray of bool, shape (n, n_features)
-        Features bought until then.
+    acquired : ndarray of bool, shape (n, n_features)
+        Features acquired until then.
     """
 
     outputs: tuple[Matrix, ...]
     exits: NDArray[np.int64]
     labels: NDArray[np.int64]
-    bought: NDArray[np.bool_]
+    acquired: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,22 +122,18 @@ class Cascade:
         parts = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
         exits = exit_stages([score for _, score in parts], self.thresholds)
         last = np.minimum(exits, len(self.stages) - 1)
-        said = np.full((len(self.stages) + 1, len(x)), -1)
+        answers = np.full((len(self.stages) + 1, len(x)), -1)
         for s, (margins, _) in enumerate(parts):
-            said[s + 1] = labels(margins) if self.holds[s] else said[s]
-        bought = np.zeros(x.shape, np.bool_)
+            answers[s + 1] = labels(margins) if self.holds[s] else answers[s]
+        acquired = np.zeros(x.shape, np.bool_)
         for s, stage in enumerate(self.stages):
-            bought |= _rows(stage.acquired(x), len(x)) & (last >= s)[:, None]
+            acquired |= np.broadcast_to(stage.acquired(x), x.shape) & (last >= s)[:, None]
         return Expected(
             outputs=tuple(o[:, :k] for o, k in zip(outputs, self.outputs, strict=True)),
             exits=exits if self.offloads else last,
-            labels=said[last + 1, np.arange(len(x))],
-            bought=bought,
+            labels=answers[last + 1, np.arange(len(x))],
+            acquired=acquired,
         )
-
-
-def _rows(bought: Acquired, n: int) -> NDArray[np.bool_]:
-    return np.broadcast_to(bought, (n, bought.shape[-1]))
 
 
 def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = False) -> Cascade:

@@ -103,7 +103,7 @@ class Layout:
 
     @property
     def n_values(self) -> int:
-        """Values that an instance has room for: C has no empty arrays."""
+        """Length of an instance's arrays of values: C has no empty arrays."""
         return max(self.n_slots, 1)
 
     @property

@@ -1,4 +1,10 @@
-"""``<name>.h`` and ``<name>.c``: the interface, the tables, the engine, the stages."""
+"""``<name>.h`` and ``<name>.c``: the interface, the tables, the engine, the stages.
+
+The engine runs tables: trees, linear models, kernel machines; only what a cascade needs. Every sum
+is in float32 and in the order of :mod:`gatewise.models`: trees one after another and the base last;
+terms feature by feature, or landmark by landmark, and the bias last. Sums begin as 0, so that
+adding -0 to nothing gives 0, as in numpy.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gatewise._version import __version__
-from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise_export.c99.c_text import Tables, filled, number, smallest
 from gatewise_export.c99.cascade import Cascade, safe
-from gatewise_export.c99.engine import engine, tree_types
 from gatewise_export.c99.layout import Forest, Layout, StageLayout
 
 __all__ = ["MARK", "Source", "template_names", "write_source"]
 
+ENGINE = "engine.c"
 MARK = "Written by gatewise"
 """In the first line of every file."""
 
@@ -44,7 +50,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> Source:
     prefix : str
         An identifier of C: begins every public name.
     """
-    tables = Tables({f"{k}_type": v for k, v in tree_types(layout).items()})
+    tables = Tables({f"{k}_type": v for k, v in _tree_types(layout).items()})
     tables.add(
         "columns", layout.columns, smallest(len(cascade.feature_names)), "The feature of each slot."
     )
@@ -54,7 +60,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> Source:
         "uint16_t",
         "Class margins of each stage.",
     )
-    parts = engine(layout, prefix, takes_missing=cascade.takes_missing)
+    parts = _engine(layout, prefix, takes_missing=cascade.takes_missing)
     tables.text("\n" + parts["types"] + "\n")
     if layout.coded is not None:
         ends = np.cumsum([0, *(len(marks) for marks in layout.edges)])
@@ -127,6 +133,96 @@ def _listed(values: tuple[object, ...]) -> str:
             line = ""
         line = f"{line} {item}" if line else item
     return "\n     ".join([*lines, line])
+
+
+# -- the engine ---------------------------------------------------------------------------
+
+
+def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, str]:
+    """Write the C of the parts that a layout needs, and of no others.
+
+    ``types`` is what the tables need, ``code`` follows the tables.
+    """
+    stages = layout.stages
+    fill: dict[str, object] = {"p": prefix, "slot": layout.list_type, "code": layout.code_type}
+    types, code = [], []
+    if layout.forests:
+        types.append(filled(ENGINE, "tree types", **_tree_types(layout)))
+    takes = any(stage.lazy or len(stage.slots) for stage in stages)
+    if layout.coded is not None and takes:
+        nan = f"    if (v != v)\n        return {layout.nan_code};\n" if takes_missing else ""
+        code.append(filled(ENGINE, "codes", code=layout.code_type, nan=nan))
+    if takes:
+        code.append(_take(layout, prefix, takes_missing))
+    if any(len(stage.slots) for stage in stages if not stage.lazy):
+        code.append(filled(ENGINE, "take all", **fill))
+    if layout.forests:
+        code.append(filled(ENGINE, "leaves"))
+    if any(isinstance(stage.model, Forest) for stage in stages if not stage.lazy):
+        code.append(_walk(layout, prefix, lazy=False))
+    if any(stage.lazy for stage in stages):
+        code.append(_walk(layout, prefix, lazy=True))
+    fill |= {
+        "squarings": SQUARINGS,
+        "exponent": 2**SQUARINGS,
+        "widest": max(layout.widest_kernel, 1),
+    }
+    for kind, name in ((LinearModel, "linear"), (KernelModel, "kernel")):
+        if any(isinstance(stage.model, kind) for stage in stages):
+            types.append(filled(ENGINE, f"{name} type", **fill))
+            code.append(filled(ENGINE, name, **fill))
+    if any(stage.needs_score for stage in stages):
+        code.append(filled(ENGINE, "score"))
+    if any(stage.model is not None for stage in stages):
+        code.append(filled(ENGINE, "label"))
+    return {"types": "\n".join(types), "code": "".join(code)}
+
+
+def _tree_types(layout: Layout) -> dict[str, str]:
+    """C's types of the numbers in trees' tables, without their ``_type``: the smallest that do."""
+    packed = [forest.trees for forest in layout.forests]
+    return {
+        "slot": layout.slot_type,
+        "key": "float" if layout.coded is None else layout.code_type,
+        "skip": smallest(max((int(t.skip.max(initial=0)) for t in packed), default=0)),
+        "start": smallest(max((int(t.start[-1]) for t in packed), default=0)),
+        "output": smallest(layout.n_outputs - 1),
+    }
+
+
+def _take(layout: Layout, prefix: str, takes_missing: bool) -> str:
+    """The function that acquires a feature."""
+    return filled(
+        ENGINE,
+        "take",
+        p=prefix,
+        refused="v == v && v - v != 0.0f" if takes_missing else "v - v != 0.0f",
+        what="infinite" if takes_missing else "missing or infinite",
+        code="    it->code[slot] = code_of(v, slot);\n" if layout.coded is not None else "",
+    )
+
+
+def _walk(layout: Layout, prefix: str, *, lazy: bool) -> str:
+    """The loop over trees, with the tests that these trees make."""
+    flag, coded = layout.nan_flag, layout.coded is not None
+    is_nan = f"x[slot] == {layout.nan_code}" if coded else "x[slot] != x[slot]"
+    return filled(
+        ENGINE,
+        "walk",
+        p=prefix,
+        const="" if lazy else "const ",
+        returns="int" if lazy else "void",
+        name="walk_and_take" if lazy else "walk",
+        more=f",\n                         {prefix}_acquire acquire, void *context" if lazy else "",
+        key="key_type",
+        numbers="code" if coded else "value",
+        test="uint32_t test = t->slot[node], slot = test & ~(uint32_t)NAN_LEFT;"
+        if flag
+        else "uint32_t slot = t->slot[node];",
+        take=filled(ENGINE, "take in walk") if lazy else "",
+        or_nan=f" || ((test & NAN_LEFT) && {is_nan})" if flag else "",
+        ends="    return 1;\n" if lazy else "",
+    )
 
 
 # -- stages --------------------------------------------------------------------------------

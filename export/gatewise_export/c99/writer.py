@@ -173,7 +173,7 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
     tables.add("rows", x[:, layout.columns], "float")
     tables.add("exits", expected.exits, "uint16_t", "The stage that stops, or the number of them.")
     tables.add("labels", expected.labels, smallest(len(cascade.classes)))
-    bits = np.packbits(expected.bought[:, layout.columns], axis=1, bitorder="little")
+    bits = np.packbits(expected.acquired[:, layout.columns], axis=1, bitorder="little")
     tables.add("acquired", bits, "uint8_t", "Features that were bought, a bit each.")
     flat = np.concatenate([np.zeros((n, 0), np.float32), *expected.outputs], axis=1)
     tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", "As bits.")

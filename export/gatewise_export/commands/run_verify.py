@@ -11,8 +11,8 @@ from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome
+from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
-from gatewise_export.bundle.verify_report import VerifyReport
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
 
 if TYPE_CHECKING:

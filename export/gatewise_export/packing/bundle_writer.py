@@ -162,7 +162,7 @@ def _sample_rows(system: BudgetedClassifier, sample: ArrayLike) -> NDArray[np.fl
 def _without_close_calls(
     x: NDArray[np.float32], content: bytes, cloud: CloudGraph, features: NDArray[np.intp]
 ) -> NDArray[np.float32]:
-    """Leave out rows whose label the last bit of another machine's ``exp`` could turn."""
+    """Leave out rows with a label that the last bit of another machine's ``exp`` could turn."""
     _, chances = run_cloud(content, x[:, features], cloud.kind, cloud.link)
     best = np.sort(chances, axis=1)[:, -2:]
     clear = best[:, 1] - best[:, 0] > CLOSE

@@ -21,10 +21,9 @@ from gatewise.decision import Link, labels, probabilities
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided
-from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_trees import read_trees
 from gatewise_export.bundle.manifest import CloudKind, StageSpec
-from gatewise_export.bundle.verify_report import VerifyReport
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.onnx_files.graph_rules import (
     MOST_STAGE_BYTES,
