@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C as a wish: what is under way is finished, what waits is woken."""
+"""Stop on SIGTERM and Ctrl-C: finish what is under way, wake what waits."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Stop", "Stopped"]
 
 
 class Stopped(BaseException):
-    """The end has been asked for; raised only where something is waited for."""
+    """A stop was requested; raised only within :meth:`Stop.interrupts`."""
 
 
 class Stop:
-    """Whether the end has been asked for; a context manager for the main thread.
+    """Whether a stop was requested; a context manager for the main thread.
 
-    An exception out of a signal handler may strike between any two steps and lose what the first
-    has just taken. So it is raised only within :meth:`interrupts`, around waits that lose nothing;
-    everywhere else :attr:`requested` is to be looked at. A second signal ends the program at once.
+    An exception out of a signal handler may come between any two steps and lose what the first
+    has just read. So it is raised only within :meth:`interrupts`, around waits that lose nothing;
+    other code checks :attr:`requested`. A second signal ends the program at once.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Stop:
 
     @contextmanager
     def interrupts(self) -> Iterator[None]:
-        """Let a signal end what is waited for within the block, with Stopped."""
+        """Let a signal end a wait within the block, with Stopped."""
         self._waits = True
         try:
             if self.requested:
@@ -54,7 +54,7 @@ class Stop:
             self._waits = False
 
     def pause(self, seconds: float) -> None:
-        """Sleep, unless the end is asked for."""
+        """Sleep, unless a stop is requested."""
         with self.interrupts():
             time.sleep(max(0.0, seconds))
 

@@ -86,7 +86,7 @@ class Device:
         (:func:`gatewise_edge.link.coalesce.as_matrix`). Costs are those of float32.
     pacer : Pacer, optional
         Moves the gate's threshold to keep a budget over time; this voids a guarantee of the
-        operating point, and answers say so (``paced``).
+        operating point, and answers are marked ``paced``.
     pacer_state : str or Path, optional
         JSON file that keeps the pacer's state over restarts.
     observe : callable, optional

@@ -7,7 +7,7 @@ are not acquired. Pure logic: no clock, no thread; times are seconds on any stea
 
     closed ──(too many requests without any reply)──> open ──(the pause is over)──> half-open
       ^                                                ^                                │
-      └──────────────(a reply, whatever it says)───────┼──── one real request, a probe ─┤
+      └──────────────(a reply, even an error)──────────┼──── one real request, a probe ─┤
                                                        └──── no reply: a longer pause ──┘
 
 Only silence counts: a request without a reply by its deadline, or that the link did not take. An
@@ -76,10 +76,10 @@ class Breaker:
     --------
     >>> breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
     >>> for now in (1.0, 2.0):
-    ...     breaker.record(False, asked=now - 0.5, now=now)
+    ...     breaker.record(False, sent=now - 0.5, now=now)
     >>> breaker.state, breaker.admit(2.5, until=3.0), breaker.admit(3.0, until=3.5)
     ('open', False, True)
-    >>> breaker.record(True, asked=3.0, now=3.2)
+    >>> breaker.record(True, sent=3.0, now=3.2)
     >>> breaker.state
     'closed'
     """
@@ -138,15 +138,15 @@ class Breaker:
             self.counts.breaker_probes -= 1
             self._until = now
 
-    def record(self, replied: bool, *, asked: float, now: float) -> None:
+    def record(self, replied: bool, *, sent: float, now: float) -> None:
         """Update with the end of a request.
 
         Parameters
         ----------
         replied : bool
             Whether there was a reply in time, an error included.
-        asked, now : float
-            When the request was made, and when this became known.
+        sent, now : float
+            When the request was sent, and when this became known.
         """
         if replied:
             # However old the request is, the reply came now.
@@ -156,7 +156,7 @@ class Breaker:
                 self._close(now)
             return
         if self.state == "closed":
-            if asked < self._since:
+            if sent < self._since:
                 return
             self._in_a_row += 1
             self._silent.append(True)
@@ -166,7 +166,7 @@ class Breaker:
             if self._in_a_row >= self.failures or many:
                 self.counts.breaker_opened += 1
                 self._open(now)
-        elif self.state == "half-open" and asked >= self._since:
+        elif self.state == "half-open" and sent >= self._since:
             self._open(now)
 
     def _open(self, now: float) -> None:

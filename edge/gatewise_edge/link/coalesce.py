@@ -93,7 +93,7 @@ def most_rows(columns: int, classes: int) -> int:
 def as_matrix(
     rows: list[NDArray[np.float32]], *, float16: bool
 ) -> NDArray[np.float32] | NDArray[np.float16]:
-    """Stack a request's rows; as float16 if asked for and no value is too large for it.
+    """Stack a request's rows; as float16 if wanted and no value is too large for it.
 
     Halves have 11 significant bits and end at 65504; below 6e-5 they lose bits, below 3e-8 they
     are 0. A request with a value that would become infinite goes as float32.

@@ -148,7 +148,7 @@ class RoundTrip:
 
     The response to a retried request may be to either copy. One that comes too soon or too late
     after the retry to be the retry's is the first one's, and measures from there. Any other
-    says nothing (Karn), but the next retry waits longer: a link that became slower is measured
+    is no evidence (Karn), but the next retry waits longer: a link that became slower is measured
     before it drowns in retries.
     """
 

@@ -1,6 +1,6 @@
 """The device's end of its link: send requests, settle them with responses, count bytes.
 
-Thread-safe: the link delivers on a thread of its own, and several threads may ask for answers.
+Thread-safe: the link delivers on a thread of its own, and several threads may wait for answers.
 """
 
 from __future__ import annotations
@@ -226,4 +226,4 @@ class Uplink:
         """Report an outcome to the breaker; called with the lock held."""
         if self._breaker is not None and flight.outcome is not None:
             replied = flight.outcome.response is not None
-            self._breaker.record(replied, asked=flight.opened, now=now)
+            self._breaker.record(replied, sent=flight.opened, now=now)

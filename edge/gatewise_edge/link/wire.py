@@ -38,7 +38,7 @@ A decoder checks everything. A payload is at most :data:`MAX_PAYLOAD` bytes and 
 at most 32 entries, definite lengths, no key twice, no nesting beyond it, no CBOR tag but the
 typed arrays above; every type, range and shape is checked. Keys that are not listed are
 ignored, so that version 1 may grow. Infinite values are refused; NaN, the mark of a missing
-value, only passes where the caller says so.
+value, only passes where the caller allows it.
 
 >>> import numpy as np
 >>> request = Request(id=bytes(16), model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))

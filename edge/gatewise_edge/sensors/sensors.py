@@ -236,17 +236,17 @@ class _BoundSensors:
     ) -> None:
         """See :class:`Source`."""
         until = time.monotonic() + timeout
-        asked = features.tolist()
-        for k in asked:
+        wanted = features.tolist()
+        for k in wanted:
             if k not in self._sensors:
                 name = self._names[k]
                 known.failures[k] = SensorError(name, f"feature {name!r} has no sensor")
                 if not spare:
                     raise known.failures[k]
         if not self._timed:
-            self._run(asked, known, until, spare)
+            self._run(wanted, known, until, spare)
             return
-        for k in asked:
+        for k in wanted:
             if known.have[k] or k in known.failures:
                 continue
             now = time.monotonic()
@@ -257,12 +257,12 @@ class _BoundSensors:
                 if not spare or k not in known.failures or time.monotonic() >= until:
                     raise
 
-    def _run(self, asked: list[int], known: FeatureValues, until: float, spare: bool) -> None:
+    def _run(self, wanted: list[int], known: FeatureValues, until: float, spare: bool) -> None:
         """Read on the other thread, in one go."""
         reader = self._reader
 
         def work() -> None:
-            for k in asked:
+            for k in wanted:
                 if known.have[k] or k in known.failures:
                     continue
                 if time.monotonic() >= until:
@@ -284,7 +284,7 @@ class _BoundSensors:
         try:
             reader.run(work, until - time.monotonic())
         except StillReading:
-            raise self._late(reader.what or self._sensors[asked[0]].label, known) from None
+            raise self._late(reader.what or self._sensors[wanted[0]].label, known) from None
 
     def _late(self, label: str, known: FeatureValues) -> SensorError:
         error = SensorError(label, f"sensor {label!r} did not answer in time", why="sensor-late")

@@ -34,7 +34,7 @@ Instance = NDArray[np.float64] | InputError | None
 _LONGEST_LINE: Final = 2**20
 #: Seconds before a function that failed is called again: doubled each time, up to a second.
 _FIRST_PAUSE: Final = 0.01
-#: Read in small pieces: what is taken in when the end is asked for is answered before it.
+#: Read in small pieces: what was read before a stop request is still answered.
 _PIECE: Final = 4096
 
 
@@ -227,7 +227,7 @@ def _drawn(data: str, rows: Iterator[Any], names: Sequence[str], stop: Stop) -> 
 
 
 def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
-    """Draw one row; one that was given as the end was asked for is kept."""
+    """Draw one row; one that came with a stop request is kept."""
     taken: list[Any] = []
     try:
         with stop.interrupts():

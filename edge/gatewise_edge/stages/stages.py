@@ -107,13 +107,13 @@ class StageRunner:
         model = self._models[stage]
         if not isinstance(model, Walker):
             return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)
-        bought, values = np.zeros(len(x), np.bool_), list(map(float, x))
+        acquired, values = np.zeros(len(x), np.bool_), list(map(float, x))
 
         def value_of(column: int) -> float:
-            bought[column] = True
+            acquired[column] = True
             return values[column]
 
-        return StageOutput(model.walk(value_of), self.specs[stage]), bought
+        return StageOutput(model.walk(value_of), self.specs[stage]), acquired
 
     def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
         """Run every stage on whole instances, shape (n, n_features)."""

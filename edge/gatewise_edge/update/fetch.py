@@ -1,7 +1,7 @@
 """Fetch an announced file over HTTPS: from known hosts only, bounded, resumable.
 
-What arrives is kept in a partial file, with the server's entity tag beside it; a later try asks
-for the rest (``Range`` with ``If-Range``, RFC 9110) and begins anew if the file has changed there.
+What arrives is kept in a partial file, with the server's entity tag beside it; a later try gets
+the rest (``Range`` with ``If-Range``, RFC 9110) and begins anew if the file has changed there.
 Certificates are checked; a redirect is followed to known hosts alone. Proxies are not used.
 """
 

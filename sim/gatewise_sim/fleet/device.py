@@ -156,8 +156,8 @@ class VirtualDevice:
                 return
             self._breaker = Breaker(draw=self._breaker_draw, counts=self.state.breaker_counts)
             for _ in range(min(self._replies, self._breaker.window)):
-                self._breaker.record(True, asked=now, now=now)
-        self._breaker.record(replied, asked=item.opened, now=now)
+                self._breaker.record(True, sent=now, now=now)
+        self._breaker.record(replied, sent=item.opened, now=now)
 
     def conclude(self, request: _VirtualRequest) -> None:
         """Turn a request's outcome into the instance's answer, as a device does."""

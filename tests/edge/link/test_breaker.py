@@ -22,13 +22,13 @@ EASY = [1.0, 0, 0, 0, 0, 0]
 
 def fail(breaker: Breaker, times: int, now: float) -> None:
     for _ in range(times):
-        breaker.record(False, asked=now, now=now)
+        breaker.record(False, sent=now, now=now)
 
 
 def test_opens_in_a_row_and_not_before():
     breaker = Breaker(failures=5)
     fail(breaker, 4, 1.0)
-    breaker.record(True, asked=1.0, now=1.0)
+    breaker.record(True, sent=1.0, now=1.0)
     fail(breaker, 4, 2.0)
     assert breaker.state == "closed"
     fail(breaker, 1, 2.0)
@@ -39,14 +39,14 @@ def test_opens_by_share_when_few_get_through():
     breaker = Breaker(failures=100, share=0.8, window=20)
     for i in range(20):
         assert breaker.state == "closed"
-        breaker.record(i % 5 == 0, asked=float(i), now=float(i))
+        breaker.record(i % 5 == 0, sent=float(i), now=float(i))
     assert breaker.state == "open"
 
 
 def test_a_cloud_that_loses_half_stays_in_use():
     breaker = Breaker()
     for i in range(1000):
-        breaker.record(i % 2 == 0, asked=float(i), now=float(i))
+        breaker.record(i % 2 == 0, sent=float(i), now=float(i))
     assert breaker.state == "closed"
 
 
@@ -56,7 +56,7 @@ def test_one_probe_at_a_time_then_closed():
     assert not breaker.admit(11.9, until=12.4)
     assert breaker.admit(12.0, until=12.5)
     assert not breaker.admit(12.1, until=12.6)
-    breaker.record(True, asked=12.0, now=12.2)
+    breaker.record(True, sent=12.0, now=12.2)
     assert breaker.admit(12.2, until=13.0)
     assert breaker.admit(12.2, until=13.0)
     assert breaker.counts.breaker_probes == 1
@@ -72,11 +72,11 @@ def test_pauses_grow_to_a_limit_and_begin_anew():
         while not breaker.admit(now, until=now + 0.1):
             now += 0.25
         pauses.append(now - begin)
-        breaker.record(False, asked=now, now=now)
+        breaker.record(False, sent=now, now=now)
     assert pauses == [1.0, 2.0, 4.0, 8.0, 8.0, 8.0]
     while not breaker.admit(now, until=now + 0.1):
         now += 0.25
-    breaker.record(True, asked=now, now=now)
+    breaker.record(True, sent=now, now=now)
     fail(breaker, 1, now)
     assert not breaker.admit(now + 0.9, until=now + 2)
     assert breaker.admit(now + 1.0, until=now + 2)
@@ -90,7 +90,7 @@ def test_a_pause_is_half_to_one_and_a_half_of_its_mean(draw, openings):
     for _ in range(openings):
         now += 100.0
         assert breaker.admit(now, until=now + 1)
-        breaker.record(False, asked=now, now=now)
+        breaker.record(False, sent=now, now=now)
     mean = min(30.0, 2.0**openings)
     assert not breaker.admit(math.nextafter(now + 0.5 * mean, -math.inf), until=now + 99)
     assert breaker.admit(now + 1.5 * mean, until=now + 99)
@@ -100,9 +100,9 @@ def test_what_was_asked_before_it_opened_does_not_lengthen_the_pause():
     breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
     fail(breaker, 2, 1.0)
     assert breaker.admit(2.0, until=2.5)
-    breaker.record(False, asked=0.9, now=2.1)
+    breaker.record(False, sent=0.9, now=2.1)
     assert breaker.state == "half-open"
-    breaker.record(True, asked=0.9, now=2.2)  # late, and yet somebody is there
+    breaker.record(True, sent=0.9, now=2.2)  # late, and yet somebody is there
     assert breaker.state == "closed"
 
 
