@@ -65,19 +65,10 @@ class Walker:
         self._whole = np.flatnonzero(trees.output < 0)
 
     def walk(self, acquire: Callable[[int], float]) -> Matrix:
-        """Walk tree after tree for one instance.
+        """Walk tree after tree for one instance; margins, float32 (1, n_outputs), as in training.
 
-        Parameters
-        ----------
-        acquire : callable
-            Gives the value of one of the stage's inputs, a float32 number or NaN, by its column;
-            called once for each that a node tests, in the order of the first tests. What it
-            raises ends the walk.
-
-        Returns
-        -------
-        ndarray of float32, shape (1, n_outputs)
-            Bit for bit ``TreeEnsemble.margins`` of the row.
+        `acquire` gives the value of an input, float32 or NaN, by its column; called once for each
+        that a node tests, in the order of the first tests. What it raises ends the walk.
         """
         feature, threshold, left, right = self._feature, self._threshold, self._left, self._right
         values: list[float | None] = [None] * self.trees.n_features

@@ -43,18 +43,8 @@ _KEYS: Final = ("announcement", "name", "version", "serial", "sha256", "size", "
 class Announcement:
     """One announcement.
 
-    Attributes
-    ----------
-    name, version : str
-        Of the bundle, as in its manifest.
-    serial : int
-        1 to 2**53 - 1; greater than that of every announcement before it.
-    sha256 : str
-        Of the ``.gwb`` file, hexadecimal.
-    size : int
-        Of the file, in bytes.
-    url : str
-        Where it is: https, or file where a device allows it.
+    `serial`, 1 to 2**53 - 1, is greater than that of every one before it; `sha256` and `size` are
+    those of the ``.gwb`` file at `url`: https, or file where a device allows it.
     """
 
     name: str

@@ -46,16 +46,7 @@ _MOST_STARTS: Final = 3
 
 @dataclass(frozen=True)
 class Version:
-    """A version that was taken, or refused.
-
-    Attributes
-    ----------
-    name, version : str
-    serial : int
-        Of the announcement.
-    sha256 : str
-        Of its file.
-    """
+    """A version that was taken, or refused: its names, announcement's serial and file's hash."""
 
     name: str
     version: str
@@ -74,24 +65,12 @@ class Version:
 
 @dataclass(frozen=True)
 class State:
-    """What a store holds.
+    """The content of ``state.json``; a version of None is the bundle the device was set up with.
 
-    Attributes
-    ----------
-    current, previous : Version or None
-        None: the bundle that the device was set up with.
-    serial : int
-        The last one taken or refused for good; only greater ones are looked at.
-    trial : bool
-        Whether the current version has yet to prove itself.
-    starts : int
-        How often a process has started with it meanwhile.
-    refused : tuple of Version
-        Those that failed here, the latest last.
-    trying : int
-        Serial of the update that is being installed, or was when the process ended.
-    tries : int
-        How often that was begun.
+    `serial` is the last one taken or refused for good: only greater ones are considered. While the
+    current version is on `trial`, `starts` counts the processes started with it. `refused` are
+    those that failed here, the latest last. `trying` is the serial of the update being installed,
+    `tries` how often that was begun.
     """
 
     current: Version | None = None
@@ -105,19 +84,10 @@ class State:
 
 
 class Store:
-    """A folder with the last two versions of a device's bundle.
+    """A folder with the last two versions of a device's bundle, readable by its owner alone.
 
-    Parameters
-    ----------
-    folder : str or Path
-        Made if it is missing; readable by its owner alone.
-    public_key : str, Path or bytes, optional
-        Bundles must be signed by it; see :meth:`gatewise_export.bundle.bundle.Bundle.open`.
-
-    Raises
-    ------
-    InputError
-        If the folder cannot be made.
+    With a `public_key` bundles must be signed by it. Raises InputError if the folder cannot be
+    made.
     """
 
     def __init__(self, folder: str | Path, *, public_key: str | Path | bytes | None = None) -> None:
@@ -154,10 +124,7 @@ class Store:
             return State()
 
     def active(self) -> Path | None:
-        """The bundle to run: whole and verified, or None: the one the device was set up with.
-
-        If the current one is damaged (a failing disk), the previous one.
-        """
+        """The bundle to run, whole and verified: the current one, else the previous, else None."""
         state = self.state()
         for version in (state.current, state.previous):
             if version is None:
@@ -172,11 +139,6 @@ class Store:
 
         A version on trial that was started three times and has not passed probably ends the
         process; the previous one comes back.
-
-        Raises
-        ------
-        UpdateError
-            If the state cannot be written.
         """
         state = self.state()
         if state.trial and state.current is not None:

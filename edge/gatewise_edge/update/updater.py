@@ -59,10 +59,10 @@ class Updater:
     """Keep a device's bundle at the version that its operator announces.
 
     Make it before the link is opened, then the device, then :meth:`start`; see
-    :mod:`gatewise_edge.update`. The announced file is fetched and checked, the device proves it
-    by its self-test and goes on with it, and the one before stays beside it: that one comes back
-    if the new one fails in its first answers (:class:`gatewise_edge.update.trial.Trial`), or ends
-    the process. An announcement that names a bundle that is still here needs no download.
+    :mod:`gatewise_edge.update`. The announced file is fetched and checked, the device proves it by
+    its self-test and goes on with it. The version before stays beside it, and comes back if the new
+    one fails in its first answers (:class:`gatewise_edge.update.trial.Trial`) or ends the process.
+    An announcement of a bundle that is still here needs no download.
 
     Parameters
     ----------
@@ -73,26 +73,16 @@ class Updater:
         Name of the model; its topic is watched.
     public_key : str, Path or bytes
         Announcements and bundles must be signed by it.
-    hosts : iterable of str
-        Where bundles may come from: ``host`` or ``host:port``.
+    hosts, ca_file, allow_files, most_bytes, timeout
+        As of :class:`gatewise_edge.update.fetch.Fetcher`.
     first : str or Path, optional
         The bundle that the device was set up with, to come back to.
-    ca_file : str or Path, optional
-        More authorities to trust for HTTPS.
-    allow_files : bool, default False
-        Allow ``file:`` URLs.
-    most_bytes : int, default 256 MiB
-        A larger bundle is refused.
     trial_answers : int, default 20
         Answers after which a new version is trusted.
     spread : float, default 0
         Wait up to so many seconds before fetching, so that a fleet does not come all at once.
-    timeout : float, default 20
-        Seconds that a server may be silent.
     progress : callable, optional
-        Called with each step: ``announced``, ``fetch``, ``fetched``, ``prove``, ``keep``,
-        ``adopt``, ``switch``, ``status``, ``tidy``, ``done``, ``refused``, ``retry``, ``passed``,
-        ``rolled-back``.
+        Called with the name of each step, such as ``fetch``, ``adopt`` and ``done``.
     clock : callable, default time.monotonic
         Seconds.
 

@@ -50,6 +50,33 @@ def read(payload: bytes) -> Request | WireError:
         return error
 
 
+def test_the_bytes_are_those_of_version_1():
+    """Byte by byte: devices and workers of other versions are in the field."""
+    fields = {"id": ID, "model": "digits", "version": "1"}
+    request = Request(**fields, ttl_ms=500, X=np.array([[1, 2.5]], np.float32))
+    halves = Request(**fields, ttl_ms=500, X=np.array([[1, 2.5]], np.float16))
+    answer = Response(
+        **fields, labels=[1, 0], probabilities=[[0.25, 0.75], [1, 0]], exits=[1, 2], worker_us=40
+    )
+    refusal = Response.refusal(request, wire.BUSY, "full")
+    assert wire.encode_request(request).hex() == (
+        "a861760162696450000102030405060708090a0b0c0d0e0f616d66646967697473626d7661316374746c1901"
+        "f4616e01616b026178d855480000803f00002040"
+    )
+    assert wire.encode_request(halves).hex() == (
+        "a861760162696450000102030405060708090a0b0c0d0e0f616d66646967697473626d7661316374746c1901"
+        "f4616e01616b026178d85444003c0041"
+    )
+    assert wire.encode_response(answer).hex() == (
+        "aa61760162696450000102030405060708090a0b0c0d0e0f616d66646967697473626d766131616e02616302"
+        "6179d84544010000006170d855500000803e0000403f0000803f0000000062757318286173d8454401000200"
+    )
+    assert wire.encode_response(refusal).hex() == (
+        "a661760162696450000102030405060708090a0b0c0d0e0f616d66646967697473626d766131616564627573"
+        "7961646466756c6c"
+    )
+
+
 @given(
     ident=st.binary(min_size=16, max_size=16),
     model=names,

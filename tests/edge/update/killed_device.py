@@ -1,6 +1,6 @@
 """A device that is updated, and kills itself before one of its changes to the disk.
 
-Run as a process by test_edge_update_kills; prints its version when the update is over.
+Run as a process by test_kills; prints its version when the update is over.
 """
 
 from __future__ import annotations
