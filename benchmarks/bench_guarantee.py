@@ -33,7 +33,7 @@ from gatewise.errors import GatewiseError
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import candidates
-from gatewise_training.operating_points.guarantee import Loss, certify
+from gatewise_training.operating_points.guarantee import Loss, Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 HERE = Path(__file__).parent
@@ -111,7 +111,7 @@ def _system(data: Dataset, y: NDArray[Any], options: argparse.Namespace) -> dict
 
 
 def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]) -> CascadeRecord:
-    """What one chain of a fitted cascade does on rows it has not been fitted on."""
+    """Record what one candidate of a fitted cascade does on rows that it was not fitted on."""
     stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
     parts = [split(stage.margins(x), stage.score) for stage in stages]
     answers = [*(labels(margins) for margins, _ in parts), f0.labels(x)]
@@ -134,11 +134,11 @@ def _case(
     case: Case,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Certify on many calibration sets; what was promised against what is so."""
+    """Certify on many calibration sets; compare what was promised with the truth."""
     kind, bound, loss = case
-    promise: dict[str, Any] = {kind: bound, "confidence": options.confidence}
+    promise = Promise.from_bounds(options.confidence, **{kind: bound})
     started = time.perf_counter()
-    order = candidates(tuning, points, rows=options.rows, **promise)
+    order = candidates(tuning, points, promise, rows=options.rows)
     laid_out = time.perf_counter() - started
     rng = np.random.default_rng(options.seed)
     reference = float(pool[-1].correct[-1].mean())
@@ -147,7 +147,7 @@ def _case(
     started = time.perf_counter()
     for _ in range(options.resamplings):
         drawn = rng.integers(0, len(pool[0].weights), options.rows)
-        point = certify([p.rows(drawn) for p in pool], order, loss=loss, **promise)
+        point = certify([p.rows(drawn) for p in pool], order, promise, loss=loss)
         if point is None:
             methods.append("none")
             continue

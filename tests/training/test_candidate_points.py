@@ -9,7 +9,10 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.operating_points.candidate_points import SettingsPath, candidates
 from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+
+promise = Promise.from_bounds
 
 
 def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
@@ -30,7 +33,7 @@ def record(seed, n=400, stages=3, ties=False, nan=False, has_cloud=True):
 
 @given(st.integers(0, 10**6), st.booleans(), st.booleans(), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_along_a_ray_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud):
+def test_along_a_path_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud):
     tuning = record(seed, ties=ties, nan=nan, has_cloud=has_cloud)
     other = record(seed + 1, nan=nan, has_cloud=has_cloud)
     points = frontier_points(tuning, n_lams=10, n_cuts=5)
@@ -45,7 +48,7 @@ def test_along_a_ray_no_row_of_any_data_stops_later(seed, ties, nan, has_cloud):
 
 
 @pytest.mark.parametrize("has_cloud", [True, False])
-def test_a_ray_goes_through_its_base(has_cloud):
+def test_a_path_goes_through_its_base(has_cloud):
     tuning = record(1, ties=True, has_cloud=has_cloud)
     for base in frontier_points(tuning):
         met = SettingsPath.through(tuning, base).point(0.0)
@@ -53,7 +56,7 @@ def test_a_ray_goes_through_its_base(has_cloud):
         assert met.thresholds[-1] == (base.thresholds[-1] if has_cloud else ALWAYS_STOP)
 
 
-def test_a_ray_runs_from_all_go_on_to_all_stop():
+def test_a_path_runs_from_no_row_to_all_rows_stop():
     tuning = record(2)
     base = tuning.measure((None, 1.0, 2.0))
     path = SettingsPath.through(tuning, base)
@@ -72,7 +75,7 @@ def test_a_ray_runs_from_all_go_on_to_all_stop():
 )
 def test_candidates_take_small_steps_around_the_bound(bound, risk):
     tuning = record(3, n=4000)
-    order = candidates(tuning, frontier_points(tuning), rows=4000, **bound)
+    order = candidates(tuning, frontier_points(tuning), promise(**bound), rows=4000)
     risks = np.array([risk(p) for p in order[1:] if p.thresholds != order[0].thresholds])
     limit = next(iter(bound.values()))
     assert (np.diff(risks) >= 0).all()
@@ -83,7 +86,7 @@ def test_candidates_take_small_steps_around_the_bound(bound, risk):
 
 def test_candidates_for_a_loss_start_in_the_cloud_and_get_cheaper():
     tuning = record(3, n=4000)
-    order = candidates(tuning, frontier_points(tuning), rows=4000, max_loss=0.01)
+    order = candidates(tuning, frontier_points(tuning), promise(max_loss=0.01), rows=4000)
     assert order[0].thresholds == (None, None, None)
     costs = [p.cost for p in order]
     assert costs == sorted(costs, reverse=True)
@@ -93,18 +96,20 @@ def test_candidates_for_a_loss_start_in_the_cloud_and_get_cheaper():
 def test_the_first_candidate_keeps_the_bound_whatever_the_rows():
     tuning = record(4)
     points = frontier_points(tuning)
-    first = candidates(tuning, points, rows=100, offload_rate=0.05)[0]
+    first = candidates(tuning, points, promise(offload_rate=0.05), rows=100)[0]
     assert record(99).measure(first.thresholds).offload_rate == 0
-    first = candidates(tuning, points, rows=100, budget=3.0)[0]
+    first = candidates(tuning, points, promise(budget=3.0), rows=100)[0]
     assert record(99).exit_costs[record(99).exits(first.thresholds)].max() <= 3.0
     # the cheapest stage costs 1: nothing is sure to cost less
-    assert candidates(tuning, points, rows=100, budget=0.5)[0].cost >= 0.5
+    assert candidates(tuning, points, promise(budget=0.5), rows=100)[0].cost >= 0.5
 
 
 def test_fewer_rows_to_come_aim_farther_inside():
     tuning = record(5, n=4000)
     points = frontier_points(tuning)
-    few, many = (candidates(tuning, points, rows=n, offload_rate=0.2) for n in (100, 10_000))
+    few, many = (
+        candidates(tuning, points, promise(offload_rate=0.2), rows=n) for n in (100, 10_000)
+    )
     assert np.median([p.offload_rate for p in few]) < np.median([p.offload_rate for p in many])
 
 
@@ -112,14 +117,14 @@ def test_an_offload_rate_may_acquire_features_that_a_frontier_saves():
     tuning = record(8, n=4000)
     points = [p for p in frontier_points(tuning) if p.thresholds[2] in (None, ALWAYS_STOP)]
     cheap = [p for p in points if p.cost < 3]
-    order = candidates(tuning, cheap, rows=4000, offload_rate=0.1)
+    order = candidates(tuning, cheap, promise(offload_rate=0.1), rows=4000)
     within = [p for p in order if p.offload_rate <= 0.1]
     assert max(p.accuracy for p in within) > max(p.accuracy for p in cheap) + 0.01
 
 
 def test_without_a_cloud_the_last_stage_is_the_reference():
     tuning = record(6, has_cloud=False)
-    order = candidates(tuning, frontier_points(tuning), rows=400, max_loss=0.05)
+    order = candidates(tuning, frontier_points(tuning), promise(max_loss=0.05), rows=400)
     assert order[0].thresholds == (None, None, ALWAYS_STOP)
     assert all(p.thresholds[-1] == ALWAYS_STOP for p in order)
 
@@ -128,7 +133,7 @@ def test_no_points_or_rows_are_refused():
     tuning = record(7)
     for points, rows in (([], 10), ([OperatingPoint((None,) * 3, 1, 1, 1)], 0)):
         with pytest.raises(InputError, match="at least one"):
-            candidates(tuning, points, rows=rows, budget=3)
+            candidates(tuning, points, promise(budget=3), rows=rows)
 
 
 def test_single_models_are_candidates_themselves():
@@ -136,7 +141,7 @@ def test_single_models_are_candidates_themselves():
     for number, chain in enumerate(chains):
         chain.exit_costs[:] = 5.0 - number if number < 2 else 9.0
     points = [chain.measure((ALWAYS_STOP,), number) for number, chain in enumerate(chains)]
-    rising = candidates(chains, points, rows=300, budget=6.0)
+    rising = candidates(chains, points, promise(budget=6.0), rows=300)
     assert [p.chain for p in rising] == [1, 0, 2]
-    falling = candidates(chains, points[:2], rows=300, max_loss=0.1)
+    falling = candidates(chains, points[:2], promise(max_loss=0.1), rows=300)
     assert [p.chain for p in falling] == [2, 0, 1]  # the reference, though on no frontier, first

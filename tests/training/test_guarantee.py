@@ -11,11 +11,13 @@ from gatewise.decision import ALWAYS_STOP, labels, split
 from gatewise.errors import InputError
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.frontier import Frontier
-from gatewise_training.operating_points.guarantee import certify
+from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
 TIMES = 500
+
+promise = Promise.from_bounds
 
 
 def record(seed, n, has_cloud=True):
@@ -48,12 +50,13 @@ def risk(pool, point, kind):
 def resampled(tuning, pool, n, *, loss="difference", **bound):
     """True risks, in the pool, of what is certified on sets of rows drawn from it."""
     (kind,) = bound
-    order = candidates(tuning, frontier(tuning), rows=n, **bound)[::2]  # coarser and faster
+    order = candidates(tuning, frontier(tuning), promise(**bound), rows=n)
+    order = order[::2]  # coarser and faster
     rng = np.random.default_rng(0)
     truth = {}
     for _ in range(TIMES):
         rows = pool.rows(rng.integers(0, len(pool.weights), n))
-        found = certify(rows, order, loss=loss, **bound)
+        found = certify(rows, order, promise(**bound), loss=loss)
         if found.thresholds not in truth:
             truth[found.thresholds] = risk(pool, pool.measure(found.thresholds), kind)
         yield truth[found.thresholds]
@@ -134,8 +137,8 @@ def test_a_certificate_says_what_it_promises_and_how():
         ({"max_loss": 0.03}, "exact paired difference"),
         ({"budget": 4.0}, "betting"),
     ):
-        order = candidates(tuning, frontier(tuning), rows=1200, **bound)
-        found = certify(rows, order, **bound)
+        order = candidates(tuning, frontier(tuning), promise(**bound), rows=1200)
+        found = certify(rows, order, promise(**bound))
         ((kind, limit),) = bound.items()
         assert json.loads(json.dumps(found.guarantee)) == {
             "kind": kind,
@@ -146,8 +149,8 @@ def test_a_certificate_says_what_it_promises_and_how():
         }
         assert replace(found, guarantee=None) == rows.measure(found.thresholds)
         assert risk(rows, found, kind) < limit
-    found = certify(rows, candidates(tuning, frontier(tuning), rows=1200, max_loss=0.03),
-                    max_loss=0.03, loss="regret")  # fmt: skip
+    found = certify(rows, candidates(tuning, frontier(tuning), promise(max_loss=0.03), rows=1200),
+                    promise(max_loss=0.03), loss="regret")  # fmt: skip
     assert found.guarantee["method"] == "exact regret"
 
 
@@ -160,7 +163,7 @@ def test_testing_stops_at_the_first_failure():
         ([broken, safe, bold], None),
         ([], None),
     ):
-        found = certify(rows, order, offload_rate=bold.offload_rate + 0.05)
+        found = certify(rows, order, promise(offload_rate=bold.offload_rate + 0.05))
         assert (found and found.thresholds) == (want and want.thresholds)
     assert broken.offload_rate > bold.offload_rate + 0.05
 
@@ -169,23 +172,25 @@ def test_what_thresholds_alone_guarantee_needs_no_rows():
     few = record(5, 3)
     tuning = record(6, 500)
     for bound in ({"max_loss": 0.001}, {"offload_rate": 0.01}, {"budget": 1.0}):
-        found = certify(few, candidates(tuning, frontier(tuning), rows=3, **bound), **bound)
+        found = certify(
+            few, candidates(tuning, frontier(tuning), promise(**bound), rows=3), promise(**bound)
+        )
         assert found.guarantee["method"] == "certain"
-    assert certify(few, frontier(tuning), budget=0.9) is None
+    assert certify(few, frontier(tuning), promise(budget=0.9)) is None
     # a stage that may say NaN does not always stop
     few.scores[0, 0] = np.nan
     edge_only = few.measure((ALWAYS_STOP, None, None))
-    assert certify(few, [edge_only], offload_rate=0.01) is None
+    assert certify(few, [edge_only], promise(offload_rate=0.01)) is None
 
 
 def test_without_a_cloud_the_last_cascade_is_the_reference():
     first, last = record(7, 800, has_cloud=False), record(8, 800, has_cloud=False)
     alike = replace(first, correct=last.correct[[2, 2, 2, 2]])
     same = replace(first.measure((ALWAYS_STOP, None, None)), chain=0)
-    assert certify([alike, last], [same], max_loss=0.02).guarantee["method"] != "certain"
+    assert certify([alike, last], [same], promise(max_loss=0.02)).guarantee["method"] != "certain"
     end = replace(last.measure((None, None, ALWAYS_STOP)), chain=1)
-    assert certify([first, last], [end], max_loss=0.0).guarantee["method"] == "certain"
-    assert certify([first, last], [replace(end, chain=0)], max_loss=0.001) is None
+    assert certify([first, last], [end], promise(max_loss=0.0)).guarantee["method"] == "certain"
+    assert certify([first, last], [replace(end, chain=0)], promise(max_loss=0.001)) is None
 
 
 def test_sorted_files_are_no_trap_for_a_bet():
@@ -194,8 +199,8 @@ def test_sorted_files_are_no_trap_for_a_bet():
     point = rows.measure((6.0, 4.0, 1.0))
     by_cost = np.argsort(rows.exit_costs[rows.exits(point.thresholds)], kind="stable")
     bound = point.cost - 0.1  # kept by no means
-    assert certify(rows.rows(by_cost), [point], budget=bound) is None
-    assert certify(rows.rows(by_cost[::-1]), [point], budget=point.cost + 1.0) is not None
+    assert certify(rows.rows(by_cost), [point], promise(budget=bound)) is None
+    assert certify(rows.rows(by_cost[::-1]), [point], promise(budget=point.cost + 1.0)) is not None
 
 
 @pytest.mark.parametrize(
@@ -211,16 +216,16 @@ def test_sorted_files_are_no_trap_for_a_bet():
 )
 def test_bad_bounds_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
-        certify(record(10, 10), [], **settings)
+        certify(record(10, 10), [], promise(**settings))
 
 
 def test_rows_that_cannot_calibrate_are_refused():
     good = record(11, 10)
     with pytest.raises(InputError, match="weight 1"):
-        certify(replace(good, weights=np.linspace(0.5, 1.5, 10)), [], budget=1)
+        certify(replace(good, weights=np.linspace(0.5, 1.5, 10)), [], promise(budget=1))
     with pytest.raises(InputError, match="same rows"):
-        certify([good, record(11, 9)], [], budget=1)
+        certify([good, record(11, 9)], [], promise(budget=1))
     with pytest.raises(InputError, match="same rows"):
-        certify([], [], budget=1)
+        certify([], [], promise(budget=1))
     with pytest.raises(InputError, match="right or wrong"):
-        certify(replace(good, correct=good.correct * 0.5), [], max_loss=0.1)
+        certify(replace(good, correct=good.correct * 0.5), [], promise(max_loss=0.1))

@@ -57,28 +57,25 @@ class CalibrationRecords:
     def certify(
         self,
         frontier: Frontier,
-        *,
-        budget: float | None = None,
-        max_loss: float | None = None,
-        offload_rate: float | None = None,
+        **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the one bound given with the confidence.
+        """Find the boldest point that keeps the one bound that is not None.
 
         Raises
         ------
         InputError
             If not even the safest setting can be certified.
         """
-        rows = len(self.certifying[0].weights)
-        bound = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
-        terms = {"confidence": self.confidence, **bound}
-        order = candidates(self.tuning, frontier.points, rows=rows, **terms)  # type: ignore[arg-type]
-        point = certify(self.certifying, order, **terms)  # type: ignore[arg-type]
+        rows, promise = (
+            len(self.certifying[0].weights),
+            Promise.from_bounds(self.confidence, **bounds),
+        )
+        order = candidates(self.tuning, frontier.points, promise, rows=rows)
+        point = certify(self.certifying, order, promise)
         if point is None:
-            kind, value = next((k, v) for k, v in bound.items() if v is not None)
             raise InputError(
-                f"{kind}={value:g} cannot be guaranteed at {self.confidence:g} with {rows} "
-                "calibration rows; give more rows or a looser bound"
+                f"{promise.kind}={promise.bound:g} cannot be guaranteed at {self.confidence:g} "
+                f"with {rows} calibration rows; give more rows or a looser bound"
             )
         return point
 
@@ -86,12 +83,9 @@ class CalibrationRecords:
 def candidates(
     records: CascadeRecord | Sequence[CascadeRecord],
     points: Sequence[OperatingPoint],
+    promise: Promise,
     *,
     rows: int,
-    budget: float | None = None,
-    max_loss: float | None = None,
-    offload_rate: float | None = None,
-    confidence: float = 0.95,
 ) -> list[OperatingPoint]:
     """List the settings that :func:`.certify` shall test, safest first.
 
@@ -107,10 +101,9 @@ def candidates(
         Of the tuning rows, which may be those that chose `points`.
     points : sequence of OperatingPoint
         A frontier's.
+    promise : Promise
     rows : int
         Calibration rows to come.
-    budget, max_loss, offload_rate, confidence
-        As for :func:`.certify`.
 
     Returns
     -------
@@ -126,9 +119,6 @@ def candidates(
     InputError
         As :func:`.certify`; for no points, or no rows.
     """
-    promise = Promise.from_bounds(
-        confidence, budget=budget, max_loss=max_loss, offload_rate=offload_rate
-    )
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one row to come")

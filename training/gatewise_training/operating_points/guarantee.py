@@ -46,7 +46,7 @@ class Promise:
     confidence: float
 
     @classmethod
-    def from_bounds(cls, confidence: float, **bounds: float | None) -> Promise:
+    def from_bounds(cls, confidence: float = 0.95, **bounds: float | None) -> Promise:
         """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None.
 
         Raises
@@ -87,30 +87,25 @@ class Promise:
 def certify(
     records: CascadeRecord | Sequence[CascadeRecord],
     candidates: Sequence[OperatingPoint],
+    promise: Promise,
     *,
-    budget: float | None = None,
-    max_loss: float | None = None,
-    offload_rate: float | None = None,
-    confidence: float = 0.95,
     loss: Loss = "difference",
 ) -> OperatingPoint | None:
-    """Find the boldest candidate that keeps a bound with the confidence asked for.
+    """Find the boldest candidate that keeps a promise.
 
     Parameters
     ----------
     records : CascadeRecord, or a sequence with one for each candidate cascade
         Of the calibration rows, the same rows for every cascade, of unit weight. No model,
         threshold or candidate may have been chosen with them. The last record's last row is
-        the reference that `max_loss` is measured against.
+        the reference that `max_loss` is measured against: the high-cost model, or without one
+        the last cascade's last stage.
     candidates : sequence of OperatingPoint
         From the safest to the boldest, in an order fixed without the calibration rows, as
         :func:`.candidates` gives them. Their `chain` is the number of their record.
-    budget, max_loss, offload_rate : float, optional
-        Exactly one: the bound on the mean cost, on the accuracy lost against the high-cost
-        model (without one, against the last cascade's last stage), or on the share offloaded.
-    confidence : float, default 0.95
-        Of all calibration sets that could have been drawn, the share for which the bound
-        holds.
+    promise : Promise
+        Its confidence is the share, of all calibration sets that could have been drawn, for
+        which the bound holds.
     loss : {"difference", "regret"}, default "difference"
         What `max_loss` bounds: the reference's accuracy minus the system's, or the share of
         instances that the system gets wrong and the reference right. The regret is the larger
@@ -128,11 +123,8 @@ def certify(
     Raises
     ------
     InputError
-        For a bound or confidence out of range, weighted rows, or records that do not match.
+        For weighted rows, or records that do not match.
     """
-    promise = Promise.from_bounds(
-        confidence, budget=budget, max_loss=max_loss, offload_rate=offload_rate
-    )
     cascades = checked_records(records, promise, weighted=False)
     found: tuple[OperatingPoint, str] | None = None
     for point, method in _tested(cascades, candidates, promise, loss):
