@@ -35,8 +35,8 @@ from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.brokers import RunBroker
-from gatewise_sim.live.fleet import run_live
-from gatewise_sim.live.processes import start_workers
+from gatewise_sim.live.deployment import start_workers
+from gatewise_sim.live.run import run_live
 
 __all__ = ["main"]
 

@@ -37,7 +37,7 @@ from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.live.fleet import run_live
+from gatewise_sim.live.run import run_live
 
 __all__ = ["MEASURES", "compare", "figures", "main", "markdown"]
 

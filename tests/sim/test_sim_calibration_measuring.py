@@ -11,15 +11,19 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker
 from gatewise_cloud.child_process import ChildProcess
 from gatewise_sim.calibration.figures import Calibration
-from gatewise_sim.calibration.measuring import _divide, _stages, calibrate
-from gatewise_sim.calibration.pieces import processor_seconds
+from gatewise_sim.calibration.measuring import (
+    _divide,
+    _stages,
+    calibrate,
+    processor_seconds,
+)
 from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.live.fleet import run_live
+from gatewise_sim.live.run import run_live
 
 RUN = ServiceTime(100e-6, 20e-6)
 

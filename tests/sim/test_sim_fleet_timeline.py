@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_sim.fleet.estimate.plan import SamplingPlan, Window, cut_window, fault_spans
+from gatewise_sim.fleet.estimate.plan import SamplingPlan, Window, cut_window
 from gatewise_sim.fleet.network.outages import Outage, Outages
 
 outages = st.lists(
@@ -31,7 +31,7 @@ def test_bins_follow_each_other_and_change_with_what_is_up(windows, seconds):
     assert all(a.end == b.begin for a, b in pairwise(bins))
     assert all(b.measured == (b.begin, b.end) and b.end > b.begin for b in bins)
     edges = {b.begin for b in bins}
-    for _, begin, end, _ in fault_spans(down, seconds):
+    for _, begin, end, _ in down.faults(seconds):
         assert {t for t in (begin, end) if 0 < t < seconds} <= edges
     for b in bins:
         states = {
@@ -62,10 +62,10 @@ def test_a_window_that_stands_for_more_is_one_bin():
 
 
 def test_faults_are_listed_day_by_day():
-    found = fault_spans(Outages.parse("workers:2:12:00-13:00,link:+5s-+9s"), 2 * 86_400.0)
+    found = Outages.parse("workers:2:12:00-13:00,link:+5s-+9s").faults(2 * 86_400.0)
     assert found == [
         ("link", 5.0, 9.0, 1),
         ("workers", 43_200.0, 46_800.0, 2),
         ("workers", 129_600.0, 133_200.0, 2),
     ]
-    assert fault_spans(Outages.parse("cloud:+5s-+99s"), 50.0) == [("cloud", 5.0, 50.0, 1)]
+    assert Outages.parse("cloud:+5s-+99s").faults(50.0) == [("cloud", 5.0, 50.0, 1)]

@@ -25,7 +25,7 @@ from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.live.fleet import LiveRun, check_live, run_live
+from gatewise_sim.live.run import LiveRun, check_live, run_live
 
 pytestmark = pytest.mark.slow
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
@@ -342,7 +342,7 @@ def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, pro
 
 @needs_mosquitto
 def test_a_device_process_that_hangs_is_ended(small, processes, monkeypatch):
-    monkeypatch.setattr("gatewise_sim.live.processes._SILENCE_SECONDS", 2.0)
+    monkeypatch.setattr("gatewise_sim.live.device_processes._SILENCE_SECONDS", 2.0)
     hung: list[int] = []
 
     def stop(snapshot: Snapshot) -> None:
@@ -383,7 +383,7 @@ def test_a_worker_that_does_not_start_leaves_nothing(small, processes, monkeypat
     before = processes.below()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "gatewise_sim.live.fleet._worker_options", lambda settings: {"public_key": "nowhere.pub"}
+        "gatewise_sim.live.deployment._worker_options", lambda settings: {"public_key": "nowhere.pub"}
     )
     with pytest.raises(RunError, match=r"cloud worker 1: .*nowhere\.pub"):
         run(small, settings(devices=2))
@@ -399,7 +399,7 @@ def test_a_run_that_is_ended_from_outside_leaves_nothing(small, processes, tmp_p
         from pathlib import Path
         import numpy as np
         from gatewise_sim import FleetSettings, ServiceTime
-        from gatewise_sim.live.fleet import run_live
+        from gatewise_sim.live.run import run_live
         from gatewise_sim.fleet.network.profiles import PROFILES
         from gatewise_sim.fleet.network.outages import Outages
         from gatewise_sim.fleet.progress import Listeners
@@ -473,7 +473,7 @@ def test_what_cannot_be_is_said_before_anything_starts(changes, broker, error, m
 
 
 def test_the_embedded_broker_serves_one_worker(monkeypatch):
-    monkeypatch.setattr("gatewise_sim.live.fleet.find_mosquitto", lambda: None)
+    monkeypatch.setattr("gatewise_sim.live.run.find_mosquitto", lambda: None)
     with pytest.raises(InputError, match="install mosquitto, or run one worker"):
         check_live(settings(workers=2))
 

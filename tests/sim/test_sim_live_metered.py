@@ -10,11 +10,11 @@ from gatewise_edge.link.wire import (
     request_topic,
     response_topic,
 )
-from gatewise_sim.live.metered import Desk, MeteredLink, Traffic
-from gatewise_sim.live.outcome import PUBACK_BYTES, Outcome, publish_bytes
+from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
+from gatewise_sim.live.metered import AnswerBox, InstanceTraffic, LiveAnswer, MeteredLink
 
 NAME = "0123abcd"
-OUTCOME = Outcome(0, "cloud", 2, 1, 3.0, 2.0, 5.0, 0, 0, 0, 0, NAME, "offloaded", number=7)
+ANSWER = LiveAnswer(0, "cloud", 2, 1, 3.0, 2.0, 5.0, 0, 0, 0, 0, NAME, "offloaded", number=7)
 
 
 class Wire:
@@ -68,20 +68,20 @@ def plus(*weights) -> tuple[int, ...]:
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk()
+def box() -> AnswerBox:
+    return AnswerBox()
 
 
-def metered(wire: Wire, desk: Desk, rung: list[str] | None = None) -> MeteredLink:
+def metered(wire: Wire, box: AnswerBox, rung: list[str] | None = None) -> MeteredLink:
     bell = [] if rung is None else rung
-    return MeteredLink(wire, NAME, desk, lambda: bell.append("rung"))
+    return MeteredLink(wire, NAME, box, lambda: bell.append("rung"))
 
 
-def test_each_response_is_booked_to_the_instance_that_asked(desk):
+def test_each_response_is_booked_to_the_instance_that_asked(box):
     wire, seen, rung = Wire(), [], []
-    link = metered(wire, desk, rung)
+    link = metered(wire, box, rung)
     link.open(seen.append)
-    traffics, payloads, replies = [Traffic(0), Traffic(1)], [], []
+    traffics, payloads, replies = [InstanceTraffic(0), InstanceTraffic(1)], [], []
     for traffic in traffics:
         link.current = traffic
         payloads.append(request(new_id()))
@@ -93,73 +93,73 @@ def test_each_response_is_booked_to_the_instance_that_asked(desk):
     assert seen == replies
     assert rung == ["rung", "rung"]
     assert link.awaited == 0
-    assert traffics[0].weights == plus(up(payloads[0]), down(replies[1]))
-    assert traffics[1].weights == plus(up(payloads[1]), down(replies[0]))
+    assert traffics[0].bytes == plus(up(payloads[0]), down(replies[1]))
+    assert traffics[1].bytes == plus(up(payloads[1]), down(replies[0]))
 
 
-def test_a_copy_weighs_as_much_again(desk):
+def test_a_copy_weighs_as_much_again(box):
     wire = Wire()
-    link = metered(wire, desk)
+    link = metered(wire, box)
     link.open(lambda payload: None)
-    link.current = traffic = Traffic(3)
+    link.current = traffic = InstanceTraffic(3)
     payload = request(new_id())
     link.send(payload)
     link.send(payload)
     assert link.awaited == 2
-    assert traffic.weights == plus(up(payload), up(payload))
+    assert traffic.bytes == plus(up(payload), up(payload))
 
 
-def test_what_the_link_did_not_take_weighs_nothing(desk):
-    link = metered(Wire(takes=False), desk)
+def test_what_the_link_did_not_take_weighs_nothing(box):
+    link = metered(Wire(takes=False), box)
     link.open(lambda payload: None)
-    link.current = traffic = Traffic(3)
+    link.current = traffic = InstanceTraffic(3)
     assert not link.send(request(new_id()))
-    assert traffic.weights == (0, 0, 0, 0)
+    assert traffic.bytes == (0, 0, 0, 0)
     assert link.awaited == 0
 
 
-def test_what_comes_after_the_outcome_is_told_apart(desk):
+def test_what_comes_after_the_outcome_is_told_apart(box):
     wire = Wire()
-    link = metered(wire, desk)
+    link = metered(wire, box)
     link.open(lambda payload: None)
-    link.current = traffic = Traffic(7)
+    link.current = traffic = InstanceTraffic(7)
     payload = request(new_id())
     link.send(payload)
-    desk.hand_in(OUTCOME, traffic)
+    box.add(ANSWER, traffic)
     late = response(payload[8:24])
     wire.deliver(late)
-    outcomes, more = desk.take()
-    assert outcomes[0][7:11] == up(payload)
-    assert outcomes[0]._replace(up=0, down=0, payload_up=0, payload_down=0) == OUTCOME
+    answers, more = box.take()
+    assert answers[0][7:11] == up(payload)
+    assert answers[0]._replace(up=0, down=0, payload_up=0, payload_down=0) == ANSWER
     assert more == [(7, down(late))]
-    assert desk.take() == ([], [])
+    assert box.take() == ([], [])
 
 
-def test_strange_payloads_reach_the_device_and_weigh_on_nobody(desk):
+def test_strange_payloads_reach_the_device_and_weigh_on_nobody(box):
     wire, seen = Wire(), []
-    link = metered(wire, desk)
+    link = metered(wire, box)
     link.open(seen.append)
-    link.current = traffic = Traffic(0)
+    link.current = traffic = InstanceTraffic(0)
     link.send(request(new_id()))
-    before = traffic.weights
+    before = traffic.bytes
     strange = [b"", b"\xa0", b"nonsense", response(new_id())]
     for payload in strange:
         wire.deliver(payload)
     assert seen == strange
-    assert traffic.weights == before
+    assert traffic.bytes == before
 
 
-def test_the_ids_of_long_ago_are_forgotten(desk):
+def test_the_ids_of_long_ago_are_forgotten(box):
     wire = Wire()
-    link = metered(wire, desk)
+    link = metered(wire, box)
     link.open(lambda payload: None)
     payloads = [request(new_id()) for _ in range(300)]
     traffics = []
     for number, payload in enumerate(payloads):
-        traffics.append(Traffic(number))
+        traffics.append(InstanceTraffic(number))
         link.current = traffics[-1]
         link.send(payload)
     wire.deliver(response(payloads[0][8:24]))
     wire.deliver(response(payloads[-1][8:24]))
-    assert traffics[0].weights[3] == 0
-    assert traffics[-1].weights[3] > 0
+    assert traffics[0].bytes[3] == 0
+    assert traffics[-1].bytes[3] > 0

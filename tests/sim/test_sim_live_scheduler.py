@@ -12,9 +12,8 @@ from gatewise_cloud.models.model import CloudModel
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.link.link import InProcessLink
 from gatewise_sim.fleet.routes import Routes
-from gatewise_sim.live.metered import Desk, MeteredLink
-from gatewise_sim.live.outcome import Outcome
-from gatewise_sim.live.scheduler import Bell, LogicalDevice, Schedule, Scheduler, Seat
+from gatewise_sim.live.metered import AnswerBox, LiveAnswer, MeteredLink
+from gatewise_sim.live.scheduler import Deliveries, DeviceSlot, LogicalDevice, Schedule, Scheduler
 
 pytestmark = pytest.mark.slow
 
@@ -58,17 +57,17 @@ def fleet(small, cloud):
 
     def make(devices: int, seconds: float | None = 0.0, **options) -> SimpleNamespace:
         shared = Installed.load(small.bundle, sensors=None, may_offload=True)
-        desk, bell, seats = Desk(), Bell(), []
+        box, deliveries, slots = AnswerBox(), Deliveries(), []
         for index in range(devices):
             near = InProcessLink(cloud.answer)
             inner = near if seconds == 0.0 else Slow(near, seconds)
             name = f"{index:08x}"
-            link = MeteredLink(inner, name, desk, lambda index=index: bell.put(index))
+            link = MeteredLink(inner, name, box, lambda index=index: deliveries.put(index))
             made.append(LogicalDevice(shared, link=link, **{"deadline_ms": 5000.0, **options}))
-            seats.append(Seat(name, made[-1], link))
-        scheduler = Scheduler(seats, small.rows, desk, bell)
+            slots.append(DeviceSlot(name, made[-1], link))
+        scheduler = Scheduler(slots, small.rows, box, deliveries)
 
-        def run(device, row, time=None, pause: float = 0.0) -> list[Outcome]:
+        def run(device, row, time=None, pause: float = 0.0) -> list[LiveAnswer]:
             schedule = Schedule(
                 number=np.arange(len(row)) + 100,
                 device=np.asarray(device),
@@ -77,10 +76,10 @@ def fleet(small, cloud):
                 pause=pause,
             )
             scheduler.run(schedule, began=begin())
-            outcomes, _ = desk.take()
+            outcomes, _ = box.take()
             return sorted(outcomes, key=lambda outcome: outcome.number)
 
-        return SimpleNamespace(run=run, scheduler=scheduler, seats=seats)
+        return SimpleNamespace(run=run, scheduler=scheduler, slots=slots)
 
     yield make
     for device in made:
@@ -137,7 +136,7 @@ def test_without_a_response_the_deadline_ends_it_and_the_request_is_sent_twice(f
     assert all(o.latency_ms >= 990.0 for o in outcomes)
     sizes = routes.sizes
     assert [o.payload_up for o in outcomes] == [2 * sizes.request(900)] * 3
-    assert made.seats[0].link.awaited == 6
+    assert made.slots[0].link.awaited == 6
 
 
 def test_in_turn_a_device_begins_when_it_has_answered(fleet, routes):
@@ -160,7 +159,7 @@ def test_a_row_that_cannot_be_answered_is_an_error_and_the_others_go_on(fleet, s
     assert [o.route == "error" for o in outcomes] == [False, True, False]
     assert (outcomes[1].label, outcomes[1].stage) == (-1, -1)
     assert outcomes[1].reason
-    assert made.seats[0].device.counters["errors"] == 1
+    assert made.slots[0].device.counters["errors"] == 1
 
 
 def test_parts_of_a_latency_add_up(fleet, routes):
@@ -175,7 +174,7 @@ def test_parts_of_a_latency_add_up(fleet, routes):
 
 
 def test_devices_share_their_stages_and_nothing_else(fleet):
-    first, second = (seat.device for seat in fleet(2).seats)
+    first, second = (slot.device for slot in fleet(2).slots)
     assert first._installed.runner is second._installed.runner
     assert first._installed.gate is not second._installed.gate
     assert first._uplink is not second._uplink

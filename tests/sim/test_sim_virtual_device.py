@@ -17,6 +17,7 @@ from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_sim.fleet.answers import REASONS
 from gatewise_sim.fleet.clock import Clock
+from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.direction import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import LinkProfile
@@ -24,7 +25,6 @@ from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
-from gatewise_sim.live.outcome import PUBACK_BYTES, publish_bytes
 
 NAME = "0" * 8
 SERVICE = ServiceTime(0.004, 0.001)

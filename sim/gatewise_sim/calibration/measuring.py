@@ -1,10 +1,10 @@
 """Calibrate virtual time by a short live run on this machine: some 15 seconds.
 
-First one device asks one worker about rows, one after another, while the processor time of worker
-and broker is read: what a message costs each. Then the live engine's own processes do the same,
-without a link and through the proxy of an emulated one: what an answer of each stage takes, what
-the whole way to the cloud takes, and what the proxy adds. What of the way is neither the model's
-time nor anybody's processor time is halved and put between broker and worker
+First one device sends rows to one worker, one after another, while the processor time of worker
+and broker is read. Then the live engine's own processes do the same, without a link and through
+the proxy of an emulated one: the time of each stage's answer, of the whole way to the cloud, and
+what the proxy adds. The part of the way that is neither the model's time nor processor time is
+halved and put between broker and worker
 (:attr:`gatewise_sim.fleet.settings.FleetSettings.hop_ms`).
 """
 
@@ -13,9 +13,11 @@ from __future__ import annotations
 import math
 import os
 import platform
+import statistics
+import sys
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -24,15 +26,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_cloud.models.model import CloudModel
 from gatewise_cloud.worker.batching import Timing, measure
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
+from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.calibration.figures import Calibration, model_of
-from gatewise_sim.calibration.pieces import DEADLINE_MS, exchange, start_broker
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.network.profiles import LinkProfile
@@ -41,7 +42,9 @@ from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.live.fleet import run_live
+from gatewise_sim.live.brokers import RunBroker, clear_status
+from gatewise_sim.live.deployment import start_workers
+from gatewise_sim.live.run import run_live
 
 __all__ = ["calibrate"]
 
@@ -49,6 +52,10 @@ PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 #: A link that the proxy emulates while it is measured; it loses nothing.
 PROBE: Final = LinkProfile("probe", rtt_ms=8.0, jitter_ms=3.0)
 PAUSE_MS: Final = 8.0
+DEADLINE_MS: Final = 5000.0
+_CONNECT_SECONDS: Final = 15.0
+_WARM: Final = 50  # exchanges before those that count
+_LEAST_SERVED: Final = 0.9  # share of exchanges that must have been answered
 _SECONDS: Final = 15.0
 _ROWS: Final = 2000  # of those given, at most
 _LEAST: Final = 10
@@ -64,7 +71,7 @@ def calibrate(
     exchanges: int = 300,
     watch: ProgressListener | None = None,
 ) -> Calibration:
-    """Measure on this machine what virtual time must be told, on a bundle and rows.
+    """Measure the service times of this machine, with a bundle and rows.
 
     Parameters
     ----------
@@ -111,7 +118,7 @@ def calibrate(
     assumed = Calibration.assumed(routes)
     if not routes.plan.has_cloud or not (routes.cloud_label != NO_LABEL).any():
         edge_ms = _stages(_edge_alone(bundle, table), routes)
-        watch.end("calibrated: no cloud to ask")
+        watch.end("calibrated: the bundle has no cloud model")
         return replace(assumed, edge_ms=edge_ms, source="measured", about=_about(routes))
     done(0.1)
     timing = _timed(bundle, table[routes.cloud_label != NO_LABEL], routes)
@@ -119,26 +126,15 @@ def calibrate(
     askable = np.flatnonzero(routes.cloud_label != NO_LABEL)
     settings = _in_turn(routes, LinkProfile("none"), exchanges)
     with ExitStack() as stack:
-        if broker is None:
-            started = start_broker(stack)
-            url, pid = started.url, started.pid
-            shared, kind = isinstance(started, MosquittoBroker), started.kind
-        else:
-            url, pid = broker, None
-            shared, kind = shared_subscriptions_work(broker) is not False, "given"
-        found = exchange(
-            path,
-            table[np.resize(askable, exchanges)],
-            url=url,
-            shared=shared,
-            broker_pid=pid,
-            max_batch=settings.max_batch,
+        used = stack.enter_context(RunBroker(broker))
+        found = _exchange(
+            path, table[np.resize(askable, exchanges)], used, max_batch=settings.max_batch
         )
         done(0.5)
-        plain = _live(path, table, settings, url)
+        plain = _live(path, table, settings, used.url)
         done(0.8)
         probe = _in_turn(routes, PROBE, exchanges // 2)
-        proxied = _beyond_device(_live(path, table, probe, url))
+        proxied = _beyond_device(_live(path, table, probe, used.url))
     edge_ms = _stages(_by_stage(plain, routes) or _edge_alone(bundle, table), routes)
     run = ServiceTime.from_timing(timing)
     broker_us = assumed.broker_us if found.broker_us is None else found.broker_us / 2
@@ -160,7 +156,7 @@ def calibrate(
         proxy_ms=round(max(0.0, proxied - ideal) / 2, 6),
         about=_about(routes)
         | {
-            "broker": kind,
+            "broker": used.kind if used.is_own else "given",
             "exchanges": found.count,
             "round_trip_ms": round(found.round_trip_ms, 4),
             "way_ms": round(way, 4),
@@ -172,10 +168,90 @@ def calibrate(
     )
 
 
+@dataclass(frozen=True)
+class _Exchanges:
+    """Requests of one instance, one at a time, over MQTT and no link.
+
+    The round trip is the median; the others are processor time an exchange, all threads together,
+    and None where it cannot be read.
+    """
+
+    count: int
+    round_trip_ms: float
+    worker_us: float | None
+    broker_us: float | None
+
+
+def _exchange(
+    bundle_path: Path, rows: NDArray[np.float32], broker: RunBroker, *, max_batch: int
+) -> _Exchanges:
+    """Send rows to a real worker, one after another, and measure processor times.
+
+    A worker that has measured its model answers some requests a little quicker; `max_batch` is
+    the live run's.
+    """
+    name = f"calibrate-{time.monotonic_ns():x}"
+    shared = broker.kind != "embedded"
+    if not broker.is_own:
+        shared = shared_subscriptions_work(broker.url) is not False
+    options = {
+        "bundles": [str(bundle_path)],
+        "broker": broker.url,
+        "max_batch": max_batch,
+        **({"pool": f"gw-{name}"} if shared else {"shared": False}),
+    }
+    with ExitStack() as stack:
+        if not broker.is_own:
+            stack.callback(clear_status, broker.url, [name])
+        worker = start_workers(stack, 1, options)[0]
+        link = MqttLink(broker.url, device=name)
+        device = stack.enter_context(
+            Device(
+                Bundle.open(bundle_path),
+                link=link,
+                policy="cloud-only",
+                deadline_ms=DEADLINE_MS,
+                breaker=False,
+                check=False,
+            )
+        )
+        link.connect(_CONNECT_SECONDS)
+        for row in rows[:_WARM]:
+            device.answer(row)
+        pids = (worker.pid, broker.pid)
+        before = [processor_seconds(pid) for pid in pids]
+        answers = [device.answer(row) for row in rows]
+        after = [processor_seconds(pid) for pid in pids]
+    served = [a.latency_ms for a in answers if a.route == "cloud"]
+    if len(served) < _LEAST_SERVED * len(rows):
+        raise RunError(
+            "calibration", f"the cloud answered {len(served)} of {len(rows)} requests only"
+        )
+    worker_us, broker_us = (
+        None if b is None or a is None else 1e6 * (a - b) / len(rows)
+        for b, a in zip(before, after, strict=True)
+    )
+    return _Exchanges(len(rows), statistics.median(served), worker_us, broker_us)
+
+
+def processor_seconds(pid: int | None) -> float | None:
+    """Processor time of all threads of a process, in s; None where it cannot be read.
+
+    Linux only: what clock_getcpuclockid(3) gives for a process, which Python has for threads
+    alone. ``/proc/<pid>/stat`` counts in hundredths of a second, too coarse for a request.
+    """
+    if pid is None or sys.platform != "linux":
+        return None
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return None
+
+
 def _divide(
     way_ms: float, run: ServiceTime, worker_us: float | None, broker_us: float, message: float
 ) -> tuple[ServiceTime, float]:
-    """Divide the way's time between worker, broker and hops: service time, hop in ms."""
+    """Divide the way's time between worker, broker and hops; gives service time, hop in ms."""
     if worker_us is not None:
         message = max(0.0, worker_us / 1e6 - run.mean(1, 0))
     left = way_ms / 1e3 - 2 * broker_us / 1e6 - run.mean(1, 0)

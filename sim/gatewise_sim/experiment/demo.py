@@ -17,7 +17,7 @@ from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import prepare, run
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.simulation import output_files
-from gatewise_sim.live.fleet import check_live
+from gatewise_sim.live.run import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO
 

@@ -21,7 +21,7 @@ from gatewise_sim.report.model import RowCheck, TwinFigures
 
 if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
-    from gatewise_sim.live.fleet import LiveRun
+    from gatewise_sim.live.run import LiveRun
 
 __all__ = ["check_rows", "run_figures", "run_live_policy", "twin_figures"]
 
@@ -66,7 +66,7 @@ def run_live_policy(
     RunError
         If a process does not start, or ends too early.
     """
-    from gatewise_sim.live.fleet import run_live
+    from gatewise_sim.live.run import run_live
 
     with on_disk(bundle) as path:
         run = run_live(

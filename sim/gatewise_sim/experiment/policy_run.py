@@ -16,10 +16,10 @@ from gatewise_sim.fleet.energy.device import DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import HEADER, packets
 from gatewise_sim.fleet.estimate.intervals import Estimate
 from gatewise_sim.fleet.estimate.result import FleetEstimate
+from gatewise_sim.fleet.messages import publish_bytes
 from gatewise_sim.fleet.money import Prices, Usage
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.live.outcome import publish_bytes
 from gatewise_sim.report.model import ClassResult, TimelineBin
 from gatewise_sim.report.policy_result import (
     POLICY_NAMES,

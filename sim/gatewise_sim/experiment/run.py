@@ -119,7 +119,7 @@ def prepare(
     prices = None if scenario.prices is None else Prices.from_file(scenario.prices)
     _check_mix(scenario, rows)
     if scenario.engine == "live":
-        from gatewise_sim.live.fleet import check_live
+        from gatewise_sim.live.run import check_live
 
         check_live(scenario.settings(), broker=scenario.broker)
     routes = Routes.from_bundle(bundle, rows.X, rows.truth)

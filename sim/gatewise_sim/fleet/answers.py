@@ -91,7 +91,7 @@ class Answers:
         Of it, the worker's own time with its queue, as its response says; 0 unless the cloud's
         answer was used. The rest is the network's; of a fallback, waiting in vain.
     up, down : ndarray of int32
-        Bytes, by :data:`gatewise_sim.live.outcome.BYTES_FORMULA`; late responses are counted, too.
+        Bytes, by :data:`.BYTES_FORMULA`; late responses are counted, too.
     payload_up, payload_down : ndarray of int32
         The payloads' share of them.
     reason : ndarray of int8

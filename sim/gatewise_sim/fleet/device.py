@@ -20,11 +20,16 @@ from gatewise_edge.link.offload import RESEND, InFlight, OffloadCounts, Offloads
 from gatewise_sim.fleet.answers import REASON, AnswerRules, Answers
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
-from gatewise_sim.fleet.messages import Messages, Sizes, request_packet, response_packet
+from gatewise_sim.fleet.messages import (
+    PUBACK_BYTES,
+    Messages,
+    Sizes,
+    request_packet,
+    response_packet,
+)
 from gatewise_sim.fleet.network.direction import VirtualLink
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
-from gatewise_sim.live.outcome import PUBACK_BYTES
 
 __all__ = ["FleetState", "VirtualDevice"]
 

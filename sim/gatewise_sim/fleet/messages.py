@@ -18,10 +18,15 @@ from gatewise_edge.link.wire import (
     response_topic,
 )
 from gatewise_edge.stages.plan import StagePlan
-from gatewise_sim.live.outcome import publish_bytes
 
-__all__ = ["Messages", "Sizes"]
+__all__ = ["BYTES_FORMULA", "PUBACK_BYTES", "Messages", "Sizes", "publish_bytes"]
 
+PUBACK_BYTES: Final = 4
+BYTES_FORMULA: Final = (
+    "payload + topic + MQTT 3.1.1 PUBLISH header (1 byte, 1 to 4 of remaining length, 2 of topic "
+    "length, 2 of packet id at QoS 1), and 4 the other way for the PUBACK of QoS 1; summed over "
+    "the messages a device sent and received; without TCP/IP, keepalives and connecting"
+)
 _NAME: Final = "0" * 8  # as long as a virtual device's
 
 
@@ -87,6 +92,19 @@ def request_packet(payload: int) -> int:
 def response_packet(payload: int) -> int:
     """Bytes of a response of so many payload bytes as the link carries it."""
     return publish_bytes(response_topic(_NAME), payload)
+
+
+def publish_bytes(topic: str, payload: int, *, qos: int = 1) -> int:
+    """Bytes of an MQTT 3.1.1 PUBLISH packet with so many bytes of payload.
+
+    Examples
+    --------
+    >>> publish_bytes("gw/v1/a/req", 100)
+    117
+    """
+    rest = 2 + len(topic.encode()) + (2 if qos else 0) + payload
+    digits = 1 + (rest >= 128) + (rest >= 128**2) + (rest >= 128**3)
+    return 1 + digits + rest
 
 
 def _example(plan: StagePlan, *, exits: bool) -> tuple[Request, Response]:

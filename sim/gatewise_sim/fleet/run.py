@@ -28,12 +28,11 @@ from gatewise_sim.fleet.answers import AnswerRules, Answers, exchange_joules
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.device import FleetState, VirtualDevice
-from gatewise_sim.fleet.messages import Messages, request_packet, response_packet
+from gatewise_sim.fleet.messages import PUBACK_BYTES, Messages, request_packet, response_packet
 from gatewise_sim.fleet.network.direction import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import VirtualWorker
-from gatewise_sim.live.outcome import PUBACK_BYTES
 
 __all__ = ["FleetRun", "VirtualFleet", "simulate_fleet"]
 

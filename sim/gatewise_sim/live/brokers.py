@@ -1,11 +1,10 @@
-"""The broker of a run: somebody's by its URL, or one of the run's own that can be killed."""
+"""The broker of a live run: given by its URL, or one of the run's own that can be killed."""
 
 from __future__ import annotations
 
 import contextlib
 import secrets
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Final, Self
 
 from gatewise.errors import GatewiseError
@@ -14,27 +13,22 @@ from gatewise_cloud.broker.mqtt_client import close_client, open_client
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_edge.link.wire import status_topic
 
-__all__ = ["RunBroker", "forget"]
+__all__ = ["RunBroker", "clear_status"]
 
-_FORGET_SECONDS: Final = 2.0
+_CLEAR_SECONDS: Final = 2.0
 
 
 class RunBroker:
     """A broker for a run; a context manager.
 
-    Parameters
-    ----------
-    url : str, optional
-        Of one that runs already. Without it one of the run's own is started: mosquitto where it is
-        installed, else the embedded one.
-    embedded : bool, default False
-        The embedded one in any case.
+    Without the URL of one that runs already, one of the run's own is started: mosquitto where it
+    is installed, else the embedded one.
 
     Attributes
     ----------
     url : str
     kind : str
-        ``"mosquitto"``, ``"embedded"`` or, of somebody's, the URL without user and password.
+        ``"mosquitto"``, ``"embedded"`` or, if given, the URL without user and password.
 
     Raises
     ------
@@ -44,8 +38,8 @@ class RunBroker:
         If the URL is none.
     """
 
-    def __init__(self, url: str | None = None, *, embedded: bool = False) -> None:
-        self._make = EmbeddedBroker if embedded or find_mosquitto() is None else MosquittoBroker
+    def __init__(self, url: str | None = None) -> None:
+        self._make = EmbeddedBroker if find_mosquitto() is None else MosquittoBroker
         self._own: Broker | None = None
         if url is None:
             self._own = self._make()
@@ -55,12 +49,17 @@ class RunBroker:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is the run's to kill."""
+        """Whether the run started it, and may kill it."""
         return self._own is not None
 
     @property
+    def pid(self) -> int | None:
+        """Process id of one of the run's own."""
+        return None if self._own is None else self._own.pid
+
+    @property
     def trouble(self) -> str | None:
-        """What is to be said about one of the run's own that ended by itself."""
+        """Why one of the run's own ended by itself; None if it did not."""
         if self._own is None or self._own.alive:
             return None
         return f"the {self.kind} broker ended: {self._own.last_lines or 'it left no message'}"
@@ -78,21 +77,13 @@ class RunBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._own is not None:
             self._own.close()
 
 
-def forget(url: str, devices: Sequence[str]) -> None:
-    """Clear devices' retained status, which somebody's broker would keep for ever.
-
-    A broker that is gone has nothing to forget.
-    """
+def clear_status(url: str, devices: Sequence[str]) -> None:
+    """Clear devices' retained status, which a given broker would keep for ever, if it is there."""
     endpoint = Endpoint(url)
     client = make_client(endpoint, f"gw-{secrets.token_hex(6)}", max_inflight=len(devices))
     # A run's own error matters more than this one's.
@@ -101,5 +92,5 @@ def forget(url: str, devices: Sequence[str]) -> None:
         client.loop_start()
         sent = [client.publish(status_topic(d), b"", qos=1, retain=True) for d in devices]
         for message in sent:
-            message.wait_for_publish(_FORGET_SECONDS)
+            message.wait_for_publish(_CLEAR_SECONDS)
     close_client(client)

@@ -1,7 +1,8 @@
-"""The instances of a live run: who meets what when, and the columns of what became of them."""
+"""The instances of a live run: device, row and time of each, and the columns of the answers."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,8 +13,7 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASON, Answers
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.live.outcome import Outcome
-from gatewise_sim.live.processes import Pass
+from gatewise_sim.live.metered import LiveAnswer
 from gatewise_sim.live.scheduler import Schedule
 
 __all__ = ["Instances"]
@@ -28,8 +28,8 @@ class Instances:
     row: NDArray[np.int64]
 
     @classmethod
-    def of(cls, settings: FleetSettings, n_rows: int) -> Instances:
-        """Draw those that the settings ask for from a table of so many rows."""
+    def from_settings(cls, settings: FleetSettings, n_rows: int) -> Instances:
+        """Draw the instances of settings from a table of so many rows."""
         if settings.in_turn is not None:
             row = np.concatenate([np.asarray(rows, np.int64) for rows in settings.in_turn])
             lengths = [len(rows) for rows in settings.in_turn]
@@ -46,8 +46,8 @@ class Instances:
             raise InputError(f"an instance is row {wrong[0]} of a table of {n_rows}")
         return cls(time, device.astype(np.int64), row.astype(np.int64))
 
-    def of_process(self, process: int, processes: int, settings: FleetSettings) -> Schedule:
-        """Those of every so manyth device."""
+    def process_schedule(self, process: int, processes: int, settings: FleetSettings) -> Schedule:
+        """Schedule of one of the processes, among which the devices are dealt in turn."""
         which = np.flatnonzero(self.device % processes == process)
         return Schedule(
             number=which,
@@ -57,25 +57,25 @@ class Instances:
             pause=settings.pause_ms / 1000.0,
         )
 
-    def longest(self, settings: FleetSettings) -> float:
+    def seconds(self, settings: FleetSettings) -> float:
         """Seconds until the last one comes, at the latest."""
         if self.time is not None:
             return float(self.time.max(initial=0.0))
         each = (settings.deadline_ms + settings.pause_ms) / 1000.0
         return each * int(np.bincount(self.device).max(initial=0))
 
-    def answers(self, passed: Pass) -> Answers:
-        """The columns of those that were answered."""
-        outcomes = [passed.outcomes[number] for number in sorted(passed.outcomes)]
-        which = np.array(sorted(passed.outcomes), np.int64)
-        time = np.array([outcome.time for outcome in outcomes], np.float64)
-        # Where times were given, they are told to the last bit.
-        told = time if self.time is None else self.time[which]
-        answers = Answers.empty(told, self.device[which], self.row[which])
-        answers.route[:] = [ROUTES.index(outcome.route) for outcome in outcomes]
-        answers.reason[:] = [_reason(outcome) for outcome in outcomes]
+    def answers(self, found: Mapping[int, LiveAnswer]) -> Answers:
+        """Columns of the instances that were answered, by their numbers."""
+        numbers = sorted(found)
+        ordered, which = [found[number] for number in numbers], np.array(numbers, np.int64)
+        # Times that were given are exact to the last bit.
+        reported = np.array([one.time for one in ordered], np.float64)
+        time = reported if self.time is None else self.time[which]
+        answers = Answers.empty(time, self.device[which], self.row[which])
+        answers.route[:] = [ROUTES.index(one.route) for one in ordered]
+        answers.reason[:] = [_reason_index(one.reason) for one in ordered]
         for name in _COLUMNS:
-            getattr(answers, name)[:] = [getattr(outcome, name) for outcome in outcomes]
+            getattr(answers, name)[:] = [getattr(one, name) for one in ordered]
         return answers
 
 
@@ -85,9 +85,8 @@ _COLUMNS: Final = (
 )
 
 
-def _reason(outcome: Outcome) -> int:
-    """The reason's index; those that virtual time does not tell apart go under the nearest."""
-    reason = outcome.reason
+def _reason_index(reason: str) -> int:
+    """Index of the reason, or of the nearest one that virtual time distinguishes."""
     if reason in REASON:
         return REASON[reason]
     if reason == "last-stage":

@@ -1,7 +1,7 @@
-"""Links that weigh what goes over them, and book every byte to the instance that it is about.
+"""Links that count the bytes of each instance: those sent, and those of responses however late.
 
 A request's bytes belong to the instance that the device is at work on, a response's to the one
-whose request had the same id: also to one that was answered long before.
+with a request of the same id.
 """
 
 from __future__ import annotations
@@ -9,105 +9,147 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from gatewise_edge.link.link import Link, Receive
 from gatewise_edge.link.wire import request_topic, response_topic
-from gatewise_sim.live.outcome import PUBACK_BYTES, Outcome, publish_bytes
+from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 
-__all__ = ["Desk", "MeteredLink", "Traffic"]
+__all__ = ["AnswerBox", "InstanceTraffic", "LiveAnswer", "MeteredLink"]
 
 #: Requests of a device whose responses can still be told apart, as many as the device remembers.
 _REMEMBERED: Final = 256
 #: How every message begins: a map whose first entries are ``v`` 1 and ``id``, 16 bytes.
 _ID: Final = b"\x61v\x01\x62id\x50"
 
-Weights = tuple[int, int, int, int]
+ByteCounts = tuple[int, int, int, int]
 """Bytes up and down, payload up and down."""
 
 
-class Traffic:
-    """What was sent and received about one instance.
+class LiveAnswer(NamedTuple):
+    """One answered instance, as a device process reports it.
 
     Attributes
     ----------
+    row : int
+        Index of the row that the instance is.
+    route : str
+        "edge", "cloud" or "fallback"; "error" if a sensor's trouble took the place of an answer.
+    stage : int
+        The stage that answered, from 0; the number of stages for the cloud; -1 of an error.
+    label : int
+        Class index; -1 of an error.
+    cost, feature_cost : float
+        Full cost that the device metered, in the unit of the feature costs; the features' part.
+    up, down : int
+        Bytes sent and received about it (:data:`gatewise_sim.fleet.messages.BYTES_FORMULA`); late
+        responses count, too.
+    payload_up, payload_down : int
+        The payloads' share of them.
+    reason : str
+        An error's message.
     number : int
-        The instance.
-    weights : tuple of int
-        See :data:`Weights`.
-    told : bool
-        Whether its outcome was handed in: what comes now is late.
+        Which instance of the run it is.
+    time : float
+        When it came, in seconds since the run began.
+    device_ms : float
+        Until its request went out; the whole latency where there was none.
+    cloud_ms : float
+        What the worker took, by the response that was used; else 0.
     """
 
-    __slots__ = ("number", "told", "weights")
+    row: int
+    route: str
+    stage: int
+    label: int
+    cost: float
+    feature_cost: float
+    latency_ms: float
+    up: int
+    down: int
+    payload_up: int
+    payload_down: int
+    device: str
+    reason: str
+    number: int = -1
+    time: float = 0.0
+    device_ms: float = 0.0
+    cloud_ms: float = 0.0
+    paced: bool = False
+
+
+class InstanceTraffic:
+    """Bytes about one instance; once `reported` with its answer, what comes is late."""
+
+    __slots__ = ("bytes", "number", "reported")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.weights: Weights = (0, 0, 0, 0)
-        self.told = False
+        self.bytes: ByteCounts = (0, 0, 0, 0)
+        self.reported = False
 
 
-class Desk:
-    """Where the devices of a process hand in what became of their instances. Thread-safe."""
+class AnswerBox:
+    """Where the devices of a process leave their answers. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._outcomes: list[Outcome] = []
-        self._late: list[tuple[int, Weights]] = []
+        self._answers: list[LiveAnswer] = []
+        self._late: list[tuple[int, ByteCounts]] = []
 
-    def book(self, traffic: Traffic, weights: Weights) -> None:
+    def add_bytes(self, traffic: InstanceTraffic, counts: ByteCounts) -> None:
         """Add bytes to an instance's."""
         with self._lock:
-            if traffic.told:
-                self._late.append((traffic.number, weights))
+            if traffic.reported:
+                self._late.append((traffic.number, counts))
             else:
-                a, b = traffic.weights, weights
-                traffic.weights = (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+                a, b = traffic.bytes, counts
+                traffic.bytes = (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
 
-    def hand_in(self, outcome: Outcome, traffic: Traffic) -> None:
-        """Enter an outcome, with the bytes so far."""
+    def add(self, answer: LiveAnswer, traffic: InstanceTraffic) -> None:
+        """Enter an answer, with the bytes so far."""
         with self._lock:
-            traffic.told = True
-            up, down, payload_up, payload_down = traffic.weights
-            self._outcomes.append(
-                outcome._replace(up=up, down=down, payload_up=payload_up, payload_down=payload_down)
+            traffic.reported = True
+            up, down, payload_up, payload_down = traffic.bytes
+            self._answers.append(
+                answer._replace(up=up, down=down, payload_up=payload_up, payload_down=payload_down)
             )
 
-    def take(self) -> tuple[list[Outcome], list[tuple[int, Weights]]]:
-        """Outcomes, and bytes of instances whose outcomes were taken before."""
+    def take(self) -> tuple[list[LiveAnswer], list[tuple[int, ByteCounts]]]:
+        """Answers, and late bytes of instances taken before."""
         with self._lock:
-            taken = self._outcomes, self._late
-            self._outcomes, self._late = [], []
+            taken = self._answers, self._late
+            self._answers, self._late = [], []
         return taken
 
 
 class MeteredLink:
-    """A link that weighs the messages of another one.
+    """A link that counts the bytes of another one's messages.
 
     Parameters
     ----------
     inner : Link
     device : str
         Its id, for the topics' lengths.
-    desk : Desk
+    box : AnswerBox
     wake : callable
         Called after each delivery, on the inner link's thread.
 
     Attributes
     ----------
-    current : Traffic or None
-        Of the instance that the device is at work on; set by whoever works it.
+    current : InstanceTraffic or None
+        Of the instance that the device is at work on; set by the device's scheduler.
     """
 
-    def __init__(self, inner: Link, device: str, desk: Desk, wake: Callable[[], None]) -> None:
-        self.current: Traffic | None = None
+    def __init__(self, inner: Link, device: str, box: AnswerBox, wake: Callable[[], None]) -> None:
+        self.current: InstanceTraffic | None = None
         self._sent = 0  # counted on the thread that sends, and the responses on the link's
-        self._heard = 0
+        self._responses = 0
         self._inner = inner
-        self._desk = desk
+        self._box = box
         self._wake = wake
         self._topics = request_topic(device), response_topic(device)
-        self._by_id: OrderedDict[bytes, Traffic] = OrderedDict()
+        self._by_id: OrderedDict[bytes, InstanceTraffic] = OrderedDict()
 
     @property
     def ready(self) -> bool:
@@ -117,21 +159,21 @@ class MeteredLink:
     @property
     def awaited(self) -> int:
         """Requests, copies included, that no response has come to."""
-        return self._sent - self._heard
+        return self._sent - self._responses
 
     def open(self, receive: Receive) -> None:
         """See :class:`gatewise_edge.link.link.Link`."""
 
-        def weigh(payload: bytes) -> None:
+        def count(payload: bytes) -> None:
             traffic = self._by_id.get(_id_of(payload))
             if traffic is not None:
-                self._heard += 1
+                self._responses += 1
                 size = publish_bytes(self._topics[1], len(payload))
-                self._desk.book(traffic, (PUBACK_BYTES, size, 0, len(payload)))
+                self._box.add_bytes(traffic, (PUBACK_BYTES, size, 0, len(payload)))
             receive(payload)
             self._wake()
 
-        self._inner.open(weigh)
+        self._inner.open(count)
 
     def send(self, payload: bytes) -> bool:
         """See :class:`gatewise_edge.link.link.Link`."""
@@ -145,7 +187,7 @@ class MeteredLink:
         sent = self._inner.send(payload)
         if sent:
             size = publish_bytes(self._topics[0], len(payload))
-            self._desk.book(traffic, (size, PUBACK_BYTES, len(payload), 0))
+            self._box.add_bytes(traffic, (size, PUBACK_BYTES, len(payload), 0))
             self._sent += 1
         return sent
 
@@ -155,8 +197,5 @@ class MeteredLink:
 
 
 def _id_of(payload: bytes) -> bytes:
-    """The id of a message as :mod:`gatewise_edge.link.wire` writes it; empty of another.
-
-    Read in place: the device decodes and checks the whole message itself.
-    """
+    """The id of a message, read in place as the wire writes it; empty of another payload."""
     return payload[8:24] if payload[1:8] == _ID else b""

@@ -1,9 +1,8 @@
 """One thread that works many devices: begins instances when they are due, ends them when it can.
 
-A device of its own would look at one instance after the other; here an instance begins when it is
-due, whatever else is under way (:meth:`.Device.begin`), and is looked after
-(:meth:`.Device.advance`) when its request's time has come or its link has
-delivered.
+A device of its own would handle one instance after the other; here an instance begins when it is
+due, whatever else is under way (:meth:`.Device.begin`), and advances (:meth:`.Device.advance`)
+when its request's time has come or its link has delivered.
 """
 
 from __future__ import annotations
@@ -24,24 +23,16 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.device.pending import Pending
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.live.metered import Desk, MeteredLink, Traffic
-from gatewise_sim.live.outcome import Outcome
+from gatewise_sim.live.metered import AnswerBox, InstanceTraffic, LiveAnswer, MeteredLink
 
-__all__ = ["Bell", "LogicalDevice", "Schedule", "Scheduler", "Seat"]
+__all__ = ["Deliveries", "DeviceSlot", "LogicalDevice", "Schedule", "Scheduler"]
 
-Bell = queue.SimpleQueue[int]
+Deliveries = queue.SimpleQueue[int]
 """Where links leave the index of the device that they delivered to."""
 
 
 class LogicalDevice(Device):
-    """A device that shares its loaded stages with the others of its process.
-
-    Parameters
-    ----------
-    shared : Installed
-    **options
-        As of :class:`gatewise_edge.device.device.Device`.
-    """
+    """A device that shares its loaded stages with the others of its process."""
 
     def __init__(self, shared: Installed, **options: object) -> None:
         self._shared = shared
@@ -52,15 +43,8 @@ class LogicalDevice(Device):
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """A device at work.
-
-    Attributes
-    ----------
-    name : str
-    device : Device
-    link : MeteredLink or None
-    """
+class DeviceSlot:
+    """A device at work, with its name and link."""
 
     name: str
     device: Device
@@ -69,14 +53,14 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """The instances of a process's devices in one pass.
+    """The instances of a process's devices.
 
     Attributes
     ----------
     number, device, row : ndarray of int, shape (n,)
-        Which instance of the whole pass, which of the process's devices, which row.
+        Which instance of the whole run, which of the process's devices, which row.
     time : ndarray of float64, shape (n,), or None
-        When each comes, in seconds since the pass began, rising; None: a device begins with one
+        When each comes, in seconds since the run began, rising; None: a device begins with one
         when it has answered the one before, in this order.
     pause : float
         Seconds between the two.
@@ -90,13 +74,13 @@ class Schedule:
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
-    """An instance whose answer is not there yet."""
+class _Open:
+    """An instance without an answer so far."""
 
     at: int
-    seat: int
+    slot: int
     pending: Pending
-    traffic: Traffic
+    traffic: InstanceTraffic
     came: float
     wake_at: float = 0.0
     over: bool = False
@@ -104,31 +88,24 @@ class _Flight:
 
 @dataclass(eq=False)
 class Scheduler:
-    """Works the devices of a process through a pass.
-
-    Parameters
-    ----------
-    seats : sequence of Seat
-    rows : ndarray of float32, shape (n_rows, n_features)
-    desk : Desk
-        Gets the outcomes.
-    bell : Bell
-        Rung by the links.
-    clock : callable, default time.monotonic
+    """Works the devices of a process through a schedule.
 
     Attributes
     ----------
+    rows : ndarray of float32, shape (n_rows, n_features)
+    box : AnswerBox
+        Gets the answers.
     out : int
         Instances begun and not answered.
     behind : list of float
-        How late each instance began, in seconds: what this thread adds to it. It is not part of
+        How much later than due each instance began (s): this machine's doing, and not part of
         the latency that a device measures.
     """
 
-    seats: Sequence[Seat]
+    slots: Sequence[DeviceSlot]
     rows: NDArray[np.float32]
-    desk: Desk
-    bell: Bell
+    box: AnswerBox
+    deliveries: Deliveries
     clock: Callable[[], float] = time.monotonic
     out: int = 0
     behind: list[float] = field(default_factory=list)
@@ -136,43 +113,41 @@ class Scheduler:
     def run(self, schedule: Schedule, began: float) -> None:
         """Return when every instance has its answer.
 
-        Parameters
-        ----------
-        schedule : Schedule
-        began : float
-            On the clock: where the schedule's times count from. It may lie ahead.
+        The schedule's times count from `began` on the clock, which may lie ahead.
         """
         self._schedule, self._began = schedule, began
-        self._due: list[tuple[float, int, int | _Flight]] = []
+        self._due: list[tuple[float, int, int | _Open]] = []
         self._order = count()
-        self._flights: list[list[_Flight]] = [[] for _ in self.seats]
-        self._turns = [self._turn(seat) for seat in range(len(self.seats))]
+        self._open: list[list[_Open]] = [[] for _ in self.slots]
+        self._turns = [self._turn(slot) for slot in range(len(self.slots))]
         self._arrivals = iter(range(len(schedule.number)))
         self._left = len(schedule.number)
         if schedule.time is not None:
             self._next_arrival()
         else:
-            for seat in range(len(self.seats)):
-                self._next_turn(seat, began)
+            for slot in range(len(self.slots)):
+                self._next_turn(slot, began)
         while self._left:
             when, _, event = self._due[0]
             try:
-                # What has come is looked at first: an answer should not wait for a beginning.
-                self._delivered(self.bell.get(timeout=max(0.0, when - self.clock())))
+                # Deliveries come first: an answer should not wait for a beginning.
+                index = self.deliveries.get(timeout=max(0.0, when - self.clock()))
+                for instance in tuple(self._open[index]):
+                    self._advance(instance)
                 continue
             except queue.Empty:
                 if self.clock() < when:
                     continue
             heapq.heappop(self._due)
-            if isinstance(event, _Flight):
+            if isinstance(event, _Open):
                 event.wake_at = 0.0
-                self._look_after(event)
+                self._advance(event)
             else:
                 self._begin(event, when)
 
     # -- instances that come -----------------------------------------------------------------
 
-    def _push(self, when: float, event: int | _Flight) -> None:
+    def _push(self, when: float, event: int | _Open) -> None:
         heapq.heappush(self._due, (when, next(self._order), event))
 
     def _next_arrival(self) -> None:
@@ -181,11 +156,11 @@ class Scheduler:
             assert self._schedule.time is not None
             self._push(self._began + float(self._schedule.time[at]), at)
 
-    def _turn(self, seat: int) -> Iterator[int]:
-        yield from np.flatnonzero(self._schedule.device == seat).tolist()
+    def _turn(self, slot: int) -> Iterator[int]:
+        yield from np.flatnonzero(self._schedule.device == slot).tolist()
 
-    def _next_turn(self, seat: int, when: float) -> None:
-        at = next(self._turns[seat], None)
+    def _next_turn(self, slot: int, when: float) -> None:
+        at = next(self._turns[slot], None)
         if at is not None:
             self._push(when, at)
 
@@ -197,69 +172,66 @@ class Scheduler:
         self.behind.append(now - due)
         self.out += 1
         index = int(schedule.device[at])
-        seat = self.seats[index]
-        traffic = Traffic(int(schedule.number[at]))
+        slot = self.slots[index]
+        traffic = InstanceTraffic(int(schedule.number[at]))
         came = now if schedule.time is None else due
         try:
-            if seat.link is not None:
-                seat.link.current = traffic
-            step = seat.device.begin(self.rows[schedule.row[at]])
+            if slot.link is not None:
+                slot.link.current = traffic
+            step = slot.device.begin(self.rows[schedule.row[at]])
         except GatewiseError as error:
             self._end(at, index, traffic, came, _error(error, 1000.0 * (self.clock() - now)))
             return
         if isinstance(step, Answer):
-            self._end(at, index, traffic, came, _outcome(step, None))
+            self._end(at, index, traffic, came, _answer(step, None))
             return
-        flight = _Flight(at, index, step, traffic, came)
-        self._flights[index].append(flight)
-        self._watch(flight)
+        instance = _Open(at, index, step, traffic, came)
+        self._open[index].append(instance)
+        self._wait(instance)
 
     # -- instances that are out --------------------------------------------------------------
 
-    def _watch(self, flight: _Flight) -> None:
-        if flight.wake_at != flight.pending.wake_at:
-            flight.wake_at = flight.pending.wake_at
-            self._push(flight.wake_at, flight)
+    def _wait(self, instance: _Open) -> None:
+        if instance.wake_at != instance.pending.wake_at:
+            instance.wake_at = instance.pending.wake_at
+            self._push(instance.wake_at, instance)
 
-    def _delivered(self, index: int) -> None:
-        for flight in tuple(self._flights[index]):
-            self._look_after(flight)
-
-    def _look_after(self, flight: _Flight) -> None:
-        if flight.over:
+    def _advance(self, instance: _Open) -> None:
+        if instance.over:
             return
-        seat = self.seats[flight.seat]
+        slot = self.slots[instance.slot]
         try:
-            if seat.link is not None:
-                seat.link.current = flight.traffic
-            step = seat.device.advance(flight.pending)
+            if slot.link is not None:
+                slot.link.current = instance.traffic
+            step = slot.device.advance(instance.pending)
         except GatewiseError as error:
-            spent = 1000.0 * (self.clock() - flight.pending.started)
-            outcome = _error(error, spent)
+            answer = _error(error, 1000.0 * (self.clock() - instance.pending.started))
         else:
             if isinstance(step, Pending):
-                self._watch(flight)
+                self._wait(instance)
                 return
-            outcome = _outcome(step, flight.pending)
-        flight.over = True
-        self._flights[flight.seat].remove(flight)
-        self._end(flight.at, flight.seat, flight.traffic, flight.came, outcome)
+            answer = _answer(step, instance.pending)
+        instance.over = True
+        self._open[instance.slot].remove(instance)
+        self._end(instance.at, instance.slot, instance.traffic, instance.came, answer)
 
-    def _end(self, at: int, index: int, traffic: Traffic, came: float, outcome: Outcome) -> None:
+    def _end(
+        self, at: int, index: int, traffic: InstanceTraffic, came: float, answer: LiveAnswer
+    ) -> None:
         self.out -= 1
         self._left -= 1
-        made = outcome._replace(
+        answer = answer._replace(
             row=int(self._schedule.row[at]),
-            device=self.seats[index].name,
+            device=self.slots[index].name,
             number=traffic.number,
             time=came - self._began,
         )
-        self.desk.hand_in(made, traffic)
+        self.box.add(answer, traffic)
         if self._schedule.time is None:
             self._next_turn(index, self.clock() + self._schedule.pause)
 
 
-def _outcome(answer: Answer, pending: Pending | None) -> Outcome:
+def _answer(answer: Answer, pending: Pending | None) -> LiveAnswer:
     device_ms, cloud_ms = answer.latency_ms, 0.0
     if pending is not None and pending.request is not None and pending.request.id:
         item = pending.request
@@ -267,7 +239,7 @@ def _outcome(answer: Answer, pending: Pending | None) -> Outcome:
         response = None if item.outcome is None else item.outcome.response
         if answer.route == "cloud" and response is not None:
             cloud_ms = response.worker_us / 1000.0
-    return Outcome(
+    return LiveAnswer(
         row=-1,
         route=answer.route,
         stage=answer.stage,
@@ -287,7 +259,7 @@ def _outcome(answer: Answer, pending: Pending | None) -> Outcome:
     )
 
 
-def _error(error: GatewiseError, latency_ms: float) -> Outcome:
-    return Outcome(
+def _error(error: GatewiseError, latency_ms: float) -> LiveAnswer:
+    return LiveAnswer(
         -1, "error", -1, -1, 0.0, 0.0, latency_ms, 0, 0, 0, 0, "", str(error), device_ms=latency_ms
     )

@@ -14,7 +14,7 @@ import numpy as np
 
 from gatewise_sim.fleet.network.outages import Outages
 
-__all__ = ["AFTER_OUTAGE", "Bin", "SamplingPlan", "Window", "cut_window", "fault_spans"]
+__all__ = ["AFTER_OUTAGE", "Bin", "SamplingPlan", "Window", "cut_window"]
 
 AFTER_OUTAGE: Final = 60.0  # seconds after an outage that count as a part of it
 _PIECES: Final = 64  # of a run that is stepped whole
@@ -110,15 +110,6 @@ class Bin:
     segment: tuple[int, int]
 
 
-def fault_spans(outages: Outages, seconds: float) -> list[tuple[str, float, float, int]]:
-    """All that is down before `seconds`: (what, begin, end, how many), by time, within the run."""
-    return sorted(
-        (window.what, begin, min(end, seconds), window.count if window.what == "workers" else 1)
-        for window in outages.windows
-        for begin, end in window.spans(seconds, outages.day_begins)
-    )
-
-
 def cut_window(plan: SamplingPlan, window: Window, outages: Outages) -> list[Bin]:
     """Cut a window of a plan into bins, evenly, the ends of outages among the cuts.
 
@@ -129,7 +120,7 @@ def cut_window(plan: SamplingPlan, window: Window, outages: Outages) -> list[Bin
         return [Bin(window.first, window.last, measured, (window.segment, 0))]
     spans = [
         (max(begin, window.begin), min(end, window.end))
-        for _, begin, end, _ in fault_spans(outages, plan.seconds)
+        for _, begin, end, _ in outages.faults(plan.seconds)
         if begin < window.end and end > window.begin
     ]
     changes = sorted({t for span in spans for t in span if window.begin < t < window.end})

@@ -12,28 +12,16 @@ from numpy.typing import NDArray
 
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.device import FleetState
-from gatewise_sim.fleet.estimate.plan import SamplingPlan, fault_spans
+from gatewise_sim.fleet.estimate.plan import SamplingPlan
 from gatewise_sim.fleet.estimate.sketch import Sketch
 from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import NO_LABEL, ROUTES
-from gatewise_sim.fleet.settings import FleetSettings
 
-__all__ = ["RunReports", "WindowReports", "announce_faults"]
+__all__ = ["RunReports", "WindowReports"]
 
 _EVERY: Final = 0.25  # seconds between two snapshots
 _RECENT: Final = 2000  # answers
-
-
-def announce_faults(watch: ProgressListener, settings: FleetSettings) -> None:
-    """Report all outages of the schedule ahead."""
-    changes = [
-        (when, what if what != "workers" else f"{count} workers", up)
-        for what, begin, end, count in fault_spans(settings.outages, settings.seconds)
-        for when, up in ((begin, False), (end, True))
-    ]
-    for when, what, up in sorted(changes):
-        watch.fault(what, up, when)
 
 
 class WindowReports:

@@ -13,7 +13,7 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS, Answers
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
-from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window, fault_spans
+from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
 from gatewise_sim.fleet.estimate.sketch import Sketch
 from gatewise_sim.fleet.estimate.window_sums import (
@@ -228,7 +228,7 @@ def combine(
         },
         faults=[
             {"what": what, "begin": begin, "end": end, "count": count}
-            for what, begin, end, count in fault_spans(settings.outages, plan.seconds)
+            for what, begin, end, count in settings.outages.faults(plan.seconds)
         ],
         devices=devices,
         workers={"utilisation": utilisation, **_per_request(workers), **workers},

@@ -20,7 +20,7 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import Answers, exchange_joules
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
-from gatewise_sim.fleet.estimate.progress_reports import RunReports, WindowReports, announce_faults
+from gatewise_sim.fleet.estimate.progress_reports import RunReports, WindowReports
 from gatewise_sim.fleet.estimate.result import FleetEstimate, combine
 from gatewise_sim.fleet.estimate.sampling import choose_plan, window_settings
 from gatewise_sim.fleet.estimate.window_sums import RowFacts, WindowCounts, WindowSums
@@ -67,7 +67,7 @@ def estimate_fleet(
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; it must be at least 1")
     if watch is not None:
-        announce_faults(watch, settings)
+        settings.outages.announce(watch.fault, settings.seconds)
     if settings.in_turn is not None:
         run = simulate_fleet(routes, settings)
         return FleetEstimate.from_run(

@@ -11,7 +11,7 @@ every simulated day; ``+30s`` counts from the start of the run and happens once:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -181,6 +181,24 @@ class Outages:
             if at < seconds
         }
         return sorted(found)
+
+    def faults(self, seconds: float) -> list[tuple[str, float, float, int]]:
+        """All that is down before `seconds`: (what, begin, end, how many), by time, within it."""
+        return sorted(
+            (window.what, begin, min(end, seconds), window.count if window.what == "workers" else 1)
+            for window in self.windows
+            for begin, end in window.spans(seconds, self.day_begins)
+        )
+
+    def announce(self, on_fault: Callable[[str, bool, float], None], seconds: float) -> None:
+        """Report all changes before `seconds`: what, whether it is up, and when (s)."""
+        changes = [
+            (when, what if what != "workers" else f"{count} workers", up)
+            for what, begin, end, count in self.faults(seconds)
+            for when, up in ((begin, False), (end, True))
+        ]
+        for when, what, up in sorted(changes):
+            on_fault(what, up, when)
 
     def _cover(self, until: float) -> None:
         """Lay out the windows up to `until` (s), merged for each part."""

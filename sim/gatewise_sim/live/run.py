@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +25,15 @@ from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers, exchange_joules
-from gatewise_sim.fleet.estimate.progress_reports import announce_faults
 from gatewise_sim.fleet.network.proxy import DelayProxy
-from gatewise_sim.fleet.progress import Listeners
+from gatewise_sim.fleet.progress import Listeners, ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
+from gatewise_sim.live.deployment import Deployment
+from gatewise_sim.live.device_processes import DeviceProcesses
 from gatewise_sim.live.instances import Instances
-from gatewise_sim.live.processes import Fleet
-from gatewise_sim.live.site import Site
-from gatewise_sim.live.watching import UPDATE_SECONDS, Watching
+from gatewise_sim.live.live_progress import UPDATE_SECONDS, LiveProgress
 from gatewise_sim.signal_handling import unwound_when_terminated
-
-if TYPE_CHECKING:
-    from gatewise_sim.fleet.progress import ProgressListener
 
 __all__ = ["LiveRun", "check_live", "run_live"]
 
@@ -192,80 +188,78 @@ def run_live(
     table = np.ascontiguousarray(rows, np.float32)
     if table.ndim != 2 or not len(table) or table.shape[1] != len(manifest.features):
         raise InputError(f"rows of shape {table.shape}; the bundle has {len(manifest.features)}")
-    made = Instances.of(settings, len(table))
+    instances = Instances.from_settings(settings, len(table))
     names = _names(settings.devices)
     count = max(processes or _USUAL_PROCESSES, -(-settings.devices // _MOST_DEVICES))
     count = min(count, settings.devices)
-    _make_room(settings.devices)
-    watching = Watching(watch or Listeners(), len(made.row), truth)
-    announce_faults(watching.watch, settings)
+    _allow_files(settings.devices)
+    progress = LiveProgress(watch or Listeners(), len(instances.row), truth)
+    settings.outages.announce(progress.listener.fault, settings.seconds)
     with unwound_when_terminated(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))
         np.save(folder / "rows.npy", table)
         has_cloud = manifest.cloud is not None and settings.policy != "edge-only"
-        site = Site(
+        deployment = Deployment(
             stack,
             bundle_path,
             stack.enter_context(RunBroker(broker)),
             names,
+            settings,
             workers=settings.workers if has_cloud else 0,
-            options=_worker_options(settings),
-            link=settings.link,
-            seed=settings.seed,
-            outages=settings.outages,
-            on_fault=watching.watch.fault,
+            on_fault=progress.listener.fault,
         )
-        job = {
-            "bundle": str(bundle_path),
-            "rows": str(folder / "rows.npy"),
-            "broker": site.url,
-            "options": {
-                "deadline_ms": settings.deadline_ms,
-                "outstanding": settings.outstanding,
-                "breaker": settings.breaker,
+        devices = DeviceProcesses(
+            stack,
+            folder,
+            {
+                "bundle": str(bundle_path),
+                "rows": str(folder / "rows.npy"),
+                "broker": deployment.url,
+                "policy": settings.policy,
+                "options": {
+                    "deadline_ms": settings.deadline_ms,
+                    "outstanding": settings.outstanding,
+                    "breaker": settings.breaker,
+                },
+                "pace": settings.pace,
             },
-            "pace": settings.pace,
-        }
-        fleet = Fleet(stack, folder, job, [names[p::count] for p in range(count)])
+            [names[p::count] for p in range(count)],
+            [instances.process_schedule(p, count, settings) for p in range(count)],
+        )
+        devices.wait_ready()
 
         def tick(at: float) -> float:
-            watching.update(at, site)
-            return min(site.tick(at), at + UPDATE_SECONDS)
+            progress.advance(at, deployment)
+            return min(deployment.tick(at), at + UPDATE_SECONDS)
 
-        passed = fleet.run_pass(
-            settings.policy,
-            [made.of_process(p, count, settings) for p in range(count)],
-            limit=made.longest(settings) + settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
-            hear=watching.hear,
-            go=lambda began: site.go(began, settings.seconds),
+        reports = devices.run(
+            limit=instances.seconds(settings) + settings.deadline_ms / 1000.0 + _GRACE_SECONDS,
+            on_begin=lambda began: deployment.begin(began, settings.seconds),
+            on_answers=progress.add,
             tick=tick,
         )
-        watching.update(passed.seconds, site, last=True)
-        workers = site.stop()
-    answers = made.answers(passed)
-    figures = passed.figures
+        progress.advance(reports.seconds, deployment, last=True)
+        workers = deployment.stop()
+    answers = instances.answers(reports.answers)
+    figures = reports.figures
     behind = np.array([figure["behind_ms"] for figure in figures]).reshape(-1, 3).max(0, initial=0)
     return LiveRun(
         answers=answers,
         joules=exchange_joules(
             answers, answers.device_ms.astype(np.float64) / 1e3, settings.link.radio
         ),
-        devices=dict(passed.counters),
+        devices=dict(reports.counters),
         workers=[_worker_counts(counted) for counted in workers],
-        troubles=[*fleet.troubles, *site.troubles],
-        lost=len(made.row) - len(answers),
+        troubles=[*devices.troubles, *deployment.troubles],
+        lost=len(instances.row) - len(answers),
         seconds=float((answers.time + answers.latency_ms / 1000.0).max(initial=0.0)),
-        broker=site.broker.kind,
+        broker=deployment.broker.kind,
         processes=count,
-        faults=site.faults,
+        faults=deployment.faults,
         behind_ms=dict(zip(("p50", "p99", "max"), behind.tolist(), strict=True)),
         cpu_seconds=sum(figure["cpu_s"] for figure in figures),
         peak_mb=max((figure["peak_mb"] for figure in figures), default=0.0),
     )
-
-
-def _worker_options(settings: FleetSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in ("queue", "max_batch", "wait_ms", "parallel")}
 
 
 def _worker_counts(counted: Mapping[str, Any]) -> dict[str, float]:
@@ -291,7 +285,7 @@ def _names(devices: int) -> list[str]:
     return [f"{run}{index:04x}" for index in range(devices)]
 
 
-def _make_room(devices: int) -> None:
+def _allow_files(devices: int) -> None:
     """Let this process, and those it starts, open as many files as connections need."""
     try:
         import resource

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise_sim.live.outcome import publish_bytes
+from gatewise_sim.fleet.messages import publish_bytes
 
 
 @given(st.integers(0, 40), st.integers(0, 200_000), st.sampled_from([0, 1]))

@@ -1,0 +1,267 @@
+"""Broker, cloud workers and links of a live run, and what breaks on schedule.
+
+Outages are real. A worker or a broker that goes down is killed (SIGKILL) and started again at the
+outage's end, a link falls silent in its proxy. A worker's successor loads its libraries while the
+outage lasts and its model only then; how long it really took is in :attr:`Deployment.faults`.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gatewise_cloud.child_process import ChildProcess
+from gatewise_cloud.service.worker_process import WorkerProcess
+from gatewise_sim.errors import RunError
+from gatewise_sim.fleet.network.proxy import DelayProxy
+from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.live.brokers import RunBroker, clear_status
+
+__all__ = ["Deployment", "start_workers"]
+
+_READY_SECONDS: Final = 60.0
+_CHECK_SECONDS: Final = 0.05
+OnFault = Callable[[str, bool, float], None]
+
+
+def start_workers(stack: ExitStack, count: int, options: Mapping[str, Any]) -> list[WorkerProcess]:
+    """Start cloud workers that end with `stack`, and wait until they take requests.
+
+    Parameters
+    ----------
+    stack : ExitStack
+    count : int
+    options : mapping
+        See :func:`gatewise_cloud.service.worker_process.make_worker`.
+
+    Raises
+    ------
+    RunError
+        If one ends instead.
+    """
+    workers = []
+    for i in range(count):
+        name = f"cloud worker {i + 1}"
+        workers.append(WorkerProcess(options, name=name, keep_errors=True))
+        stack.callback(workers[-1].close)
+    deadline = time.monotonic() + _READY_SECONDS
+    for worker in workers:
+        if not worker.wait_ready(deadline - time.monotonic()):
+            if time.monotonic() < deadline:
+                raise _failure(worker)
+            raise RunError(worker.name, "no sign of life; giving up")
+    return workers
+
+
+def _worker_options(settings: FleetSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in ("queue", "max_batch", "wait_ms", "parallel")}
+
+
+def _failure(child: ChildProcess) -> RunError:
+    """The error of a child that ended by itself, with its last lines."""
+    return RunError(child.name, child.failure())
+
+
+@dataclass(slots=True, eq=False)
+class _WorkerSlot:
+    """A worker, or its successor; `starting`: serving again, and not ready yet."""
+
+    name: str
+    worker: WorkerProcess
+    up: bool = True
+    starting: bool = False
+    restarts: int = 0
+
+
+class Deployment:
+    """A broker, workers and links that end with `stack`.
+
+    Parameters
+    ----------
+    stack : ExitStack
+    bundle : Path
+    broker : RunBroker
+    devices : sequence of str
+        Their names.
+    settings : FleetSettings
+    workers : int
+        How many of them are needed.
+    on_fault : callable
+        Gets what goes down or comes back, whether it is up, and the seconds since the run began.
+
+    Attributes
+    ----------
+    url : str
+        Where the devices find the broker.
+    faults : list of dict
+        ``what``, ``up``, ``at`` of every change that really happened; the cloud is back when its
+        last worker is.
+    troubles : list of str
+        What went wrong without being on the schedule.
+
+    Raises
+    ------
+    RunError
+        If a worker does not get ready.
+    InputError
+        If there can be no proxy before the broker.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        bundle: Path,
+        broker: RunBroker,
+        devices: Sequence[str],
+        settings: FleetSettings,
+        *,
+        workers: int,
+        on_fault: OnFault,
+    ) -> None:
+        self.broker = broker
+        self.faults: list[dict[str, Any]] = []
+        self.troubles: list[str] = []
+        self._outages = settings.outages
+        self._on_fault = on_fault
+        self._down: set[str] = set()
+        self._began = time.monotonic()
+        if broker.is_own:
+            # A single worker shares with no other, and the embedded broker could not.
+            pool: dict[str, Any] = {"shared": workers > 1}
+        else:
+            # A pool of this run's own: another's workers would take a share of its requests.
+            pool = {"pool": f"gw-{secrets.token_hex(4)}"}
+            stack.callback(clear_status, broker.url, devices)
+        self._options = {
+            "bundles": [str(bundle)],
+            "broker": broker.url,
+            **pool,
+            **_worker_options(settings),
+        }
+        self._stack = stack
+        self._slots = [
+            _WorkerSlot(worker.name, worker)
+            for worker in start_workers(stack, workers, self._options)
+        ]
+        self._changes: list[float] = []
+        self._proxy: DelayProxy | None = None
+        self.url = broker.url
+        shut = any(window.what == "link" for window in self._outages.windows)
+        if settings.link.delays or shut:
+            outages = self._outages if shut else None
+            proxy = DelayProxy(self.url, settings.link, seed=settings.seed, outages=outages)
+            self._proxy = stack.enter_context(proxy)
+            proxy.began = math.inf  # nothing is down while devices still connect
+            self.url = proxy.url
+
+    @property
+    def workers_up(self) -> int:
+        """Workers that serve."""
+        return sum(slot.up and slot.worker.alive for slot in self._slots)
+
+    # -- the schedule ------------------------------------------------------------------------
+
+    def begin(self, began: float, seconds: float) -> None:
+        """Begin: the outages' times count from `began` (monotonic), up to so many seconds."""
+        self._began = began
+        if self._proxy is not None:
+            self._proxy.began = began
+        self._changes = sorted({at for at, _ in self._outages.changes(seconds)})
+
+    def tick(self, at: float) -> float:
+        """Do what is due at `at` seconds; returns when to be called again."""
+        while self._changes and self._changes[0] <= at:
+            # Not at `at`: a window that has passed meanwhile is still to be opened and closed.
+            self._change(self._changes.pop(0))
+        for slot in self._slots:
+            if slot.starting:
+                self._check_successor(slot)
+        if "cloud" in self._down and all(slot.up for slot in self._slots):
+            self._set_down("cloud", False)
+        coming = any(slot.starting for slot in self._slots)
+        soon = at + _CHECK_SECONDS if coming else math.inf
+        return min(soon, self._changes[0] if self._changes else math.inf)
+
+    def _change(self, when: float) -> None:
+        """Break and restart what the schedule has just behind `when`."""
+        outages = self._outages
+        when = math.nextafter(when, math.inf)
+        broker_down = outages.down("broker", when) is not None
+        if broker_down and "broker" not in self._down:
+            self.broker.fail()
+        elif not broker_down and "broker" in self._down:
+            self.broker.recover()
+        self._set_down("broker", broker_down)
+        self._set_down("link", outages.down("link", when) is not None)
+        everyone = outages.down("cloud", when) is not None
+        if everyone:
+            self._set_down("cloud", True)
+        some = outages.workers_down(when)
+        fallen = []
+        for i, slot in enumerate(self._slots):
+            down = everyone or i < some
+            if down and (slot.up or slot.starting):
+                if not slot.worker.alive:
+                    self.troubles.append(str(_failure(slot.worker)))
+                slot.worker.kill()
+                fallen.append(slot)
+            # One that begins without a broker gives up at once.
+            elif not down and not broker_down and not slot.up and not slot.starting:
+                slot.worker.serve(self._options)
+                slot.starting = True
+        for slot in fallen:  # once all are dead
+            slot.worker.close()
+            slot.up = slot.starting = False
+            self._report_worker(slot)
+            slot.worker = WorkerProcess(name=slot.name, keep_errors=True)
+            self._stack.callback(slot.worker.close)
+
+    def _check_successor(self, slot: _WorkerSlot) -> None:
+        """Check whether a worker's successor serves."""
+        ready = slot.worker.ready is not None
+        if not ready and slot.worker.alive:
+            return
+        slot.starting, slot.up = False, ready
+        if ready:
+            slot.restarts += 1
+            self._report_worker(slot)
+        else:
+            self.troubles.append(f"{_failure(slot.worker)} (started again)")
+
+    def _set_down(self, what: str, down: bool) -> None:
+        if down != (what in self._down):
+            self._down ^= {what}
+            self._report(what, not down)
+
+    def _report_worker(self, slot: _WorkerSlot) -> None:
+        """Report a worker, unless all of them are down."""
+        if "cloud" not in self._down:
+            self._report(slot.name.removeprefix("cloud "), slot.up)
+
+    def _report(self, what: str, up: bool) -> None:
+        at = time.monotonic() - self._began
+        self.faults.append({"what": what, "up": up, "at": round(at, 3)})
+        self._on_fault(what, up, at)
+
+    # -- the end -----------------------------------------------------------------------------
+
+    def stop(self) -> list[dict[str, Any]]:
+        """End the workers in good order; the counters of each since it was started last."""
+        if "broker" not in self._down and self.broker.trouble is not None:
+            self.troubles.append(self.broker.trouble)
+        counters = []
+        for slot in self._slots:
+            counted: dict[str, Any] = {}
+            if slot.up and not slot.worker.alive:
+                self.troubles.append(str(_failure(slot.worker)))
+            slot.worker.close()
+            if slot.up:
+                counted = slot.worker.counters or {}
+            counters.append(counted | ({"restarts": slot.restarts} if slot.restarts else {}))
+        return counters

@@ -1,0 +1,235 @@
+"""The device processes of a run, and what they report."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from gatewise_cloud.child_process import ChildProcess, close_all
+from gatewise_sim.errors import RunError
+from gatewise_sim.live.metered import LiveAnswer
+from gatewise_sim.live.scheduler import Schedule
+
+__all__ = ["DeviceProcesses", "DeviceReports"]
+
+_READY_SECONDS: Final = 60.0
+#: A device process reports several times a second while it works; silence for so long is its end.
+_SILENCE_SECONDS: Final = 30.0
+#: From the word to the beginning, so that all begin together.
+_LEAD_SECONDS: Final = 0.1
+_TICK_SECONDS: Final = 0.25
+
+_Event = tuple[ChildProcess, Mapping[str, Any] | None]
+"""A child's message; None: there will be no more."""
+
+
+@dataclass(eq=False)
+class DeviceReports:
+    """What the device processes have reported so far.
+
+    Attributes
+    ----------
+    answers : dict of int to LiveAnswer
+        By the instance's number.
+    counters : Counter
+        Sums over the devices of :attr:`gatewise_edge.device.device.Device.counters`.
+    figures : list of dict
+        Of each process that ended in good order: ``behind_ms`` (median, 99 % and longest delay of
+        an instance's beginning), ``cpu_s``, ``peak_mb``.
+    seconds : float
+        Wall time of the run.
+    """
+
+    answers: dict[int, LiveAnswer] = field(default_factory=dict)
+    counters: Counter[str] = field(default_factory=Counter)
+    figures: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+    _states: dict[ChildProcess, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def out(self) -> int:
+        """Instances begun and not answered, by the processes' last reports."""
+        return sum(out for out, _ in self._states.values())
+
+    @property
+    def links_up(self) -> int:
+        """Links that stand, by the processes' last reports."""
+        return sum(up for _, up in self._states.values())
+
+    def add(self, child: ChildProcess, document: Mapping[str, Any]) -> list[LiveAnswer]:
+        """Add a process's report; the answers that are new."""
+        self._states[child] = document["out"], document["up"]
+        new = [LiveAnswer(*fields) for fields in document["answers"]]
+        for answer in new:
+            if answer.number in self.answers:
+                raise RunError(child.name, f"instance {answer.number} was answered twice")
+            self.answers[answer.number] = answer
+        for number, (up, down, payload_up, payload_down) in document["late"]:
+            before = self.answers[number]
+            self.answers[number] = before._replace(
+                up=before.up + up,
+                down=before.down + down,
+                payload_up=before.payload_up + payload_up,
+                payload_down=before.payload_down + payload_down,
+            )
+        return new
+
+    def remove(self, child: ChildProcess) -> None:
+        """Forget the state of a process that ended."""
+        self._states.pop(child, None)
+
+
+class DeviceProcesses:
+    """The device processes, which end with `stack`.
+
+    Parameters
+    ----------
+    stack : ExitStack
+    folder : Path
+        Where schedules are handed over.
+    job : mapping
+        What all processes have in common, see :mod:`gatewise_sim.live.device_process`.
+    teams : sequence of sequence of str
+        The names of each process's devices.
+    schedules : sequence of Schedule
+        One a process.
+
+    Attributes
+    ----------
+    troubles : list of str
+        Processes that ended on the way.
+    """
+
+    def __init__(
+        self,
+        stack: ExitStack,
+        folder: Path,
+        job: Mapping[str, Any],
+        teams: Sequence[Sequence[str]],
+        schedules: Sequence[Schedule],
+    ) -> None:
+        self.troubles: list[str] = []
+        self._reports = DeviceReports()
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+        self._alive: dict[ChildProcess, Schedule] = {}
+        self._devices = sum(len(team) for team in teams)
+        stack.callback(close_all, self._alive)
+        for i, (team, schedule) in enumerate(zip(teams, schedules, strict=True)):
+            path = folder / f"schedule-{i}.npz"
+            arrays: dict[str, Any] = {n: getattr(schedule, n) for n in ("number", "device", "row")}
+            if schedule.time is not None:
+                arrays["time"] = schedule.time
+            np.savez(path, **arrays)
+            child = ChildProcess(
+                f"device process {i + 1}",
+                [sys.executable, "-m", "gatewise_sim.live.device_process"],
+                on_message=lambda child, document: self._events.put((child, document)),
+            )
+            self._alive[child] = schedule
+            child.send(
+                {
+                    **job,
+                    "devices": list(team),
+                    "schedule": str(path),
+                    "pause_ms": 1000.0 * schedule.pause,
+                }
+            )
+
+    def wait_ready(self) -> None:
+        """Wait until all devices are connected.
+
+        Raises
+        ------
+        RunError
+            If a process ends instead, or none reports in time.
+        """
+        waiting = set(self._alive)
+        # Each device that connects takes its time, on a slow link above all.
+        deadline = time.monotonic() + _READY_SECONDS + 0.2 * self._devices
+        while waiting:
+            try:
+                child, document = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                names = " and ".join(sorted(child.name for child in waiting))
+                raise RunError(names, "no sign of life; giving up") from None
+            if document is None:
+                raise RunError(child.name, child.failure())
+            waiting.discard(child)
+
+    def run(
+        self,
+        *,
+        limit: float,
+        on_begin: Callable[[float], None],
+        on_answers: Callable[[DeviceReports, list[LiveAnswer]], None],
+        tick: Callable[[float], float],
+    ) -> DeviceReports:
+        """Let the devices answer their instances; a process that ends loses its own only.
+
+        Parameters
+        ----------
+        limit : float
+            Seconds after which a process that has not ended is ended.
+        on_begin : callable
+            Gets the time (monotonic) at which all begin, shortly before.
+        on_answers : callable
+            Gets the reports so far and the answers that are new.
+        tick : callable
+            Called with the seconds since the begin; gives those at which to be called again.
+        """
+        began = time.monotonic() + _LEAD_SECONDS
+        on_begin(began)
+        for child in self._alive:
+            child.send({"go": began})
+        last_report = dict.fromkeys(self._alive, began)
+        again = began
+        while last_report:
+            now = time.monotonic()
+            if now >= again:
+                again = began + tick(now - began)
+            for child in [c for c, when in last_report.items() if now > when + _SILENCE_SECONDS]:
+                self._give_up(child, "says nothing any more")
+                del last_report[child]
+            if now > began + limit:
+                for child in last_report:
+                    self._give_up(child, "did not come to an end in time")
+                break
+            try:
+                wait = min(again, now + _TICK_SECONDS) - now
+                child, document = self._events.get(timeout=max(0.0, wait))
+            except queue.Empty:
+                continue
+            if child not in last_report:
+                continue  # one that was given up
+            last_report[child] = time.monotonic()
+            if document is None:
+                del last_report[child]
+                self._give_up(child, "")
+            elif document["event"] == "answers":
+                on_answers(self._reports, self._reports.add(child, document))
+            else:
+                del last_report[child]
+                self._reports.counters.update(document["counters"])
+                self._reports.figures.append(document["figures"])
+        self._reports.seconds = time.monotonic() - began
+        return self._reports
+
+    def _give_up(self, child: ChildProcess, why: str) -> None:
+        """End a process: instances that it has not answered are lost, the others go on."""
+        if why:
+            child.kill()
+        error = RunError(child.name, why or child.failure())
+        numbers = self._alive.pop(child).number
+        lost = sum(number not in self._reports.answers for number in numbers.tolist())
+        self.troubles.append(f"{error}; {lost} of its {len(numbers)} instances are lost")
+        self._reports.remove(child)
+        child.close()
