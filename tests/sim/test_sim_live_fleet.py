@@ -383,7 +383,8 @@ def test_a_worker_that_does_not_start_leaves_nothing(small, processes, monkeypat
     before = processes.below()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(
-        "gatewise_sim.live.deployment._worker_options", lambda settings: {"public_key": "nowhere.pub"}
+        "gatewise_sim.live.deployment._worker_options",
+        lambda settings: {"public_key": "nowhere.pub"},
     )
     with pytest.raises(RunError, match=r"cloud worker 1: .*nowhere\.pub"):
         run(small, settings(devices=2))
