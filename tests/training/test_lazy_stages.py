@@ -12,7 +12,7 @@ from sklearn.model_selection import train_test_split
 from gatewise.errors import InputError
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
 from gatewise_training.methods import make
-from gatewise_training.operating_points.guarantee import certify
+from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
 
@@ -191,13 +191,15 @@ def test_a_budget_is_guaranteed_by_what_rows_can_cost_not_by_what_these_did():
     point = record.measure((0.5,))
     assert point.cost == pytest.approx(own[0].mean())
     # every row here cost 2 at most, but a new one may cost 6: a test must decide, and it can
-    certified = certify(record, [point], budget=2.0)
+    certified = certify(record, [point], Promise.from_bounds(budget=2.0))
     assert certified.guarantee["method"] == "betting"
-    assert certify(record, [point], budget=1.45) is None
-    assert certify(record, [point], budget=10.0).guarantee["method"] == "certain"
+    assert certify(record, [point], Promise.from_bounds(budget=1.45)) is None
+    assert (
+        certify(record, [point], Promise.from_bounds(budget=10.0)).guarantee["method"] == "certain"
+    )
     unknown = CascadeRecord(scores, right, own, np.ones(n))
     with pytest.raises(InputError, match="give cost_limits"):
-        certify(unknown, [point], budget=2.0)
+        certify(unknown, [point], Promise.from_bounds(budget=2.0))
 
 
 def test_a_lazy_system_can_give_guarantees():
