@@ -11,26 +11,22 @@ benchmarks/results; a quick look into .bench-cache/quick.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import CACHE, write_whole
+from benchmarks import harness
 from benchmarks.cloud_load import connected, payloads
 from gatewise.console import note
-from gatewise.errors import GatewiseError
 from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_cloud.models.model import CloudModel
 
@@ -49,24 +45,16 @@ TARGETS: dict[str, tuple[str, str, float]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="bench_cloud", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few messages: only a look")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    parser = harness.parser("bench_cloud", __doc__, "few messages: only a look")
     options = parser.parse_args(arguments)
-    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
-    try:
+
+    def action() -> int:
         with tempfile.TemporaryDirectory() as folder:
             found = document(measure(Path(folder), quick=options.quick), quick=options.quick)
-    except GatewiseError as error:
-        note(str(error))
-        return 2
-    except KeyboardInterrupt:
-        note("stopped; nothing is written")
-        return 130
-    write_whole(out / "cloud.json", json.dumps(found, indent=1) + "\n")
-    write_whole(out / "cloud.md", markdown(found))
-    note(f"wrote {out / 'cloud.md'}")
-    return 0
+        harness.write_results(harness.out_folder(options), "cloud", found, markdown(found))
+        return 0
+
+    return harness.run_command(action)
 
 
 # -- measuring ---------------------------------------------------------------------------------
@@ -241,8 +229,7 @@ def document(found: dict[str, Any], *, quick: bool) -> dict[str, Any]:
             "window": WINDOW,
             "f0": "SVC(rbf) and LogisticRegression, digits",
         },
-        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
-        "versions": {name: version(name) for name in PACKAGES} | {"python": sys.version.split()[0]},
+        **harness.environment(PACKAGES),
         "figures": found,
         "holds": holds,
     }
@@ -257,13 +244,7 @@ def markdown(found: dict[str, Any]) -> str:
         f"{found['machine']['cores']} cores shared by mosquitto, the worker and the sender; "
         f"high-cost models: {found['settings']['f0']}. `make bench-cloud` writes this page.",
         "",
-        "| target | bound | measured | |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, (text, word, bound) in TARGETS.items():
-        verdict = "holds" if found["holds"][name] else "missed"
-        lines.append(f"| {text} | {word} {bound:g} | {f[name]:g} | {verdict} |")
-    lines += [
+        *harness.targets_table(TARGETS, found),
         "",
         "| one at a time, QoS 1, us | p50 | p95 | p99 |",
         "| --- | --- | --- | --- |",

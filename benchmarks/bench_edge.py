@@ -10,15 +10,10 @@ into benchmarks/results; a quick look into .bench-cache/quick.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import platform
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
 from statistics import median
@@ -27,8 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import edge_process, problems
-from benchmarks.cells import CACHE, write_whole
+from benchmarks import edge_process, harness, problems
 from benchmarks.edge_models import Model, make_models
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
@@ -51,13 +45,11 @@ Call = Callable[[], object]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="bench_edge", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few rows and rounds: only a look")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    parser = harness.parser("bench_edge", __doc__, "few rows and rounds: only a look")
     options = parser.parse_args(arguments)
-    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
     rounds, calls = (7, 100) if options.quick else (41, 300)
-    try:
+
+    def action() -> int:
         problems.get("letter-bin")  # a missing file is told before anything is fitted
         with tempfile.TemporaryDirectory() as folder:
             models = make_models(Path(folder), options.quick)
@@ -66,17 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             items, skipped = _items(models, Path(folder))
             runs = timed(items, rounds, calls)
             processes = _processes(models, Path(folder), 2 if options.quick else 7)
-    except GatewiseError as error:
-        note(str(error))
-        return 2
-    except KeyboardInterrupt:
-        note("stopped; nothing is written")
-        return 130
-    found = document(runs, models, processes, skipped, quick=options.quick, calls=calls)
-    write_whole(out / "edge.json", json.dumps(found, indent=1) + "\n")
-    write_whole(out / "edge.md", markdown(found))
-    note(f"wrote {out / 'edge.md'}")
-    return 0
+        found = document(runs, models, processes, skipped, quick=options.quick, calls=calls)
+        harness.write_results(harness.out_folder(options), "edge", found, markdown(found))
+        return 0
+
+    return harness.run_command(action)
 
 
 # -- what is timed -----------------------------------------------------------------------------
@@ -293,8 +279,7 @@ def document(
     return {
         "quick": quick,
         "settings": {"rounds": rounds, "calls": calls, "rows": "letter-bin, test", "threads": 1},
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        **harness.environment(PACKAGES),
         "models": {name: {"title": m.title} | m.about for name, m in models.items()},
         "items": items,
         "processes": processes,

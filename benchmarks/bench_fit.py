@@ -15,25 +15,20 @@ import argparse
 import contextlib
 import json
 import os
-import platform
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks import problems
-from benchmarks.cells import CACHE, write_whole
+from benchmarks import harness, problems
 from benchmarks.fit_parts import F0, PARTS, SETTING, Bench
 from gatewise.console import note
-from gatewise.errors import GatewiseError, InputError
 
 __all__ = ["MEMORY", "RATIOS", "document", "main", "markdown", "measure", "memory"]
 
@@ -55,31 +50,17 @@ MEMORY = {"staged": 3.0}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="bench_fit", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few rows, once each: only a look")
-    parser.add_argument("--only", default=",".join(PARTS), metavar="PART,...")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
-    parser.add_argument("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    parser = harness.parser("bench_fit", __doc__, "few rows, once each: only a look", PARTS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    try:
-        if options.part:
-            print(json.dumps(measure(options.part, options.folder, options.quick)))
-            return 0
-        return _run(options)
-    except GatewiseError as error:
-        note(str(error))
-        return 2
-    except KeyboardInterrupt:
-        note("stopped; nothing is written")
-        return 130
+    if options.part:
+        print(json.dumps(measure(options.part, options.folder, options.quick)))
+        return 0
+    return harness.run_command(lambda: _run(options))
 
 
 def _run(options: argparse.Namespace) -> int:
-    asked = options.only.split(",")
-    for name in asked:
-        if name not in PARTS:
-            raise InputError(f"no part {name!r}; there are {', '.join(PARTS)}")
+    asked = harness.chosen_parts(options, PARTS)
     if {"adapt", "adapt-fit"} & set(asked):
         asked.append("plain-f0")  # whose answers they learn from
     names = [name for name in PARTS if name in asked]
@@ -89,16 +70,16 @@ def _run(options: argparse.Namespace) -> int:
         for turn in range(1 if options.quick else max(PARTS[name][2] for name in names)):
             for name in names:
                 if turn < PARTS[name][2]:
-                    found = _in_a_process(name, Path(folder), options.quick)
+                    found = harness.run_part(
+                        __spec__.name, name, "--folder", folder, *["--quick"] * options.quick
+                    )
                     runs[name].append(found)
                     peak = found["peak"] / 1e9
                     note(f"{name}: {found['cpu']:.2f} CPU s, {peak:.2f} GB, {found['about']}")
     whole = len(names) == len(PARTS) and not options.quick
-    out = options.out or (Path(__file__).parent / "results" if whole else CACHE / "quick")
     found = document(runs, options.quick)
-    write_whole(out / "fit.json", json.dumps(found, indent=1) + "\n")
-    write_whole(out / "fit.md", markdown(found))
-    note(f"wrote {out / 'fit.md'}")
+    out = harness.out_folder(options, whole=whole)
+    harness.write_results(out, "fit", found, markdown(found))
     return 0
 
 
@@ -166,23 +147,6 @@ def _warm() -> None:
     AdaptGBRT(p_full=(0.3,), penalties=(0.0,), n_rounds=5, warm_up=2, random_state=0).fit(x, y)
 
 
-def _in_a_process(name: str, folder: Path, quick: bool) -> dict[str, Any]:
-    command = [sys.executable, "-m", __spec__.name, "--part", name, "--folder", str(folder)]
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run(
-        [*command, *["--quick"] * quick],
-        env=os.environ | one,
-        cwd=problems.ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise InputError(f"part {name} ended with status {done.returncode}; see above")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
 # -- figures -----------------------------------------------------------------------------------
 
 
@@ -212,8 +176,7 @@ def document(runs: Mapping[str, Sequence[Mapping[str, Any]]], quick: bool) -> di
             "adapt": SETTING,
             "threads": 1,
         },
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        **harness.environment(PACKAGES),
         "parts": parts,
         "ratios": [
             {

@@ -9,24 +9,19 @@ benchmarks/results; a quick look, with a tenth of the large fleets, into .bench-
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cells import CACHE, write_whole
+from benchmarks import harness
 from benchmarks.fleet_run import Run, prepare
 from gatewise.console import note
-from gatewise.errors import GatewiseError
 
 __all__ = ["RUNS", "TARGETS", "document", "main", "markdown"]
 
@@ -62,29 +57,19 @@ JUDGED = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="bench_fleet", description=__doc__.split("\n")[0])
-    parser.add_argument(
-        "--quick", action="store_true", help="an hour of a tenth, once: only a look"
-    )
+    parser = harness.parser("bench_fleet", __doc__, "an hour of a tenth, once: only a look")
     parser.add_argument("--turns", type=int, default=3, help="times that each run is taken")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
     options = parser.parse_args(arguments)
-    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
     seconds, turns = (DAY / 24, 1) if options.quick else (DAY, max(1, options.turns))
-    try:
+
+    def action() -> int:
         found = document(
             _measure(seconds, turns, quick=options.quick), seconds=seconds, quick=options.quick
         )
-    except GatewiseError as error:
-        note(str(error))
-        return 2
-    except KeyboardInterrupt:
-        note("stopped; nothing is written")
-        return 130
-    write_whole(out / "fleet.json", json.dumps(found, indent=1) + "\n")
-    write_whole(out / "fleet.md", markdown(found))
-    note(f"wrote {out / 'fleet.md'}")
-    return 0
+        harness.write_results(harness.out_folder(options), "fleet", found, markdown(found))
+        return 0
+
+    return harness.run_command(action)
 
 
 def _measure(seconds: float, turns: int, *, quick: bool) -> dict[str, list[dict[str, Any]]]:
@@ -140,8 +125,7 @@ def document(
             "offload_rate": {name: run.offload for name, run in RUNS.items()},
             "f0": "extra trees, digits",
         },
-        "machine": {"cores": os.cpu_count(), "system": platform.platform()},
-        "versions": {name: version(name) for name in PACKAGES} | {"python": sys.version.split()[0]},
+        **harness.environment(PACKAGES),
         "figures": figures,
         "holds": {name: figures[name] <= bound for name, (_, _, bound) in TARGETS.items()},
         "runs": runs,
@@ -190,13 +174,7 @@ def markdown(found: dict[str, Any]) -> str:
         "runs taken in turns; memory is the sum of each process's highest. `make bench-fleet` "
         "writes this page.",
         "",
-        "| target | bound | measured | |",
-        "| --- | --- | --- | --- |",
-    ]
-    for name, (text, word, bound) in TARGETS.items():
-        verdict = "holds" if found["holds"][name] else "missed"
-        lines.append(f"| {text} | {word} {bound:g} | {found['figures'][name]:g} | {verdict} |")
-    lines += [
+        *harness.targets_table(TARGETS, found),
         "",
         "| run | offloaded | processes | s | processor s | MB | events | stepped |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",

@@ -15,11 +15,9 @@ import argparse
 import json
 import math
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from benchmarks import harness
 from gatewise.console import note, table
 from gatewise.decision import labels, split
 from gatewise.errors import GatewiseError
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "confidence": options.confidence,
             "seed": options.seed,
         },
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        **harness.environment(PACKAGES),
         "systems": {},
     }
     for name, y in (("Letters, A-M against N-Z", data.y >= 13), ("Letters, 26 classes", data.y)):

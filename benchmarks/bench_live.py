@@ -10,23 +10,19 @@ live.json into benchmarks/results; a quick look into .bench-cache/quick.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import resource
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cells import CACHE, write_whole
+from benchmarks import harness
+from benchmarks.cells import write_whole
 from benchmarks.twin_bundles import Subject, subject
 from gatewise.console import note
 from gatewise_edge.device.device import Device
@@ -52,9 +48,7 @@ SERVICE: Final = ServiceTime(0.001, 0.0)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bench_live", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a third of the time, 100 devices")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    parser = harness.parser("bench_live", __doc__, "a third of the time, 100 devices")
     options = parser.parse_args(arguments)
     seconds = SECONDS / 3 if options.quick else SECONDS
     digits = subject("digits")
@@ -71,10 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "rate": RATE,
         "alone": alone,
         "fleets": fleets,
-        "machine": {"python": platform.python_version(), "cpus": os.cpu_count()},
-        "versions": {name: version(name) for name in PACKAGES},
+        **harness.environment(PACKAGES),
     }
-    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
+    out = harness.out_folder(options)
     write_whole(out / "live.json", json.dumps(document, indent=1) + "\n")
     note(f"wrote {out / 'live.json'}")
     return 0

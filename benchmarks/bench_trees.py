@@ -15,20 +15,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import problems, tree_cegb, tree_growth, tree_pages, tree_pruning, tree_timing
-from benchmarks.cells import CACHE, code_version, write_whole
+from benchmarks import (
+    harness,
+    problems,
+    tree_cegb,
+    tree_growth,
+    tree_pages,
+    tree_pruning,
+    tree_timing,
+)
+from benchmarks.cells import code_version, write_whole
 from benchmarks.folds import Fold
 from gatewise.console import note, plain
-from gatewise.errors import GatewiseError, InputError
 
 __all__ = ["PARTS", "document", "main"]
 
@@ -95,35 +98,23 @@ PARTS: dict[str, tuple[Callable[[bool], dict[str, Any]], Any]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="bench_trees", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="few rows and trees: only a look")
-    parser.add_argument("--only", default=",".join(PARTS), metavar="PART,...")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
-    parser.add_argument("--part", choices=tuple(PARTS), help=argparse.SUPPRESS)
+    parser = harness.parser("bench_trees", __doc__, "few rows and trees: only a look", PARTS)
     options = parser.parse_args(arguments)
-    try:
-        if options.part:
-            print(json.dumps(_measured(options.part, options.quick)))
-            return 0
-        return _run(options)
-    except GatewiseError as error:
-        note(str(error))
-        return 2
-    except KeyboardInterrupt:
-        note("stopped; the parts that were done are written")
-        return 130
+    if options.part:
+        print(json.dumps(_measured(options.part, options.quick)))
+        return 0
+    return harness.run_command(
+        lambda: _run(options), "stopped; the parts that were done are written"
+    )
 
 
 def _run(options: argparse.Namespace) -> int:
-    asked = options.only.split(",")
-    for name in asked:
-        if name not in PARTS:
-            raise InputError(f"no part {name!r}; there are {', '.join(PARTS)}")
+    asked = harness.chosen_parts(options, PARTS)
     # a missing file is told before any process is started
     problems.get("mbne_tiny" if options.quick and "timing" not in asked else "forest-bin")
-    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
+    out = harness.out_folder(options)
     for name in [name for name in PARTS if name in asked]:
-        write(out, name, _in_a_process(name, options.quick))
+        write(out, name, harness.run_part(__spec__.name, name, *["--quick"] * options.quick))
     note(f"wrote {out / 'trees.md'}")
     return 0
 
@@ -153,36 +144,13 @@ def _fold(name: str, quick: bool) -> Fold:
 def _measured(name: str, quick: bool) -> dict[str, Any]:
     measure, module = PARTS[name]
     found: dict[str, Any] = plain(measure(quick))
-    versions = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "not installed"
     about = {
         "quick": quick,
         "threads": 1,
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
-        "versions": versions,
+        **harness.environment(PACKAGES),
         "code": code_version(module.__name__),
     }
     return about | found
-
-
-def _in_a_process(name: str, quick: bool) -> dict[str, Any]:
-    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.bench_trees", "--part", name, *["--quick"] * quick],
-        env=os.environ | one,
-        cwd=problems.ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise InputError(f"part {name} ended with status {done.returncode}; see above")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
 
 
 if __name__ == "__main__":

@@ -12,24 +12,19 @@ else to do.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cells import CACHE, write_whole
+from benchmarks import harness
 from benchmarks.twin_bundles import NAMES, Subject, subject
 from gatewise.console import note
-from gatewise.errors import GatewiseError, InputError
+from gatewise.errors import InputError
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.calibration.measuring import calibrate
 from gatewise_sim.fleet.answers import Answers
@@ -66,14 +61,12 @@ MEASURES: Final = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="bench_twin", description=__doc__.split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="digits, 20 devices, Wi-Fi: a look")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    parser = harness.parser("bench_twin", __doc__, "digits, 20 devices, Wi-Fi: a look")
     parser.add_argument("--only", default="", help="some of the cells, as letters/100/4g")
     parser.add_argument("--seconds", type=float, default=None, help="of each run")
     options = parser.parse_args(arguments)
     quick = options.quick or options.only or options.seconds
-    out = options.out or (CACHE / "quick" if quick else Path(__file__).parent / "results")
+    out = harness.out_folder(options, whole=not quick)
     cells = [(n, d, k) for n in NAMES for d in DEVICES for k in LINKS]
     if options.quick:
         cells = cells[:1]
@@ -82,20 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         note(f"bench_twin: no cell {options.only!r}; write it as digits/20/wifi")
         return 2
     seconds = options.seconds or (QUICK_SECONDS if options.quick else SECONDS)
-    try:
-        document = _document(cells, seconds)
-    except GatewiseError as error:
-        note(f"bench_twin: {error}")
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    document["quick"] = bool(quick)
-    write_whole(out / "twin.json", json.dumps(document, indent=1) + "\n")
-    page = markdown(document)
-    write_whole(out / "twin.md", page)
-    print(page)
-    note(f"wrote {out / 'twin.md'}")
-    return 0
+
+    def action() -> int:
+        document = _document(cells, seconds) | {"quick": bool(quick)}
+        page = markdown(document)
+        harness.write_results(out, "twin", document, page)
+        print(page)
+        return 0
+
+    return harness.run_command(action)
 
 
 def _document(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str, Any]:
@@ -140,9 +128,7 @@ def _document(cells: Sequence[tuple[str, int, str]], seconds: float) -> dict[str
         "cells": results,
         "held": bool(results) and all(row["held"] for cell in results for row in cell["rows"]),
         "minutes": round((time.monotonic() - began) / 60, 1),
-        "machine": {"cpus": os.cpu_count(), "processor": platform.machine()},
-        "versions": {name: version(name) for name in PACKAGES}
-        | {"python": platform.python_version()},
+        **harness.environment(PACKAGES),
     }
 
 
@@ -247,8 +233,9 @@ def markdown(document: dict[str, Any]) -> str:
     lines = [
         "# The twin: virtual time beside a live run",
         "",
-        f"Made by `make bench-twin`; all figures are in `twin.json`. {document['machine']['cpus']} "
-        "cores shared by broker, worker, devices and the proxies of their links; "
+        f"Made by `make bench-twin`; all figures are in `twin.json`. "
+        f"{document['machine']['cores']} cores shared by broker, "
+        f"worker, devices and the proxies of their links; "
         f"{settings['instances_per_second']:g} instances a second over all devices, for "
         f"{settings['seconds']:g} s a cell, the same instances at the same times in both. "
         "Calibrated once for each bundle, on other rows. Tolerance: 10 % of the live figure or "

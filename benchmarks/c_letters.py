@@ -13,25 +13,22 @@ left out, and said to be. Writes c_letters.json; ends with status 1 if any row d
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
-import os
 import platform
 import shutil
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import peers, problems
-from benchmarks.cells import CACHE, code_version, write_whole
+from benchmarks import harness, peers, problems
+from benchmarks.cells import code_version, write_whole
 from benchmarks.compiled_c import STRICT
 from benchmarks.folds import Fold
 from gatewise.errors import InputError
@@ -100,9 +97,7 @@ TARGETS = (
 
 def main(argv: list[str] | None = None) -> int:
     """Fit, write, build, compare, tell; see the module's text."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_ROWS} rows, 64 KB only")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
+    parser = harness.parser("c_letters", __doc__, f"{QUICK_ROWS} rows, 64 KB only")
     options = parser.parse_args(argv)
     if not (problems.data_folder() / "letter.npz").is_file():
         print("skipped: letter.npz is not there; set GATEWISE_DATA to the folder that has it")
@@ -114,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
     wanted = [c for c in CASCADES if not options.quick or c[1] != "staged"]
     for problem, method in wanted:
         found["cascades"] += _cascade(problem, method, options.quick)
-    out = options.out or (CACHE / "quick" if options.quick else Path(__file__).parent / "results")
+    out = harness.out_folder(options)
     write_whole(out / "c_letters.json", json.dumps(found, indent=1) + "\n")
     print(f"written: {out / 'c_letters.json'}")
     wrong = sum(t.get("rows_that_differ", 0) for c in found["cascades"] for f in c["forms"]
@@ -136,8 +131,7 @@ def _about(quick: bool) -> dict[str, Any]:
         "strict": STRICT,
         "skipped": {t.name: t.lacks() for t in TARGETS if t.lacks()},
         "compilers": compilers,
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version()} | {p: version(p) for p in PACKAGES},
+        **harness.environment(PACKAGES),
         "code": code_version("benchmarks.c_letters"),
     }
 

@@ -86,7 +86,7 @@ def test_the_page_shows_every_measure():
         "skipped": {"letters": "letters: no file"},
         "cells": [cell],
         "held": False,
-        "machine": {"cpus": 2},
+        "machine": {"cores": 2},
         "calibration": {
             "digits": {
                 "edge_ms": [0.1, 0.2],

@@ -1,0 +1,121 @@
+"""What every benchmark shares: its command, its machine and versions, parts in processes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cells import CACHE, write_whole
+from gatewise.console import note
+from gatewise.errors import GatewiseError, InputError
+
+__all__ = [
+    "RESULTS",
+    "chosen_parts",
+    "environment",
+    "out_folder",
+    "parser",
+    "run_command",
+    "run_part",
+    "targets_table",
+    "write_results",
+]
+
+RESULTS = Path(__file__).parent / "results"
+Targets = Mapping[str, tuple[str, str, float]]
+"""Key of a figure to its text, "at most" or "at least", and the bound."""
+
+
+def parser(
+    program: str, description: str | None, quick: str, parts: Iterable[str] = ()
+) -> argparse.ArgumentParser:
+    """Make the options that every benchmark has; `quick` is the help of --quick."""
+    found = argparse.ArgumentParser(prog=program, description=(description or "").split("\n")[0])
+    found.add_argument("--quick", action="store_true", help=quick)
+    found.add_argument("--out", type=Path, default=None, help="folder of the results")
+    if names := tuple(parts):
+        found.add_argument("--only", default=",".join(names), metavar="PART,...")
+        found.add_argument("--part", choices=names, help=argparse.SUPPRESS)
+    return found
+
+
+def chosen_parts(options: argparse.Namespace, parts: Iterable[str]) -> list[str]:
+    """Parts of --only; an unknown one is an InputError."""
+    asked: list[str] = options.only.split(",")
+    for name in asked:
+        if name not in (known := tuple(parts)):
+            raise InputError(f"no part {name!r}; there are {', '.join(known)}")
+    return asked
+
+
+def write_results(out: Path, name: str, found: Mapping[str, Any], page: str) -> None:
+    """Write NAME.json and NAME.md into a folder, each whole or not at all."""
+    write_whole(out / f"{name}.json", json.dumps(found, indent=1) + "\n")
+    write_whole(out / f"{name}.md", page)
+    note(f"wrote {out / f'{name}.md'}")
+
+
+def out_folder(options: argparse.Namespace, *, whole: bool = True) -> Path:
+    """Folder of the results; those of a quick or partial run never replace the committed ones."""
+    found: Path | None = options.out
+    if found is None:
+        found = RESULTS if whole and not options.quick else CACHE / "quick"
+    return found
+
+
+def run_command(action: Callable[[], int], stopped: str = "stopped; nothing is written") -> int:
+    """Run a benchmark; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    try:
+        return action()
+    except GatewiseError as error:
+        note(str(error))
+        return 2
+    except KeyboardInterrupt:
+        note(stopped)
+        return 130
+
+
+def environment(packages: Sequence[str]) -> dict[str, Any]:
+    """Versions and machine, for a result's JSON."""
+    versions = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    machine = {"processor": platform.machine(), "cores": os.cpu_count()}
+    return {"machine": machine, "versions": versions}
+
+
+def run_part(module: str, name: str, *options: str) -> dict[str, Any]:
+    """Run one part of a benchmark in a process of its own, with one thread a library."""
+    one = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--part", name, *options],
+        env=os.environ | one,
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise InputError(f"part {name} ended with status {done.returncode}; see above")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def targets_table(targets: Targets, found: Mapping[str, Any]) -> list[str]:
+    """Lines of the table of targets, bounds and figures; `found` has ``figures`` and ``holds``."""
+    lines = ["| target | bound | measured | |", "| --- | --- | --- | --- |"]
+    for name, (text, word, bound) in targets.items():
+        verdict = "holds" if found["holds"][name] else "missed"
+        lines.append(f"| {text} | {word} {bound:g} | {found['figures'][name]:g} | {verdict} |")
+    return lines
