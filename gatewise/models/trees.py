@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
 from gatewise.models.tree_sources import LEAF, Nodes, forest_nodes, lightgbm_nodes
 
 __all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
@@ -252,15 +251,6 @@ class TreeEnsemble:
         spans = [np.arange(self.roots[t], ends[t]) for t in trees]
         nodes = np.concatenate([np.zeros(0, np.intp), *spans])
         return self.take_nodes(nodes, list(trees)), nodes
-
-    def select_outputs(self, outputs: Sequence[int]) -> TreeEnsemble:
-        """Keep the trees of some outputs, renumbered in the order given."""
-        if (self.output < 0).any():
-            raise InputError("trees that add to all outputs cannot be parted by output")
-        lookup = np.full(self.n_outputs, -1, np.int32)
-        lookup[list(outputs)] = np.arange(len(outputs))
-        part, _ = self.select_trees(np.flatnonzero(lookup[self.output] >= 0).tolist())
-        return replace(part, output=lookup[part.output], base=self.base[list(outputs)])
 
     def take_nodes(
         self,

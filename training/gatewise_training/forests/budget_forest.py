@@ -117,8 +117,8 @@ class BudgetForest(ForestModel):
     @property
     def forest_(self) -> Forest:
         """The trees of the operating point, with the class counts of all nodes."""
-        forest, number = self.grown_[self.operating_point_.chain]
-        return forest.select(range(number))
+        source: tuple[Forest, int] = self.grown_[self.operating_point_.chain]
+        return source[0].select(range(source[1]))
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan

@@ -125,12 +125,14 @@ class BudgetPrune(ForestModel):
     @property
     def forest_(self) -> Forest:
         """The forest of which the operating point is a pruning, before pruning."""
-        return self.grown_[self.operating_point_.chain][0]
+        forest: Forest = self.grown_[self.operating_point_.chain][0]
+        return forest
 
     @property
     def path_(self) -> PruningPath:
         """The exact frontier of that forest's prunings, on the pruning rows."""
-        return self.grown_[self.operating_point_.chain][1]
+        path: PruningPath = self.grown_[self.operating_point_.chain][1]
+        return path
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan

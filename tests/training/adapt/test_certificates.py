@@ -32,6 +32,8 @@ from gatewise_training.adapt.qstep import (
 from gatewise_training.adapt.sample import Sample
 from gatewise_training.learners.growth_settings import Growth
 
+pytestmark = pytest.mark.slow
+
 ROWS = 12
 WEIGHTS = arrays(np.float64, ROWS, elements=st.floats(0.1, 5.0))
 PRICED = FeatureCosts(

@@ -17,29 +17,22 @@ from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
 from gatewise_training.cegb.sweep import Goal, Sweep, Task
 from gatewise_training.operating_points.frontier import FrontierDisplay
+from tests.support.tree_walks import columns_of, paths, price
+
+pytestmark = pytest.mark.slow
 
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 
 
-def counted(model, X, own, group=(), shared=()):
-    """What each row pays, and the splits it passes: one node after another, in plain Python."""
+def counted(model, X, costs):
+    """Feature cost of each row, and the splits that it passes: walked node by node."""
     (stage,) = model.stages_
-    trees, columns = stage.model, stage.features.tolist()
-    bills, splits = [], []
-    for row in np.asarray(X, np.float32):
-        asked, passed = set(), 0
-        for root in trees.roots.tolist():
-            node = root
-            while (k := int(trees.feature[node])) >= 0:
-                asked.add(columns[k])
-                passed += 1
-                left = row[columns[k]] <= trees.threshold[node]
-                node = int(trees.left[node] if left else trees.right[node])
-        if model.accounting == "coupled":
-            asked = {columns[k] for k in trees.feature.tolist() if k >= 0}
-        touched = {group[k] for k in asked if len(group) and group[k] is not None}
-        bills.append(sum(own[k] for k in asked) + sum(shared[g] for g in touched))
-        splits.append(passed)
+    trees, columns = stage.model, stage.features
+    rows = np.asarray(X, np.float32)[:, columns]
+    splits = [sum(map(len, paths(trees, row))) - trees.n_trees for row in rows]
+    if model.accounting == "coupled":
+        return np.full(len(X), price(columns.tolist(), costs)), np.array(splits)
+    bills = [price(columns[list(columns_of(trees, row))].tolist(), costs) for row in rows]
     return np.array(bills), np.array(splits)
 
 
@@ -71,16 +64,16 @@ def test_costs_are_those_of_the_paths(accounting, subsample, load):
     own = (0.5 + np.arange(k) % 4).tolist()
     group = [None if i % 3 == 0 else f"g{i % 5}" for i in range(k)]
     shared = {f"g{g}": 1.0 + g for g in range(5)}
+    costs = FeatureCosts(own, group=group, shared=shared)
     model = CEGBClassifier(
-        FeatureCosts(own, group=group, shared=shared), accounting=accounting,
-        subsample=subsample, penalty_split=0.01, **FEW,
-    ).fit(X, y, validation=(X_val, y_val))  # fmt: skip
+        costs, accounting=accounting, subsample=subsample, penalty_split=0.01, **FEW
+    ).fit(X, y, validation=(X_val, y_val))
     assert len(model.frontier_.points) >= 3
     for point in model.frontier_.points:
         there = model.at(budget=point.cost)
-        bills, splits = counted(there, X_val, own, group, shared)
+        bills, splits = counted(there, X_val, costs)
         np.testing.assert_allclose(there.cost(X_val), bills)
-        # the frontier tells what the models that were fitted do on the judging rows
+        # the frontier has what the models that were fitted do on the validation rows
         assert point.cost == pytest.approx(bills.mean())
         assert point.accuracy == pytest.approx(there.score(X_val, y_val))
         report = there.cost_report(X_val)
@@ -90,13 +83,13 @@ def test_costs_are_those_of_the_paths(accounting, subsample, load):
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 @pytest.mark.parametrize("budget", [0.0, 0.7, 2.0, 5.5])
-def test_a_budget_is_met_on_judging_rows(accounting, budget):
+def test_a_budget_is_met_on_validation_rows(accounting, budget):
     (X, y), (X_val, y_val) = by_class(*load_breast_cancer(return_X_y=True))
     model = CEGBClassifier(accounting=accounting, budget=budget, n_penalties=12, random_state=0)
     model.fit(X, y, validation=(X_val, y_val))
-    bills, _ = counted(model, X_val, np.ones(30))
+    bills, _ = counted(model, X_val, FeatureCosts.uniform(30))
     assert bills.mean() <= budget + 1e-9
-    if budget == 0.0:  # nothing bought: the more frequent class
+    if budget == 0.0:  # no feature: the more frequent class
         assert len(set(model.predict(X_val))) == 1
     if budget >= 2.0:
         assert model.score(X_val, y_val) > 0.85
@@ -132,14 +125,14 @@ def test_the_users_own_penalties_are_the_ones_that_are_fitted():
     assert 2 <= len(model.frontier_.points) <= 4  # those two, none, and the constant one
 
 
-def test_cross_fitting_judges_by_rows_that_are_not_fitted():
+def test_cross_fitting_scores_on_rows_that_are_not_fitted():
     X, y = load_breast_cancer(return_X_y=True)
     flip = np.random.default_rng(0).random(len(y)) < 0.5
     model = CEGBClassifier(penalties=(0.01,), max_loss=0.0, **FEW).fit(X, np.where(flip, y, 1 - y))
     assert all(p.accuracy < 0.6 for p in model.frontier_.points)  # noise can't be learned
 
 
-def test_dearer_splits_are_fewer():
+def test_splits_at_a_higher_price_are_fewer():
     X, y = load_breast_cancer(return_X_y=True)
     passed = []
     for alpha in (0.0, 0.1, 1.0, 10.0):
@@ -155,7 +148,7 @@ def test_dearer_splits_are_fewer():
     assert passed[0] > 1.5 * passed[2]
 
 
-def test_coupled_costs_are_alike_for_all():
+def test_coupled_costs_are_the_same_for_all():
     X, y = load_breast_cancer(return_X_y=True)
     once = FEW | {"penalties": (0.02,), "max_loss": 0.2}
     model = CEGBClassifier(accounting="coupled", **once).fit(X, y)
@@ -175,13 +168,13 @@ def test_greedy_miser_is_first_order_breadth_first_and_coupled(load, penalty):
     X, y = load(return_X_y=True)
     group = [f"g{k // 3}" for k in range(X.shape[1])]
     costs = FeatureCosts(np.ones(len(group)), group=group, shared=dict.fromkeys(set(group), 2.0))
-    alike = {
+    same = {
         "penalties": (penalty,), "n_rounds": 25, "max_depth": 4, "newton": False,
         "learning_rate": 0.3, "random_state": 0,
     }  # fmt: skip
-    miser = GreedyMiser(costs, num_leaves=16, **alike).fit(X, y)
+    miser = GreedyMiser(costs, num_leaves=16, **same).fit(X, y)
     cegb = CEGBClassifier(
-        costs, accounting="coupled", growth="breadth-first", patience=None, **alike
+        costs, accounting="coupled", growth="breadth-first", patience=None, **same
     ).fit(X, y)
     of_miser, of_cegb = (
         {s.model.n_nodes: s for (s,) in m.chains_ if s.n_trees > 1} for m in (miser, cegb)
@@ -258,7 +251,7 @@ def test_lightgbms_bagging_serves_coupled_prices():
     bagging = {"bagging_fraction": 0.5, "bagging_freq": 1}
     model = CEGBClassifier(accounting="coupled", lightgbm_params=bagging, budget=3.0, **FEW)
     model.fit(X, y, validation=(X_val, y_val))
-    assert model.cost(X_val).tolist() == counted(model, X_val, np.ones(30))[0].tolist()
+    assert model.cost(X_val).tolist() == counted(model, X_val, FeatureCosts.uniform(30))[0].tolist()
 
 
 # -- values ----------------------------------------------------------------------------------
@@ -274,7 +267,7 @@ def test_the_regressors_frontier_is_r2_against_cost(accounting):
     assert model.score(X_val, y_val) > 0.2
     for point in model.frontier_.points:
         there = model.at(budget=point.cost)
-        bills, _ = counted(there, X_val, own)
+        bills, _ = counted(there, X_val, FeatureCosts(own))
         np.testing.assert_allclose(there.cost(X_val), bills)
         assert point.cost == pytest.approx(bills.mean())
         assert point.accuracy == pytest.approx(r2_score(y_val, there.predict(X_val)), abs=1e-6)

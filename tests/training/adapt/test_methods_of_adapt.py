@@ -34,6 +34,8 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.learners.growth_settings import Growth
 
+pytestmark = pytest.mark.slow
+
 N_FEATURES = 9
 NAMES = [f"f{k}" for k in range(N_FEATURES)]
 COSTS = FeatureCosts(

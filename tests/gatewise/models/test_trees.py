@@ -11,6 +11,8 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise.models.tree_sources import float32_below
 from gatewise.models.trees import TreeEnsemble
+from tests.support.tree_walks import columns_of, paths
+from tests.support.trees import random_trees
 
 QUIET = {"verbosity": -1, "num_threads": 1, "min_data_in_leaf": 3}
 
@@ -52,7 +54,7 @@ def test_a_single_leaf_is_a_tree(digits):
     np.testing.assert_allclose(ensemble.margins(X)[:, 0], booster.predict(X, raw_score=True))
 
 
-def test_compact_and_parted_ensembles_say_the_same(digits):
+def test_a_compact_ensemble_has_the_same_margins(digits):
     X, y = digits
     goal = {"objective": "multiclass", "num_class": 10}
     ensemble = TreeEnsemble.from_lightgbm(lgb.train(QUIET | goal, lgb.Dataset(X, y), 5))
@@ -60,7 +62,6 @@ def test_compact_and_parted_ensembles_say_the_same(digits):
     assert small.n_features == len(used) < X.shape[1]
     whole = ensemble.margins(X)
     np.testing.assert_array_equal(small.margins(X[:, used]), whole)
-    np.testing.assert_array_equal(ensemble.select_outputs([7, 2]).margins(X), whole[:, [7, 2]])
 
 
 @pytest.mark.parametrize(
@@ -85,64 +86,27 @@ def test_forms_without_a_flat_counterpart_are_refused(params, says):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.floats(width=32, allow_nan=False))
-def test_rounded_thresholds_ask_the_same_question(threshold, x):
+def test_rounded_thresholds_are_the_same_test(threshold, x):
     rounded = float32_below(np.array([threshold]))[0]
     assert (np.float32(x) <= rounded) == (x <= threshold)
 
 
-@st.composite
-def random_ensemble(draw):
-    """Trees of any shape over five columns, some of them a single leaf."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    feature, threshold, left, right, nan_left = [], [], [], [], []
-
-    def grow(depth):
-        node = len(feature)
-        feature.append(-1)
-        threshold.append(0.0)
-        left.append(-1)
-        right.append(-1)
-        nan_left.append(bool(rng.random() < 0.5))
-        if depth and rng.random() < 0.8:
-            feature[node] = int(rng.integers(5))
-            threshold[node] = float(rng.integers(-2, 3))
-            left[node] = grow(depth - 1)
-            right[node] = grow(depth - 1)
-        return node
-
-    roots = [grow(4) for _ in range(draw(st.integers(0, 5)))]
-    n = len(feature)
-    return TreeEnsemble(
-        np.array(feature, np.int32), np.array(threshold, np.float32), np.array(left, np.int32),
-        np.array(right, np.int32), np.array(nan_left, bool), np.ones((n, 1), np.float32),
-        np.array(roots, np.int32), np.zeros(len(roots), np.int32), np.zeros(1, np.float32), 5,
-    )  # fmt: skip
-
-
-def walked(ensemble, row):
-    """Columns asked on a row's way through every tree, one step at a time."""
-    asked = set()
-    for root in ensemble.roots:
-        node = root
-        while ensemble.feature[node] != -1:
-            k = ensemble.feature[node]
-            asked.add(int(k))
-            goes_left = ensemble.nan_left[node] if np.isnan(row[k]) else (
-                row[k] <= ensemble.threshold[node]
-            )  # fmt: skip
-            node = ensemble.left[node] if goes_left else ensemble.right[node]
-    return asked
-
-
 @settings(deadline=None)  # the first walk compiles a function
-@given(random_ensemble(), st.integers(0, 2**32 - 1))
-def test_columns_on_the_paths_are_those_of_a_walk(ensemble, seed):
-    rng = np.random.default_rng(seed)
-    x = rng.integers(-3, 4, (20, 5)).astype(np.float32)  # many values equal a threshold
-    x[rng.random(x.shape) < 0.2] = np.nan
-    visited = ensemble.visited(x)
-    assert visited.shape == (20, 5)
-    assert [set(np.flatnonzero(v).tolist()) for v in visited] == [walked(ensemble, r) for r in x]
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_every_evaluation_is_that_of_a_walk(seed, mixed):
+    trees, x = random_trees(seed, mixed=mixed)
+    visited = trees.visited(x)
+    walks = [paths(trees, row) for row in x]
+    assert [set(np.flatnonzero(v).tolist()) for v in visited] == [
+        columns_of(trees, row) for row in x
+    ]
+    leaf, first = trees.first_visits(x)
+    assert leaf.T.tolist() == [[nodes[-1] for nodes in walk] for walk in walks]
+    np.testing.assert_array_equal(first < trees.n_trees, visited)
+    assert trees.splits_passed(x).tolist() == [sum(map(len, w)) - trees.n_trees for w in walks]
+    margins, again = trees.run(x)
+    np.testing.assert_array_equal(margins.view(np.uint32), trees.margins(x).view(np.uint32))
+    np.testing.assert_array_equal(again, visited)
 
 
 def test_lightgbm_paths_survive_compacting(digits):
@@ -154,4 +118,4 @@ def test_lightgbm_paths_survive_compacting(digits):
     np.testing.assert_array_equal(small.visited(X[:, used]), whole[:, used])
     np.testing.assert_array_equal(np.flatnonzero(whole.any(axis=0)), used)
     for row, mask in zip(X[::200], whole[::200], strict=True):
-        assert set(np.flatnonzero(mask).tolist()) == walked(ensemble, row)
+        assert set(np.flatnonzero(mask).tolist()) == columns_of(ensemble, row)

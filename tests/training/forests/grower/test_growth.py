@@ -1,4 +1,4 @@
-"""Codes of columns, random stumps, and what trees have bought; split choice has its own twin."""
+"""Codes of columns, growth of trees, prices and stumps; the choice of splits has its own twin."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from sklearn.tree import DecisionTreeClassifier
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.forests.grower.binning import Codes, between
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
+from gatewise_training.forests.grower.split_search import draw_stumps
 from gatewise_training.prune.forest import Forest
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False, width=32)
@@ -28,7 +30,7 @@ def labelled(n=600, seed=0):
 
 @settings(deadline=None)
 @given(COLUMNS, st.integers(1, 12))
-def test_codes_keep_the_order_and_know_their_values(column, most):
+def test_codes_keep_the_order_and_their_values(column, most):
     codes = Codes.of_table(column[:, None], most=most)
     code = codes.codes[0].astype(int)
     order = np.argsort(column, kind="stable")
@@ -105,7 +107,7 @@ def test_stumps_are_drawn_by_the_seed_and_seldom_the_best():
     assert len(set(exact)) == 1
 
 
-def test_few_features_are_tried_where_few_are_asked_for():
+def test_few_features_are_tried_where_few_are_wanted():
     x, y, drawn = labelled()
     codes, costs = Codes.of_table(x), FeatureCosts.uniform(8)
     grown = [grow(codes, y, drawn, 2, costs, max_features=1, seed=s) for s in range(20)]
@@ -115,7 +117,7 @@ def test_few_features_are_tried_where_few_are_asked_for():
     assert only.trees.feature[0] == 0
 
 
-def test_what_earlier_trees_have_bought_is_free():
+def test_what_earlier_trees_have_acquired_is_free():
     x, y, drawn = labelled()
     codes, costs = Codes.of_table(x), FeatureCosts([1.0, 2.0, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0])
     rule = {"criterion": "entropy", "seed": 1}
@@ -125,21 +127,23 @@ def test_what_earlier_trees_have_bought_is_free():
     free = grow(codes, y, drawn, 2, costs, mu=0.3, acquired=paid, **rule)
     np.testing.assert_array_equal(plain.trees.feature, free.trees.feature)
     np.testing.assert_array_equal(plain.trees.threshold, free.trees.threshold)
-    dear = grow(codes, y, drawn, 2, costs, mu=0.3, **rule)
-    assert dear.cost(x, costs).mean() < plain.cost(x, costs).mean()
+    careful = grow(codes, y, drawn, 2, costs, mu=0.3, **rule)
+    assert careful.cost(x, costs).mean() < plain.cost(x, costs).mean()
 
 
-def test_purchases_are_those_of_the_paths_and_their_groups():
+def test_acquisitions_are_those_of_the_paths_and_their_groups():
     x, y, drawn = labelled()
     costs = FeatureCosts(np.ones(8), group=["a", "a", None, "b", None, None, None, None])
     tree = grow(Codes.of_table(x), y, drawn, 2, costs, max_depth=3)
-    bought = RowAcquisitions.none(costs, len(x))
-    bought.add(tree.trees, x)
+    acquired = RowAcquisitions.none(costs, len(x))
+    acquired.add(tree.trees, x)
     visited = tree.trees.visited(x)
-    assert (visited.any(axis=0) & ~visited.all(axis=0)).any()  # some rows buy what others do not
-    np.testing.assert_array_equal(bought.goods[:8].T, visited)
-    np.testing.assert_array_equal(bought.goods[8], visited[:, :2].any(axis=1))
-    np.testing.assert_array_equal(bought.goods[9], visited[:, 3])
+    assert (
+        visited.any(axis=0) & ~visited.all(axis=0)
+    ).any()  # some rows acquire what others do not
+    np.testing.assert_array_equal(acquired.goods[:8].T, visited)
+    np.testing.assert_array_equal(acquired.goods[8], visited[:, :2].any(axis=1))
+    np.testing.assert_array_equal(acquired.goods[9], visited[:, 3])
 
 
 def test_a_joined_forest_averages_its_trees():
@@ -152,3 +156,104 @@ def test_a_joined_forest_averages_its_trees():
     np.testing.assert_array_equal(forest.select([3]).trees.threshold, trees[3].trees.threshold)
     with pytest.raises(InputError, match="one tree"):
         Forest.join([])
+
+
+@pytest.mark.parametrize("criterion", ["entropy", "gini"])
+def test_without_prices_the_gain_rules_grow_scikit_learns_trees(criterion):
+    """Deep enough to part, and not so deep that two splits gain alike and either may be taken."""
+    x, y, _ = labelled(n=2000)
+    codes, costs, drawn = Codes.of_table(x), FeatureCosts.uniform(8), np.ones(2000, np.int64)
+    ours = grow(codes, y, drawn, 2, costs, criterion=criterion, max_depth=4)
+    theirs = DecisionTreeClassifier(criterion=criterion, max_depth=4, random_state=0).fit(x, y)
+    assert ours.trees.n_nodes == theirs.tree_.node_count
+    assert ours.proba(x) == pytest.approx(theirs.predict_proba(x), abs=1e-6)
+
+
+def test_an_expensive_feature_is_left_to_those_that_need_it():
+    x, y, drawn = labelled()
+    own = np.ones(8)
+    own[0] = 50.0
+    tested = []
+    for costs in (FeatureCosts.uniform(8), FeatureCosts(own)):
+        forest = grow(Codes.of_table(x), y, drawn, 2, costs)
+        tested.append(forest.trees.visited(x)[:, 0].mean())
+    assert tested[1] < tested[0]
+
+
+def test_a_group_that_is_paid_stays_paid():
+    """Two equal columns; where the group is paid, its member is taken."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 50)
+    x = np.stack([y, y], axis=1).astype(np.float32)
+    costs = FeatureCosts([1.0, 0.5], group=[None, "g"], shared={"g": 2.0})
+    codes, drawn = Codes.of_table(x), np.ones(50, np.int64)
+    first = grow(codes, y, drawn, 2, costs, criterion="entropy", mu=0.1)
+    assert first.trees.feature[0] == 0
+    acquired = RowAcquisitions.none(costs, 50)
+    acquired.goods[2] = True
+    second = grow(codes, y, drawn, 2, costs, criterion="entropy", mu=0.1, acquired=acquired)
+    assert second.trees.feature[0] == 1
+
+
+def test_the_number_of_stumps_depends_on_the_examples():
+    """80, 40 and 20 thresholds, uniform over the range of values."""
+    values = np.arange(100000, dtype=np.float32) ** 2
+    code, allowed = np.arange(len(values), dtype=np.int32), np.empty(len(values), bool)
+    for examples, number in ((2001, 80), (2000, 40), (501, 40), (500, 20), (10, 20)):
+        draw_stumps(code, len(values), values, values, examples, allowed, np.empty(80))
+        drawn = np.flatnonzero(allowed[:-1])
+        assert number - 2 <= len(drawn) <= number  # two may fall between the same values
+        middle = values[drawn].mean() / values[-1]
+        assert abs(middle - 0.5) < 6 * (1 / 12 / number) ** 0.5
+
+
+def test_a_missing_value_goes_its_own_way():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(100, 1)).astype(np.float32)
+    gone = rng.random(100) < 0.3
+    x[gone] = np.nan
+    y, drawn = gone.astype(np.int64), np.ones(100, np.int64)
+    forest = grow(Codes.of_table(x), y, drawn, 2, FeatureCosts.uniform(1))
+    assert forest.trees.n_nodes == 3
+    new = np.array([[1e30], [-1e30], [np.nan]], np.float32)
+    np.testing.assert_array_equal(forest.proba(new).argmax(axis=1), [0, 0, 1])
+
+
+def test_a_missing_value_not_seen_goes_with_the_many():
+    x = np.arange(10, dtype=np.float32)[:, None]
+    y = (x[:, 0] > 6).astype(np.int64)
+    forest = grow(Codes.of_table(x), y, np.ones(10, np.int64), 2, FeatureCosts.uniform(1))
+    assert forest.proba(np.array([[np.nan]], np.float32)).argmax() == 0
+
+
+def test_sparse_columns_are_the_table_again():
+    rng = np.random.default_rng(1)
+    x = (rng.random((200, 6)) < [0.05, 0.5, 0.1, 0.9, 0.2, 0.0]).astype(np.float32)
+    x[rng.random(x.shape) < 0.02] = np.nan
+    codes = Codes.of_table(x)
+    sparse = codes.sparse
+    assert (sparse.common >= 0).tolist() == [True, False, True, True, True, True]
+    again = np.repeat(np.where(sparse.common < 0, 0, sparse.common)[:, None], 200, axis=1)
+    for i in range(200):
+        for e in range(sparse.entry_start[i], sparse.entry_start[i + 1]):
+            k = sparse.entry_feature[e]
+            again[k, i] = sparse.entry_slot[e] - sparse.offset[k]
+    chosen = sparse.common >= 0
+    np.testing.assert_array_equal(again[chosen], codes.codes[chosen])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"criterion": "error"}, "criterion must be"),
+        ({"splits": "some"}, "splits must be"),
+        ({"alpha": -1.0}, "alpha must be"),
+        ({"mu": float("nan")}, "mu must be"),
+        ({"mu": 0.1}, "threshold-Pairs has the prices in its own rule"),
+        ({"max_features": 0}, "max_features"),
+    ],
+)
+def test_what_is_refused(changes, words):
+    x, y, drawn = labelled(n=20)
+    with pytest.raises(InputError, match=words):
+        grow(Codes.of_table(x), y, drawn, 2, FeatureCosts.uniform(8), **changes)

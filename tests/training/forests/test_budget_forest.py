@@ -1,4 +1,4 @@
-"""BudgetForest: the paper's construction, budgets, an honest frontier, costs counted row by row."""
+"""BudgetForest: the paper's construction, budgets, its frontier, costs counted row by row."""
 
 from __future__ import annotations
 
@@ -13,33 +13,7 @@ from gatewise_training import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest, _numbers
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
-
-
-def data(load=load_breast_cancer, seed=0):
-    X, y = load(return_X_y=True)
-    order = np.random.default_rng(seed).permutation(len(X))
-    X, y = X[order].astype(np.float32), y[order]
-    n = 2 * len(X) // 3
-    return X[:n], y[:n], X[n:], y[n:]
-
-
-def priced(n):
-    """Own prices that differ; two groups with shared prices, the rest alone."""
-    group = ["a"] * 4 + ["b"] * 4 + [None] * (n - 8)
-    return FeatureCosts(1 + np.arange(n) % 3 / 2, group=group, shared={"a": 2.0, "b": 3.0})
-
-
-def bill(trees, costs, row):
-    """What one row pays, walked node by node."""
-    bought = set()
-    for node in trees.roots.tolist():
-        while trees.feature[node] >= 0:
-            column = int(trees.feature[node])
-            bought.add(column)
-            left = bool(row[column] <= trees.threshold[node])
-            node = int(trees.left[node] if left else trees.right[node])
-    groups = {int(costs.group[k]) for k in bought} - {-1}
-    return sum(costs.own[k] for k in bought) + sum(costs.shared[g] for g in groups)
+from tests.support.tree_walks import columns_of, price, priced, thirds
 
 
 @pytest.mark.parametrize(("alpha", "cost", "errors"), [(1.0, 2.0, 4), (0.0, 10.0, 0)])
@@ -58,7 +32,7 @@ def test_the_papers_1024_examples(alpha, cost, errors):
 
 @pytest.fixture(scope="module", params=[load_breast_cancer, load_wine], ids=["two", "three"])
 def fitted(request):
-    X, y, X_test, y_test = data(request.param)
+    X, y, X_test, y_test = thirds(request.param)
     system = BudgetForest(priced(X.shape[1]), n_estimators=12, alpha=0.0, random_state=0)
     return system.fit(X, y), X_test, y_test
 
@@ -81,7 +55,7 @@ def test_costs_are_those_of_the_paths_walked(fitted):
     system, X, _ = fitted
     for point in system.frontier_.points:
         there = system.at(budget=point.cost)
-        counted = [bill(there.forest_.trees, system.feature_costs_, row) for row in X]
+        counted = [price(columns_of(there.forest_.trees, row), system.feature_costs_) for row in X]
         np.testing.assert_allclose(there.cost(X), counted, rtol=1e-12)
 
 
@@ -95,14 +69,14 @@ def test_probabilities_are_the_averaged_leaf_distributions(fitted):
 
 
 def test_each_tree_may_have_one_vote():
-    X, y, X_test, _ = data(load_wine)
+    X, y, X_test, _ = thirds(load_wine)
     settings = {"n_estimators": 5, "alpha": 6.0, "max_loss": 0.0, "random_state": 0}
     voting = BudgetForest(voting="majority", **settings).fit(X, y)
     np.testing.assert_allclose(voting.predict_proba(X_test), voting.forest_.vote(X_test), atol=1e-6)
 
 
 def test_trees_are_added_until_the_validation_cost_passes_the_budget():
-    X, y, X_val, y_val = data()
+    X, y, X_val, y_val = thirds()
     costs = FeatureCosts.uniform(X.shape[1])
     settings = {"n_estimators": 16, "alpha": 0.0, "max_loss": 0.0, "random_state": 0}
     free = BudgetForest(costs, **settings).fit(X, y, validation=(X_val, y_val))
@@ -135,14 +109,14 @@ def test_the_number_of_trees_before_the_budget_is_passed_is_always_judged():
 
 
 def test_too_small_a_budget_leaves_no_tree():
-    X, y, X_test, _ = data()
+    X, y, X_test, _ = thirds()
     system = BudgetForest(budget=0.0, n_estimators=3, alpha=0.0, random_state=0).fit(X, y)
     assert not system.cost(X_test).any()
     assert (system.predict(X_test) == np.bincount(y).argmax()).all()
 
 
 def test_alpha_is_chosen_by_validation():
-    X, y, X_test, y_test = data()
+    X, y, X_test, y_test = thirds()
     system = BudgetForest(n_estimators=6, budget=2.0, random_state=0).fit(X, y)
     assert system.operating_point_.cost <= 2.0
     # several thresholds were tried: samples are the same, so forests of a budget differ by it
@@ -151,7 +125,7 @@ def test_alpha_is_chosen_by_validation():
 
 
 def test_cost_aware_growth_shares_what_trees_buy():
-    X, y, X_test, _ = data()
+    X, y, X_test, _ = thirds()
     costs = priced(X.shape[1])
     mean = {}
     for mu in (0.0, 0.1, 0.3):
@@ -164,7 +138,7 @@ def test_cost_aware_growth_shares_what_trees_buy():
 
 
 def test_trees_know_what_the_ones_before_them_have_bought(monkeypatch):
-    X, y, X_test, _ = data()
+    X, y, X_test, _ = thirds()
     costs = FeatureCosts.uniform(X.shape[1])
 
     def cost():
@@ -178,7 +152,7 @@ def test_trees_know_what_the_ones_before_them_have_bought(monkeypatch):
 
 
 def test_the_number_of_jobs_changes_nothing():
-    X, y, X_test, _ = data()
+    X, y, X_test, _ = thirds()
     for settings in ({"alpha": 0.0, "max_features": 3, "splits": "stumps"}, {"criterion": "gini"}):
         one, two = (
             BudgetForest(n_estimators=4, n_jobs=n, random_state=3, max_loss=0.0, **settings)
@@ -189,7 +163,7 @@ def test_the_number_of_jobs_changes_nothing():
 
 
 def test_it_can_be_kept():
-    X, y, X_test, _ = data()
+    X, y, X_test, _ = thirds()
     system = BudgetForest(n_estimators=3, alpha=2.0, random_state=0).fit(X, y)
     again = pickle.loads(pickle.dumps(system))
     np.testing.assert_array_equal(system.predict_proba(X_test), again.predict_proba(X_test))
@@ -211,7 +185,7 @@ def test_missing_values_are_values():
 
 
 def test_samples_are_drawn_by_weight():
-    X, y, _, _ = data()
+    X, y, _, _ = thirds()
     weight = np.where(y == 1, 9.0, 1.0)
     system = BudgetForest(n_estimators=20, alpha=0.0, max_loss=0.0, random_state=0)
     system.fit(X, y, weight)
@@ -224,7 +198,7 @@ def test_samples_are_drawn_by_weight():
 
 def test_judged_outputs_are_the_stages_own():
     """What validation rows were judged by is what the kept model says of them, to the bit."""
-    X, y, X_val, y_val = data(load_wine)
+    X, y, X_val, y_val = thirds(load_wine)
     for voting in ("mean", "majority"):
         system = BudgetForest(n_estimators=12, alpha=0.0, voting=voting, random_state=0)
         system.fit(X, y, validation=(X_val, y_val))
@@ -235,16 +209,16 @@ def test_judged_outputs_are_the_stages_own():
 
 
 def test_a_higher_alpha_gives_shallower_trees():
-    X, y, *_ = data()
+    X, y, *_ = thirds()
     depths = []
     for alpha in (0.0, 4.0, 20.0):
         system = BudgetForest(alpha=alpha, n_estimators=5, max_loss=0.0, random_state=0)
-        depths.append(system.fit(X, y).grown_[-1][0].depth(X).mean())
+        depths.append(system.fit(X, y).grown_[-1][0].trees.splits_passed(X).mean())
     assert depths[0] > depths[1] > depths[2] > 0
 
 
 def test_a_guarantee_is_kept_apart():
-    X, y, *_ = data()
+    X, y, *_ = thirds()
     system = BudgetForest(budget=4.0, guarantee=0.9, alpha=0.0, n_estimators=5, random_state=0)
     point = system.fit(X, y).operating_point_
     assert point.guarantee is not None
@@ -264,6 +238,6 @@ def test_a_guarantee_is_kept_apart():
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, word):
-    X, y, _, _ = data()
+    X, y, _, _ = thirds()
     with pytest.raises(InputError, match=word):
         BudgetForest(**settings).fit(X, y)

@@ -24,7 +24,7 @@ def settings(**changes):
 
 
 def classes(n=3000, n_classes=2, seed=0):
-    """Column 0 hints; columns 1 to 5 tell the rest, each for a part of the rows."""
+    """Column 0 hints; columns 1 to 5 give the rest, each for a part of the rows."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 6)).astype(np.float32)
     part = 1 + np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0])
@@ -99,7 +99,7 @@ def test_lazy_group_prices_are_what_rows_owe_on_average():
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 def test_the_second_of_a_group_is_nearly_free(accounting):
-    """Two weak members of a dear group: not worth it one by one, but one opens the other."""
+    """Two weak members of an expensive group: not worth it alone, but one opens the other."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2000, 4)).astype(np.float32)
     y = x[:, 0] + x[:, 1] + 0.6 * x[:, 2] + 0.3 * rng.normal(size=2000)
@@ -119,7 +119,7 @@ def test_the_second_of_a_group_is_nearly_free(accounting):
             assert trees.visited(x)[:, :2].mean() > 0.95
     loss = target.loss(np.asarray(trees.margins(x), np.float64))
     assert bill[0] <= 2.0
-    assert loss < 0.5  # both fits say something
+    assert loss < 0.5  # both fits learn something
 
 
 # -- rows that are sampled -------------------------------------------------------------------
@@ -129,7 +129,7 @@ def test_the_second_of_a_group_is_nearly_free(accounting):
     "sampling", [{"bagging_fraction": 0.5, "bagging_freq": 1}, {"data_sample_strategy": "goss"}]
 )
 def test_sampled_rows_leave_lazy_prices_right(sampling):
-    """Half the rows a round cost about what all do; LightGBM's own sampling buys everything."""
+    """Half the rows a round cost about what all do; LightGBM's own sampling acquires everything."""
     x, target = classes(4000)
     costs = FeatureCosts.uniform(6)
     bills = []
@@ -179,7 +179,7 @@ def test_more_bits_than_lightgbm_counts_are_refused():
     check_params(None, "coupled", 40_000_000, 54)
 
 
-# -- first order, ends, and nothing to buy ---------------------------------------------------
+# -- first order, ends, and nothing to acquire ---------------------------------------------------
 
 
 def test_first_order_leaves_are_mean_gradients():
@@ -194,23 +194,23 @@ def test_first_order_leaves_are_mean_gradients():
         assert value == pytest.approx(-0.1 * gradient[rows].mean(), abs=1e-5)
 
 
-def test_judging_rows_end_the_growth():
+def test_validation_rows_end_the_growth():
     x, target = classes(2000)
     rows, held = np.arange(1000), np.arange(1000, 2000)
-    judging = x[held], target.take(held)
+    validation = x[held], target.take(held)
     charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.002, x[rows])
     growth = settings(n_rounds=400, patience=10, num_leaves=31)
-    trees, kept = grow(x[rows], target.take(rows), growth, charge, held=judging)
+    trees, kept = grow(x[rows], target.take(rows), growth, charge, held=validation)
     assert 5 < kept < 390
     assert trees.n_trees == kept
 
     def loss(rounds):
         charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.002, x[rows])
         part, _ = grow(x[rows], target.take(rows), growth, charge, rounds=rounds)
-        return judging[1].loss(part.margins(x[held]).astype(np.float64))
+        return validation[1].loss(part.margins(x[held]).astype(np.float64))
 
     here = loss(kept)
-    assert here == pytest.approx(judging[1].loss(trees.margins(x[held]).astype(np.float64)))
+    assert here == pytest.approx(validation[1].loss(trees.margins(x[held]).astype(np.float64)))
     assert all(here <= loss(kept + step) + 1e-6 for step in (-1, 1, 4, 9))
 
 
@@ -226,23 +226,6 @@ def test_what_is_not_worth_its_price_gives_the_prior(accounting, n_classes):
         np.testing.assert_allclose(
             trees.margins(rows), np.tile(target.start(), (500, 1)), rtol=1e-6
         )
-
-
-def test_splits_are_counted_along_the_paths():
-    x, target = classes(300, 3)
-    charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.0, x)
-    trees, _ = grow(x, target, settings(n_rounds=4), charge)
-    counted = []
-    for row in x:
-        passed = 0
-        for root in trees.roots:
-            node = root
-            while trees.feature[node] >= 0:
-                passed += 1
-                left = row[trees.feature[node]] <= trees.threshold[node]
-                node = trees.left[node] if left else trees.right[node]
-        counted.append(passed)
-    assert trees.splits_passed(x).tolist() == counted
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,12 @@ def test_pairs_is_the_equation(counts, alpha):
 
 
 @settings(deadline=None)
+@given(COUNTS, st.floats(0.0, 12.0))
+def test_pairs_is_the_equation_at_any_threshold(counts, alpha):
+    assert pairs(counts, alpha) == pytest.approx(float(by_equation(counts, alpha)), abs=1e-9)
+
+
+@settings(deadline=None)
 @given(COUNTS)
 def test_without_a_threshold_it_counts_ordered_pairs_of_different_classes(counts):
     examples = [m for m, n in enumerate(counts) for _ in range(n)]

@@ -16,6 +16,8 @@ from sklearn.svm import SVC
 from gatewise.errors import InputError
 from gatewise_training import AdaptLin, FeatureCosts, L1Cascade
 
+pytestmark = pytest.mark.slow
+
 CENTRES = np.array([[-1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, -1.0]])
 CLASSES = np.array([1, 0, 1, 0])
 COSTS = FeatureCosts.uniform(2)

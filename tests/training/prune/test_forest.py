@@ -10,6 +10,7 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.forest import Forest
+from tests.support.tree_walks import columns_of, paths, price
 
 WINE = load_wine()
 X, Y = WINE.data.astype(np.float32), WINE.target
@@ -26,15 +27,6 @@ def grown(request):
 @pytest.fixture(scope="module")
 def forest(grown):
     return Forest.from_sklearn(grown)
-
-
-def path(forest, row, root):
-    """Nodes that a row passes in one tree, the leaf last."""
-    t, nodes = forest.trees, [int(root)]
-    while t.feature[nodes[-1]] >= 0:
-        h = nodes[-1]
-        nodes.append(int(t.left[h] if row[t.feature[h]] <= t.threshold[h] else t.right[h]))
-    return nodes
 
 
 def test_it_answers_as_the_forest_it_was_made_of(grown, forest):
@@ -58,11 +50,10 @@ def test_cost_depth_and_first_uses_counted_path_by_path(forest, costs):
     feature_first, group_first = forest.first_use(costs)
     cost, passed = forest.cost(X, costs), forest.trees.splits_passed(X)
     for i, row in enumerate(X):
-        paths = [path(forest, row, root) for root in forest.trees.roots]
-        used = {int(forest.trees.feature[h]) for nodes in paths for h in nodes[:-1]}
-        assert cost[i] == pytest.approx(costs.price(sorted(used)))
-        assert passed[i] == sum(len(nodes) - 1 for nodes in paths)
-        for nodes in paths:
+        walks = paths(forest.trees, row)
+        assert cost[i] == pytest.approx(price(columns_of(forest.trees, row), costs))
+        assert passed[i] == sum(len(nodes) - 1 for nodes in walks)
+        for nodes in walks:
             features, groups = set(), set()
             for h in nodes[:-1]:
                 k = int(forest.trees.feature[h])
@@ -78,12 +69,12 @@ def test_a_pruned_node_answers_with_its_own_counts(forest):
     keep = rng.random(forest.n_nodes) < 0.6
     pruned = forest.pruned(keep)
     for row, proba in zip(X[:40], pruned.proba(X[:40]), strict=True):
-        said = []
-        for root in forest.trees.roots:
-            nodes = path(forest, row, root)
-            stop = next(h for h in nodes if not keep[h] or forest.trees.left[h] < 0)
-            said.append(forest.counts[stop] / forest.counts[stop].sum())
-        np.testing.assert_allclose(proba, np.mean(said, axis=0), atol=1e-6)
+        stops = [
+            next(h for h in nodes if not keep[h] or forest.trees.left[h] < 0)
+            for nodes in paths(forest.trees, row)
+        ]
+        shares = [forest.counts[h] / forest.counts[h].sum() for h in stops]
+        np.testing.assert_allclose(proba, np.mean(shares, axis=0), atol=1e-6)
     assert pruned.n_nodes < forest.n_nodes
     assert pruned.pruned(np.ones(pruned.n_nodes, bool)).n_nodes == pruned.n_nodes
     assert forest.pruned(np.zeros(forest.n_nodes, bool)).n_nodes == forest.n_trees

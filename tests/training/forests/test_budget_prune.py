@@ -1,4 +1,4 @@
-"""BudgetPrune: an honest frontier, costs counted row by row, and the ways to give it a forest."""
+"""BudgetPrune: its frontier, costs counted row by row, and the ways to give it a forest."""
 
 from __future__ import annotations
 
@@ -13,39 +13,18 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.forests import budget_prune
 from gatewise_training.forests.budget_prune import BudgetPrune
+from tests.support.tree_walks import columns_of, price, priced, thirds
 
 
-def data(load=load_breast_cancer, seed=0):
-    X, y = load(return_X_y=True)
-    order = np.random.default_rng(seed).permutation(len(X))
-    X, y = X[order].astype(np.float32), y[order]
-    n = 2 * len(X) // 3
-    return X[:n], y[:n], X[n:], y[n:]
-
-
-def priced(n):
-    """Own prices that differ; two groups with shared prices, the rest alone."""
-    group = ["a"] * 4 + ["b"] * 4 + [None] * (n - 8)
-    return FeatureCosts(1 + np.arange(n) % 3 / 2, group=group, shared={"a": 2.0, "b": 3.0})
-
-
-def bill(stage, costs, row):
-    """What one row pays, walked node by node."""
-    trees, own = stage.model, stage.features
-    bought = set()
-    for node in trees.roots.tolist():
-        while trees.feature[node] >= 0:
-            column = int(own[trees.feature[node]])
-            bought.add(column)
-            left = bool(row[column] <= trees.threshold[node])
-            node = int(trees.left[node] if left else trees.right[node])
-    groups = {int(costs.group[k]) for k in bought} - {-1}
-    return sum(costs.own[k] for k in bought) + sum(costs.shared[g] for g in groups)
+def cost_of(stage, costs, row):
+    """Feature cost of one row, walked node by node."""
+    own = row[stage.features]
+    return price(stage.features[list(columns_of(stage.model, own))].tolist(), costs)
 
 
 @pytest.fixture(scope="module", params=[load_breast_cancer, load_wine], ids=["two", "three"])
 def fitted(request):
-    X, y, X_test, y_test = data(request.param)
+    X, y, X_test, y_test = thirds(request.param)
     system = BudgetPrune(priced(X.shape[1]), n_estimators=8, n_points=10, random_state=0)
     return system.fit(X, y), X_test, y_test
 
@@ -71,7 +50,7 @@ def test_costs_are_those_of_the_paths_walked(fitted):
     for point in system.frontier_.points[::2]:
         there = system.at(budget=point.cost)
         (stage,) = there.stages_
-        counted = [bill(stage, system.feature_costs_, row) for row in X]
+        counted = [cost_of(stage, system.feature_costs_, row) for row in X]
         np.testing.assert_allclose(there.cost(X), counted, rtol=1e-12)
 
 
@@ -97,7 +76,7 @@ def test_the_path_is_optimal_at_every_point(fitted):
 
 
 def test_a_fitted_forest_is_pruned_as_it_is():
-    X, y, X_test, _ = data()
+    X, y, X_test, _ = thirds()
     half = len(X) // 2
     forest = RandomForestClassifier(6, random_state=0).fit(X[:half], y[:half])
     for given in (forest, FrozenEstimator(forest)):
@@ -111,7 +90,7 @@ def test_a_fitted_forest_is_pruned_as_it_is():
 
 
 def test_an_unfitted_forest_is_copied():
-    X, y, X_test, y_test = data()
+    X, y, X_test, y_test = thirds()
     forest = ExtraTreesClassifier(10, max_depth=5)
     system = BudgetPrune(estimator=forest, n_points=5, random_state=0).fit(X, y)
     assert not hasattr(forest, "estimators_")
@@ -123,7 +102,7 @@ def test_an_unfitted_forest_is_copied():
 
 @pytest.mark.parametrize("way", ["training", "validation"])
 def test_which_rows_prune(way):
-    X, y, X_val, y_val = data()
+    X, y, X_val, y_val = thirds()
     system = BudgetPrune(n_estimators=4, n_points=5, pruning_rows=way, random_state=0)
     system.fit(X, y, validation=(X_val, y_val))
     problem = system.path_.problem
@@ -136,14 +115,14 @@ def test_which_rows_prune(way):
 
 def test_many_rows_prune_by_a_sample(monkeypatch):
     monkeypatch.setattr(budget_prune, "PRUNING_ROWS", 50)
-    X, y, _, _ = data()
+    X, y, _, _ = thirds()
     system = BudgetPrune(n_estimators=4, n_points=5, random_state=0).fit(X, y)
     assert len(system.path_.x) == 50
     assert set(map(bytes, system.path_.x)) <= set(map(bytes, X))
 
 
 def test_cost_aware_growth_joins_the_frontier():
-    X, y, X_test, y_test = data()
+    X, y, X_test, y_test = thirds()
     system = BudgetPrune(
         priced(X.shape[1]), growth="cost-aware", n_estimators=8, n_points=8, random_state=0
     ).fit(X, y)
@@ -151,7 +130,7 @@ def test_cost_aware_growth_joins_the_frontier():
     for point in system.frontier_.points[1::3]:
         there = system.at(budget=point.cost)
         (stage,) = there.stages_
-        counted = [bill(stage, system.feature_costs_, row) for row in X_test]
+        counted = [cost_of(stage, system.feature_costs_, row) for row in X_test]
         np.testing.assert_allclose(there.cost(X_test), counted, rtol=1e-12)
         assert stage.model.n_nodes <= there.forest_.n_nodes
         assert there.path_.forest is there.forest_
@@ -164,7 +143,7 @@ def test_cost_aware_growth_joins_the_frontier():
 
 
 def test_a_class_that_a_fold_has_not_seen_keeps_its_place():
-    X, y, _, _ = data(load_wine)
+    X, y, _, _ = thirds(load_wine)
     rare = np.concatenate([np.flatnonzero(y != 1), np.flatnonzero(y == 1)[:2]])
     system = BudgetPrune(n_estimators=4, n_points=4, random_state=0).fit(X[rare], y[rare])
     assert system.predict_proba(X).shape == (len(X), 3)
@@ -184,6 +163,6 @@ def test_a_class_that_a_fold_has_not_seen_keeps_its_place():
     ],
 )
 def test_bad_settings_are_refused(setting, word):
-    X, y, _, _ = data()
+    X, y, _, _ = thirds()
     with pytest.raises(InputError, match=word):
         BudgetPrune(**setting).fit(X, y)
