@@ -172,18 +172,7 @@ class Start:
     upper: bool  # whether the upper end is sent away, or the lower one
 
     def offload(self, column: NDArray[np.floating], weight: Array, p_full: float) -> Array:
-        """Offload probabilities of rows: near 1 for a share `p_full` of their weight.
-
-        Parameters
-        ----------
-        column : ndarray of float, shape (n,)
-            The feature.
-        weight : ndarray of float64, shape (n,)
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-        """
+        """Offload probabilities of rows, (n,): near 1 for a share `p_full` of their weight."""
         order = np.argsort(-column if self.upper else column, kind="stable")
         behind = np.cumsum(weight[order]) - 0.5 * weight[order]
         q = np.empty(len(column))
@@ -196,17 +185,9 @@ def best_starts(sample: Sample, p_full: float, how_many: int) -> list[Start]:
 
     They are compared by least squares: the squares that remain of the classes' indicators,
     fitted on the rows that are kept by the feature that keeps them, against those that remain
-    when as many rows are kept at random and fitted by nothing.
-
-    Parameters
-    ----------
-    how_many : int
-        At most; features without a price are no starts, since all models have them.
-
-    Returns
-    -------
-    list of Start
-        Of different features, the best first; their number depends on the prices alone.
+    when as many rows are kept at random and fitted by nothing. At most `how_many` starts of
+    different features, the best first; features without a price are no starts, since all models
+    have them.
     """
     price = sample.costs.alone
     priced = np.flatnonzero(price > 0)

@@ -37,14 +37,7 @@ SLOPE_SHARE = 1e-4
 def solve(
     problem: MStep, start: LinearPair, *, tol: float = 1e-6, max_iter: int = 1000
 ) -> LinearPair:
-    """Solve an M-step; never ends above where it started.
-
-    Parameters
-    ----------
-    tol : float, default 1e-6
-        On :meth:`MStep.kkt_residual`.
-    max_iter : int, default 1000
-    """
+    """Solve an M-step until its KKT residual is below `tol`; never ends above where it started."""
     place = problem.place(start)
     for _ in range(max_iter):
         view = problem.view(place)
@@ -56,18 +49,7 @@ def solve(
 
 
 def newton_step(problem: MStep, place: Place, view: View) -> Place:
-    """Take one step; the objective never rises.
-
-    Parameters
-    ----------
-    view : View
-        From there.
-
-    Returns
-    -------
-    Place
-        The same object where only rounding is left to gain.
-    """
+    """Take one step; the objective never rises. The same place where only rounding is left."""
     used = place.pair.weights.any(axis=1) | view.ahead.weights.any(axis=1)
     rows = np.flatnonzero(used).astype(np.intp)
     wide = np.column_stack([problem.z[:, rows], np.ones(len(problem.z))])

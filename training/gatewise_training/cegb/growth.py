@@ -98,9 +98,9 @@ def grow(
 
     Parameters
     ----------
-    x : ndarray of float32, shape (n, n_features)
-    target : Target
-        Of the same rows.
+    x, target
+        The rows, float32 of shape (n, n_features), and what is learned of them.
+    charge : Charge
     held : pair of rows and their target, optional
         Their loss ends the growth.
     rounds : int, optional
@@ -109,8 +109,7 @@ def grow(
     Returns
     -------
     trees : TreeEnsemble
-        Outputs of shape (n, n_outputs), in the unit of the answers; :func:`constant` if
-        nothing is worth its price.
+        In the unit of the answers; :func:`constant` if nothing is worth its price.
     rounds : int
         Rounds kept.
     """

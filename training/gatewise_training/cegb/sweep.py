@@ -141,17 +141,9 @@ class Sweep:
     def run(self, penalties: Sequence[float] | None, n_penalties: int, goal: Goal) -> list[Fitted]:
         """Fit the constant model and all penalties, from high to none.
 
-        Parameters
-        ----------
-        penalties : sequence of float or None
-            The user's own, beside none; or search.
-        n_penalties : int
-            Fits of a search, the unpenalised one included.
-
-        Returns
-        -------
-        list of Fitted
-            The constant model first, the unpenalised last.
+        `penalties` are the user's own, beside none; without them `n_penalties` fits, the
+        unpenalised one included, search for the goal. The constant model comes first, the
+        unpenalised last.
         """
         task = self.task
         check_params(task.growth.params, task.accounting, *task.x.shape)

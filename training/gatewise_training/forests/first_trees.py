@@ -16,17 +16,8 @@ __all__ = ["FirstTrees", "first_trees"]
 def first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> TreeEnsemble:
     """Make an ensemble of a forest's first trees; its margins are averages over them.
 
-    Parameters
-    ----------
-    number : int
-        At least 1.
-    shares : ndarray of float64, shape (n_nodes, n_classes)
-        :meth:`Forest.node_shares`.
-
-    Returns
-    -------
-    TreeEnsemble
-        Shares its arrays with the forest, but for the values.
+    It shares its arrays with the forest, but for the values: `shares` are
+    :meth:`Forest.node_shares`.
     """
     trees = forest.trees
     end = int(np.append(trees.roots, trees.n_nodes)[number])
@@ -59,12 +50,7 @@ class FirstTrees:
         return cls(*forest.trees.first_visits(x), forest.node_shares(voting))
 
     def outputs(self, number: int) -> NDArray[np.float32]:
-        """Margins of the first trees, bit for bit those of :func:`first_trees`.
-
-        Returns
-        -------
-        ndarray of float32, shape (n, n_classes)
-        """
+        """Margins of the first trees, bit for bit those of :func:`first_trees`, (n, n_classes)."""
         value = (self.shares / number).astype(np.float32)
         out = np.zeros((self.leaf.shape[1], value.shape[1]), np.float32)
         for leaf in self.leaf[:number]:

@@ -48,16 +48,7 @@ class Trees:
         return self.lam * self.problem.column_price
 
     def charges(self, beta: Floats) -> Floats:
-        """Sum the multipliers of each node's first uses.
-
-        Parameters
-        ----------
-        beta : ndarray of float64, shape (len(column_nodes),)
-
-        Returns
-        -------
-        ndarray of float64, shape (n_nodes,)
-        """
+        """Sum the multipliers of each node's first uses, shape (n_nodes,)."""
         nodes = self.problem.column_nodes
         charge = np.bincount(nodes, weights=beta, minlength=self.problem.n_nodes)
         return np.asarray(charge, np.float64)
@@ -78,12 +69,7 @@ class Trees:
         return np.asarray(beta * np.repeat(shrink, size) + np.repeat(spare, size))
 
     def best(self, charge: Floats) -> tuple[Keep, Floats]:
-        """Prune every tree by itself.
-
-        Parameters
-        ----------
-        charge : ndarray of float64, shape (n_nodes,)
-            What each node pays for its first uses.
+        """Prune every tree by itself, given what each node pays for its first uses, (n_nodes,).
 
         Returns
         -------
@@ -157,19 +143,11 @@ def column_sums(start: NDArray[np.int64], values: Floats) -> Floats:
 
 
 def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, float]:
-    """Best of the prunings that a fractional solution mixes.
+    """Best of the prunings that a fractional solution mixes, and its objective.
 
     A fractional solution's objective is an average over thresholds of the objectives of ``{h :
-    share_h > threshold}``, so the best of these is no worse than the mixture.
-
-    Parameters
-    ----------
-    share : ndarray of float64, shape (n_nodes,)
-        In [0, 1]; no child above its parent.
-
-    Returns
-    -------
-    keep : ndarray of bool, shape (n_nodes,)
+    share_h > threshold}``, so the best of these is no worse than the mixture. `share`, of shape
+    (n_nodes,), is in [0, 1]; no child's is above its parent's.
     """
     share = np.round(share, 9)
     levels = np.unique(share.clip(0.0, 1.0))
@@ -182,20 +160,11 @@ def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, 
 
 
 def improved(problem: PruneProblem, keep: Keep, lam: float, rounds: int = 3) -> tuple[Keep, float]:
-    """Improve a pruning: drop what pays for itself alone and does not, add what is paid already.
+    """Improve a pruning; returns it with its objective.
 
-    Each half is a tree recursion with charges that never understate the cost of a change, so
-    the objective cannot rise.
-
-    Parameters
-    ----------
-    keep : ndarray of bool, shape (n_nodes,)
-    rounds : int, default 3
-        Times both halves are done, at most.
-
-    Returns
-    -------
-    keep : ndarray of bool, shape (n_nodes,)
+    Each round drops what pays for itself alone and does not, and adds what is paid already. Each
+    half is a tree recursion with charges that never understate the cost of a change, so the
+    objective cannot rise.
     """
     start, nodes = problem.column_start, problem.column_nodes
     best, value = keep, float(problem.objective(keep, lam))

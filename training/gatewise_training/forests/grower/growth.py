@@ -179,15 +179,7 @@ def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
 def leaf_of(
     y: NDArray[np.int64], weight: NDArray[np.float64], n_classes: int, codes: Codes
 ) -> Forest:
-    """Make a forest of one leaf: the shares of the classes, without any feature.
-
-    Parameters
-    ----------
-    y : ndarray of int64, shape (n,)
-    weight : ndarray of float64, shape (n,)
-    codes : Codes
-        Of the table that the forest is for.
-    """
+    """Make a forest of one leaf: the shares of the classes, without any feature."""
     counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
     return _forest(
         np.full(1, -1, np.int32), np.zeros(1, np.float32), np.full(1, -1, np.int32),

@@ -33,18 +33,8 @@ __all__ = ["change_of_pairs", "entropy", "gini", "log_table", "threshold_pairs"]
 def threshold_pairs(counts: Any, alpha: float) -> float:
     """Get the threshold-Pairs impurity of a set; the equation is above.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (n_classes,)
-        Examples of each class, at least 0.
-    alpha : float
-        Threshold in examples, at least 0. 0 counts the ordered pairs of examples that belong to
-        different classes.
-
-    Returns
-    -------
-    float
-        At least 0.
+    `counts`, of shape (n_classes,), are the examples of each class, `alpha` is the threshold in
+    examples, at least 0. 0 counts the ordered pairs of examples that belong to different classes.
 
     Examples
     --------
@@ -74,16 +64,7 @@ def threshold_pairs(counts: Any, alpha: float) -> float:
 def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float) -> float:
     """Get what threshold-Pairs gains when `more` examples of class m join: O(classes).
 
-    Parameters
-    ----------
-    counts : ndarray, shape (n_classes,)
-        Examples of each class before.
-    total : float
-        Their sum.
-    m : int
-        The class whose count changes.
-    more : float
-        By how much; negative if examples leave.
+    `total` is the sum of the counts before; `more` is negative if examples leave.
 
     Examples
     --------
@@ -120,11 +101,7 @@ def log_table(n: int) -> Any:
 def entropy(counts: Any, table: Any) -> float:
     """Get the bits that code the classes of all examples of a set, at least 0.
 
-    Parameters
-    ----------
-    counts : ndarray of int, shape (n_classes,)
-    table : ndarray of float64
-        :func:`log_table` of at least the sum of the counts.
+    `table` is a :func:`log_table` of at least the sum of the counts.
 
     Examples
     --------
@@ -143,10 +120,6 @@ def entropy(counts: Any, table: Any) -> float:
 @numba.njit(cache=True, nogil=True)
 def gini(counts: Any) -> float:
     """Get the errors expected if each example's class is guessed by drawing one of the set.
-
-    Parameters
-    ----------
-    counts : ndarray of int, shape (n_classes,)
 
     Examples
     --------

@@ -79,15 +79,8 @@ def best_gain(
 ) -> Any:  # fmt: skip
     """Find the boundary that lowers the summed impurity of the children most.
 
-    Parameters are those of :func:`least_worst_pairs`, with `rule` ENTROPY or GINI and the table of
-    logarithms.
-
-    Returns
-    -------
-    gain : float
-        At least 0; minus infinity if no boundary may be chosen.
-    boundary : int
-        The first of the best; -1 if there is none.
+    As :func:`least_worst_pairs`, with `rule` ENTROPY or GINI and the table of logarithms. The gain
+    is at least 0, or minus infinity if no boundary may be chosen; of the best the first is taken.
     """
     for m in range(len(whole)):
         left[m] = 0

@@ -22,24 +22,15 @@ def minimise(
     """Solve a linear program of inequalities ``A_ub x <= b_ub`` and, if given, equalities.
 
     HiGHS's tolerances are absolute, and one row's share of the error may be below them, so costs
-    are scaled to a mean size of 1.
-
-    Parameters
-    ----------
-    cost : ndarray of float64, shape (n_variables,)
-    what : str
-        What is solved, for the message.
-    method : {"highs", "highs-ds", "highs-ipm"}
-    time_limit : float, optional
-        Seconds.
-    **program
-        The rest of :func:`scipy.optimize.linprog`'s program.
+    are scaled to a mean size of 1. `what` is solved, for the message; `program` holds the rest of
+    :func:`scipy.optimize.linprog`'s program.
 
     Returns
     -------
     x : ndarray of float64, shape (n_variables,)
     multipliers : ndarray of float64, shape (n_inequalities,)
         At least 0, in the unit of the costs.
+    iterations : int
 
     Raises
     ------

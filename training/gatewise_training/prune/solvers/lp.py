@@ -40,7 +40,7 @@ def solve(
     method: str = "highs",
     time_limit: float | None = None,
 ) -> Solution:
-    """Solve the linear relaxation with HiGHS.
+    """Solve the linear relaxation with HiGHS; `iterations` of the solution are HiGHS's.
 
     Parameters
     ----------
@@ -52,11 +52,6 @@ def solve(
         HiGHS's simplex or interior-point method, or its own choice.
     time_limit : float, optional
         Seconds.
-
-    Returns
-    -------
-    Solution
-        `iterations` are HiGHS's.
 
     Raises
     ------

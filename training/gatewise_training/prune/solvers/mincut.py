@@ -31,15 +31,7 @@ TOLERANCE = 1e-12
 def solve(problem: PruneProblem, lam: float) -> Solution:
     """Find the optimal pruning for one price of cost; of several the one that keeps most.
 
-    Parameters
-    ----------
-    lam : float
-        Training error given up per unit of cost, at least 0.
-
-    Returns
-    -------
-    Solution
-        `iterations` are relabellings.
+    `iterations` of the solution are relabellings.
 
     Raises
     ------
@@ -61,10 +53,7 @@ def best_closure(
 ) -> tuple[NDArray[np.bool_], float, int]:
     """Find the closure of greatest profit less ``lam`` times price.
 
-    Parameters
-    ----------
-    flow : Flow, optional
-        Where to start: a flow of this closure at another price. It is changed into this one's.
+    A `flow` to start from, of this closure at another price, is changed into this one's.
 
     Returns
     -------
@@ -72,6 +61,7 @@ def best_closure(
         The largest of the best closures.
     reached : float
         Profit that is used up by prices: profit of all nodes less the best value.
+    iterations : int
     """
     flow = first_flow(closure, lam) if flow is None else flow
     kept, reached, rounds = push_relabel(

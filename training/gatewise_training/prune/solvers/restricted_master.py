@@ -52,11 +52,6 @@ class Master(ABC):
             Feasible multipliers.
         share : ndarray of float64, shape (n_nodes,)
             The fractional pruning.
-
-        Raises
-        ------
-        RuntimeError
-            If HiGHS fails.
         """
 
     def _solve(
