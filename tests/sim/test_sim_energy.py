@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.energy.device import Acquisition, battery_days, joules_per_device_day
+from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio, radio_joules
 from tests.sim.radio_meter import RadioMeter
 
@@ -73,15 +73,12 @@ def test_a_fleet_at_once_is_one_device_after_the_other(steps, name, n_devices, r
         (random.randrange(n_devices), *span) for span in laid_out(steps)
     )  # by device, then begin
     meters = [RadioMeter(radio) for _ in range(n_devices)]
-    wakes = [meter.wakes for meter in meters]
     singly = []
     for device, begin, end, up, down in rows:
         singly.append(meters[device].transfer(begin, end, up=up, down=down))
     columns = [np.array(column) for column in zip(*rows, strict=True)]
-    joules, woke = radio_joules(radio, *columns)
+    joules = radio_joules(radio, *columns)
     np.testing.assert_allclose(joules, singly, rtol=1e-12, atol=1e-15)
-    wakes = np.bincount(columns[0][woke], minlength=n_devices)
-    assert wakes.tolist() == [meter.wakes for meter in meters]
 
 
 def test_bursts_within_the_tail_pay_it_once():
@@ -142,8 +139,7 @@ def test_no_radio_costs_nothing():
 
 def test_no_exchanges_at_all():
     empty, none = np.empty(0), np.empty(0, np.int64)
-    joules, woke = radio_joules(PLAIN, none, empty, empty, none, none)
-    assert joules.shape == woke.shape == (0,)
+    assert radio_joules(PLAIN, none, empty, empty, none, none).shape == (0,)
 
 
 @pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf])
@@ -171,9 +167,7 @@ def test_acquisition_is_checked_feature_by_feature():
 def test_a_day_and_a_battery():
     assert joules_per_device_day(10.0, devices=5, seconds=3600.0) == 48.0
     # 18650 cell of 12.6 Wh: 453.6 J a day of work and 0.001 W at rest.
-    assert battery_days(12.6, 453.6 - 86.4, idle_w=0.001) == pytest.approx(100.0)
-    assert battery_days(1.0, 0.0) == math.inf
-    with pytest.raises(InputError, match="must be above 0"):
-        battery_days(0.0, 1.0)
+    cell = DeviceEnergy(idle_w=0.001, battery_wh=12.6)
+    assert cell.days(453.6 - 86.4, RADIOS["none"]) == pytest.approx(100.0)
     with pytest.raises(InputError, match="0 devices"):
         joules_per_device_day(1.0, devices=0, seconds=1.0)

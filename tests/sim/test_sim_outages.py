@@ -1,6 +1,5 @@
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,8 +76,6 @@ def test_no_outages():
     assert not outages
     assert outages.down("cloud", 0.0) is None
     assert outages.changes(1e9) == []
-    assert not outages.is_down("cloud", np.array([0.0, 1.0])).any()
-    assert not Outages.parse("cloud:+1s-+2s").is_down("cloud", np.empty(0)).any()
 
 
 once = st.tuples(st.integers(0, 300_000), st.integers(1, 200_000)).map(
@@ -108,14 +105,13 @@ def is_down_simply(window: Outage, now: float) -> bool:
 def test_down_is_what_the_windows_say(windows, moments, day_begins):
     # The day's windows are asked by the clock, the others by the run.
     outages = Outages(windows, day_begins=day_begins)
-    whether = outages.is_down("cloud", np.array(moments, dtype=np.float64))
-    for now, vectorised in zip(moments, whether, strict=True):
+    for now in moments:
 
         def simply(at: float) -> bool:
             return any(is_down_simply(w, at + day_begins if w.daily else at) for w in windows)
 
         until = outages.down("cloud", now)
-        assert (until is not None) == vectorised == simply(now)
+        assert (until is not None) == simply(now)
         if until is not None and until < math.inf:
             assert not simply(until)
             assert simply(until - 0.5)

@@ -1,4 +1,4 @@
-"""What virtual time must be told about real machines, and a file to keep it in.
+"""Service times of real machines for virtual time, and a file to keep them in.
 
 Written as JSON; read as JSON, or as TOML if the name ends in ``.toml``::
 
@@ -107,13 +107,7 @@ class Calibration:
 
     @classmethod
     def assumed(cls, routes: Routes) -> Self:
-        """Give figures of a common machine for a bundle; the notes say where they come from.
-
-        Parameters
-        ----------
-        routes : Routes
-            Of the bundle: how many stages it has on the device.
-        """
+        """Figures of a common machine for a bundle of these routes; see the notes."""
         once, each = _ASSUMED_EDGE_MS
         return cls(
             model=model_of(routes),
@@ -125,19 +119,12 @@ class Calibration:
 
     @classmethod
     def from_file(cls, path: str | Path, *, n_stages: int | None = None) -> Self:
-        """Read a file as the module's head shows.
-
-        Parameters
-        ----------
-        path : str or Path
-        n_stages : int, optional
-            Stages that run on the device: there must be a figure for each.
+        """Read a file as the module's head shows, with `n_stages` figures for the stages if given.
 
         Raises
         ------
         InputError
-            If it cannot be read, a key is missing or not known, or a figure cannot be; the message
-            names the file and the key.
+            Which names the file and the key.
         """
         path = Path(path)
         where = f"{_WHAT} {path}"
@@ -161,14 +148,10 @@ class Calibration:
         )
 
     def apply(self, settings: FleetSettings, *, live: bool = False) -> FleetSettings:
-        """Give settings with these figures in place of their own.
+        """Settings with these figures in place of their own.
 
-        Parameters
-        ----------
-        settings : FleetSettings
-        live : bool, default False
-            Whether to foresee a live run here, whose links are emulated by a proxy
-            (:class:`gatewise_sim.fleet.network.proxy.DelayProxy`), and not links that are real.
+        `live`: for a live run here, with links emulated by a proxy
+        (:class:`gatewise_sim.fleet.network.proxy.DelayProxy`), and not links that are real.
         """
         link = settings.link
         if live and link.delays and self.proxy_ms:
@@ -183,7 +166,7 @@ class Calibration:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the figures in plain numbers, without `about`; `kind` is the source."""
+        """The figures in plain numbers, without `about`; `kind` is the source."""
         service = self.service
         return {
             "kind": self.source,
@@ -200,18 +183,12 @@ class Calibration:
         }
 
     def to_json(self) -> str:
-        """Give the text of a file that :meth:`from_file` reads."""
+        """Text of a file that :meth:`from_file` reads."""
         document = self.as_dict() | {"kind": KIND, "about": dict(self.about)}
         return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
     def write(self, path: str | Path) -> None:
-        """Write it to a file, whole or not at all.
-
-        Raises
-        ------
-        InputError
-            If that cannot be done.
-        """
+        """Write it to a file, whole or not at all; InputError if that cannot be done."""
         path = Path(path)
         try:
             write_text(path, self.to_json())
@@ -220,7 +197,7 @@ class Calibration:
 
 
 def model_of(routes: Routes) -> str:
-    """Name and version of a bundle, as a calibration tells it."""
+    """Name and version of a bundle, as in a calibration."""
     return f"{routes.plan.model}/{routes.plan.version}"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from functools import cache
+from typing import Any, Final, Self, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,26 +45,6 @@ FEATURES_ACQUIRED: Final = _REQUESTED | np.isin(
     REASONS, ("offloaded", "cloud-only", "deadline", "unsent")
 )
 """By reason: whether the features of a request were acquired."""
-
-_TYPES: Final[dict[str, type[Any]]] = {
-    "time": np.float64,
-    "device": np.int32,
-    "row": np.int32,
-    "route": np.int8,
-    "stage": np.int8,
-    "label": np.int32,
-    "cost": np.float64,
-    "feature_cost": np.float64,
-    "latency_ms": np.float64,
-    "device_ms": np.float32,
-    "cloud_ms": np.float32,
-    "up": np.int32,
-    "down": np.int32,
-    "payload_up": np.int32,
-    "payload_down": np.int32,
-    "reason": np.int8,
-    "paced": np.bool_,
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -124,7 +105,7 @@ class Answers:
         given = {"time": time, "device": device, "row": row}
         columns = {
             name: np.array(given[name], dtype) if name in given else np.zeros(len(time), dtype)
-            for name, dtype in _TYPES.items()
+            for name, dtype in _column_types()
         }
         columns["route"].fill(-1)
         columns["latency_ms"].fill(np.nan)
@@ -146,21 +127,19 @@ class Answers:
         return len(self.time)
 
 
+@cache
+def _column_types() -> list[tuple[str, type[Any]]]:
+    """Columns of Answers and their dtypes, as annotated: ``NDArray[np.int8]`` and so on."""
+    hints = get_type_hints(Answers)
+    return [(f.name, get_args(get_args(hints[f.name])[1])[0]) for f in fields(Answers)]
+
+
 class AnswerRules:
     """Stage, label, costs and device time of an answer, from its row, route and reason.
 
-    Parameters
-    ----------
-    routes : Routes
-    edge_ms : float or sequence of float
-        Until a stage has answered, by stage; one number for all.
-    cloud_only : bool
-        Whether a device's stages run only when the cloud did not answer.
-
-    Attributes
-    ----------
-    edge_seconds : ndarray of float64, shape (n_rows,)
-        How long each row occupies its device.
+    `edge_ms` is the time until a stage has answered, by stage or one number for all; `edge_seconds`
+    how long each row occupies its device. `cloud_only`: stages run only where the cloud did not
+    answer.
     """
 
     def __init__(
@@ -226,14 +205,8 @@ def exchange_joules(
 ) -> NDArray[np.float64]:
     """Energy (J) that each instance's messages cost its device's radio, shape (n,).
 
-    Parameters
-    ----------
-    answers : Answers
-        At least all that were sent, in any order.
-    before : ndarray of float64, shape (n,)
-        Seconds from an instance's arrival until its request enters the link.
-    radio : Radio
-        That of every device. An exchange ends with its answer.
+    The answers are at least all that were sent, in any order; `before` are the seconds from an
+    instance's arrival until its request enters the link. An exchange ends with its answer.
     """
     sent = np.flatnonzero(answers.payload_up > 0)
     begin = answers.time[sent] + before[sent]
@@ -244,5 +217,5 @@ def exchange_joules(
         getattr(answers, name)[sent].astype(np.int64) for name in ("device", "up", "down")
     )
     joules = np.zeros(len(answers))
-    joules[sent] = radio_joules(radio, device, begin, end, up, down)[0]
+    joules[sent] = radio_joules(radio, device, begin, end, up, down)
     return joules

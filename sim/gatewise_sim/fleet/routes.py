@@ -114,10 +114,8 @@ class Routes:
         Raises
         ------
         InputError
-            If the bundle answers with values, places stages on a gateway (which is not
-            simulated), or the rows do not fit it.
-        BundleError, ModelError, SelfTestError
-            If the bundle cannot be run.
+            If the bundle answers with values, places stages on a gateway (not simulated), or the
+            rows do not fit it.
         """
         manifest = bundle.manifest
         plan = StagePlan.from_manifest(manifest)
@@ -192,12 +190,9 @@ class Routes:
         return np.where(self.offload, self.cloud_label, self.local_label)
 
     def choose(self, offload: ArrayLike) -> Self:
-        """Same rows with another choice of those that are sent to the cloud.
+        """Same rows with another choice of those that are sent to the cloud, shape (n,).
 
-        Parameters
-        ----------
-        offload : array-like of bool, shape (n,)
-            Rows with values that the cloud refuses stay on the device.
+        Rows with values that the cloud refuses stay on the device.
         """
         chosen = np.asarray(offload, bool)
         if chosen.shape != self.offload.shape:

@@ -71,13 +71,7 @@ class ServiceTime:
 
     @classmethod
     def from_timing(cls, timing: Timing, *, message: float = 0.0) -> Self:
-        """Fit a line to a measurement, see :func:`gatewise_cloud.worker.batching.measure`.
-
-        Raises
-        ------
-        InputError
-            If nothing was measured.
-        """
+        """Fit a line to a measurement, see :func:`gatewise_cloud.worker.batching.measure`."""
         if not timing.seconds:
             raise InputError("no run of the cloud model was timed")
         sizes = np.array(list(timing.seconds), np.float64)

@@ -21,21 +21,9 @@ _CLEAR_SECONDS: Final = 2.0
 class RunBroker:
     """A broker for a run; a context manager.
 
-    Without the URL of one that runs already, one of the run's own is started: mosquitto where it
-    is installed, else the embedded one.
-
-    Attributes
-    ----------
-    url : str
-    kind : str
-        ``"mosquitto"``, ``"embedded"`` or, if given, the URL without user and password.
-
-    Raises
-    ------
-    BrokerError
-        If it does not start.
-    InputError
-        If the URL is none.
+    Without the URL of one that runs already, one of the run's own is started: mosquitto where it is
+    installed, else the embedded one. `kind` is ``"mosquitto"``, ``"embedded"`` or, if given, the
+    URL without user and password.
     """
 
     def __init__(self, url: str | None = None) -> None:

@@ -33,17 +33,8 @@ OnFault = Callable[[str, bool, float], None]
 def start_workers(stack: ExitStack, count: int, options: Mapping[str, Any]) -> list[WorkerProcess]:
     """Start cloud workers that end with `stack`, and wait until they take requests.
 
-    Parameters
-    ----------
-    stack : ExitStack
-    count : int
-    options : mapping
-        See :func:`gatewise_cloud.service.worker_process.make_worker`.
-
-    Raises
-    ------
-    RunError
-        If one ends instead.
+    The options are those of :func:`gatewise_cloud.service.worker_process.make_worker`; RunError if
+    a worker ends instead.
     """
     workers = []
     for i in range(count):
@@ -80,37 +71,12 @@ class _WorkerSlot:
 
 
 class Deployment:
-    """A broker, workers and links that end with `stack`.
+    """A broker, workers and links that end with `stack`, for devices of these names.
 
-    Parameters
-    ----------
-    stack : ExitStack
-    bundle : Path
-    broker : RunBroker
-    devices : sequence of str
-        Their names.
-    settings : FleetSettings
-    workers : int
-        How many of them are needed.
-    on_fault : callable
-        Gets what goes down or comes back, whether it is up, and the seconds since the run began.
-
-    Attributes
-    ----------
-    url : str
-        Where the devices find the broker.
-    faults : list of dict
-        ``what``, ``up``, ``at`` of every change that really happened; the cloud is back when its
-        last worker is.
-    troubles : list of str
-        What went wrong without being on the schedule.
-
-    Raises
-    ------
-    RunError
-        If a worker does not get ready.
-    InputError
-        If there can be no proxy before the broker.
+    `on_fault` gets what goes down or comes back, whether it is up, and the seconds since the run
+    began. `faults` are those that really happened (the cloud is back when its last worker is),
+    `troubles` what went wrong without being on the schedule, `url` where the devices find the
+    broker.
     """
 
     def __init__(

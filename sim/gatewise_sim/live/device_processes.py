@@ -34,19 +34,11 @@ _Event = tuple[ChildProcess, Mapping[str, Any] | None]
 
 @dataclass(eq=False)
 class DeviceReports:
-    """What the device processes have reported so far.
+    """What the device processes have reported so far; answers by the instance's number.
 
-    Attributes
-    ----------
-    answers : dict of int to LiveAnswer
-        By the instance's number.
-    counters : Counter
-        Sums over the devices of :attr:`gatewise_edge.device.device.Device.counters`.
-    figures : list of dict
-        Of each process that ended in good order: ``behind_ms`` (median, 99 % and longest delay of
-        an instance's beginning), ``cpu_s``, ``peak_mb``.
-    seconds : float
-        Wall time of the run.
+    `counters` are sums over the devices of :attr:`.Device.counters`. `figures` are of each process
+    that ended in good order: ``behind_ms`` (median, 99 % and longest delay of an instance's
+    beginning), ``cpu_s``, ``peak_mb``. `seconds` is the wall time of the run.
     """
 
     answers: dict[int, LiveAnswer] = field(default_factory=dict)
@@ -89,24 +81,10 @@ class DeviceReports:
 
 
 class DeviceProcesses:
-    """The device processes, which end with `stack`.
+    """The device processes, which end with `stack`: a team of named devices and a schedule each.
 
-    Parameters
-    ----------
-    stack : ExitStack
-    folder : Path
-        Where schedules are handed over.
-    job : mapping
-        What all processes have in common, see :mod:`gatewise_sim.live.device_process`.
-    teams : sequence of sequence of str
-        The names of each process's devices.
-    schedules : sequence of Schedule
-        One a process.
-
-    Attributes
-    ----------
-    troubles : list of str
-        Processes that ended on the way.
+    `job` is what they have in common (:mod:`gatewise_sim.live.device_process`); schedules are
+    handed over in `folder`. `troubles` are processes that ended on the way.
     """
 
     def __init__(
@@ -145,13 +123,7 @@ class DeviceProcesses:
             )
 
     def wait_ready(self) -> None:
-        """Wait until all devices are connected.
-
-        Raises
-        ------
-        RunError
-            If a process ends instead, or none reports in time.
-        """
+        """Wait until all devices are connected; RunError if a process ends instead, or hangs."""
         waiting = set(self._alive)
         # Each device that connects takes its time, on a slow link above all.
         deadline = time.monotonic() + _READY_SECONDS + 0.2 * self._devices
@@ -175,16 +147,9 @@ class DeviceProcesses:
     ) -> DeviceReports:
         """Let the devices answer their instances; a process that ends loses its own only.
 
-        Parameters
-        ----------
-        limit : float
-            Seconds after which a process that has not ended is ended.
-        on_begin : callable
-            Gets the time (monotonic) at which all begin, shortly before.
-        on_answers : callable
-            Gets the reports so far and the answers that are new.
-        tick : callable
-            Called with the seconds since the begin; gives those at which to be called again.
+        One that has not ended after `limit` seconds is ended. `on_begin` gets the time (monotonic)
+        at which all begin, shortly before; `on_answers` the reports so far and the answers that are
+        new; `tick` the seconds since the begin, and returns those at which to be called again.
         """
         began = time.monotonic() + _LEAD_SECONDS
         on_begin(began)

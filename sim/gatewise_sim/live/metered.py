@@ -31,31 +31,23 @@ class LiveAnswer(NamedTuple):
 
     Attributes
     ----------
-    row : int
-        Index of the row that the instance is.
+    row, number : int
+        Index of the row that the instance is, and which instance of the run it is.
     route : str
         "edge", "cloud" or "fallback"; "error" if a sensor's trouble took the place of an answer.
-    stage : int
-        The stage that answered, from 0; the number of stages for the cloud; -1 of an error.
-    label : int
-        Class index; -1 of an error.
+    stage, label : int
+        The stage that answered (the number of stages: the cloud) and class index; -1 of an error.
     cost, feature_cost : float
         Full cost that the device metered, in the unit of the feature costs; the features' part.
-    up, down : int
-        Bytes sent and received about it (:data:`gatewise_sim.fleet.messages.BYTES_FORMULA`); late
-        responses count, too.
-    payload_up, payload_down : int
-        The payloads' share of them.
+    up, down, payload_up, payload_down : int
+        Bytes by :data:`.BYTES_FORMULA`, and the payloads' share; late responses count, too.
     reason : str
         An error's message.
-    number : int
-        Which instance of the run it is.
     time : float
         When it came, in seconds since the run began.
-    device_ms : float
-        Until its request went out; the whole latency where there was none.
-    cloud_ms : float
-        What the worker took, by the response that was used; else 0.
+    device_ms, cloud_ms : float
+        Of the latency, until its request went out (all of it without one), and what the worker took
+        by the response that was used.
     """
 
     row: int
@@ -126,19 +118,8 @@ class AnswerBox:
 class MeteredLink:
     """A link that counts the bytes of another one's messages.
 
-    Parameters
-    ----------
-    inner : Link
-    device : str
-        Its id, for the topics' lengths.
-    box : AnswerBox
-    wake : callable
-        Called after each delivery, on the inner link's thread.
-
-    Attributes
-    ----------
-    current : InstanceTraffic or None
-        Of the instance that the device is at work on; set by the device's scheduler.
+    `wake` is called after each delivery, on the inner link's thread. The device's scheduler sets
+    `current` to the instance that the device is at work on.
     """
 
     def __init__(self, inner: Link, device: str, box: AnswerBox, wake: Callable[[], None]) -> None:

@@ -1,9 +1,8 @@
 """A fleet for real: the settings of virtual time, run by real processes over real MQTT.
 
-Broker, workers and devices are processes; a device process holds many logical devices, each with a
-connection of its own. Instances come when the settings say so, in real time, whatever else is
-under way. What the settings say of virtual time alone is left aside: ``service``, ``edge_ms``,
-``broker_us``, ``hop_ms`` and ``primed``.
+A device process holds many logical devices, each with a connection of its own. Instances come when
+the settings say so, in real time. Settings of virtual time alone are left aside: ``service``,
+``edge_ms``, ``broker_us``, ``hop_ms`` and ``primed``.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _GRACE_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, eq=False)
 class LiveRun:
-    """What a live fleet did.
+    """Result of a live fleet.
 
     Attributes
     ----------
@@ -59,12 +58,11 @@ class LiveRun:
         :class:`gatewise_sim.fleet.run.FleetRun`. A time is when the instance was to come; how much
         later it began is in `behind_ms` and no part of a latency.
     joules : ndarray of float64, shape (n,)
-        What each instance's messages cost its device's radio, as virtual time has it.
+        What each instance's messages cost its device's radio, as in virtual time.
     devices : dict of str to int
-        Sums over the devices of :attr:`.Device.counters`; without those of a
-        process that died.
+        Sums over the devices of :attr:`.Device.counters`, without those of a process that died.
     workers : list of dict
-        Each worker's counters since it was started last, among them those of virtual time
+        Each worker's counters since it was started last, with the names of virtual time
         (:class:`gatewise_sim.fleet.worker.WorkerCounts`), and its ``restarts``; empty of one that
         died.
     troubles : list of str
@@ -80,12 +78,9 @@ class LiveRun:
     faults : list of dict
         ``what``, ``up``, ``at`` (s): outages as they really came.
     behind_ms : dict of str to float
-        How late instances began, as this machine is no fleet: ``p50``, ``p99``, ``max`` (the
-        worst of the processes).
-    cpu_seconds : float
-        Of the device processes, while instances came.
-    peak_mb : float
-        Memory of the largest of them.
+        How late instances began: ``p50``, ``p99``, ``max``, of the worst of the processes.
+    cpu_seconds, peak_mb : float
+        Of the device processes while instances came; memory of the largest of them.
     """
 
     answers: Answers
@@ -104,18 +99,12 @@ class LiveRun:
 
 
 def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
-    """Find out what would not work before anything is started.
-
-    Parameters
-    ----------
-    settings : FleetSettings
-    broker : str, optional
-        As of :func:`run_live`.
+    """Check settings, and a given broker, before anything is started.
 
     Raises
     ------
     InputError
-        If the broker cannot do what the settings ask for, or there are too many devices.
+        If the broker cannot do what the settings need, or there are too many devices.
     LinkError
         If a broker that was given cannot be reached.
     """
@@ -153,7 +142,7 @@ def run_live(
     """Let a fleet of real processes answer its instances in real time.
 
     Nothing is left running behind it, whether it returns, raises, or is ended by Ctrl-C, SIGTERM or
-    a closed terminal (the last two where nobody else handles them).
+    a closed terminal (the last two unless they are handled elsewhere).
 
     Parameters
     ----------
@@ -165,12 +154,11 @@ def run_live(
     truth : ndarray of int, shape (n,), optional
         Class indices, for `watch`; negative where they are not known.
     broker : str, optional
-        URL of one that runs already; by default mosquitto is started, or without it the embedded
-        one.
+        URL of one that runs already; by default one is started.
     processes : int, optional
         For the devices; more are taken where so many cannot hold them.
     watch : ProgressListener, optional
-        Its ``update`` and ``fault`` are called, some four times a second.
+        Gets snapshots and faults, some four times a second.
 
     Raises
     ------
@@ -178,10 +166,8 @@ def run_live(
         If the settings do not fit the bundle, or cannot be run live.
     RunError
         If a worker or a device process does not get ready; the message is its own last line.
-    LinkError
-        As :func:`check_live`.
-    BrokerError
-        If a broker does not start.
+    LinkError, BrokerError
+        If a broker cannot be reached, or does not start.
     """
     check_live(settings, broker=broker)
     manifest = Bundle.open(bundle_path).manifest

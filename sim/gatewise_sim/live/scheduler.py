@@ -53,17 +53,11 @@ class DeviceSlot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """The instances of a process's devices.
+    """The instances of a process's devices, arrays of shape (n,).
 
-    Attributes
-    ----------
-    number, device, row : ndarray of int, shape (n,)
-        Which instance of the whole run, which of the process's devices, which row.
-    time : ndarray of float64, shape (n,), or None
-        When each comes, in seconds since the run began, rising; None: a device begins with one
-        when it has answered the one before, in this order.
-    pause : float
-        Seconds between the two.
+    `number` counts in the whole run, `device` among the process's. `time` is in seconds since the
+    run began, rising; None: a device begins with one when it has answered the one before, in this
+    order, after a `pause` (s).
     """
 
     number: NDArray[np.int64]
@@ -88,18 +82,10 @@ class _Open:
 
 @dataclass(eq=False)
 class Scheduler:
-    """Works the devices of a process through a schedule.
+    """Works the devices of a process through a schedule; the answers go to `box`.
 
-    Attributes
-    ----------
-    rows : ndarray of float32, shape (n_rows, n_features)
-    box : AnswerBox
-        Gets the answers.
-    out : int
-        Instances begun and not answered.
-    behind : list of float
-        How much later than due each instance began (s): this machine's doing, and not part of
-        the latency that a device measures.
+    `out` counts instances begun and not answered; `behind` is how much later than due each instance
+    began (s): this machine's doing, and not part of the latency that a device measures.
     """
 
     slots: Sequence[DeviceSlot]

@@ -26,7 +26,7 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.energy.radio import Radio
 from gatewise_sim.toml_settings import refuse_unknown, take_number, toml_table
 
-__all__ = ["Acquisition", "DeviceEnergy", "battery_days", "joules_per_device_day"]
+__all__ = ["Acquisition", "DeviceEnergy", "joules_per_device_day"]
 
 JOULES_PER_WH: Final = 3600.0
 _DAY: Final = 86_400.0
@@ -127,7 +127,8 @@ class DeviceEnergy:
         """
         if self.battery_wh is None:
             return None
-        return battery_days(self.battery_wh, joules_per_day, idle_w=self.idle_w + radio.idle_w)
+        daily = joules_per_day + (self.idle_w + radio.idle_w) * _DAY
+        return self.battery_wh * JOULES_PER_WH / daily if daily > 0 else math.inf
 
 
 def _feature_joules(table: dict[str, Any], names: Sequence[str], where: str) -> _Floats:
@@ -160,19 +161,3 @@ def joules_per_device_day(joules: float, *, devices: int, seconds: float) -> flo
     if devices < 1 or not seconds > 0:
         raise InputError(f"energy: {devices} devices in {seconds} s spend nothing")
     return joules / devices * (_DAY / seconds)
-
-
-def battery_days(battery_wh: float, joules_per_day: float, *, idle_w: float = 0.0) -> float:
-    """Days that a battery of `battery_wh` lasts, its ageing apart; infinity if nothing is drawn.
-
-    `joules_per_day` is spent above the `idle_w` (W) that device and radio draw at rest.
-
-    Examples
-    --------
-    >>> battery_days(10.0, 3600.0)
-    10.0
-    """
-    if not battery_wh > 0:
-        raise InputError(f"battery: {battery_wh} Wh must be above 0")
-    daily = joules_per_day + idle_w * _DAY
-    return battery_wh * JOULES_PER_WH / daily if daily > 0 else math.inf

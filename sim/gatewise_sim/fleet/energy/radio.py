@@ -164,8 +164,8 @@ RADIOS: Final[dict[str, Radio]] = {
 
 def radio_joules(
     radio: Radio, device: _Ints, begin: _Floats, end: _Floats, up: _Ints, down: _Ints
-) -> tuple[_Floats, NDArray[np.bool_]]:
-    """Energy (J) that each exchange of a fleet adds to its radio, and whether it had to wake up.
+) -> _Floats:
+    """Energy (J) that each exchange of a fleet adds to its radio, shape (n,).
 
     Arrays of shape (n,), sorted by device, then by begin: first and last moment (s), bytes of TCP
     payload.
@@ -178,7 +178,7 @@ def radio_joules(
     joules += radio.active_w * np.maximum(0.0, end - np.maximum(begin, before))
     gap = np.where(asleep, 0.0, np.maximum(0.0, begin - before))
     joules += np.where(asleep, radio.wake_j + radio.tail_j, radio.tail_w * gap)
-    return joules, asleep
+    return np.asarray(joules, np.float64)
 
 
 def _running_max(values: _Floats, first: NDArray[np.bool_]) -> _Floats:

@@ -132,18 +132,12 @@ class FleetEstimate:
 
         Parameters
         ----------
-        routes : Routes
-        settings : FleetSettings
-        answers : Answers
-            In any order.
-        joules : ndarray of float64, shape (n,)
-            What each cost its device's radio.
+        routes, settings, answers, joules
+            Of the run; the answers in any order, with what each cost its device's radio.
         device_energy : DeviceEnergy, optional
             Without it features and stages cost no joules.
-        devices : mapping, optional
-            Sums of the devices' counters.
-        workers : sequence of mapping
-            Each worker's counters; ``busy_seconds`` among them makes the utilisation.
+        devices, workers
+            Sums of the devices' counters, and each worker's counters.
         seconds : float, optional
             How long the run was; by default as set, or until the last answer of rows in turn.
         events : int
@@ -182,13 +176,7 @@ class FleetEstimate:
 def combine(
     plan: SamplingPlan, settings: FleetSettings, windows: Sequence[WindowCounts]
 ) -> FleetEstimate:
-    """Put the windows of a plan together.
-
-    Raises
-    ------
-    InputError
-        If no instance came.
-    """
+    """Put the windows of a plan together; InputError if no instance came."""
     parts = [part for window in windows for part in window.parts]
     sums = np.array([part.weight * part.sums for part in parts])
     total = sums.sum(axis=0)

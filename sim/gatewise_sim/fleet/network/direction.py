@@ -142,13 +142,7 @@ class VirtualLink:
     outages : Outages, optional
         When ``link`` is down.
     back : random.Random or numpy.random.Generator, optional
-        Draws for the way to the device; it may be `rng` itself. By default a stream seeded by it.
-
-    Attributes
-    ----------
-    profile : LinkProfile
-    up_bytes, down_bytes : int
-        TCP payload sent so far.
+        Draws for the way to the device, `rng` itself or another; by default seeded by it.
 
     Examples
     --------
@@ -157,7 +151,7 @@ class VirtualLink:
     (0.1, 1.05, 1.1)
     """
 
-    __slots__ = ("_down", "_outages", "_up", "down_bytes", "profile", "up_bytes")
+    __slots__ = ("_down", "_outages", "_profile", "_up")
 
     def __init__(
         self,
@@ -166,19 +160,17 @@ class VirtualLink:
         outages: Outages | None = None,
         back: Draws | None = None,
     ) -> None:
-        self.profile = profile
+        self._profile = profile
         self._outages = outages
         if back is None:
             self._up, self._down = both_ways(profile, rng, outages)
         else:
             self._up = Direction(profile, profile.up_kbps, rng, outages)
             self._down = Direction(profile, profile.down_kbps, back, outages)
-        self.up_bytes = 0
-        self.down_bytes = 0
 
     def connect(self, now: float) -> float:
         """Time (s) at which a connection begun at `now` (s) can carry its first byte."""
-        return connected(now, self.profile, self._outages)
+        return connected(now, self._profile, self._outages)
 
     def send(self, now: float, n_bytes: int, up: bool) -> float:
         """Time (s) at which the last of `n_bytes` of TCP payload sent at `now` (s) arrives.
@@ -187,10 +179,6 @@ class VirtualLink:
         in pieces of :data:`CHUNK`, as through the proxy.
         """
         direction = self._up if up else self._down
-        if up:
-            self.up_bytes += n_bytes
-        else:
-            self.down_bytes += n_bytes
         if n_bytes <= CHUNK:
             return direction.due(now, n_bytes)
         due = now

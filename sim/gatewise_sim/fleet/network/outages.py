@@ -151,16 +151,6 @@ class Outages:
             return None
         return float(ends[at])
 
-    def is_down(self, what: str, times: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-        """Whether it is down at each of `times` (s), shape (n,)."""
-        if not len(times):
-            return np.zeros(0, dtype=bool)
-        self._cover(float(times.max()) + 2 * DAY)
-        begins, ends = self._merged.get(what, _NOTHING)
-        at = np.searchsorted(begins, times, side="right") - 1
-        down: npt.NDArray[np.bool_] = (at >= 0) & (times < np.append(ends, -np.inf)[at])
-        return down
-
     def workers_down(self, now: float) -> int:
         """How many workers are down at `now` (s): windows that overlap add up."""
         just_after = math.nextafter(now, math.inf)

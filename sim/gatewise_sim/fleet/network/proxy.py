@@ -1,14 +1,9 @@
-"""Links with delay: profiles of real networks, and a TCP proxy that makes loopback like one.
+"""A TCP proxy that delays every byte on loopback as a real link would.
 
-The proxy stands between a device and the broker and hands on every byte late, as the link
-would: half the round trip (and half its jitter) each way, no faster than the bandwidth, in
-order, and with a stall of one retransmission timeout where TCP would have to send a lost
-segment again. When a byte is due is computed by :class:`Direction`, which takes the time and
-the randomness as arguments; :class:`DelayProxy` owns the sockets, :class:`VirtualLink` has none
-and serves virtual time.
-
-A user-space proxy is good to a few milliseconds: enough from Wi-Fi upward, not for
-studying a wire.
+Half the round trip (and half its jitter) each way, no faster than the bandwidth, in order, and with
+a stall of one retransmission timeout where TCP would have to send a lost segment again.
+:class:`.Direction` computes when a byte is due; :class:`DelayProxy` owns the sockets. It is good to
+a few milliseconds: enough from Wi-Fi upward, not for studying a wire.
 """
 
 from __future__ import annotations
