@@ -52,9 +52,6 @@ SLOW_FILES = {
     "sim/test_sim_fleet_scale.py",
     "sim/test_sim_live.py",
     "sim/test_sim_workload.py",
-    "training/test_cascades.py",
-    "training/test_lazy_stages.py",
-    "training/test_candidate_points.py",
 }
 
 

@@ -14,7 +14,7 @@ from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-LETTERS = Path(__file__).parents[3] / "shared" / "data" / "letter.npz"
+LETTERS = Path(__file__).parents[4] / "shared" / "data" / "letter.npz"
 TIMES = 500
 
 promise = Promise.from_bounds

@@ -10,7 +10,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_training.data.ranking_data import load_mq2008, load_svmlight
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 GOOD = """\
 # as Yahoo writes it

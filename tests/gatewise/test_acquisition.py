@@ -12,15 +12,11 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
+from tests.support.prices import price_of
 
 COSTS = FeatureCosts(
     [1.0, 2.0, 0.0, 0.5, 4.0], group=["a", "a", "b", "b", None], shared={"a": 3.0, "b": 0.25}
 )
-
-
-def price_of(acquired):
-    groups = {int(COSTS.group[k]) for k in acquired} - {-1}
-    return sum(COSTS.own[k] for k in acquired) + sum(COSTS.shared[g] for g in groups)
 
 
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
@@ -41,10 +37,10 @@ def test_rows_pay_for_unions_and_for_each_group_once(seed, union, cloud):
         for s in range(min(exits[i] + 1, n_stages)):
             mask = acquired[s] if acquired[s].ndim == 1 else acquired[s][i]
             held |= set(np.flatnonzero(mask).tolist())
-        expected = price_of(held)
+        expected = price_of(COSTS, held)
         if exits[i] == n_stages and cloud:
             asked = set(np.flatnonzero(f0).tolist())
-            expected = price_of(asked | held if union else asked) + 0.125
+            expected = price_of(COSTS, asked | held if union else asked) + 0.125
         assert costs[i] == pytest.approx(expected, abs=1e-12)
 
 

@@ -19,6 +19,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise.prices import request_bytes
 from gatewise.tiers import TIERS, cascade_costs, in_order, on_device, place
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
+from tests.support.prices import price_of
 
 K = 8
 PRICES = CloudPrices(request=1.5, byte=0.01, evaluation=30.0, gateway=0.25)
@@ -27,11 +28,6 @@ COSTS = FeatureCosts(
     group=["a", "a", "a", "b", "b", None, None, None],
     shared={"a": 2.0, "b": 1.0},
 )
-
-
-def price_of(acquired):
-    groups = {int(COSTS.group[k]) for k in acquired} - {-1}
-    return sum(COSTS.own[k] for k in acquired) + sum(COSTS.shared[g] for g in groups)
 
 
 def cost_step_by_step(exit_, sets, tiers, cloud, accounting):
@@ -51,7 +47,7 @@ def cost_step_by_step(exit_, sets, tiers, cloud, accounting):
         extra += PRICES.evaluation
         if accounting == "paper":
             acquired = set(cloud)
-    return price_of(acquired) + extra
+    return price_of(COSTS, acquired) + extra
 
 
 feature_sets = st.sets(st.integers(0, K - 1))

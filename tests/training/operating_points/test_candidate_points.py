@@ -12,6 +12,8 @@ from gatewise_training.operating_points.frontier import OperatingPoint
 from gatewise_training.operating_points.guarantee import Promise
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
+pytestmark = pytest.mark.slow  # fits of several seconds
+
 promise = Promise.from_bounds
 
 

@@ -18,6 +18,9 @@ from sklearn.model_selection import train_test_split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training import AdaptGBRT, AdaptLin, CloudPrices, FeatureCosts, StagedCascade
+from tests.support.prices import price_of
+
+pytestmark = pytest.mark.slow  # fits of several seconds
 
 METHODS = {
     "staged": StagedCascade(n_stages=3, families=("boosting", "linear"), random_state=0),
@@ -55,8 +58,7 @@ def count_costs(system, X):
                 break
         else:
             acquired |= set(system.high_cost_model_.features.tolist())
-        groups = {costs.group[k] for k in acquired} - {-1}
-        bills.append(sum(costs.own[k] for k in acquired) + sum(costs.shared[g] for g in groups))
+        bills.append(price_of(costs, acquired))
     return bills
 
 

@@ -9,7 +9,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
+SHARED = Path(__file__).parents[4] / "shared" / "data"
 
 
 @pytest.mark.parametrize("name", datasets.names())

@@ -14,6 +14,9 @@ from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
 from gatewise_training.methods import make
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
+from tests.support.prices import price_of
+
+pytestmark = pytest.mark.slow  # fits of several seconds
 
 
 def data(binary):
@@ -49,11 +52,6 @@ def asked(stage, row):
             left = bool(row[column] <= trees.threshold[node])
             node = int(trees.left[node] if left else trees.right[node])
     return out
-
-
-def price_of(costs, acquired):
-    groups = {int(costs.group[k]) for k in acquired} - {-1}
-    return sum(costs.own[k] for k in acquired) + sum(costs.shared[g] for g in groups)
 
 
 def counted(system, X, accounting="union"):
