@@ -200,7 +200,7 @@ def _outage(report: Report) -> str:
 
 
 def caveats(report: Report) -> list[str]:
-    """What a reader must know before relying on the answer; most serious first."""
+    """Caveats to the answer; most serious first."""
     found = []
     for policy in report.policies:
         answers = policy.answers

@@ -1,4 +1,4 @@
-"""The folder that a run leaves behind: written whole, and never over somebody's own files."""
+"""The folder of a run's results: written whole, and never over other files."""
 
 from __future__ import annotations
 

@@ -9,7 +9,15 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from gatewise_sim.report.comparison.figures import ComparedFigure
-from gatewise_sim.report.plots.style import COLOURS, MARKERS, draw, format_ticks, head, log_ticks
+from gatewise_sim.report.plots.style import (
+    COLOURS,
+    MARKERS,
+    draw,
+    format_ticks,
+    head,
+    log_ticks,
+    percent_ticks,
+)
 
 __all__ = ["strips_plot"]
 
@@ -77,16 +85,20 @@ def _scale(axes: Any, figure: ComparedFigure, runs: Sequence[Mapping[str, Any]])
     ends = [v for value in values for v in value.values() if v is not None]
     low, high = min(ends), max(ends)
     log = low > 0 and high / low >= _FAR
-    if log:
-        axes.set_xscale("log")
-    elif not figure.form(0.5).endswith("%"):
-        axes.set_xlim(left=min(low - 0.03 * (high - low), 0.0))
+    share = figure.form(0.5).endswith("%")
     head(axes, f"{figure.name}{' (log scale)' if log else ''}")
     if log:
+        axes.set_xscale("log")
         log_ticks(axes.xaxis, figure.form)
     else:
-        format_ticks(axes.xaxis, figure.form)
+        low = low if share else min(low, 0.0)
+        margin = 0.04 * (high - low)
+        axes.set_xlim(low - margin, high + margin)
         axes.locator_params(axis="x", nbins=4)
+        if share:
+            percent_ticks(axes.xaxis)
+        else:
+            format_ticks(axes.xaxis, figure.form)
     axes.set_ylim(len(runs) - 0.4, -0.6)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)

@@ -100,7 +100,7 @@ def draw(
     title, description : str
         For those who do not see it.
     width, height : float
-        In CSS pixels; the SVG is scaled to the room that it gets.
+        In CSS pixels; the SVG is scaled to the width that it gets.
     """
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure((width / 72, height / 72), layout="constrained")
@@ -112,7 +112,7 @@ def draw(
 
 
 def head(axes: Axes, text: str) -> None:
-    """Write what an axis shows above it, where a phone has room for it."""
+    """Write the name of a y axis above it, where it takes no width."""
     axes.set_title(text, pad=8)
 
 

@@ -97,7 +97,7 @@ def summarise(
 
 
 def cost_of(sweeps: Sequence[Sweep], points: Sequence[Mapping[str, Any]]) -> str:
-    """Choose the figure by which points are cheap or dear; every finished point has it."""
+    """Choose the figure that stands for cost; every finished point has it."""
     done = [point["figures"] for point in points if not point["error"]]
     wanted = ["money", "cost"]
     if any(sweep.name in _MORE_INSTANCES for sweep in sweeps):
@@ -124,7 +124,7 @@ def csv_text(document: Mapping[str, Any]) -> str:
 
 
 def cost_unit(document: Mapping[str, Any]) -> str:
-    """Say in what a sweep's points are cheap or dear."""
+    """The unit of a sweep's cost."""
     return {
         "money": f"{document['currency']} a month",
         "money_per_million": f"{document['currency']} per million instances",

@@ -65,7 +65,7 @@ def sweep_page(document: Mapping[str, Any]) -> str:
     """
     names = ", ".join(sweep["name"] for sweep in document["sweeps"])
     first, _, rest = document["answer"].partition(". ")
-    sections = [_points(document), _lines(document), _every_point(document), _repeat(document)]
+    sections = [*_points(document), _lines(document), _every_point(document), _repeat(document)]
     failures = [
         f"{setting(p['settings'])} failed: {p['error']}" for p in document["points"] if p["error"]
     ]
@@ -99,10 +99,10 @@ def _columns(document: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _points(document: Mapping[str, Any]) -> Section | None:
+def _points(document: Mapping[str, Any]) -> list[Section]:
     plot = points_plot(document, cost_unit(document))
     if plot is None:
-        return None
+        return []
     heads = _columns(document)
     keys = [key for key in (document["cost"], "accuracy", "p95") if key in heads]
     rows = [
@@ -110,15 +110,24 @@ def _points(document: Mapping[str, Any]) -> Section | None:
         for at, p in sorted_points(document)
         if p["frontier"]
     ]
-    return Section(
-        key="points",
-        title="Accuracy against cost",
-        text="One mark a setting, numbered as in the table; bars are 95 % intervals. Diamonds: no "
-        "other setting is both cheaper and more accurate; below, from the cheapest on. The ring: "
-        "the cheapest within half a point of the best accuracy.",
-        figures=[Plot(plot=plot)],
-        tables=[PageTable("What more accuracy costs", ["", *(heads[k] for k in keys)], rows)],
-    )
+    best = PageTable("What more accuracy costs", ["", *(heads[key] for key in keys)], rows)
+    return [
+        Section(
+            key="points",
+            title="Accuracy against cost",
+            text="One mark a setting, numbered as in the table; bars are 95 % intervals. "
+            "Diamonds: no other setting is both cheaper and more accurate. The ring: the cheapest "
+            "within half a point of the best accuracy.",
+            figures=[Plot(plot=plot)],
+        ),
+        Section(
+            key="best",
+            title=best.name,
+            text="The diamonds, from the cheapest on. A difference smaller than the intervals may "
+            "be chance.",
+            tables=[best],
+        ),
+    ]
 
 
 def _lines(document: Mapping[str, Any]) -> Section | None:
