@@ -1,5 +1,1 @@
-"""What a run measured, as JSON, CSV and a page."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+"""Reports of runs: the typed document, its page, tables, plots and comparisons."""

@@ -216,7 +216,7 @@ def caveats(report: Report) -> list[str]:
             )
     found += report.troubles
     found += _load_caveats(report)
-    if not report.judged:
+    if not report.labelled:
         found.append(
             "The rows have no labels: nothing here says how many answers are right, and there is "
             "no oracle to compare with."

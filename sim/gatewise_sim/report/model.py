@@ -282,7 +282,7 @@ class Report:
         return next(policy for policy in self.policies if policy.key == "system")
 
     @property
-    def judged(self) -> bool:
+    def labelled(self) -> bool:
         """Whether the rows have labels."""
         return any(policy.accuracy is not None for policy in self.policies)
 

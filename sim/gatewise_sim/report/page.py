@@ -200,7 +200,7 @@ def _frontier(report: Report) -> Section:
         "Dots and line: every operating point of the bundle, on validation rows; the ring is the "
         "active one."
     )
-    if report.judged:
+    if report.labelled:
         level = percent(report.confidence_level, 0)
         text += f" Marks: what each policy comes to on your rows, with {level} intervals."
     else:

@@ -75,7 +75,7 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     dict
         ``runs``: name, file, kind, dataset and figures of each; ``differences``: of every figure
         that a run and the first have, in the order of :data:`FIGURES`; ``settings``: those that
-        are not the same in all runs, with each run's value, and whether every kind of run has them.
+        are not the same in all runs, with each run's value.
     """
     first = runs[0]
     return {
@@ -106,8 +106,7 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
             and not (figure.key.startswith("money") and run.currency != first.currency)
         ],
         "settings": [
-            {"name": name, "values": values, "common": _common(runs, values)}
-            for name, values in differing_settings(runs).items()
+            {"name": name, "values": values} for name, values in differing_settings(runs).items()
         ],
     }
 
@@ -121,12 +120,6 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     names = list(dict.fromkeys(name for settings in every for name in settings))
     table = {name: [settings.get(name) for settings in every] for name in names}
     return {name: values for name, values in table.items() if any(v != values[0] for v in values)}
-
-
-def _common(runs: Sequence[Run], values: Sequence[Any]) -> bool:
-    """Whether each kind of run has a setting; a demo of version 1 has no workload, say."""
-    having = {run.report.kind for run, v in zip(runs, values, strict=True) if v is not None}
-    return {run.report.kind for run in runs} == having
 
 
 def _settings(run: Run) -> dict[str, Any]:

@@ -47,15 +47,13 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
         _print_columns(comparison, figures)
     else:
         _print_rows(comparison, [f for f in figures if f.key in _CHOSEN])
-    settings = [s for s in comparison["settings"] if s["common"]]
+    settings = comparison["settings"]
     if len(runs) <= _SIDE_BY_SIDE and settings:
         print()
         rows = [[s["name"], *map(_setting_text, s["values"])] for s in settings]
         table("settings that differ", ["", *(run["name"] for run in runs)], rows)
     elif settings:
         print(f"\nsettings that differ: {', '.join(s['name'] for s in settings)}")
-    if only := _of_some_runs(comparison):
-        print(f"of some kinds of run only: {only}")
     if len(runs) > 1:
         print(f"\n{conclusion(comparison)}")
 
@@ -89,20 +87,14 @@ def comparison_page(comparison: Mapping[str, Any]) -> str:
             tables=[PageTable("All figures", ["", *names], rows)],
         )
     )
-    settings = [
-        [s["name"], *map(_setting_text, s["values"])] for s in comparison["settings"] if s["common"]
-    ]
-    only = _of_some_runs(comparison)
-    if settings or only:
+    settings = [[s["name"], *map(_setting_text, s["values"])] for s in comparison["settings"]]
+    if settings:
         sections.append(
             Section(
                 key="settings",
                 title="Settings that differ",
-                text=f"Of some kinds of run only: {only}." if only else "",
                 wide=True,
-                tables=[PageTable("Settings that differ", ["", *names], settings)]
-                if settings
-                else [],
+                tables=[PageTable("Settings that differ", ["", *names], settings)],
             )
         )
     files = [[run["name"], f"{run['file']} ({run['kind']})"] for run in runs]
@@ -211,10 +203,6 @@ def _print_rows(comparison: Mapping[str, Any], figures: Sequence[ComparedFigure]
         rows.append(row)
     title = f"{len(runs)} runs; *: beyond the 95 % interval of the difference to the first"
     table(title, ["", *(f.name for f in figures)], rows)
-
-
-def _of_some_runs(comparison: Mapping[str, Any]) -> str:
-    return ", ".join(s["name"] for s in comparison["settings"] if not s["common"])
 
 
 def _setting_text(value: Any) -> str:

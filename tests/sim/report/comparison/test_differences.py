@@ -108,12 +108,3 @@ def test_only_settings_that_differ_are_listed():
         "pace": [None, "x"],
         "versions.numpy": [None, "2"],
     }
-
-
-def test_what_only_a_kind_of_run_has_is_marked():
-    some = [run("a", settings={"pace": "x"}), run("b", settings={"devices": 6})]
-    demo = run("c", kind="gatewise-demo", settings={"devices": 7, "stage_kb": 32})
-    common = {s["name"]: s["common"] for s in compare_runs([*some, demo])["settings"]}
-    assert common["devices"] is True
-    assert common["pace"] is common["stage_kb"] is False
-    assert {s["name"]: s["common"] for s in compare_runs(some)["settings"]}["pace"] is True
