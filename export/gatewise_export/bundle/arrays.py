@@ -50,19 +50,7 @@ def read_arrays(
 ) -> dict[str, NDArray[Any]]:
     """Read an untrusted npz file: no pickle, and no array larger than its bytes.
 
-    Parameters
-    ----------
-    content : bytes
-    file : str
-        What errors call it.
-    most_arrays : int
-    most_bytes : int
-        That all arrays together may take in memory.
-
-    Returns
-    -------
-    dict of ndarray
-        Read-only.
+    `most_bytes` is the memory that all arrays together may take; they are read-only.
 
     Raises
     ------

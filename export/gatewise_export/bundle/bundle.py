@@ -28,9 +28,8 @@ from gatewise_export.bundle.errors import (
     ManifestError,
     SignatureError,
 )
-from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
-from gatewise_export.bundle.manifest_specs import MANIFEST, SAMPLE
 from gatewise_export.bundle.signing import (
     MANIFEST_CONTEXT,
     SIGNATURE,

@@ -54,16 +54,7 @@ def decided(
     cloud_labels: NDArray[np.int64] | None,
     cloud_probabilities: NDArray[Any] | None,
 ) -> Outcome:
-    """Decide from all outputs, as a device does one by one.
-
-    Parameters
-    ----------
-    manifest : Manifest
-    margins : sequence of ndarray of float32, shape (n, outputs)
-    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
-        Features that each stage acquires.
-    cloud_labels, cloud_probabilities : ndarray or None
-    """
+    """Decide from all outputs, and what each stage acquires, as a device does one by one."""
     parts = [split(m, s.score) for m, s in zip(margins, manifest.stages, strict=True)]
     exits = exit_stages([score for _, score in parts], manifest.active_point.thresholds)
     choices = [answers(m, s.link) for (m, _), s in zip(parts, manifest.stages, strict=True)]
@@ -85,18 +76,9 @@ def expected_sample(
 ) -> dict[str, NDArray[Any]]:
     """Check the sample's arrays and add the decisions at the active operating point.
 
-    Parameters
-    ----------
-    manifest : Manifest
-    arrays : mapping of str to ndarray
-        The file's: ``X``; ``stage_<i>`` for each stage listed in the manifest, and
-        ``bought_<i>`` for those of kind lazy; with a high-cost model ``cloud_label`` and
-        ``cloud_probabilities``.
-
-    Returns
-    -------
-    dict of ndarray
-        See :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
+    The file holds ``X``; ``stage_<i>`` for each stage listed in the manifest, and ``bought_<i>``
+    for those of kind lazy; with a high-cost model ``cloud_label`` and ``cloud_probabilities``. The
+    result is that of :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
 
     Raises
     ------

@@ -13,16 +13,17 @@ from gatewise.costs import CloudPrices
 from gatewise.decision import ALWAYS_STOP, Link, Score
 from gatewise.tiers import TIERS, in_order
 from gatewise_export.bundle.json_reader import Field
-from gatewise_export.bundle.manifest import SCHEMA_VERSION, Manifest
-from gatewise_export.bundle.manifest_specs import (
+from gatewise_export.bundle.manifest import (
     MANIFEST,
     SAMPLE,
+    SCHEMA_VERSION,
     ClassLabel,
     CloudKind,
     CloudSpec,
     FeatureSpec,
     FileSpec,
     GroupSpec,
+    Manifest,
     Missing,
     OperatingPointSpec,
     StageKind,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.manifest import MANIFEST
 from gatewise_export.bundle.manifest_reader import read_manifest
-from gatewise_export.bundle.manifest_specs import MANIFEST
 from gatewise_export.bundle.signing import (
     MANIFEST_CONTEXT,
     SIGNATURE,
@@ -92,16 +92,8 @@ def repack(
 def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     """Write a bundle's files beside `path`; they take its place if the block ends well.
 
-    Parameters
-    ----------
-    path : Path
-        As :func:`check_destination` returned it.
-    files : mapping of str to bytes
-
-    Yields
-    ------
-    Path
-        Where they are until then.
+    `path` is as :func:`check_destination` returned it; the files are where the block says until
+    then.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -144,10 +136,7 @@ def _remove(path: Path) -> None:
 def check_destination(path: str | Path) -> Path:
     """Refuse a place that holds anything but a bundle, before work is spent on a new one.
 
-    Returns
-    -------
-    Path
-        The place; what a link leads to, since a link stays a link.
+    Gives the place; what a link leads to, since a link stays a link.
 
     Raises
     ------

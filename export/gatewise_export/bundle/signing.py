@@ -1,4 +1,4 @@
-"""Ed25519 signatures: who made a bundle, an announcement; checked before anything in it is used.
+"""Ed25519 signatures of bundles and announcements.
 
 ``SIGNATURE``, beside ``manifest.json``, is ASCII text::
 
@@ -6,13 +6,11 @@
     ed25519 9f86d081884c7d65 <sha256 of the manifest> <base64 of 64 bytes>
 
 The second word is the id of the key: the first 8 bytes of the SHA-256 of the 32 bytes of the
-public key (RFC 8032), in hexadecimal. What is signed is a context (:data:`MANIFEST_CONTEXT`),
-then the manifest's bytes as they stand in the file; the manifest holds the hash of every other
-file. The context keeps a signature from being passed off as one of something else.
-
-A second signature line may follow. It stands there while a directory moves from one manifest to
-another, so that at every moment, whenever the power fails, the manifest in place is covered by
-one of the two (:meth:`.Storage.write_manifest`); the hash tells by which.
+public key (RFC 8032), in hexadecimal. Signed are a context (:data:`MANIFEST_CONTEXT`), which keeps
+a signature from serving for something else, and the manifest's bytes; the manifest holds the hash
+of every other file. While a directory moves from one manifest to another, a second signature line
+stands there, so that the manifest in place is covered at every moment
+(:meth:`.Storage.write_manifest`).
 
 Keys are PEM files: NAME.key (PKCS #8, not encrypted, readable by its owner alone) and NAME.pub.
 The ``cryptography`` library is loaded only when a key is used.
@@ -69,7 +67,7 @@ class Signature:
     value: bytes
 
     def covers(self, content: bytes) -> bool:
-        """Whether it is a signature of `content`, by its own word."""
+        """Whether its digest is that of `content`."""
         return self.digest == hashlib.sha256(content).hexdigest()
 
 
@@ -116,14 +114,7 @@ class PublicKey:
         self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
 
     def check(self, signatures: list[Signature], context: bytes, content: bytes, what: str) -> None:
-        """Demand that one of the signatures is this key's and fits.
-
-        Parameters
-        ----------
-        signatures : list of Signature
-        context, content : bytes
-        what : str
-            How messages call it.
+        """Demand that one of the signatures is this key's and fits; messages call it `what`.
 
         Raises
         ------
@@ -245,13 +236,7 @@ def write_signatures(*signatures: Signature) -> bytes:
 
 
 def read_signatures(content: bytes, what: str) -> list[Signature]:
-    """Read the content of a SIGNATURE file.
-
-    Parameters
-    ----------
-    content : bytes
-    what : str
-        How messages call it.
+    """Read the content of a SIGNATURE file, which messages call `what`.
 
     Raises
     ------

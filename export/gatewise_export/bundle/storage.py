@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from gatewise_export.bundle.errors import BundleError, DamagedFileError
-from gatewise_export.bundle.manifest_specs import MANIFEST
+from gatewise_export.bundle.manifest import MANIFEST
 from gatewise_export.bundle.signing import (
     MOST_SIGNATURE_BYTES,
     SIGNATURE,
@@ -49,9 +49,8 @@ class Storage(Protocol):
         """Put another manifest, and its signature, in place of the old ones.
 
         A signed bundle stays whole whenever this is cut short. In a directory the new signature
-        is first put beside the old one, in one SIGNATURE file; then the new manifest takes its
-        place; then the old signature goes. Each step is one rename, and after each the manifest in
-        place is covered. A reader that meets the change half way reads the manifest again.
+        is put beside the old one, then the new manifest takes its place, then the old signature
+        goes: each step is one rename, and after each the manifest in place is covered.
         """
         ...
 
@@ -95,10 +94,8 @@ def read_signature_file(storage: Storage) -> list[Signature] | None:
 
     Raises
     ------
-    SignatureError
-        If the file is malformed.
-    DamagedFileError
-        If it is no plain file.
+    BundleError
+        If the file is malformed or no plain file.
     """
     if not storage.has(SIGNATURE):
         return None

@@ -137,15 +137,7 @@ class Cascade:
 
 
 def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = False) -> Cascade:
-    """Take what is to be written out of a fitted system or a bundle.
-
-    Parameters
-    ----------
-    source : fitted system, Bundle, or path of a bundle
-    sample : array-like of shape (n, n_features), optional
-        Rows for the self-test; a bundle has its own.
-    lean : bool, default False
-        Leave out the models of stages that never stop.
+    """Take what is to be written out of a fitted system, a bundle or its path; see :func:`to_c`.
 
     Raises
     ------

@@ -118,7 +118,7 @@ class Layout:
 
     @property
     def nan_flag(self) -> int:
-        """Bit of a test that says NaN goes left; 0 if no NaN does."""
+        """Bit of a test that sends NaN to the left; 0 if none does."""
         if not any(forest.nan_left.any() for forest in self.forests):
             return 0
         return 1 << next(b for b in (7, 15, 31) if self.n_values <= 1 << b)

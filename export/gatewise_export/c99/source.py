@@ -41,15 +41,7 @@ class Source:
 
 
 def write_source(cascade: Cascade, layout: Layout, prefix: str) -> Source:
-    """Write a model's header and code.
-
-    Parameters
-    ----------
-    cascade : Cascade
-    layout : Layout
-    prefix : str
-        An identifier of C: begins every public name.
-    """
+    """Write a model's header and code; `prefix`, an identifier of C, begins every public name."""
     tables = Tables({f"{k}_type": v for k, v in _tree_types(layout).items()})
     tables.add(
         "columns", layout.columns, smallest(len(cascade.feature_names)), "The feature of each slot."

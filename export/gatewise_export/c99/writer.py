@@ -79,7 +79,7 @@ def to_c(
 ) -> CSource:
     """Write the device's stages, at the active operating point, as C99.
 
-    Exit stage, label, features bought and margins are those of Python, bit for bit. The C needs
+    Exit stage, label, acquired features and margins are those of Python, bit for bit. The C needs
     no heap and of the library only ``fabsf`` (which compilers know); all tables are const.
 
     Parameters
@@ -119,7 +119,7 @@ def to_c(
 
     Examples
     --------
-    ``to_c("bundle", "firmware/model", coded=8).table_bytes`` tells how much flash the tables take.
+    ``to_c("bundle", "firmware/model", coded=8).table_bytes`` is the flash that the tables take.
     """
     cascade = cascade_of(source, sample=sample, lean=lean)
     default = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
@@ -174,7 +174,7 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
     tables.add("exits", expected.exits, "uint16_t", "The stage that stops, or the number of them.")
     tables.add("labels", expected.labels, smallest(len(cascade.classes)))
     bits = np.packbits(expected.acquired[:, layout.columns], axis=1, bitorder="little")
-    tables.add("acquired", bits, "uint8_t", "Features that were bought, a bit each.")
+    tables.add("acquired", bits, "uint8_t", "Acquired features, a bit each.")
     flat = np.concatenate([np.zeros((n, 0), np.float32), *expected.outputs], axis=1)
     tables.add("outputs", np.ascontiguousarray(flat).view(np.uint32), "uint32_t", "As bits.")
     sizes = np.array([out.shape[1] for out in expected.outputs])

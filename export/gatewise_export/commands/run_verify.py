@@ -26,20 +26,8 @@ def check_data(
 ) -> tuple[VerifyReport, dict[str, float]]:
     """Compare a bundle's graphs with their flat arrays on the rows of a table.
 
-    Parameters
-    ----------
-    bundle : Bundle
-    source : str
-        A file, or the name of a bundled set; columns are found by name.
-    target : str or None
-        The label's column.
-
-    Returns
-    -------
-    report : VerifyReport
-    measured : dict
-        ``accuracy`` (of a regressor ``r2``; of a ranker nothing, since a table has no queries),
-        mean ``cost`` and ``offload_rate`` on these rows.
+    Columns are found by name. Gives the comparison, and ``accuracy`` (of a regressor ``r2``; of a
+    ranker nothing, since a table has no queries), mean ``cost`` and ``offload_rate`` on the rows.
 
     Raises
     ------

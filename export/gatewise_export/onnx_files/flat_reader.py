@@ -38,17 +38,12 @@ TREES = ("TreeEnsembleRegressor",)
 
 
 def read_flat(content: bytes) -> FlatModel:
-    """Read a graph that :func:`gatewise_export.packing.onnx_graph.flat_graph` wrote.
-
-    Parameters
-    ----------
-    content : bytes
-        The ONNX file.
+    """Read an ONNX file that :func:`.flat_graph` wrote.
 
     Raises
     ------
     BundleError
-        If it is not such a graph.
+        If it is not such a file.
     """
     graph = read_model(content).graph
     try:

@@ -45,14 +45,7 @@ _DOMAINS: Final = {"", "ai.onnx", ML_DOMAIN}
 def check_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: int) -> None:
     """Refuse a graph that is not fit to be a stage, before a runtime opens it.
 
-    Parameters
-    ----------
-    content : bytes
-        The ONNX file; not trusted.
-    file : str
-        What errors call it.
-    n_inputs, n_outputs : int
-        Columns of ``x`` and of ``margins``, as the manifest says.
+    `n_inputs` and `n_outputs` are the columns of ``x`` and ``margins``, as the manifest says.
 
     Raises
     ------
@@ -81,25 +74,15 @@ def read_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: int
 def check_cloud_graph(content: bytes, *, file: str) -> None:
     """Refuse a high-cost model's graph that could harm a worker, before a runtime opens it.
 
-    Parameters
-    ----------
-    content : bytes
-        The ONNX file; not trusted.
-    file : str
-        What errors call it.
+    Any operator of ONNX's own two domains may stand in it, but none that loops or branches (`Scan`,
+    which goes along a tensor and ends, may), none with data in another file, none with a result of
+    a size that only a run will know. Sizes are followed from node to node as far as they can be
+    known beforehand; a worker's own limit of memory is the second line.
 
     Raises
     ------
     BundleError
         One line that names the file and the reason.
-
-    Notes
-    -----
-    Any operator of ONNX's own two domains may stand in it, but none that loops or branches
-    (`Scan`, which goes along a tensor and ends, may), none with data in another file, none
-    whose result is as large as a number says that only a run will know. Sizes are followed from
-    node to node as far as they can be known beforehand; a worker's own limit of memory
-    is the second line.
     """
     model = read_model(content, file)
     try:

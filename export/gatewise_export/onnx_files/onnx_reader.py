@@ -67,23 +67,7 @@ def read_model(
     most_parts: int = MOST_PARTS,
     most_texts: int = MOST_TEXTS,
 ) -> Model:
-    """Read an ONNX file.
-
-    Parameters
-    ----------
-    content : bytes
-    file : str
-        What errors call it.
-    most_bytes : int
-        Size of the file.
-    most_parts : int
-        Nodes, attributes, tensors, names and the like.
-    most_texts : int
-        Entries of lists of texts.
-
-    Returns
-    -------
-    Model
+    """Read an ONNX file of bounded size, parts (nodes, tensors, names) and texts in lists.
 
     Raises
     ------

@@ -62,13 +62,7 @@ class StageGraph:
 
 
 def check_stage(model: Model, n_inputs: int, n_outputs: int) -> StageGraph:
-    """Check a graph and keep what was read.
-
-    Raises
-    ------
-    Malformed
-        With the reason.
-    """
+    """Check a graph and keep what was read; raise Malformed with the reason."""
     return _StageCheck(model, n_inputs, n_outputs).checked()
 
 

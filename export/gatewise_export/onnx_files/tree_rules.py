@@ -67,18 +67,10 @@ class Trees:
 
 
 def read_trees_node(node: Node, *, width: int | None, ordered: bool, most_nodes: int) -> Trees:
-    """Read the trees of a node and check them.
+    """Read the trees of a node whose input has `width` columns (None: not known) and check them.
 
-    Parameters
-    ----------
-    node : Node
-        A TreeEnsembleRegressor or TreeEnsembleClassifier.
-    width : int or None
-        Columns of its input; None where they are not known.
-    ordered : bool
-        Demand the form that this package writes: tests of ``<=`` alone, trees and their nodes
-        and entries in ascending order, plain sums.
-    most_nodes : int
+    `ordered` demands the form that this package writes: tests of ``<=`` alone, trees and their
+    nodes and entries in ascending order, plain sums.
 
     Raises
     ------

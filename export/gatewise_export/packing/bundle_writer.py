@@ -27,6 +27,8 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
 from gatewise_export.bundle.flat_trees import write_trees
 from gatewise_export.bundle.manifest import (
+    MANIFEST,
+    SAMPLE,
     CloudSpec,
     FeatureSpec,
     FileSpec,
@@ -36,7 +38,6 @@ from gatewise_export.bundle.manifest import (
     StageSpec,
     Task,
 )
-from gatewise_export.bundle.manifest_specs import MANIFEST, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph

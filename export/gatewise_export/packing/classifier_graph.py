@@ -91,25 +91,12 @@ def labels_in_metadata(model: onnx.ModelProto) -> list[Any] | None:
 def with_class_indices(
     model: onnx.ModelProto, own: Sequence[Any] | None, f0: HighCostModel, *, has_probabilities: bool
 ) -> onnx.ModelProto:
-    """Put class indices and one column a class at the end of a classifier's graph.
+    """Put class indices and one column a class at the end of a classifier's graph, in place.
 
-    Parameters
-    ----------
-    model : onnx.ModelProto
-        First output: labels, int64 or text; second: one column for each of its own classes.
-        Changed in place.
-    own : sequence of int or str, or None
-        Its own classes; None where its labels are positions already.
-    f0 : HighCostModel
-        Tells its input's width, and the class index of each of its own classes.
-    has_probabilities : bool
-        Whether the second output is probabilities; else they become 0 and 1.
-
-    Returns
-    -------
-    onnx.ModelProto
-        Input ``x``; outputs ``label``, int64 (n,), and ``probabilities``, float32
-        (n, n_classes).
+    Its first output is labels, int64 or text, of its `own` classes (None: positions already), its
+    second one column for each of these: probabilities, or else they become 0 and 1. The result has
+    the input ``x`` and the outputs ``label``, int64 (n,), and ``probabilities``, float32 (n,
+    n_classes).
     """
     graph = model.graph
     _rename(graph, {})

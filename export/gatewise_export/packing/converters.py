@@ -46,15 +46,8 @@ class CloudGraph(NamedTuple):
 def high_cost_graph(model: HighCostModel) -> CloudGraph:
     """Write a high-cost model as a graph with the input ``x``, float32 (n, n_used).
 
-    Parameters
-    ----------
-    model : HighCostModel
-
-    Returns
-    -------
-    CloudGraph
-        Of kind ``margins`` (one output) or ``classifier`` (outputs ``label``, int64 (n,), the
-        class index, and ``probabilities``, float32 (n, n_classes)).
+    It is of kind ``margins`` (one output) or ``classifier`` (outputs ``label``, int64 (n,), the
+    class index, and ``probabilities``, float32 (n, n_classes)).
 
     Raises
     ------

@@ -32,16 +32,7 @@ __all__ = ["flat_graph"]
 
 
 def flat_graph(model: FlatModel) -> onnx.ModelProto:
-    """Write a flat model as a graph from ``x`` to ``margins``.
-
-    Parameters
-    ----------
-    model : TreeEnsemble, LinearModel or KernelModel
-
-    Returns
-    -------
-    onnx.ModelProto
-        The same model gives the same bytes.
+    """Write a flat model as a graph from ``x`` to ``margins``; the same model gives the same bytes.
 
     Examples
     --------

@@ -68,11 +68,6 @@ def register_converters() -> None:
 def pipeline_graph(pipeline: Any) -> onnx.ModelProto:
     """Convert a pipeline, or any estimator that skl2onnx converts, with a float64 input ``x``.
 
-    Parameters
-    ----------
-    pipeline : fitted scikit-learn estimator
-        Of ``n_features_in_`` columns.
-
     Raises
     ------
     ConversionError

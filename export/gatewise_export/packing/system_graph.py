@@ -50,16 +50,7 @@ def outputs_of(system: BudgetedClassifier) -> tuple[Output, ...]:
 
 
 def system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
-    """Write a fitted system at its operating point as one graph.
-
-    Parameters
-    ----------
-    system : fitted system
-
-    Returns
-    -------
-    onnx.ModelProto
-        Input ``x``, float32 (n, n_features); outputs: :func:`outputs_of`.
+    """Write a fitted system at its operating point as one graph with :func:`outputs_of`.
 
     Raises
     ------
@@ -130,13 +121,10 @@ def _choose(nodes: GraphParts, condition: str | None, one: str, other: str, what
 
 
 def append_stage(nodes: GraphParts, prefix: str, stage: Stage) -> str:
-    """Append a stage's model and answers.
+    """Append a stage's model and answers; names of its values begin with `prefix`.
 
-    Returns
-    -------
-    str
-        `prefix`, with which the names of its values begin: ``margins``, ``index`` (int64),
-        ``probabilities`` and ``score`` (float32), or of a model of values ``value``.
+    They are ``margins``, ``index`` (int64), ``probabilities`` and ``score`` (float32), or of a
+    model of values ``value``.
     """
     model = flat_graph(stage.model)
     nodes.value(f"{prefix}features", stage.features.astype(np.int64))

@@ -141,12 +141,8 @@ def graph_outcome(
 ) -> Outcome:
     """Run every graph of a bundle on all rows, in onnxruntime.
 
-    Parameters
-    ----------
-    bundle : Bundle
-    x : ndarray of float32, shape (n, n_features)
-    cloud : pair of ndarray or None, optional
-        Class indices and probabilities that stand for the high-cost model's, which is not run.
+    `cloud` holds class indices and probabilities that stand for the high-cost model's, which then
+    is not run.
 
     Raises
     ------
@@ -189,13 +185,7 @@ def _trees(bundle: Bundle, stage: StageSpec) -> TreeEnsemble:
 
 
 def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray[Any]]:
-    """Run an ONNX file with onnxruntime; its outputs, in order.
-
-    Raises
-    ------
-    BundleError
-        If onnxruntime refuses it; the message calls it `name`.
-    """
+    """Run an ONNX file with onnxruntime; its outputs, in order; BundleError if it is refused."""
     onnxruntime = _onnxruntime.load()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1  # one order of summation

@@ -1,7 +1,7 @@
 /* ${mark} ${version}: the self-test; with --rows it answers rows from standard input.
 
    A row is ${P}_FEATURES numbers with blanks or commas between them, "nan" where one is missing.
-   For each it prints: outcome, exit, label, then a 1 for each feature that was bought, else a 0,
+   For each it prints: outcome, exit, label, then a 1 for each acquired feature, else a 0,
    and the outputs of the last stage that finished. */
 #include "${p}.h"
 

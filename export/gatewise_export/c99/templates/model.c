@@ -15,7 +15,7 @@
 #pragma STDC FP_CONTRACT OFF
 #endif
 
-typedef char instance_has_the_size_it_says[sizeof(${p}_instance) == ${P}_INSTANCE_BYTES ? 1 : -1];
+typedef char instance_has_its_declared_size[sizeof(${p}_instance) == ${P}_INSTANCE_BYTES ? 1 : -1];
 
 enum { UNKNOWN, KNOWN, REFUSED };
 //// bottom
@@ -57,13 +57,13 @@ void ${p}_decide(${p}_instance *it, ${p}_acquire acquire, void *context, ${p}_an
     answer->exit = ${P}_STAGES;
     answer->stage = answer->label = answer->refused = -1;
     for (stage = 0; stage < ${P}_STAGES; stage++) {
-        int said = ${p}_stage(it, stage, acquire, context);
-        if (said < 0) {
+        int stops = ${p}_stage(it, stage, acquire, context);
+        if (stops < 0) {
             answer->refused = it->refused;
             answer->outcome = answer->stage < 0 ? ${P}_ERROR : ${P}_FALLBACK;
 ${offload}            return;
         }
-${label}        if (said > 0${always}) {
+${label}        if (stops > 0${always}) {
             answer->outcome = ${P}_STOPPED;
             answer->exit = stage;
             return;
@@ -74,7 +74,7 @@ ${label}        if (said > 0${always}) {
         answer->stage = stage;
         answer->label = ${p}_label(it, stage);
 //// label of held
-        if (margins[stage]) { /* a stage whose model is left out says nothing */
+        if (margins[stage]) { /* a stage with its model left out has no label */
             answer->stage = stage;
             answer->label = ${p}_label(it, stage);
         }

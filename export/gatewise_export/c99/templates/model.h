@@ -10,7 +10,7 @@
 
    acquire is called at most once a feature and instance, and only for what the stages need. Nothing
    is allocated; there is no state but the instance. Float32 throughout; compile with
-   -ffp-contract=off, and decisions, margins and purchases are those of training, bit for bit.
+   -ffp-contract=off, and decisions, margins and acquired features are those of training, bit for bit.
 
    Classes: ${classes}
    Features, by number: ${features} */
@@ -47,7 +47,7 @@ ${code}    uint8_t known[${n_values}];
 
 enum {
     ${P}_STOPPED,  /* stage `exit` answers */
-    ${P}_OFFLOAD,  /* ask the cloud; `label` is the fallback */
+    ${P}_OFFLOAD,  /* no stage stops: to the cloud; `label` is the fallback */
     ${P}_FALLBACK, /* a value was refused: the last finished stage's label is the best there is */
     ${P}_ERROR     /* a value that the first stage needs was refused: there is no answer */
 };

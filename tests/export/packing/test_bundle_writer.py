@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,12 +22,9 @@ from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyErro
 from gatewise_export.packing.converters import high_cost_graph
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_training import StagedCascade
+from tests.support.bundle_files import contents, rows_as_table
 
-Files = dict[str, bytes]
-
-
-def contents(path: Path) -> Files:
-    return {p.name: p.read_bytes() for p in path.iterdir()}
+pytestmark = pytest.mark.slow  # fits models or starts processes
 
 
 def left_over(path: Path) -> list[str]:
@@ -77,9 +73,7 @@ def test_the_sample_is_what_the_system_answers(fitted: Any, tmp_path: Path) -> N
     sample = bundle.sample()
     rows = sample["X"]
     assert 0 < len(rows) <= 64
-    table: Any = rows
-    if hasattr(fitted.system, "feature_names_in_"):
-        table = pd.DataFrame(rows, columns=fitted.system.feature_names_in_)
+    table = rows_as_table(fitted.system, rows)
     assert sample["exit"].tolist() == fitted.system.exit_stage(table).tolist()
     assert sample["cost"].tolist() == fitted.system.cost(table).tolist()
     classes = np.array(bundle.manifest.classes)
@@ -232,7 +226,7 @@ def test_nothing_but_a_bundle_is_overwritten(heart: Any, tmp_path: Path) -> None
     assert (notes / "thesis.txt").read_text() == "years of work"
 
 
-def test_a_bundle_with_a_stranger_in_it_is_not_replaced(heart: Any, tmp_path: Path) -> None:
+def test_a_bundle_with_a_other_file_in_it_is_not_replaced(heart: Any, tmp_path: Path) -> None:
     path = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5]).path
     (path / "notes.txt").write_text("mine")
     with pytest.raises(BundleError, match=r"also 'notes\.txt'"):
@@ -303,21 +297,6 @@ def test_a_sample_may_be_a_table(heart: Any, tmp_path: Path) -> None:
     table = pd.DataFrame(heart.rows[:9], columns=heart.system.feature_names_)
     bundle = pack(heart.system, tmp_path / "bundle", sample=table)
     assert verify(heart.system, bundle, table).agrees
-
-
-@pytest.mark.parametrize("first", ["pack", "verify"])
-def test_names_are_functions_in_whatever_order_they_are_imported(
-    first: str, run_python: Callable[[str], str]
-) -> None:
-    code = (
-        f"import gatewise_export.{first}\n"
-        f"from gatewise_export.{first} import {first} as one\n"
-        f"from gatewise_export import {first} as two\n"
-        f"from gatewise_export import {first} as three\n"
-        f"import gatewise_export\n"
-        f"print(one is two is three is gatewise_export.{first}, callable(one))"
-    )
-    assert run_python(code) == "True True"
 
 
 def test_stages_that_buy_node_by_node_are_trees_to_walk(fit_system: Any, tmp_path: Path) -> None:

@@ -275,7 +275,7 @@ def test_each_feature_is_asked_for_once(compiled, tmp_path):
     cascade, c = compiled[0]
     text = (c.source.folder / "m0_selftest.c").read_text()
     assert "source->calls++" in text
-    assert "if (source.calls != bought)" in text
+    assert "if (source.calls != n_known)" in text
     broken = text.replace("source->calls++", "source->calls += 2")
     other = write_cascade(cascade, tmp_path / "broken", name="m0")
     (other.folder / "m0_selftest.c").write_text(broken)

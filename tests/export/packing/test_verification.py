@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,17 @@ from onnx import numpy_helper
 
 from gatewise.cli import main
 from gatewise_export import Bundle, BundleError, pack, self_test, verify, verify_graphs
-from gatewise_export.bundle.manifest import FileSpec
-from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.packing.onnx_graph import flat_graph
+from tests.support.bundle_files import replace_file
+
+pytestmark = pytest.mark.slow  # fits models or starts processes
 
 
 def swap(bundle: Bundle, name: str, content: bytes) -> Bundle:
     """Put another file in place, with a manifest that vouches for it."""
-    import hashlib
-
-    document = json.loads((bundle.path / "manifest.json").read_text())
-    spec = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
-    document["files"][name] = {"sha256": spec.sha256, "size": spec.size}
-    for stage in document["stages"]:
-        if stage["file"] == name:
-            stage["bytes"] = len(content)
-    (bundle.path / name).write_bytes(content)
-    text = read_manifest(json.dumps(document)).to_json()
-    (bundle.path / "manifest.json").write_text(text)
+    replace_file(bundle.path, name, content)
     return Bundle.open(bundle.path)
 
 

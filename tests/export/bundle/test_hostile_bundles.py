@@ -1,8 +1,8 @@
-"""Bundles from strangers: each is refused, in words, before any graph is opened, in little memory.
+"""Hostile bundles: each is refused, in words, before any graph is opened, in little memory.
 
 Every bundle below is written once and opened twice: here, kind by kind, and in one process of its
 own that measures its memory. There onnxruntime is real, but opening a session ends the process.
-Bundles with a bad signature are in tests/export/test_export_signing.py.
+Bundles with a bad signature are in test_signing.py beside this file.
 """
 
 from __future__ import annotations
@@ -256,6 +256,14 @@ def pipe(path: Path) -> Path:
     write(path)
     (path / "stage_0.onnx").unlink()
     os.mkfifo(path / "stage_0.onnx")
+    return path
+
+
+@kind(r"stage_0\.onnx is not a plain file|cannot be opened")
+def directory_in_place_of_a_file(path: Path) -> Path:
+    write(path)
+    (path / "stage_0.onnx").unlink()
+    (path / "stage_0.onnx").mkdir()
     return path
 
 
@@ -514,7 +522,7 @@ def cyclic_tree(path: Path) -> Path:
 
 
 @kind("a cyclic tree: nodes that no root leads to")
-def tree_that_bites_its_tail_apart_from_the_root(path: Path) -> Path:
+def cycle_apart_from_the_root(path: Path) -> Path:
     """Every node has one parent, and yet there is a cycle."""
 
     def cycle(found: list[Any]) -> list[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from gatewise.models.kernel_machine import KernelModel, fit_kernel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.packing.onnx_graph import flat_graph
+from tests.support.bundle_files import run_onnx
 
 Floats = NDArray[np.float32]
 Model = TreeEnsemble | LinearModel | KernelModel
@@ -22,15 +22,10 @@ F = np.float32
 
 
 def run(model: Model, x: Floats) -> Floats:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        flat_graph(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    assert [i.name for i in session.get_inputs()] == ["x"]
-    assert [o.name for o in session.get_outputs()] == ["margins"]
-    out: Floats = session.run(None, {"x": x})[0]
-    return out
+    outputs = run_onnx(flat_graph(model), x)
+    assert list(outputs) == ["margins"]
+    margins: Floats = outputs["margins"]
+    return margins
 
 
 def assert_same_bits(model: Model, x: Floats) -> None:

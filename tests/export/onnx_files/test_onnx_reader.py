@@ -31,6 +31,8 @@ from gatewise_export.packing.onnx_export import to_onnx
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
 
+pytestmark = pytest.mark.slow  # fits models or starts processes
+
 F = np.float32
 
 

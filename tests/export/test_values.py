@@ -24,8 +24,8 @@ from gatewise_export import (
     verify,
     verify_graphs,
 )
+from gatewise_export.bundle.manifest import SAMPLE
 from gatewise_export.bundle.manifest_reader import read_manifest
-from gatewise_export.bundle.manifest_specs import SAMPLE
 from gatewise_training import CEGBRanker, CEGBRegressor, FeatureCosts
 
 X, Y = load_diabetes(return_X_y=True)
