@@ -17,8 +17,9 @@ from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_m
 from gatewise_cloud.broker.broker_init import init_broker
 from gatewise_cloud.worker.worker import Worker
 from gatewise_edge.link.mqtt import Endpoint
-from gatewise_sim.doctor.checkup import Patient, examine
-from gatewise_sim.doctor.probe import Probe
+from gatewise_sim.doctor.checkup import examine
+from gatewise_sim.doctor.findings import DeviceSettings
+from gatewise_sim.doctor.mqtt_probe import Probe
 from gatewise_sim.fleet.network.proxy import DelayProxy, LinkProfile
 from tests.support import small_bundle
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_folder, run_as
@@ -34,7 +35,7 @@ ROOT = Path(__file__).parents[2]
 
 def look(broker, **settings):
     """Findings by check, problems and notes by code."""
-    return list(examine(Patient(broker=broker, **({"timeout": 1.5} | settings))))
+    return list(examine(DeviceSettings(broker=broker, **({"timeout": 1.5} | settings))))
 
 
 def problems(findings):

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from gatewise.errors import InputError
-from gatewise_sim.doctor.checkup import Finding, Patient, examine
+from gatewise_sim.doctor.checkup import examine
+from gatewise_sim.doctor.findings import DeviceSettings, Finding
 
 __all__ = ["commands", "doctor"]
 
@@ -49,7 +50,7 @@ def doctor(
         raise InputError("nothing to examine: give a bundle, --broker URL, or both")
     if not (0 < timeout <= 60 and deadline_ms > 0):
         raise InputError("--timeout must lie in 0 to 60 s, and --deadline-ms above 0")
-    patient = Patient(
+    settings = DeviceSettings(
         broker=broker,
         device=device,
         bundle=bundle,
@@ -60,7 +61,7 @@ def doctor(
         timeout=timeout,
     )
     findings: list[Finding] = []
-    for finding in examine(patient):
+    for finding in examine(settings):
         findings.append(finding)
         if not as_json:
             _show(finding)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gatewise.errors import GatewiseError
-from gatewise_sim.doctor.checkup import Finding, note, ok, problem, skipped
+from gatewise_sim.doctor.findings import Finding, note, ok, problem, skipped
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle

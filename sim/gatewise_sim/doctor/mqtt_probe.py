@@ -1,4 +1,4 @@
-"""A client of the doctor's: publishes and subscribes, and tells what the broker said to it.
+"""An MQTT client that reports how the broker acknowledges what it sends.
 
 It speaks MQTT 5 where the broker does, for the reason codes of its acknowledgements, and 3.1.1
 elsewhere; then a code is never better than :data:`UNKNOWN`.
@@ -107,7 +107,7 @@ class Probe:
             self._changed.wait_for(lambda: self._connected is not None, self._timeout)
             return bool(self._connected)
 
-    # -- asking ----------------------------------------------------------------------------
+    # -- sending ---------------------------------------------------------------------------
 
     def subscribe(self, topic: str) -> int:
         """Subscribe at QoS 1: the granted QoS, or a failure's code (128 and more)."""

@@ -1,23 +1,22 @@
-"""What the doctor knows of certificates: one's own, the broker's, and why either is refused."""
+"""Certificates: the device's own, the broker's, and why either is refused."""
 
 from __future__ import annotations
 
 import datetime
 import socket
 import ssl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gatewise_edge.link.mqtt import Endpoint
-from gatewise_sim.doctor.checkup import Finding, Patient, note, ok, problem
+from gatewise_sim.doctor.findings import DeviceSettings, Finding, note, ok, problem
 
 if TYPE_CHECKING:
     from cryptography import x509
 
 __all__ = [
     "common_name",
-    "no_handshake",
+    "failed_handshake",
     "own_certificate",
     "refused_certificate",
     "server_certificate",
@@ -29,17 +28,17 @@ _UNKNOWN: Final = (18, 19, 20, 21)
 _SOON: Final = datetime.timedelta(days=30)
 
 
-def own_certificate(patient: Patient) -> Finding:
-    """Look at the client's own pair: whether it loads, holds, and names this device."""
-    assert patient.cert_file is not None
+def own_certificate(settings: DeviceSettings) -> Finding:
+    """Check the client's own certificate: that it loads, is valid, and names this device."""
+    assert settings.cert_file is not None
     try:
-        ssl.create_default_context().load_cert_chain(patient.cert_file, patient.key_file)
-        certificate = _read(patient.cert_file)
+        ssl.create_default_context().load_cert_chain(settings.cert_file, settings.key_file)
+        certificate = _read(settings.cert_file)
     except (ssl.SSLError, OSError, ValueError) as error:
         return problem(
             "certificate",
             "own-certificate-unusable",
-            f"{patient.cert_file} and its key do not load: {getattr(error, 'reason', error)}",
+            f"{settings.cert_file} and its key do not load: {getattr(error, 'reason', error)}",
             "give the pair that `gatewise broker init` made for this device",
         )
     now = datetime.datetime.now(datetime.UTC)
@@ -48,16 +47,16 @@ def own_certificate(patient: Patient) -> Finding:
         return problem(
             "certificate",
             "own-certificate-expired",
-            f"{patient.cert_file} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
+            f"{settings.cert_file} is valid from {certificate.not_valid_before_utc:%Y-%m-%d} to "
             f"{end:%Y-%m-%d}; this machine says {now:%Y-%m-%d}",
             "renew it (gatewise broker init DIR --renew NAME), or set the clock",
         )
-    name = common_name(patient.cert_file)
-    if name != patient.name:
+    name = common_name(settings.cert_file)
+    if name != settings.name:
         return problem(
             "certificate",
             "own-certificate-name",
-            f"{patient.cert_file} is that of {name!r}, not of device {patient.name!r}: the "
+            f"{settings.cert_file} is that of {name!r}, not of device {settings.name!r}: the "
             "access list goes by the certificate's name",
             "give this device's own certificate, or the --device that it names",
         )
@@ -65,14 +64,14 @@ def own_certificate(patient: Patient) -> Finding:
         return note(
             "certificate",
             "own-certificate-ends",
-            f"{patient.cert_file} ends on {end:%Y-%m-%d}",
-            "renew it: gatewise broker init DIR --renew " + patient.name,
+            f"{settings.cert_file} ends on {end:%Y-%m-%d}",
+            "renew it: gatewise broker init DIR --renew " + settings.name,
         )
     return ok("certificate", f"that of {name}, good until {end:%Y-%m-%d}")
 
 
 def common_name(path: Path) -> str:
-    """Give the common name of a certificate; nothing if it has none or cannot be read."""
+    """Read the common name of a certificate; empty if it has none or cannot be read."""
     from cryptography.x509.oid import NameOID
 
     try:
@@ -88,35 +87,34 @@ def _read(path: Path) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-def no_handshake(patient: Patient, endpoint: Endpoint, error: OSError) -> Finding:
-    """Say why a TLS handshake failed."""
+def failed_handshake(settings: DeviceSettings, endpoint: Endpoint, error: OSError) -> Finding:
+    """Find out why a TLS handshake failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         code = error.verify_code
-        shown = _shown_certificate(patient, endpoint)
+        begin, end, names = _shown_certificate(settings, endpoint)
         if code == _EXPIRED:
             return problem(
                 "tls",
                 "tls-expired",
-                f"the broker's certificate has expired{shown.end}",
+                f"the broker's certificate has expired{end}",
                 "renew it (gatewise broker init DIR, restart the broker); or this clock is ahead",
             )
         if code == _NOT_YET:
             return problem(
                 "tls",
                 "clock-behind",
-                f"the broker's certificate is not valid yet{shown.begin}: this machine's clock "
-                "is behind",
+                f"the broker's certificate is not valid yet{begin}: this machine's clock is behind",
                 "set the clock: timedatectl set-ntp true, or add a clock with a battery",
             )
         if code in (_HOST, _ADDRESS):
             return problem(
                 "tls",
                 "tls-host",
-                f"the broker's certificate is not for {endpoint.host}{shown.names}",
+                f"the broker's certificate is not for {endpoint.host}{names}",
                 "use a name that it lists, or add this one: gatewise broker init DIR --host NAME",
             )
         if code in _UNKNOWN:
-            what = f"not in {patient.ca_file}" if patient.ca_file else "not among this machine's"
+            what = f"not in {settings.ca_file}" if settings.ca_file else "not among this machine's"
             return problem(
                 "tls",
                 "tls-unknown-ca",
@@ -134,7 +132,7 @@ def no_handshake(patient: Patient, endpoint: Endpoint, error: OSError) -> Findin
             f"port {endpoint.port} does not speak TLS",
             "use mqtt:// there, or the port with TLS (8883)",
         )
-    refused = refused_certificate(patient, error)
+    refused = refused_certificate(settings, error)
     return refused or problem(
         "tls",
         "tls-handshake",
@@ -143,45 +141,36 @@ def no_handshake(patient: Patient, endpoint: Endpoint, error: OSError) -> Findin
     )
 
 
-class _Shown:
-    """What the broker's certificate says of itself, read without trusting it."""
-
-    def __init__(self, certificate: x509.Certificate | None) -> None:
-        self.begin = self.end = self.names = ""
-        if certificate is None:
-            return
-        from cryptography import x509
-
-        self.begin = f" (from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC)"
-        self.end = f" (on {certificate.not_valid_after_utc:%Y-%m-%d})"
-        try:
-            kind = x509.SubjectAlternativeName
-            names = [
-                str(n.value) for n in certificate.extensions.get_extension_for_class(kind).value
-            ]
-        except x509.ExtensionNotFound:
-            names = []
-        self.names = f", but for {', '.join(names) or 'no name at all'}"
-
-
-def _shown_certificate(patient: Patient, endpoint: Endpoint) -> _Shown:
+def _shown_certificate(settings: DeviceSettings, endpoint: Endpoint) -> tuple[str, str, str]:
+    """Read the broker's certificate without trusting it: its begin, its end, its names, as text."""
     from cryptography import x509
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     try:
-        raw = socket.create_connection((endpoint.host, endpoint.port), patient.timeout)
+        raw = socket.create_connection((endpoint.host, endpoint.port), settings.timeout)
         with raw, context.wrap_socket(raw) as connection:
-            return _Shown(x509.load_der_x509_certificate(connection.getpeercert(True) or b""))
+            certificate = x509.load_der_x509_certificate(connection.getpeercert(True) or b"")
     except (OSError, ValueError):
-        return _Shown(None)
+        return "", "", ""
+    try:
+        kind = x509.SubjectAlternativeName
+        alternatives = certificate.extensions.get_extension_for_class(kind).value
+        names = ", ".join(str(name.value) for name in alternatives)
+    except x509.ExtensionNotFound:
+        names = ""
+    return (
+        f" (from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC)",
+        f" (on {certificate.not_valid_after_utc:%Y-%m-%d})",
+        f", but for {names or 'no name at all'}",
+    )
 
 
-def refused_certificate(patient: Patient, error: OSError) -> Finding | None:
+def refused_certificate(settings: DeviceSettings, error: OSError) -> Finding | None:
     """Read an alert of the broker about this client's certificate (TLS 1.3 sends it late)."""
     reason = str(getattr(error, "reason", "") or "")
-    if patient.cert_file is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE" in reason):
+    if settings.cert_file is None and ("CERTIFICATE_REQUIRED" in reason or "HANDSHAKE" in reason):
         return problem(
             "login",
             "certificate-required",
@@ -207,16 +196,15 @@ def refused_certificate(patient: Patient, error: OSError) -> Finding | None:
     return None
 
 
-def server_certificate(certificate: dict[str, Any]) -> Iterator[Finding]:
-    """Say how long a certificate that holds (``getpeercert``) will go on to."""
+def server_certificate(certificate: dict[str, Any]) -> Finding:
+    """Check how long a certificate that holds (``getpeercert``) will still hold."""
     seconds = ssl.cert_time_to_seconds(certificate["notAfter"])
     end = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    if end - datetime.datetime.now(datetime.UTC) < _SOON:
-        yield note(
-            "tls",
-            "tls-ends",
-            f"the broker's certificate ends on {end:%Y-%m-%d}",
-            "renew it: gatewise broker init DIR, then restart the broker",
-        )
-    else:
-        yield ok("tls", f"the broker's certificate holds, and does until {end:%Y-%m-%d}")
+    if end - datetime.datetime.now(datetime.UTC) >= _SOON:
+        return ok("tls", f"the broker's certificate holds, and does until {end:%Y-%m-%d}")
+    return note(
+        "tls",
+        "tls-ends",
+        f"the broker's certificate ends on {end:%Y-%m-%d}",
+        "renew it: gatewise broker init DIR, then restart the broker",
+    )

@@ -1,4 +1,4 @@
-"""The doctor's round trips: requests, responses, presence, rights, and how long they take."""
+"""Round trips over the broker: request and response, presence, rights, delays."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ import numpy as np
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import Endpoint
-from gatewise_sim.doctor.checkup import Finding, Patient, note, ok, problem, skipped
-from gatewise_sim.doctor.probe import DENIED, NOBODY, UNKNOWN, Probe
+from gatewise_sim.doctor.findings import (
+    DeviceSettings,
+    Finding,
+    note,
+    ok,
+    problem,
+    skipped,
+)
+from gatewise_sim.doctor.mqtt_probe import DENIED, NOBODY, UNKNOWN, Probe
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
 
-__all__ = ["converse"]
+__all__ = ["check_round_trips"]
 
 _FAILURE: Final = 0x80
-#: Asked for where there is no bundle: a worker says that it does not serve it.
+#: The model of a request where there is no bundle: a worker says that it does not serve it.
 _NO_MODEL: Final = ("gatewise-doctor", "0")
 _EXCHANGES: Final = 40
 _TOGETHER: Final = 4
@@ -35,16 +42,15 @@ _HELD_SHARE: Final = 0.2
 _ACL: Final = "the access list (gatewise broker init writes one)"
 
 
-def converse(patient: Patient, bundle: Bundle | None) -> Iterator[Finding]:
-    """Ask as the device would, then look at presence, rights and delays."""
-    assert patient.broker is not None
-    endpoint = Endpoint(patient.broker, **patient.tls_files)
+def check_round_trips(settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
+    """Send a request as the device would, then check presence, rights and delays."""
+    endpoint = settings.endpoint
     try:
-        with Probe(endpoint, patient.timeout) as probe:
-            yield from _ask(probe, patient, bundle)
-            yield _presence(probe, patient)
+        with Probe(endpoint, settings.timeout) as probe:
+            yield from _request_and_response(probe, settings, bundle)
+            yield _presence(probe, settings)
             yield _rights(probe, endpoint)
-            yield from _delays(probe, patient)
+            yield from _delays(probe, settings)
     except LinkError as error:
         yield problem("login", "no-connection", f"no connection: {error}", "look at its log")
 
@@ -52,28 +58,31 @@ def converse(patient: Patient, bundle: Bundle | None) -> Iterator[Finding]:
 # -- a request and its response --------------------------------------------------------------
 
 
-def _ask(probe: Probe, patient: Patient, bundle: Bundle | None) -> Iterator[Finding]:
-    """Send a request, as the device would, and await the response."""
-    topic, reply = wire.request_topic(patient.name), wire.response_topic(patient.name)
+def _request_and_response(
+    probe: Probe, settings: DeviceSettings, bundle: Bundle | None
+) -> Iterator[Finding]:
+    topic, reply = wire.request_topic(settings.name), wire.response_topic(settings.name)
     granted = probe.subscribe(reply)
     if granted >= _FAILURE or granted == UNKNOWN:
         yield _subscription_denied(reply)
         return
-    request, expected = _request(patient, bundle)
+    request, expected = _make_request(settings, bundle)
     if bundle is not None and bundle.manifest.cloud is None:
         yield note("model", "no-cloud", "the bundle has no cloud model: nothing is ever offloaded")
     code = probe.publish(topic, wire.encode_request(request))
-    response = None if code in (DENIED, NOBODY) else _response(probe, reply, request, patient)
+    response = (
+        None if code in (DENIED, NOBODY) else _await_response(probe, reply, request, settings)
+    )
     if response is None:
-        yield _silence(probe, patient, code)
+        yield _no_response(probe, settings, code)
         return
     yield ok("request", f"a request on {topic} is taken")
     yield ok("worker", f"a worker answers on {reply}")
     if bundle is not None and bundle.manifest.cloud is not None:
-        yield _judge(response, request, expected)
+        yield _check_response(response, request, expected)
 
 
-def _request(patient: Patient, bundle: Bundle | None) -> tuple[wire.Request, Any]:
+def _make_request(settings: DeviceSettings, bundle: Bundle | None) -> tuple[wire.Request, Any]:
     """Make the request: a sample row for the bundle's model, or one that no model answers."""
     (model, version), X, expected = _NO_MODEL, np.zeros((1, 1), np.float32), None
     if bundle is not None and bundle.manifest.cloud is not None:
@@ -84,13 +93,13 @@ def _request(patient: Patient, bundle: Bundle | None) -> tuple[wire.Request, Any
         # Where stages run beyond the device, one of them may answer.
         if all(stage.tier == "device" for stage in manifest.every_stage):
             expected = int(sample["cloud_label"][0])
-    ttl_ms = int(1000 * patient.timeout)
+    ttl_ms = int(1000 * settings.timeout)
     request = wire.Request(id=wire.new_id(), model=model, version=version, ttl_ms=ttl_ms, X=X)
     return request, expected
 
 
-def _response(
-    probe: Probe, topic: str, request: wire.Request, patient: Patient
+def _await_response(
+    probe: Probe, topic: str, request: wire.Request, settings: DeviceSettings
 ) -> wire.Response | None:
     def wanted(where: str, payload: bytes, retained: bool) -> bool:
         if where != topic or retained:
@@ -100,13 +109,13 @@ def _response(
         except WireError:
             return False
 
-    came = probe.wait(wanted, patient.timeout)
+    came = probe.wait(wanted, settings.timeout)
     return None if came is None else wire.decode_response(came[1])
 
 
-def _silence(probe: Probe, patient: Patient, code: int) -> Finding:
-    """No response: say why, as far as the broker lets it be known."""
-    topic, reply = wire.request_topic(patient.name), wire.response_topic(patient.name)
+def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
+    """Find out why no response came, as far as the broker lets it be known."""
+    topic, reply = wire.request_topic(settings.name), wire.response_topic(settings.name)
     if code == DENIED:
         return problem(
             "request",
@@ -125,12 +134,12 @@ def _silence(probe: Probe, patient: Patient, code: int) -> Finding:
         return problem(
             "worker",
             "subscription-denied",
-            f"the request reaches a reader, but no response comes within {patient.timeout:g} s: "
+            f"the request reaches a reader, but no response comes within {settings.timeout:g} s: "
             f"this client may not read {reply}, or the worker may not write it or hangs",
             f"let it, in {_ACL}: pattern read gw/v1/%u/rsp; workers: topic write gw/v1/+/rsp; "
             "read the worker's counters",
         )
-    if _echo(probe, topic, b"", patient.timeout):
+    if _echo(probe, topic, b"", settings.timeout):
         return problem(
             "worker",
             "no-worker",
@@ -167,7 +176,9 @@ def _subscription_denied(topic: str) -> Finding:
     )
 
 
-def _judge(response: wire.Response, request: wire.Request, expected: int | None) -> Finding:
+def _check_response(
+    response: wire.Response, request: wire.Request, expected: int | None
+) -> Finding:
     model = f"{request.model} {request.version}"
     if response.error == wire.NO_MODEL:
         return problem(
@@ -198,9 +209,9 @@ def _judge(response: wire.Response, request: wire.Request, expected: int | None)
 # -- presence and rights -----------------------------------------------------------------------
 
 
-def _presence(probe: Probe, patient: Patient) -> Finding:
-    """Say again what the device's status says: nobody is told anything new."""
-    topic = wire.status_topic(patient.name)
+def _presence(probe: Probe, settings: DeviceSettings) -> Finding:
+    """Publish the device's status again as it is, so that nobody learns anything new."""
+    topic = wire.status_topic(settings.name)
     probe.subscribe(topic)
     kept = probe.wait(lambda where, _, retained: where == topic and retained, 0.5)
     status = kept[1] if kept is not None else b"offline"
@@ -225,7 +236,7 @@ def _presence(probe: Probe, patient: Patient) -> Finding:
 
 
 def _rights(probe: Probe, endpoint: Endpoint) -> Finding:
-    """Try to answer in a worker's place: a device must not be able to."""
+    """Try to respond in a worker's place: a device must not be able to."""
     topic = wire.response_topic(f"doctor-{secrets.token_hex(6)}")
     code = probe.publish(topic, b"")
     if code == DENIED or (code == UNKNOWN and not _echo(probe, topic, b"", 1.0)):
@@ -241,19 +252,19 @@ def _rights(probe: Probe, endpoint: Endpoint) -> Finding:
 # -- delays ------------------------------------------------------------------------------------
 
 
-def _delays(probe: Probe, patient: Patient) -> Iterator[Finding]:
-    """Measure messages that come one by one, and the last of a few that come together.
+def _delays(probe: Probe, settings: DeviceSettings) -> Iterator[Finding]:
+    """Measure messages sent one by one, and the last of a few sent together.
 
     Nagle's algorithm holds that one back until those before it were acknowledged, which the
     receiving side delays by 40 ms. (Of a pair, the second often carries the acknowledgement.)
     """
-    topic = f"gw/v1/{patient.name}/probe"
+    topic = f"gw/v1/{settings.name}/probe"
     probe.subscribe(topic)
     delays: dict[int, list[float]] = {1: [], _TOGETHER: []}
     began = time.monotonic()
     for turn in range(_EXCHANGES):
         for count, found in delays.items():
-            delay = _exchange(probe, topic, count, patient.timeout)
+            delay = _exchange(probe, topic, count, settings.timeout)
             if delay is None:
                 yield skipped("delay", f"not measured: this client may not write and read {topic}")
                 return
@@ -278,12 +289,12 @@ def _delays(probe: Probe, patient: Patient) -> Iterator[Finding]:
             "set_tcp_nodelay true in mosquitto.conf",
         )
     # Request, response and one retry of both must fit into the deadline.
-    if 4 * single > patient.deadline_ms:
+    if 4 * single > settings.deadline_ms:
         yield problem(
             "delay",
             "slow-broker",
             f"a message to the broker and back takes {single:.0f} ms: with a deadline of "
-            f"{patient.deadline_ms:g} ms there is no time for a retry",
+            f"{settings.deadline_ms:g} ms there is no time for a retry",
             "a broker nearer or less busy, or a longer deadline (--deadline-ms)",
         )
     elif not nagle:
