@@ -28,7 +28,7 @@ from benchmarks import harness
 from benchmarks.cloud_load import connected, payloads
 from gatewise.console import note
 from gatewise_cloud.broker.broker import MosquittoBroker
-from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.models.cloud_model import CloudModel
 
 __all__ = ["TARGETS", "document", "main", "markdown", "measure"]
 

@@ -10,9 +10,9 @@ from .errors import BackendBusy as BackendBusy
 from .errors import BrokerError as BrokerError
 from .errors import ModelError as ModelError
 from .errors import RefusedRows as RefusedRows
-from .models.model import CloudModel as CloudModel
+from .models.cloud_model import CloudModel as CloudModel
+from .models.gateway_model import GatewayModel as GatewayModel
 from .models.oip import OipBackend as OipBackend
 from .service.supervisor import Supervisor as Supervisor
 from .worker.batcher import Batcher as Batcher
-from .worker.gateway import GatewayModel as GatewayModel
 from .worker.worker import Worker as Worker

@@ -132,7 +132,7 @@ class ChildProcess:
         return "; ".join(self.errors().strip().splitlines()[-lines:]).removeprefix("gatewise: ")
 
     def release(self) -> None:
-        """Ask it to end; return at once."""
+        """Request its end; return at once."""
         if self._guard is not None:
             self._process.terminate()
             return
@@ -146,7 +146,7 @@ class ChildProcess:
         self._process.kill()
 
     def close(self, seconds: float = _CLOSE_SECONDS) -> None:
-        """Ask it to end, and kill it if it has not ended in some seconds; may be called again."""
+        """End it, by a kill after some seconds; may be called again."""
         try:
             self.release()
             with contextlib.suppress(subprocess.TimeoutExpired):

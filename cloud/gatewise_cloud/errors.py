@@ -1,4 +1,4 @@
-"""Errors of the cloud's room.
+"""Errors of the cloud.
 
 ::
 
@@ -36,7 +36,7 @@ class BrokerError(GatewiseError):
 
 
 class ModelError(GatewiseError):
-    """A bundle whose high-cost model cannot be served.
+    """A bundle with a high-cost model that cannot be served.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class ModelError(GatewiseError):
 
 
 class BackendBusy(ModelError):  # noqa: N818  it may be asked again
-    """A model whose server cannot be reached or is overloaded: later, or elsewhere, it may do."""
+    """A model on a server that cannot be reached or is overloaded: a later request may succeed."""
 
 
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault

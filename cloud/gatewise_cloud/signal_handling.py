@@ -1,4 +1,4 @@
-"""SIGTERM as Ctrl-C: both ask a program to finish what it holds and end."""
+"""SIGTERM handled as Ctrl-C: the program finishes its work and ends."""
 
 from __future__ import annotations
 

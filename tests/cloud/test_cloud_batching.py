@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from gatewise_cloud.worker.batch_sizes import SIZES, BatchPlans, Timing, measure
 from gatewise_cloud.worker.batcher import Batcher, Plan, Ticket
-from gatewise_cloud.worker.batching import SIZES, Pace, Timing, measure
 
 KEY = ("m", "1")
 
@@ -55,26 +55,26 @@ def test_measuring_keeps_to_its_time():
 
 
 def test_runs_correct_the_choice():
-    pace = Pace()
-    pace.enter(KEY, timing(1e-3, 1e-6))
-    assert pace.plan(KEY) == Plan(32, 0.0)
+    plans = BatchPlans()
+    plans.add(KEY, timing(1e-3, 1e-6))
+    assert plans.plan(KEY) == Plan(32, 0.0)
     for _ in range(100):  # the machine changed: an instance costs the same in any company
         for n in SIZES:
-            pace.learn(KEY, n, 37e-6 * n)
-    assert pace.plan(KEY).max_batch == 1
-    assert pace.told(KEY)["run_us"]["32"] == pytest.approx(37 * 32, rel=0.05)
-    pace.leave(KEY)
-    assert pace.plan(KEY).max_batch == 16
+            plans.learn(KEY, n, 37e-6 * n)
+    assert plans.plan(KEY).max_batch == 1
+    assert plans.as_json(KEY)["run_us"]["32"] == pytest.approx(37 * 32, rel=0.05)
+    plans.drop(KEY)
+    assert plans.plan(KEY).max_batch == 16
 
 
 def test_a_fixed_batch_stays_and_waiting_must_pay():
-    pace = Pace(4, wait_ms=2.0)
-    pace.enter(KEY, timing(1e-3, 1e-6))
-    assert pace.plan(KEY) == Plan(4, 0.002)
-    pace.enter(KEY, timing(1e-6, 1e-3))
-    assert pace.plan(KEY) == Plan(4, 0.0)
-    assert not Pace(4).measures
-    assert Pace(wait_ms=1.0).measures
+    plans = BatchPlans(4, wait_ms=2.0)
+    plans.add(KEY, timing(1e-3, 1e-6))
+    assert plans.plan(KEY) == Plan(4, 0.002)
+    plans.add(KEY, timing(1e-6, 1e-3))
+    assert plans.plan(KEY) == Plan(4, 0.0)
+    assert not BatchPlans(4).measures
+    assert BatchPlans(wait_ms=1.0).measures
 
 
 def ticket(arrived, n=1, expires=1e9):

@@ -11,7 +11,7 @@ from sklearn.ensemble import ExtraTreesClassifier
 
 from gatewise.errors import InputError
 from gatewise_cloud import CloudModel, ModelError, MosquittoBroker, Worker
-from gatewise_cloud.worker.gateway import GatewayModel
+from gatewise_cloud.models.gateway_model import GatewayModel
 from gatewise_edge import Device, MqttLink
 from gatewise_export import Bundle, pack
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade

@@ -9,7 +9,7 @@ import pytest
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud import MosquittoBroker, Worker
-from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link import wire
 from tests.support.ports import free_port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import json
 import os
 import shutil
@@ -352,8 +353,8 @@ def test_a_library_that_is_missing(tmp_path):
     for entry in installed.iterdir():
         if not entry.name.lower().startswith(("cbor2", "_cbor2", "__pycache__", "gatewise")):
             (tmp_path / entry.name).symlink_to(entry)
-    rooms = [str(Path(sys.modules[f"gatewise_{r}"].__file__).parents[1])
-             for r in ("training", "export", "edge", "cloud", "sim")]  # fmt: skip
+    names = ("gatewise", "gatewise_export", "gatewise_edge", "gatewise_cloud", "gatewise_sim")
+    rooms = [str(Path(importlib.util.find_spec(name).origin).parents[1]) for name in names]
     done = subprocess.run(
         [sys.executable, "-S", "-m", "gatewise", "doctor", "--json", "--broker",
          "mqtt://127.0.0.1:1"],

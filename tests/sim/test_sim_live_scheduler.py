@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.link.link import InProcessLink
 from gatewise_sim.fleet.routes import Routes

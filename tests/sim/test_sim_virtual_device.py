@@ -9,7 +9,7 @@ import random
 import numpy as np
 import pytest
 
-from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending

@@ -25,7 +25,7 @@ def secure_config(
     data: PurePath | None = None,
     run_as: str | None = None,
 ) -> str:
-    """Configuration of a mosquitto 2 that is open to the world: TLS, certificates, an access list.
+    """Configuration of a mosquitto 2 for other machines: TLS, certificates, an access list.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Everything that a broker for the world needs, in one folder: certificates, access list, config.
+"""The folder of a secured broker: certificates, access list, configuration.
 
 ::
 

@@ -141,7 +141,7 @@ class OipBackend:
                 "POST", f"{self._path}/infer", text, {"Content-Type": "application/json"}
             )
         if status != 200:
-            raise self._bad(f"it answered {status} {_said(body)}")
+            raise self._bad(f"it answered {status} {_excerpt(body)}")
         try:
             outputs = _outputs(body, headers.get(_HEADER))
         except (ValueError, KeyError, TypeError) as error:
@@ -151,10 +151,10 @@ class OipBackend:
     # -- what it is ------------------------------------------------------------------------
 
     def _agree(self, n_inputs: int) -> str:
-        """Ask what the model takes; its input's name."""
+        """Read the model's metadata and check them; the name of its input."""
         status, _, body = self._call("GET", self._path, b"", {})
         if status != 200:
-            raise self._bad(f"it answered {status} {_said(body)}")
+            raise self._bad(f"it answered {status} {_excerpt(body)}")
         try:
             inputs = json.loads(body)["inputs"]
             (one,) = inputs
@@ -207,7 +207,7 @@ class OipBackend:
             raise self._bad(f"its answer is larger than {_MOST_BYTES} bytes")
         self._idle.append(connection)
         if answer.status in _BUSY:
-            raise self._away(f"it answered {answer.status} {_said(content)}")
+            raise self._away(f"it answered {answer.status} {_excerpt(content)}")
         self._trouble = None
         return answer.status, answer.headers, content
 
@@ -275,7 +275,7 @@ def _port(parts: Any) -> int:
     return port or (443 if parts.scheme == "https" else 80)
 
 
-def _said(body: bytes) -> str:
+def _excerpt(body: bytes) -> str:
     return " ".join(body[:200].decode("utf-8", "replace").split())
 
 

@@ -1,12 +1,14 @@
-"""The stages that a bundle places on a gateway or in the cloud, run on the columns of requests."""
+"""The stages that a bundle places on a gateway or in the cloud, run on the rows of requests."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_cloud.errors import RefusedRows
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.stages.stages import StageRunner
 
@@ -15,39 +17,79 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["StageAnswer", "TierStages", "columns_of", "stages_of"]
+__all__ = [
+    "RequestModel",
+    "TierAnswer",
+    "TierStages",
+    "check_rows",
+    "columns_of",
+    "opened",
+    "sample_rows",
+    "stages_of",
+]
 
 
-class StageAnswer(NamedTuple):
-    """What the stages of a tier say of n instances.
-
-    An instance that none of them stops has the last one's answer; one with missing values where
-    the stages take none has no answer of theirs, and goes on.
-    """
+class TierAnswer(NamedTuple):
+    """Answers of a tier, its stages and perhaps the high-cost model, to n instances."""
 
     labels: NDArray[np.int64]
     """Class indices, shape (n,)."""
     probabilities: NDArray[np.float32]
     """Shape (n, n_classes)."""
-    exits: NDArray[np.int64]
-    """Index of the stage whose answer it is among all stages, shape (n,); -1: of none."""
-    goes_on: NDArray[np.bool_]
-    """Which instances none of them stops, shape (n,)."""
+    exits: NDArray[np.int64] | None = None
+    """Index of the stage that answered, the number of stages for the high-cost model, -1 where
+    none did: shape (n,); None: the high-cost model answered all."""
+    offload: NDArray[np.bool_] | None = None
+    """Which instances no stage of the tier stopped, shape (n,); None: all are answered."""
+
+
+class RequestModel(Protocol):
+    """A model that a worker serves: :class:`.CloudModel` or :class:`.GatewayModel`."""
+
+    local: bool
+    """Whether it computes in this process."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and version."""
+        ...
+
+    @property
+    def n_stages(self) -> int:
+        """Stages before the high-cost model, wherever they run."""
+        ...
+
+    @property
+    def trouble(self) -> str | None:
+        """Why it could not answer now; None if it could."""
+        ...
+
+    def check(self, X: NDArray[np.floating[Any]]) -> None:
+        """Refuse instances that it does not take, without running."""
+        ...
+
+    def run(self, X: NDArray[np.float32]) -> TierAnswer:
+        """Classify checked instances, at least one."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds open."""
+        ...
 
 
 def stages_of(manifest: Manifest, tier: Tier) -> list[int]:
-    """Indices of the stages of the chain in force that run on a tier."""
+    """Indices of the active stages that run on a tier."""
     return [s for s, where in enumerate(manifest.tiers) if where == tier]
 
 
 def columns_of(manifest: Manifest, features: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Where a request's matrix holds features that are given as columns of an instance."""
+    """Columns of a request's matrix that hold features, given as columns of an instance."""
     place = {int(column): i for i, column in enumerate(manifest.request_inputs())}
     return np.array([place[int(column)] for column in features], np.intp)
 
 
 class TierStages:
-    """The stages of one tier, one after the other, each on what the one before lets go on.
+    """The stages of one tier, each run on the instances that the one before did not stop.
 
     Parameters
     ----------
@@ -72,8 +114,8 @@ class TierStages:
         self._take_nan = manifest.missing["stages"] == "allowed"
         self._test(bundle)
 
-    def answer(self, X: NDArray[np.float32]) -> StageAnswer:
-        """Run the stages.
+    def answer(self, X: NDArray[np.float32]) -> TierAnswer:
+        """Run the stages; an instance that none stops has the last one's answer.
 
         Parameters
         ----------
@@ -81,25 +123,23 @@ class TierStages:
             The columns of :meth:`gatewise_export.bundle.manifest.Manifest.request_inputs`.
         """
         n = len(X)
-        answer = StageAnswer(
-            np.zeros(n, np.int64),
-            np.zeros((n, self._n_classes), np.float32),
-            np.full(n, -1, np.int64),
-            np.ones(n, np.bool_),
-        )
+        labels = np.zeros(n, np.int64)
+        probabilities = np.zeros((n, self._n_classes), np.float32)
+        exits = np.full(n, -1, np.int64)
+        offload = np.ones(n, np.bool_)
         # Trees would take a missing value for one that is easy to answer.
         rows = np.arange(n) if self._take_nan else np.flatnonzero(~np.isnan(X).any(axis=1))
         for stage, columns in zip(self.indices, self._columns, strict=True):
             if not len(rows):
                 break
             output = self._runner.run(stage, np.ascontiguousarray(X[np.ix_(rows, columns)]))
-            answer.labels[rows] = output.labels
-            answer.probabilities[rows] = output.probabilities
-            answer.exits[rows] = stage
+            labels[rows] = output.labels
+            probabilities[rows] = output.probabilities
+            exits[rows] = stage
             stopped = output.stops(self._runner.thresholds[stage])
-            answer.goes_on[rows[stopped]] = False
+            offload[rows[stopped]] = False
             rows = rows[~stopped]
-        return answer
+        return TierAnswer(labels, probabilities, exits, offload)
 
     def _test(self, bundle: Bundle) -> None:
         sample = bundle.sample()
@@ -111,8 +151,38 @@ class TierStages:
             if not same.all():
                 differences[f"stage_{stage}"] = int(np.count_nonzero(~same.all(axis=1)))
         if differences:
-            told = ", ".join(f"{name} in {count} rows" for name, count in differences.items())
+            shown = ", ".join(f"{name} in {count} rows" for name, count in differences.items())
             raise SelfTestError(
-                f"bundle {bundle.path} computes otherwise here than where it was packed: {told}",
+                f"bundle {bundle.path} computes otherwise here than where it was packed: {shown}",
                 differences,
             )
+
+
+def opened(bundle: Bundle | str | Path, public_key: str | Path | bytes | None) -> Bundle:
+    """Open a bundle, signed if there is a key; one that is open already is taken as it is."""
+    from gatewise_export.bundle.bundle import Bundle
+
+    if isinstance(bundle, Bundle):
+        return bundle
+    if public_key is None:
+        return Bundle.open(bundle)
+    return Bundle.open(bundle, public_key=public_key)
+
+
+def sample_rows(bundle: Bundle) -> NDArray[np.float32]:
+    """The bundle's sample as requests carry it: float32, shape (n, k)."""
+    rows: NDArray[np.float32] = bundle.sample()["X"][:, bundle.manifest.request_inputs()]
+    return np.ascontiguousarray(rows, np.float32)
+
+
+def check_rows(
+    X: NDArray[np.floating[Any]], model: str, *, n_inputs: int, allow_missing: bool
+) -> None:
+    """Refuse instances that a model does not take: see :meth:`CloudModel.check`."""
+    if X.ndim != 2 or X.shape[1] != n_inputs:
+        raise RefusedRows("shape", f"model {model} takes {n_inputs} columns, not {X.shape}")
+    if not np.isfinite(X).all():
+        if np.isinf(X).any():
+            raise RefusedRows("infinite", "the instances hold an infinite value")
+        if not allow_missing:
+            raise RefusedRows("missing", f"model {model} takes no missing values (NaN)")

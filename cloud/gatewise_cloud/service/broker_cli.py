@@ -1,4 +1,4 @@
-"""``gatewise broker``: run a small one for trying out, or prepare one for the world."""
+"""``gatewise broker``: run a local broker, or prepare a secured one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def broker(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
 ) -> None:
-    """Run an MQTT broker on this machine, or prepare one for the world.
+    """Run an MQTT broker on this machine, or prepare a secured one.
 
     `run` (without a word) is for trying out: everyone on this machine may enter. Prints a line
     that begins with `ready:` and says which broker it is; runs until SIGTERM or Ctrl-C. The
@@ -146,7 +146,7 @@ def _run(port: int, host: str, embedded: bool | None, *, as_json: bool) -> None:
                 "note: the embedded broker ignores shared subscriptions: "
                 f"run one worker, gatewise cloud BUNDLE --broker {running.url} --plain-subscription"
             )
-        _say(
+        _print(
             f"ready: {running.kind} broker on {running.url}",
             {
                 "ready": True,
@@ -177,7 +177,7 @@ def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
         "revoked": done.revoked,
     }
     if as_json:
-        _say("", document, as_json=True)
+        _print("", document, as_json=True)
         return
     for path in done.made:
         print(f"made {path} and its key")
@@ -195,7 +195,7 @@ def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
 
-def _say(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+def _print(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
     print(json.dumps(plain(document)) if as_json else text, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Which request runs when, with whom: a bounded queue, expiry, duplicates, batches. Pure.
+"""A bounded queue of requests that forms batches, with expiry and duplicates. Pure.
 
 A batch holds requests of one model only, the oldest request first. It takes what is queued, up
 to a number of instances that may differ from model to model, and waits for company only where it
@@ -224,7 +224,7 @@ class Batcher:
         return max(0.0, pause)
 
     def take(self, now: float) -> Taken:
-        """Take the next batch: the model whose request waits longest, and what fits with it.
+        """Take the next batch: the oldest request, and what fits with it.
 
         Requests that expired are taken out and forgotten.
         """

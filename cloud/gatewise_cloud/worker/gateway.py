@@ -14,27 +14,23 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gatewise_cloud.errors import ModelError
-from gatewise_cloud.models.model import TierAnswer, check_rows, opened
-from gatewise_cloud.models.tier_stages import TierStages, stages_of
-from gatewise_cloud.worker.batcher import ModelKey, Ticket
+from gatewise_cloud.models.tier_stages import TierAnswer
+from gatewise_cloud.worker.batcher import Ticket
 from gatewise_cloud.worker.counters import Counters
-from gatewise_cloud.worker.serving import Server
+from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.offload import RESEND, InFlight, Offloads, Outcome
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle.bundle import Bundle
+    pass
 
-__all__ = ["GatewayModel", "Upward"]
+__all__ = ["CloudAbove"]
 
 _LOG = logging.getLogger("gatewise_cloud")
 
@@ -43,95 +39,20 @@ _KEPT_SHARE: Final = 0.2
 _MOST_KEPT: Final = 0.2
 
 
-class GatewayModel:
-    """The stages that a bundle places on a gateway. Make one with :meth:`from_bundle`.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    stages : TierStages
-        Of the tier ``gateway``.
-
-    Attributes
-    ----------
-    name, version : str
-    n_stages : int
-        Stages before the high-cost model, wherever they run.
-    """
-
-    local = True
-    trouble: str | None = None
-
-    def __init__(self, bundle: Bundle, stages: TierStages) -> None:
-        manifest = bundle.manifest
-        self.name, self.version = manifest.name, manifest.version
-        self.n_stages = len(manifest.stages)
-        self._n_inputs = len(manifest.request_inputs())
-        self._allow_missing = manifest.missing["cloud"] == "allowed"
-        self._stages = stages
-
-    @classmethod
-    def from_bundle(
-        cls, bundle: Bundle | str | Path, *, public_key: str | Path | bytes | None = None
-    ) -> GatewayModel:
-        """Load a bundle's gateway stages and prove them on the bundle's sample.
-
-        Raises
-        ------
-        BundleError
-            If the bundle cannot be read, or a hash or the signature does not hold.
-        ModelError
-            If it places no stage on a gateway, or has no high-cost model.
-        SelfTestError
-            If a stage computes otherwise than where the bundle was packed.
-        """
-        bundle = opened(bundle, public_key)
-        manifest = bundle.manifest
-        name = f"{manifest.name} {manifest.version}"
-        if not stages_of(manifest, "gateway"):
-            raise ModelError(
-                name,
-                f"bundle {name} places no stage on a gateway: train it with "
-                'tiers={"device": 1, "gateway": None}, or serve it without --tier gateway',
-            )
-        if manifest.cloud is None:
-            raise ModelError(name, f"bundle {name} has no cloud model: nothing to send up to")
-        return cls(bundle, TierStages(bundle, "gateway"))
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
-
-    @property
-    def key(self) -> ModelKey:
-        """Name and version."""
-        return self.name, self.version
-
-    def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse instances: see :meth:`gatewise_cloud.models.model.CloudModel.check`."""
-        check_rows(X, str(self), n_inputs=self._n_inputs, allow_missing=self._allow_missing)
-
-    def run(self, X: NDArray[np.float32]) -> TierAnswer:
-        """Run the stages; ``goes_on`` marks the instances that none of them stops."""
-        return TierAnswer(*self._stages.answer(X))
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class _Sent(NamedTuple):
     item: InFlight
     ticket: Ticket
     answer: TierAnswer
 
 
-class Upward:
+class CloudAbove:
     """Sends requests up and sees to their answers: :class:`gatewise_cloud.worker.serving.Forward`.
 
     Parameters
     ----------
     link : Link
         To the broker above; opened by :meth:`start`, closed by :meth:`finish`.
-    server : Server
+    server : BatchServer
         Answers the devices.
     counters : Counters
     limit : int, default 1024
@@ -143,7 +64,7 @@ class Upward:
     def __init__(
         self,
         link: Link,
-        server: Server,
+        server: BatchServer,
         counters: Counters,
         *,
         limit: int = 1024,
@@ -199,7 +120,7 @@ class Upward:
             self._stand_in(ticket, answer, "deadline" if ttl_ms <= 0 else "link-down")
             return
         name, version = ticket.model
-        rows = ticket.rows[answer.goes_on]
+        rows = ticket.rows[answer.offload]
         request = wire.Request(id=wire.new_id(), model=name, version=version, ttl_ms=ttl_ms, X=rows)
         payload = wire.encode_request(request)
         item = InFlight(name, version, deadline, request.rows, request.id, payload)
@@ -287,9 +208,9 @@ class Upward:
             exits = getattr(response, "exits", None)
             labels, probabilities = answer.labels.copy(), answer.probabilities.copy()
             stages = np.asarray(answer.exits).copy()
-            labels[answer.goes_on] = response.labels
-            probabilities[answer.goes_on] = response.probabilities
-            stages[answer.goes_on] = n_stages if exits is None else exits
+            labels[answer.offload] = response.labels
+            probabilities[answer.offload] = response.probabilities
+            stages[answer.offload] = n_stages if exits is None else exits
             self._server.reply(ticket, labels, probabilities, stages)
         except Exception as error:  # what came from above must not end the link's thread
             _LOG.exception("an answer from above could not be handed on")

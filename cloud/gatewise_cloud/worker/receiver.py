@@ -1,4 +1,4 @@
-"""The network thread's part of a worker: a message in, a queued request or a refusal out."""
+"""Messages from the broker: decode, check and queue each request, or respond at once."""
 
 from __future__ import annotations
 
@@ -9,42 +9,35 @@ from collections.abc import Callable
 from gatewise_cloud.errors import RefusedRows
 from gatewise_cloud.worker.batcher import Ticket, Verdict
 from gatewise_cloud.worker.counters import Counters
-from gatewise_cloud.worker.replies import Replies
-from gatewise_cloud.worker.serving import Server
+from gatewise_cloud.worker.responses import Responses
+from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 
-__all__ = ["Intake"]
+__all__ = ["Receiver"]
 
 
-class Intake:
-    """Reads requests, checks them and queues them; answers at once what needs no model.
+class Receiver:
+    """Queues valid requests; responds at once to those that need no model.
 
-    Parameters
-    ----------
-    server : Server
-        Takes the requests that are in order.
-    replies : Replies
-    counters : Counters
-    clock : callable, default time.monotonic
-        Seconds; the server's.
+    `clock` gives seconds; the server's.
     """
 
     def __init__(
         self,
-        server: Server,
-        replies: Replies,
+        server: BatchServer,
+        responses: Responses,
         counters: Counters,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._server = server
-        self._replies = replies
+        self._responses = responses
         self._counters = counters
         self._clock = clock
 
     def receive(self, topic: str, payload: bytes, retained: bool) -> None:
-        """Take in one message from the broker."""
+        """Handle one message; on the network thread."""
         # Some brokers send retained messages of topics that this client never asked for.
         if not (topic.startswith("gw/v1/") and topic.endswith("/req") and topic.count("/") == 3):
             return
@@ -53,19 +46,19 @@ class Intake:
         try:
             device = wire.device_of(topic)
         except WireError as error:
-            self._replies.bury(error.reason, payload)
+            self._responses.dead_letter(error.reason, payload)
             return
         if retained:
-            # Kept by the broker for whoever comes: nobody waits for its answer any more.
-            self._replies.bury("retained", payload)
+            # Kept by the broker for new subscribers: nobody waits for its response any more.
+            self._responses.dead_letter("retained", payload)
             return
         try:
             request = wire.decode_request(payload, allow_missing=True)
         except WireError as error:
             if error.id is None:
-                self._replies.bury(error.reason, payload)
+                self._responses.dead_letter(error.reason, payload)
             else:
-                self._replies.refuse(device, error.id, ("", ""), wire.BAD_REQUEST, str(error))
+                self._responses.refuse(device, error.id, ("", ""), wire.BAD_REQUEST, str(error))
             return
         self._admit(
             Ticket(
@@ -80,22 +73,22 @@ class Intake:
         )
 
     def _admit(self, ticket: Ticket) -> None:
-        """Queue a request, or answer at once what needs no model."""
+        """Queue a request, or respond at once where no model is needed."""
         model = self._server.models.get(ticket.model)
         if model is None:
             detail = f"this worker does not serve {' '.join(ticket.model)}"
-            self._replies.refuse_ticket(ticket, wire.NO_MODEL, detail)
+            self._responses.refuse_request(ticket, wire.NO_MODEL, detail)
             return
         try:
             model.check(ticket.rows)
         except RefusedRows as error:
-            self._replies.refuse_ticket(ticket, wire.BAD_REQUEST, str(error))
+            self._responses.refuse_request(ticket, wire.BAD_REQUEST, str(error))
             return
         verdict, answer = self._server.offer(ticket)
         if verdict is Verdict.BUSY:
-            self._replies.refuse_ticket(ticket, wire.BUSY, "the queue is full")
+            self._responses.refuse_request(ticket, wire.BUSY, "the queue is full")
         elif verdict is Verdict.DUPLICATE:
             self._counters.add("duplicates")
         elif answer is not None:
             self._counters.add("repeated")
-            self._replies.answer(ticket.device, answer)
+            self._responses.send(ticket.device, answer)

@@ -1,4 +1,4 @@
-"""The serving threads' part of a worker: queued requests in, model runs, answers out."""
+"""Serving threads: take batches from the queue, run their models, send the responses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_cloud.errors import BackendBusy, ModelError
-from gatewise_cloud.models.model import TierAnswer
+from gatewise_cloud.models.tier_stages import TierAnswer
+from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Offer, Ticket, Verdict
-from gatewise_cloud.worker.batching import Pace
 from gatewise_cloud.worker.counters import Counters
-from gatewise_cloud.worker.models import Models
-from gatewise_cloud.worker.replies import Replies
+from gatewise_cloud.worker.responses import Responses
+from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 
-__all__ = ["Forward", "Server"]
+__all__ = ["BatchServer", "Forward"]
 
 #: Seconds of a run that the thread which reads may do itself while nothing else is to do: handing
 #: it to another thread and back costs about a third of that.
@@ -31,24 +31,24 @@ _LOG = logging.getLogger("gatewise_cloud")
 
 
 class Forward(Protocol):
-    """Takes over a request some of whose instances go further up, and sees to its answer."""
+    """Takes over a request with instances to offload further up, and responds to it."""
 
     def __call__(self, ticket: Ticket, answer: TierAnswer) -> None:
         """Take over; must not block."""
         ...
 
 
-class Server:
+class BatchServer:
     """Runs queued requests through their models; safe across threads.
 
     Parameters
     ----------
-    models : Models
+    models : ServedModels
     batcher : Batcher
-    replies : Replies
+    responses : Responses
     counters : Counters
-    pace : Pace
-        Says how long to wait for company, and learns how long runs take.
+    plans : BatchPlans
+        Batch sizes and waits; learns how long runs take.
     threads : int, default 1
         Batches that run at a time: more than one pays where the model runs elsewhere.
     forward : Forward, optional
@@ -61,11 +61,11 @@ class Server:
 
     def __init__(
         self,
-        models: Models,
+        models: ServedModels,
         batcher: Batcher,
-        replies: Replies,
+        responses: Responses,
         counters: Counters,
-        pace: Pace,
+        plans: BatchPlans,
         *,
         threads: int = 1,
         forward: Forward | None = None,
@@ -74,9 +74,9 @@ class Server:
     ) -> None:
         self.models = models
         self._batcher = batcher
-        self._replies = replies
+        self._responses = responses
         self._counters = counters
-        self._pace = pace
+        self._plans = plans
         self._forward = forward
         self._clock = clock
         self._more = more
@@ -98,14 +98,14 @@ class Server:
     def finish(self, seconds: float) -> None:
         """Answer what is queued, for some seconds at most, and end."""
         until = self._clock() + seconds
-        self._tell("drain")
+        self._set_end("drain")
         for thread in self._threads:
             thread.join(max(0.0, until - self._clock()))
-        self._tell("now")
+        self._set_end("now")
         with self._work:
             self._counters.add("abandoned", len(self._batcher))
 
-    def _tell(self, end: Literal["drain", "now"]) -> None:
+    def _set_end(self, end: Literal["drain", "now"]) -> None:
         with self._work:
             self._end = end
             self._work.notify_all()
@@ -148,9 +148,9 @@ class Server:
 
     def _quick(self, ticket: Ticket) -> bool:
         """Whether a request may be answered by the thread that reads."""
-        if self._more is None or self._pace.plan(ticket.model).wait > 0:
+        if self._more is None or self._plans.plan(ticket.model).wait > 0:
             return False
-        if self._pace.expected(ticket.model, len(ticket.rows)) > _AT_ONCE:
+        if self._plans.expected(ticket.model, len(ticket.rows)) > _AT_ONCE:
             return False
         return self.models.running(ticket.model).local and not self._more()
 
@@ -169,8 +169,8 @@ class Server:
         """
         name, version = ticket.model
         now = self._clock()
-        # Only where a stage answered: a high-cost model's answer needs no word more.
-        said: dict[str, Any] = {} if exits is None else {"exits": exits}
+        # Only where a stage answered: a high-cost model's response has no such field.
+        more: dict[str, Any] = {} if exits is None else {"exits": exits}
         try:
             response = wire.Response(
                 id=ticket.id,
@@ -179,7 +179,7 @@ class Server:
                 labels=labels,
                 probabilities=probabilities,
                 worker_us=int(1e6 * (now - ticket.arrived)),
-                **said,
+                **more,
             )
             payload = wire.encode_response(response)
         except WireError as error:  # a probability that is not finite, too many classes
@@ -191,13 +191,13 @@ class Server:
         self._counters.answer(
             f"{name} {version}", len(labels), queued=queued, latency=now - ticket.arrived
         )
-        self._replies.answer(ticket.device, payload)
+        self._responses.send(ticket.device, payload)
 
     def fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
         """Answer a request that was taken with an error; it may come again."""
         with self._work:
             self._batcher.forget(ticket)
-        self._replies.refuse_ticket(ticket, code, detail)
+        self._responses.refuse_request(ticket, code, detail)
 
     def pending(self, key: ModelKey) -> int:
         """Requests for a model that are queued or being answered."""
@@ -257,15 +257,15 @@ class Server:
             return
         seconds = self._clock() - started
         self._counters.ran(len(answer.labels), seconds)
-        self._pace.learn(batch.model, len(answer.labels), seconds)
+        self._plans.learn(batch.model, len(answer.labels), seconds)
         start = 0
         for ticket in batch.tickets:
             part = slice(start, start + len(ticket.rows))
             start = part.stop
             labels, probabilities = answer.labels[part], answer.probabilities[part]
             exits = None if answer.exits is None else answer.exits[part]
-            goes_on = None if answer.goes_on is None else answer.goes_on[part]
-            if goes_on is not None and self._forward is not None and goes_on.any():
-                self._forward(ticket, TierAnswer(labels, probabilities, exits, goes_on))
+            offload = None if answer.offload is None else answer.offload[part]
+            if offload is not None and self._forward is not None and offload.any():
+                self._forward(ticket, TierAnswer(labels, probabilities, exits, offload))
             else:
                 self.reply(ticket, labels, probabilities, exits, started=started)

@@ -14,7 +14,7 @@ import paho.mqtt.client as paho
 from gatewise_cloud.broker.mqtt_client import close_client, open_client, refused
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
-__all__ = ["Session"]
+__all__ = ["MqttSession"]
 
 _LOG = logging.getLogger("gatewise_cloud")
 _CONNECT_SECONDS = 5.0
@@ -24,7 +24,7 @@ Receive = Callable[[str, bytes, bool], None]
 """Called with topic, payload and whether the broker had retained it, on paho's thread."""
 
 
-class Session:
+class MqttSession:
     """A clean MQTT session with one subscription at QoS 1.
 
     Clean, since a persistent one would keep a dead worker in the rotation of a shared
@@ -132,7 +132,7 @@ class Session:
         return True
 
     def unsubscribe(self) -> None:
-        """Take no more messages, and wait until the broker knows."""
+        """Unsubscribe, and wait until the broker has confirmed it."""
         if self._client.is_connected():
             self._client.unsubscribe(self._filter)
             with self._changed:

@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
-from gatewise_cloud.models.model import TierAnswer
+from gatewise_cloud.models.tier_stages import TierAnswer
 from gatewise_cloud.signal_handling import until_interrupted
+from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.batcher import Batcher, Ticket
-from gatewise_cloud.worker.batching import Pace
+from gatewise_cloud.worker.bundle_loader import BundleLoader, WorkerTier, listed
+from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
-from gatewise_cloud.worker.gateway import Upward
-from gatewise_cloud.worker.loading import Loader, WorkerTier, listed
-from gatewise_cloud.worker.models import Models
-from gatewise_cloud.worker.receiver import Intake
-from gatewise_cloud.worker.replies import Replies
-from gatewise_cloud.worker.serving import Server
-from gatewise_cloud.worker.session import Session
-from gatewise_cloud.worker.watch import Watch
+from gatewise_cloud.worker.gateway import CloudAbove
+from gatewise_cloud.worker.receiver import Receiver
+from gatewise_cloud.worker.responses import Responses
+from gatewise_cloud.worker.served_models import ServedModels
+from gatewise_cloud.worker.serving import BatchServer
+from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import Endpoint, MqttLink
 
@@ -98,7 +98,7 @@ class Worker:
 
     Attributes
     ----------
-    models : Models
+    models : ServedModels
         By name and version.
     subscription : str
         The topic filter in use.
@@ -156,11 +156,11 @@ class Worker:
         self.subscription = wire.shared(pool) if shared else wire.REQUESTS
 
         self._counters = Counters()
-        self._pace = Pace(max_batch, wait_ms=wait_ms)
-        self.models = Models()
-        loader = Loader(
+        self._plans = BatchPlans(max_batch, wait_ms=wait_ms)
+        self.models = ServedModels()
+        loader = BundleLoader(
             models=self.models,
-            pace=self._pace,
+            plans=self._plans,
             tier=tier,
             threads=threads,
             public_key=public_key,
@@ -168,33 +168,33 @@ class Worker:
         )
         for bundle in listed(bundles, may_be_none=watch is not None):
             loader.load(bundle)
-        self._session = Session(
+        self._session = MqttSession(
             self._endpoint,
             client_id or f"gw-worker-{secrets.token_hex(6)}",
             self._receive,
             # However short the queue, every request may be told that it is full.
             max_unacked=min(queue + 1024, _MOST_UNACKED),
         )
-        replies = Replies(self._session, self._counters)
-        self._upward: Upward | None = None
-        self._server = Server(
+        responses = Responses(self._session, self._counters)
+        self._cloud_above: CloudAbove | None = None
+        self._server = BatchServer(
             self.models,
-            Batcher(capacity=queue, plan=self._pace.plan),
-            replies,
+            Batcher(capacity=queue, plan=self._plans.plan),
+            responses,
             self._counters,
-            self._pace,
+            self._plans,
             threads=parallel,
             forward=self._forward if tier == "gateway" else None,
             more=self._session.more,
         )
-        self._intake = Intake(self._server, replies, self._counters)
+        self._receiver = Receiver(self._server, responses, self._counters)
         if uplink is not None:
             link = MqttLink(uplink, max_inflight=queue) if isinstance(uplink, str) else uplink
-            self._upward = Upward(link, self._server, self._counters, limit=queue)
+            self._cloud_above = CloudAbove(link, self._server, self._counters, limit=queue)
         self._watch = (
             None
             if watch is None
-            else Watch(
+            else BundleWatch(
                 Path(watch), loader, self._server.pending, self._counters, seconds=watch_seconds
             )
         )
@@ -204,11 +204,11 @@ class Worker:
         self._ended = False
 
     def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
-        self._intake.receive(topic, payload, retained)
+        self._receiver.receive(topic, payload, retained)
 
     def _forward(self, ticket: Ticket, answer: TierAnswer) -> None:
-        assert self._upward is not None
-        self._upward(ticket, answer)
+        assert self._cloud_above is not None
+        self._cloud_above(ticket, answer)
 
     # -- life ------------------------------------------------------------------------------
 
@@ -230,8 +230,8 @@ class Worker:
             try:
                 if self._watch is not None:
                     self._watch.start()
-                if self._upward is not None:
-                    self._upward.start()
+                if self._cloud_above is not None:
+                    self._cloud_above.start()
                 self._session.open(self.subscription)
             except BaseException:
                 self.stop()
@@ -261,8 +261,8 @@ class Worker:
             # First, so that a shared subscription hands new requests to the other workers.
             self._session.unsubscribe()
             self._server.finish(self._drain_seconds)
-            if self._upward is not None:
-                self._upward.finish(until - time.monotonic())
+            if self._cloud_above is not None:
+                self._cloud_above.finish(until - time.monotonic())
             if self._watch is not None:
                 self._watch.stop()
             self._session.close()
@@ -336,9 +336,9 @@ class Worker:
             "connected": self._session.connected,
             "subscription": self.subscription,
             "models": [{"name": name, "version": version} for name, version in self.models],
-            "batching": {" ".join(key): self._pace.told(key) for key in self.models},
+            "batching": {" ".join(key): self._plans.as_json(key) for key in self.models},
         }
-        return counts if self._upward is None else counts | {"uplink": self._upward.ready}
+        return counts if self._cloud_above is None else counts | {"uplink": self._cloud_above.ready}
 
     @property
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:

@@ -27,8 +27,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
-from gatewise_cloud.models.model import CloudModel
-from gatewise_cloud.worker.batching import Timing, measure
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.worker.batch_sizes import Timing, measure
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.mqtt import MqttLink

@@ -34,17 +34,17 @@ _REFUSALS: Final = {
 
 def reach(settings: DeviceSettings) -> Iterator[Finding]:
     """Check the way up to the broker's CONNACK; end at the first problem."""
+    if settings.cert_file is not None:
+        own = own_certificate(settings)
+        yield own
+        if own.state == "problem":
+            return
     endpoint = settings.endpoint
-    for check in (_own, _name, _tcp, _tls, _login):
+    for check in (_name, _tcp, _tls, _login):
         for finding in check(settings, endpoint):
             yield finding
             if finding.state == "problem":
                 return
-
-
-def _own(settings: DeviceSettings, _: Endpoint) -> Iterator[Finding]:
-    if settings.cert_file is not None:
-        yield own_certificate(settings)
 
 
 def _name(_: DeviceSettings, endpoint: Endpoint) -> Iterator[Finding]:

@@ -3,7 +3,7 @@
 A row's last stage, feature costs and cloud answer do not depend on the time. So a fleet that
 answers a row a million times has it run once, by a real
 :class:`gatewise_edge.device.device.Device` and a real
-:class:`gatewise_cloud.models.model.CloudModel`; only the waiting is left to simulate.
+:class:`gatewise_cloud.models.cloud_model.CloudModel`; only the waiting is left to simulate.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError

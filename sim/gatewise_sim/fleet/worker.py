@@ -14,8 +14,8 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 
 from gatewise.errors import InputError
+from gatewise_cloud.worker.batch_sizes import Timing
 from gatewise_cloud.worker.batcher import Batch, Batcher, Plan, Ticket, Verdict
-from gatewise_cloud.worker.batching import Timing
 from gatewise_sim.fleet.clock import Clock
 
 __all__ = ["Requester", "ServiceTime", "VirtualTicket", "VirtualWorker", "WorkerCounts"]
@@ -71,7 +71,7 @@ class ServiceTime:
 
     @classmethod
     def from_timing(cls, timing: Timing, *, message: float = 0.0) -> Self:
-        """Fit a line to a measurement, see :func:`gatewise_cloud.worker.batching.measure`."""
+        """Fit a line to a measurement, see :func:`gatewise_cloud.worker.batch_sizes.measure`."""
         if not timing.seconds:
             raise InputError("no run of the cloud model was timed")
         sizes = np.array(list(timing.seconds), np.float64)

@@ -14,7 +14,7 @@ import pytest
 from sklearn.datasets import make_classification
 from sklearn.ensemble import RandomForestClassifier
 
-from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge import Device, InProcessLink, Sensors
 from gatewise_export import pack
 from gatewise_training import FeatureCosts, methods

@@ -13,7 +13,7 @@ from sklearn.svm import SVC
 
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
-from gatewise_cloud.models.model import CloudModel
+from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge import Device, InProcessLink
 from gatewise_export import pack
 from gatewise_training import AdaptGBRT, FeatureCosts, GreedyMiser, StagedCascade

@@ -326,7 +326,7 @@ def test_on_letters_the_rate_is_held_when_the_classes_shift(tmp_path):
     """10,000 instances; half-way come only the six letters that the gate sends on most."""
     from sklearn.ensemble import RandomForestClassifier
 
-    from gatewise_cloud.models.model import CloudModel
+    from gatewise_cloud.models.cloud_model import CloudModel
     from gatewise_export import pack
     from gatewise_training import StagedCascade
 

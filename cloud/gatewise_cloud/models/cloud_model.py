@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise import decision
-from gatewise_cloud.errors import ModelError, RefusedRows
+from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.backends import Backend, OnnxBackend
-from gatewise_cloud.models.tier_stages import TierStages, columns_of, stages_of
+from gatewise_cloud.models.tier_stages import (
+    TierAnswer,
+    TierStages,
+    check_rows,
+    columns_of,
+    opened,
+    sample_rows,
+    stages_of,
+)
 from gatewise_edge.errors import SelfTestError
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["CloudAnswer", "CloudModel", "TierAnswer", "check_rows", "opened", "sample_rows"]
-
-
-class CloudAnswer(NamedTuple):
-    """What a model says to a matrix of n instances."""
-
-    labels: NDArray[np.int64]
-    """Class indices, shape (n,)."""
-    probabilities: NDArray[np.float32]
-    """Shape (n, n_classes)."""
-
-
-class TierAnswer(NamedTuple):
-    """What a tier, its stages and perhaps the high-cost model, says to n instances."""
-
-    labels: NDArray[np.int64]
-    """Class indices, shape (n,)."""
-    probabilities: NDArray[np.float32]
-    """Shape (n, n_classes)."""
-    exits: NDArray[np.int64] | None = None
-    """Index of the stage that answered, the number of stages for the high-cost model: shape
-    (n,); None: the high-cost model answered all."""
-    goes_on: NDArray[np.bool_] | None = None
-    """Which instances are to be sent further up, shape (n,); None: none."""
+__all__ = ["CloudModel"]
 
 
 class CloudModel:
@@ -177,7 +162,7 @@ class CloudModel:
         """
         check_rows(X, str(self), n_inputs=self.n_inputs, allow_missing=self._allow_missing)
 
-    def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
+    def answer(self, X: NDArray[np.float32]) -> TierAnswer:
         """Classify instances.
 
         Parameters
@@ -196,9 +181,8 @@ class CloudModel:
         self.check(X)
         if not len(X):  # some graphs fail on no rows
             empty = np.empty((0, self.n_classes), np.float32)
-            return CloudAnswer(np.empty(0, np.int64), empty)
-        labels, probabilities, _, _ = self.run(np.ascontiguousarray(X, np.float32))
-        return CloudAnswer(labels, probabilities)
+            return TierAnswer(np.empty(0, np.int64), empty)
+        return self.run(np.ascontiguousarray(X, np.float32))
 
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
         """Classify checked instances, at least one, and say which stage answered.
@@ -215,10 +199,12 @@ class CloudModel:
         """
         if self._stages is None:
             return TierAnswer(*self._high_cost(X))
-        labels, probabilities, exits, goes_on = self._stages.answer(X)
-        if goes_on.any():  # those with missing values where the stages take none, too
-            labels[goes_on], probabilities[goes_on] = self._high_cost(X[goes_on])
-            exits[goes_on] = self._last
+        labels, probabilities, exits, offload = self._stages.answer(X)
+        assert exits is not None
+        assert offload is not None
+        if offload.any():  # those with missing values where the stages take none, too
+            labels[offload], probabilities[offload] = self._high_cost(X[offload])
+            exits[offload] = self._last
         return TierAnswer(labels, probabilities, exits)
 
     def close(self) -> None:
@@ -250,36 +236,6 @@ class CloudModel:
                 "rows otherwise than where it was packed: do not serve it",
                 {"cloud_label": differing},
             )
-
-
-def opened(bundle: Bundle | str | Path, public_key: str | Path | bytes | None) -> Bundle:
-    """Open a bundle, signed if there is a key; one that is open already is taken as it is."""
-    from gatewise_export.bundle.bundle import Bundle
-
-    if isinstance(bundle, Bundle):
-        return bundle
-    if public_key is None:
-        return Bundle.open(bundle)
-    return Bundle.open(bundle, public_key=public_key)
-
-
-def sample_rows(bundle: Bundle) -> NDArray[np.float32]:
-    """The bundle's sample as requests carry it: float32, shape (n, k)."""
-    rows: NDArray[np.float32] = bundle.sample()["X"][:, bundle.manifest.request_inputs()]
-    return np.ascontiguousarray(rows, np.float32)
-
-
-def check_rows(
-    X: NDArray[np.floating[Any]], model: str, *, n_inputs: int, allow_missing: bool
-) -> None:
-    """Refuse instances that a model does not take: see :meth:`CloudModel.check`."""
-    if X.ndim != 2 or X.shape[1] != n_inputs:
-        raise RefusedRows("shape", f"model {model} takes {n_inputs} columns, not {X.shape}")
-    if not np.isfinite(X).all():
-        if np.isinf(X).any():
-            raise RefusedRows("infinite", "the instances hold an infinite value")
-        if not allow_missing:
-            raise RefusedRows("missing", f"model {model} takes no missing values (NaN)")
 
 
 def _cloud(manifest: Manifest) -> Any:

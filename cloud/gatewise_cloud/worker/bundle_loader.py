@@ -1,4 +1,4 @@
-"""From a bundle to a model that a worker serves: opened, verified, proved, timed."""
+"""Load bundles into the models that a worker serves: open, verify, test and time each."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from gatewise.errors import InputError
-from gatewise_cloud.models.model import CloudModel, opened, sample_rows
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_cloud.models.gateway_model import GatewayModel
+from gatewise_cloud.models.tier_stages import RequestModel, opened, sample_rows
+from gatewise_cloud.worker.batch_sizes import BatchPlans, measure
 from gatewise_cloud.worker.batcher import ModelKey
-from gatewise_cloud.worker.batching import Pace, measure
-from gatewise_cloud.worker.gateway import GatewayModel
-from gatewise_cloud.worker.models import Models, Served
+from gatewise_cloud.worker.served_models import ServedModels
 
 if TYPE_CHECKING:
     from gatewise_cloud.models.backends import Backend
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["Loader", "WorkerTier", "listed"]
+__all__ = ["BundleLoader", "WorkerTier", "listed"]
 
 WorkerTier = Literal["cloud", "gateway"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loader:
-    """How a worker's bundles become models.
+class BundleLoader:
+    """Loads bundles.
 
     Parameters
     ----------
-    models : Models
-        Where they are entered.
-    pace : Pace
+    models : ServedModels
+        Gets the models.
+    plans : BatchPlans
         Gets their times.
     tier : {"cloud", "gateway"}
         Which part of the bundles is served.
@@ -44,15 +45,15 @@ class Loader:
         Makes the backend of a bundle, given its manifest, in place of onnxruntime.
     """
 
-    models: Models
-    pace: Pace
+    models: ServedModels
+    plans: BatchPlans
     tier: WorkerTier = "cloud"
     threads: int = 1
     public_key: str | Path | bytes | None = None
     backend: Callable[[Manifest], Backend] | None = None
 
-    def load(self, bundle: Bundle | str | Path) -> Served:
-        """Open, verify, prove and time a bundle, and serve it.
+    def load(self, bundle: Bundle | str | Path) -> RequestModel:
+        """Load a bundle and serve it.
 
         Raises
         ------
@@ -62,21 +63,21 @@ class Loader:
             If a bundle of the same name and version is served.
         """
         bundle = opened(bundle, self.public_key)
-        model: Served
+        model: RequestModel
         if self.tier == "gateway":
             model = GatewayModel.from_bundle(bundle)
         else:
             backend = None if self.backend is None else self.backend(bundle.manifest)
             model = CloudModel.from_bundle(bundle, threads=self.threads, backend=backend)
-        if self.pace.measures and model.key not in self.models:
-            self.pace.enter(model.key, measure(model.run, sample_rows(bundle)))
+        if self.plans.measures and model.key not in self.models:
+            self.plans.add(model.key, measure(model.run, sample_rows(bundle)))
         self.models.add(model)
         return model
 
     def drop(self, key: ModelKey) -> None:
-        """Let go of a retired model."""
+        """Drop a retired model."""
         self.models.drop(key)
-        self.pace.leave(key)
+        self.plans.drop(key)
 
 
 def listed(

@@ -1,4 +1,4 @@
-"""What a worker says: answers, refusals and dead letters, each counted."""
+"""Responses and dead letters of a worker, each counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gatewise_cloud.worker.batcher import ModelKey, Ticket
 from gatewise_cloud.worker.counters import Counters
 from gatewise_edge.link import wire
 
-__all__ = ["Outlet", "Replies"]
+__all__ = ["Outlet", "Responses"]
 
 
 class Outlet(Protocol):
@@ -19,20 +19,14 @@ class Outlet(Protocol):
         ...
 
 
-class Replies:
-    """Messages to devices and to the dead-letter topic, over one outlet.
-
-    Parameters
-    ----------
-    outlet : Outlet
-    counters : Counters
-    """
+class Responses:
+    """Publishes responses to devices, and dead letters."""
 
     def __init__(self, outlet: Outlet, counters: Counters) -> None:
         self._outlet = outlet
         self._counters = counters
 
-    def answer(self, device: str, payload: bytes) -> None:
+    def send(self, device: str, payload: bytes) -> None:
         """Send an encoded response to a device."""
         self._publish(wire.response_topic(device), payload)
 
@@ -44,18 +38,18 @@ class Replies:
         code: str,
         detail: str,
     ) -> None:
-        """Answer a request with an error; `model` is a pair of empty texts if it is not known."""
+        """Send an error; `model` is a pair of empty texts if it is not known."""
         name, version = model
         refusal = wire.Response(id=id, model=name, version=version, error=code, detail=detail)
         self._counters.add("errors", label=code)
-        self.answer(device, wire.encode_response(refusal))
+        self.send(device, wire.encode_response(refusal))
 
-    def refuse_ticket(self, ticket: Ticket, code: str, detail: str) -> None:
-        """Answer a request that was read with an error."""
+    def refuse_request(self, ticket: Ticket, code: str, detail: str) -> None:
+        """Send an error for a request that was decoded."""
         self.refuse(ticket.device, ticket.id, ticket.model, code, detail)
 
-    def bury(self, reason: str, payload: bytes) -> None:
-        """Put a message that cannot be answered on the dead-letter topic."""
+    def dead_letter(self, reason: str, payload: bytes) -> None:
+        """Publish a message that gets no response on the dead-letter topic."""
         self._counters.add("dead", label=reason)
         self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
 

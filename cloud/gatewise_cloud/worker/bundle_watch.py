@@ -1,8 +1,8 @@
-"""A folder whose bundles a worker serves: what comes is added, what goes is dropped.
+"""A watched folder of bundles: new ones are served, deleted ones are dropped.
 
 Copy a bundle in, under a name that does not matter, and it is verified and served beside the
 others; devices name the version that they ask for. Delete it, and it takes no new request, and
-is let go once those that it took are answered. A bundle that changes in place but keeps its name
+is closed once those that it took are answered. A bundle that changes in place but keeps its name
 and version is refused: a version is one model.
 """
 
@@ -16,10 +16,10 @@ from pathlib import Path
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.worker.batcher import ModelKey
+from gatewise_cloud.worker.bundle_loader import BundleLoader
 from gatewise_cloud.worker.counters import Counters
-from gatewise_cloud.worker.loading import Loader
 
-__all__ = ["Watch"]
+__all__ = ["BundleWatch"]
 
 _LOG = logging.getLogger("gatewise_cloud")
 _MOST_FILES = 1000
@@ -31,24 +31,24 @@ Mark = tuple[tuple[str, int, int], ...]
 @dataclass(slots=True)
 class _Seen:
     mark: Mark
-    judged: bool = False
+    tried: bool = False
     key: ModelKey | None = None
 
 
-class Watch:
-    """Looks into a folder now and then, on a thread of its own.
+class BundleWatch:
+    """Scans a folder now and then, on a thread of its own.
 
     Parameters
     ----------
     folder : Path
         Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles.
-    loader : Loader
+    loader : BundleLoader
     pending : callable
         How many requests for a model are queued or being answered.
     counters : Counters
     seconds : float, default 2
-        Between two looks. A bundle is taken once two looks saw it the same, so that one that is
-        being copied in is not judged half-way.
+        Between two scans. A bundle is loaded once two scans saw it the same, so that one that is
+        being copied in is not read half-way.
 
     Raises
     ------
@@ -59,7 +59,7 @@ class Watch:
     def __init__(
         self,
         folder: Path,
-        loader: Loader,
+        loader: BundleLoader,
         pending: Callable[[ModelKey], int],
         counters: Counters,
         *,
@@ -74,23 +74,23 @@ class Watch:
         self._seconds = seconds
         self._seen: dict[Path, _Seen] = {}
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="gatewise-watch", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="gatewise-watch", daemon=True)
 
     def start(self) -> None:
-        """Take what is there now; then look on."""
+        """Load what is there now, then scan in the background."""
         for path, mark in self._bundles().items():
             self._seen[path] = _Seen(mark)
-        self.look()
+        self.scan()
         self._thread.start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """End the scans."""
         self._ended.set()
         if self._thread.ident is not None:
             self._thread.join()
 
-    def look(self) -> None:
-        """Take what came and stayed the same, retire what went, drop what is done."""
+    def scan(self) -> None:
+        """Load new bundles, retire deleted ones, drop those without requests."""
         there = self._bundles()
         for path in [path for path in self._seen if path not in there]:
             self._retire(path, self._seen.pop(path))
@@ -99,22 +99,22 @@ class Watch:
             if seen is None:
                 self._seen[path] = _Seen(mark)
             elif seen.mark != mark:
-                seen.mark, seen.judged = mark, False
-            elif not seen.judged:
-                seen.judged = True
-                self._judge(path, seen)
+                seen.mark, seen.tried = mark, False
+            elif not seen.tried:
+                seen.tried = True
+                self._load(path, seen)
         for key in self._loader.models.retired:
             if not self._pending(key):
                 self._loader.drop(key)
 
-    def _look_on(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(self._seconds):
             try:
-                self.look()
-            except Exception:  # whatever lies in the folder, the worker goes on
-                _LOG.exception("the folder %s could not be looked through", self._folder)
+                self.scan()
+            except Exception:  # whatever lies in the folder, the worker keeps serving
+                _LOG.exception("the folder %s could not be scanned", self._folder)
 
-    def _judge(self, path: Path, seen: _Seen) -> None:
+    def _load(self, path: Path, seen: _Seen) -> None:
         try:
             if seen.key is not None:
                 name = " ".join(seen.key)
@@ -144,7 +144,7 @@ class Watch:
                     found[path] = _mark([path])
                 elif path.is_dir() and (path / "manifest.json").is_file():
                     found[path] = _mark(sorted(path.iterdir())[:_MOST_FILES])
-            except FileNotFoundError:  # it went while we looked
+            except FileNotFoundError:  # deleted meanwhile
                 continue
         return found
 

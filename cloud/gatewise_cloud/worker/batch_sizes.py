@@ -1,4 +1,4 @@
-"""How many instances of a model to run at a time: measured, not guessed.
+"""Batch sizes: how many instances of a model to run at a time, measured.
 
 A random forest takes about as long an instance alone as in company, a support vector machine half
 as long in a batch of 16 as alone. So each model is timed on its bundle's sample at batches of 1,
@@ -20,10 +20,9 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from gatewise_cloud.models.model import TierAnswer
 from gatewise_cloud.worker.batcher import ModelKey, Plan
 
-__all__ = ["SIZES", "WORTH_WAITING", "Pace", "Timing", "measure"]
+__all__ = ["SIZES", "WORTH_WAITING", "BatchPlans", "Timing", "measure"]
 
 SIZES: Final = (1, 2, 4, 8, 16, 32)
 WORTH_WAITING: Final = 0.75
@@ -79,7 +78,7 @@ class Timing:
 
 
 def measure(
-    run: Callable[[Any], TierAnswer],
+    run: Callable[[Any], object],
     rows: np.ndarray[Any, np.dtype[np.float32]],
     *,
     budget: float = 0.4,
@@ -117,8 +116,8 @@ def measure(
     return Timing(taken)
 
 
-class Pace:
-    """The plan of each model: measured or fixed; safe across threads.
+class BatchPlans:
+    """The batch plan of each model, measured or fixed; safe across threads.
 
     Parameters
     ----------
@@ -141,20 +140,20 @@ class Pace:
         """Whether a model's times are of use."""
         return self._fixed is None or self._wait > 0
 
-    def enter(self, model: ModelKey, timing: Timing) -> None:
-        """Take in a model's times."""
+    def add(self, model: ModelKey, timing: Timing) -> None:
+        """Add a model with its times."""
         with self._lock:
             self._timings[model] = timing
             self._plans[model] = self._choose(timing)
 
-    def leave(self, model: ModelKey) -> None:
+    def drop(self, model: ModelKey) -> None:
         """Forget a model."""
         with self._lock:
             self._timings.pop(model, None)
             self._plans.pop(model, None)
 
     def plan(self, model: ModelKey) -> Plan:
-        """How requests of a model are put together now."""
+        """Give the plan of a model."""
         plan = self._plans.get(model)
         return plan if plan is not None else Plan(self._fixed or _UNMEASURED)
 
@@ -164,7 +163,7 @@ class Pace:
         return float("inf") if timing is None else timing.expected(n)
 
     def learn(self, model: ModelKey, n: int, seconds: float) -> None:
-        """Take in how long a run took; now and then the plan is chosen anew."""
+        """Correct the times by a run; now and then the plan is chosen again."""
         with self._lock:
             timing = self._timings.get(model)
             if timing is None:
@@ -174,7 +173,7 @@ class Pace:
             if self._runs % _LEARN_EVERY == 0:
                 self._plans[model] = self._choose(timing)
 
-    def told(self, model: ModelKey) -> dict[str, Any]:
+    def as_json(self, model: ModelKey) -> dict[str, Any]:
         """The plan and the times of a model, in microseconds, fit for JSON."""
         plan = self.plan(model)
         with self._lock:

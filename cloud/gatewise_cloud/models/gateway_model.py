@@ -1,0 +1,98 @@
+"""The part of a bundle that a gateway serves: the stages that the bundle places there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_cloud.errors import ModelError
+from gatewise_cloud.models.tier_stages import (
+    TierAnswer,
+    TierStages,
+    check_rows,
+    opened,
+    stages_of,
+)
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.bundle import Bundle
+
+__all__ = ["GatewayModel"]
+
+
+class GatewayModel:
+    """The stages that a bundle places on a gateway. Make one with :meth:`from_bundle`.
+
+    Parameters
+    ----------
+    bundle : Bundle
+    stages : TierStages
+        Of the tier ``gateway``.
+
+    Attributes
+    ----------
+    name, version : str
+    n_stages : int
+        Stages before the high-cost model, wherever they run.
+    """
+
+    local = True
+    trouble: str | None = None
+
+    def __init__(self, bundle: Bundle, stages: TierStages) -> None:
+        manifest = bundle.manifest
+        self.name, self.version = manifest.name, manifest.version
+        self.n_stages = len(manifest.stages)
+        self._n_inputs = len(manifest.request_inputs())
+        self._allow_missing = manifest.missing["cloud"] == "allowed"
+        self._stages = stages
+
+    @classmethod
+    def from_bundle(
+        cls, bundle: Bundle | str | Path, *, public_key: str | Path | bytes | None = None
+    ) -> GatewayModel:
+        """Load a bundle's gateway stages and prove them on the bundle's sample.
+
+        Raises
+        ------
+        BundleError
+            If the bundle cannot be read, or a hash or the signature does not hold.
+        ModelError
+            If it places no stage on a gateway, or has no high-cost model.
+        SelfTestError
+            If a stage computes otherwise than where the bundle was packed.
+        """
+        bundle = opened(bundle, public_key)
+        manifest = bundle.manifest
+        name = f"{manifest.name} {manifest.version}"
+        if not stages_of(manifest, "gateway"):
+            raise ModelError(
+                name,
+                f"bundle {name} places no stage on a gateway: train it with "
+                'tiers={"device": 1, "gateway": None}, or serve it without --tier gateway',
+            )
+        if manifest.cloud is None:
+            raise ModelError(name, f"bundle {name} has no cloud model: nothing to send up to")
+        return cls(bundle, TierStages(bundle, "gateway"))
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Name and version."""
+        return self.name, self.version
+
+    def check(self, X: NDArray[np.floating[Any]]) -> None:
+        """Refuse instances: see :meth:`gatewise_cloud.models.cloud_model.CloudModel.check`."""
+        check_rows(X, str(self), n_inputs=self._n_inputs, allow_missing=self._allow_missing)
+
+    def run(self, X: NDArray[np.float32]) -> TierAnswer:
+        """Run the stages; ``offload`` marks the instances that none of them stops."""
+        return self._stages.answer(X)
+
+    def close(self) -> None:
+        """Nothing is open."""
