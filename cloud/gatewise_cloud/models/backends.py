@@ -1,4 +1,4 @@
-"""What computes a bundle's high-cost model: onnxruntime in this process, or another server.
+"""Backends that compute a high-cost model: onnxruntime in this process, or another server.
 
 A backend gets float32 instances in the order of ``cloud.inputs`` and hands back the model's raw
 outputs; labels and probabilities are made of them by :class:`.CloudModel`.
@@ -53,21 +53,8 @@ class Backend(Protocol):
 class OnnxBackend:
     """An ONNX graph in onnxruntime, in this process.
 
-    Parameters
-    ----------
-    graph : bytes
-        One input, float32 (n, k).
-    kind : {"margins", "classifier"}
-        One output, or two.
-    model : str
-        Name and version, for messages.
-    threads : int, default 1
-        Threads within one run.
-
-    Raises
-    ------
-    ModelError
-        If onnxruntime does not load it, or it has other outputs.
+    It has one input, float32 (n, k), and one output (kind ``margins``) or two (``classifier``).
+    `model` is name and version, for messages.
     """
 
     local = True

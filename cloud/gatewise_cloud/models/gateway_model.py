@@ -26,12 +26,6 @@ __all__ = ["GatewayModel"]
 class GatewayModel:
     """The stages that a bundle places on a gateway. Make one with :meth:`from_bundle`.
 
-    Parameters
-    ----------
-    bundle : Bundle
-    stages : TierStages
-        Of the tier ``gateway``.
-
     Attributes
     ----------
     name, version : str

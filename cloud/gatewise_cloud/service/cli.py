@@ -165,7 +165,7 @@ def _several(
             "--workers needs a shared subscription: with --plain-subscription each would answer all"
         )
     supervisor = Supervisor(
-        _for_json(options),
+        plain(options),
         workers,
         metrics_port=metrics_port,
         metrics_host=metrics_host,
@@ -180,15 +180,6 @@ def _several(
     supervisor.run(ready)
     counters = supervisor.counters
     _print(_summary(counters), counters, as_json=as_json)
-
-
-def _for_json(value: Any) -> Any:
-    """Paths as absolute texts, however deep."""
-    if isinstance(value, Path):
-        return str(value.absolute())
-    if isinstance(value, dict):
-        return {key: _for_json(one) for key, one in value.items()}
-    return [_for_json(one) for one in value] if isinstance(value, list) else value
 
 
 def _batch(text: str) -> int | str:

@@ -45,7 +45,7 @@ class Supervisor:
     metrics_port : int, optional
     metrics_host : str, default "127.0.0.1"
     drain_seconds : float, default 10
-        How long the children may drain; they get two seconds more to say good-bye.
+        How long the children may drain; they get two seconds more to end.
 
     Attributes
     ----------

@@ -1,14 +1,13 @@
 """Batch sizes: how many instances of a model to run at a time, measured.
 
-A random forest takes about as long an instance alone as in company, a support vector machine half
-as long in a batch of 16 as alone. So each model is timed on its bundle's sample at batches of 1,
-2, 4 ... 32, and the smallest batch is chosen whose time an instance is within a tenth of the
-best. The runs that follow correct the times for free.
+A random forest takes as long for an instance in a batch as alone, a support vector machine half as
+long in a batch of 16. So each model is timed on its bundle's sample at batches of 1, 2, 4 ... 32,
+and the smallest batch is chosen with a time per instance within a tenth of the best. Later runs
+correct the times.
 
-Waiting for company: while the worker is busy, company gathers by itself, so waiting brings
-nothing to a worker that is short of time; it only spares processor time on one that is not. The
-default is therefore 0. A wait that is asked for is kept only for models whose instances cost less
-than :data:`WORTH_WAITING` of a single run's time in the chosen batch.
+While a worker is busy, requests gather by themselves, so waiting for more only spares processor
+time on an idle one, and the default is 0. A wait is kept only for models with instances that cost
+less than :data:`WORTH_WAITING` of a single run's time in the chosen batch.
 """
 
 from __future__ import annotations
@@ -39,16 +38,6 @@ class Timing:
     ----------
     seconds : dict of int to float
         By some of :data:`SIZES`.
-
-    Examples
-    --------
-    A model whose runs cost 80 us and 20 us more for every instance:
-
-    >>> timing = Timing({n: 80e-6 + 20e-6 * n for n in SIZES})
-    >>> timing.best, round(timing.gain(32), 1)
-    (32, 4.4)
-    >>> Timing({n: 37e-6 * n for n in SIZES}).best
-    1
     """
 
     def __init__(self, seconds: dict[int, float]) -> None:

@@ -1,18 +1,18 @@
 """A bounded queue of requests that forms batches, with expiry and duplicates. Pure.
 
-A batch holds requests of one model only, the oldest request first. It takes what is queued, up
-to a number of instances that may differ from model to model, and waits for company only where it
-is told that this pays. The clock is an argument, so a simulator runs this very code in virtual
-time. Not thread-safe: its owner holds a lock.
+A batch holds requests of one model, the oldest first, up to a number of instances that may differ
+from model to model, and waits for more only where the model's plan says so. The clock is an
+argument, so a simulator runs this very code in virtual time. Not thread-safe: its owner holds a
+lock.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,20 +52,20 @@ class Ticket:
 
     @property
     def key(self) -> tuple[str, bytes, bytes]:
-        """What makes two requests the same."""
+        """Identity of the request."""
         return self.device, self.id, self.digest
 
 
 class Verdict(Enum):
-    """What became of a request that was offered."""
+    """Outcome of offering a request."""
 
     QUEUED = "queued"
     BUSY = "busy"
     """The queue is full."""
     DUPLICATE = "duplicate"
-    """The same request is queued or being answered: its answer will do for both."""
+    """The same request is queued or running."""
     REPEATED = "repeated"
-    """The same request was answered: here is its answer again."""
+    """The same request was answered before."""
 
 
 class Offer(NamedTuple):
@@ -89,24 +89,6 @@ class Batch:
             return self.tickets[0].rows
         return np.concatenate([ticket.rows for ticket in self.tickets])
 
-    def split(self, *results: NDArray[Any]) -> Iterator[tuple[Any, ...]]:
-        """Hand each ticket its slice of every result.
-
-        Parameters
-        ----------
-        *results : ndarray, shape (n, ...)
-
-        Yields
-        ------
-        tuple
-            The ticket, then one slice of each result.
-        """
-        start = 0
-        for ticket in self.tickets:
-            stop = start + len(ticket.rows)
-            yield ticket, *(result[start:stop] for result in results)
-            start = stop
-
 
 class Plan(NamedTuple):
     """How requests of a model are put together."""
@@ -125,7 +107,7 @@ class Taken(NamedTuple):
 
 
 class Batcher:
-    """The worker's queue and its memory of what it answered.
+    """The worker's queue, and the responses that it remembers for duplicates.
 
     Parameters
     ----------
@@ -182,14 +164,7 @@ class Batcher:
         return len(self._answers)
 
     def offer(self, ticket: Ticket, now: float) -> Offer:
-        """Queue a request, unless it is known or the queue is full.
-
-        Parameters
-        ----------
-        ticket : Ticket
-        now : float
-            Seconds on the clock of the ticket.
-        """
+        """Queue a request, unless it is known or the queue is full; `now` is on its clock."""
         self._trim(now)
         if ticket.key in self._open:
             return Offer(Verdict.DUPLICATE)

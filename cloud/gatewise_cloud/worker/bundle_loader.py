@@ -27,22 +27,9 @@ WorkerTier = Literal["cloud", "gateway"]
 
 @dataclass(frozen=True, kw_only=True)
 class BundleLoader:
-    """Loads bundles.
+    """Loads bundles into `models` and their run times into `plans`.
 
-    Parameters
-    ----------
-    models : ServedModels
-        Gets the models.
-    plans : BatchPlans
-        Gets their times.
-    tier : {"cloud", "gateway"}
-        Which part of the bundles is served.
-    threads : int
-        Threads within one run.
-    public_key : str, Path or bytes, optional
-        Only bundles that are signed by its owner are taken.
-    backend : callable, optional
-        Makes the backend of a bundle, given its manifest, in place of onnxruntime.
+    The other fields are those of :class:`.Worker`.
     """
 
     models: ServedModels

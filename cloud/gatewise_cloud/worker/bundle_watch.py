@@ -38,22 +38,9 @@ class _Seen:
 class BundleWatch:
     """Scans a folder now and then, on a thread of its own.
 
-    Parameters
-    ----------
-    folder : Path
-        Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles.
-    loader : BundleLoader
-    pending : callable
-        How many requests for a model are queued or being answered.
-    counters : Counters
-    seconds : float, default 2
-        Between two scans. A bundle is loaded once two scans saw it the same, so that one that is
-        being copied in is not read half-way.
-
-    Raises
-    ------
-    InputError
-        If there is no such folder.
+    Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles. One is loaded when
+    two scans saw it the same, so that one that is being copied in is not read half-way.
+    `pending` counts the requests for a model that are queued or running.
     """
 
     def __init__(

@@ -46,19 +46,9 @@ class _Sent(NamedTuple):
 
 
 class CloudAbove:
-    """Sends requests up and sees to their answers: :class:`gatewise_cloud.worker.serving.Forward`.
+    """Requests to the cloud above a gateway, and their responses: :class:`.Forward`.
 
-    Parameters
-    ----------
-    link : Link
-        To the broker above; opened by :meth:`start`, closed by :meth:`finish`.
-    server : BatchServer
-        Answers the devices.
-    counters : Counters
-    limit : int, default 1024
-        Requests out at a time. Beyond them the last gateway stage answers at once.
-    clock : callable, default time.monotonic
-        Seconds; the server's.
+    `limit` requests are in flight at a time; beyond them the last gateway stage answers at once.
     """
 
     def __init__(

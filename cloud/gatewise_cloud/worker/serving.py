@@ -41,22 +41,9 @@ class Forward(Protocol):
 class BatchServer:
     """Runs queued requests through their models; safe across threads.
 
-    Parameters
-    ----------
-    models : ServedModels
-    batcher : Batcher
-    responses : Responses
-    counters : Counters
-    plans : BatchPlans
-        Batch sizes and waits; learns how long runs take.
-    threads : int, default 1
-        Batches that run at a time: more than one pays where the model runs elsewhere.
-    forward : Forward, optional
-        For a gateway.
-    more : callable, optional
-        Whether more messages wait to be read; then none is answered by the thread that reads.
-    clock : callable, default time.monotonic
-        Seconds.
+    `threads` batches run at a time: more than one pays where the model runs elsewhere. `more` says
+    whether messages wait to be read; then the thread that reads runs no request itself. `forward`
+    is for a gateway.
     """
 
     def __init__(
@@ -68,7 +55,6 @@ class BatchServer:
         plans: BatchPlans,
         *,
         threads: int = 1,
-        forward: Forward | None = None,
         more: Callable[[], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -77,7 +63,7 @@ class BatchServer:
         self._responses = responses
         self._counters = counters
         self._plans = plans
-        self._forward = forward
+        self.forward: Forward | None = None
         self._clock = clock
         self._more = more
         self._work = threading.Condition()  # guards the batcher, _end and _runs
@@ -265,7 +251,7 @@ class BatchServer:
             labels, probabilities = answer.labels[part], answer.probabilities[part]
             exits = None if answer.exits is None else answer.exits[part]
             offload = None if answer.offload is None else answer.offload[part]
-            if offload is not None and self._forward is not None and offload.any():
-                self._forward(ticket, TierAnswer(labels, probabilities, exits, offload))
+            if offload is not None and self.forward is not None and offload.any():
+                self.forward(ticket, TierAnswer(labels, probabilities, exits, offload))
             else:
                 self.reply(ticket, labels, probabilities, exits, started=started)

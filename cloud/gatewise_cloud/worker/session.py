@@ -21,7 +21,10 @@ _CONNECT_SECONDS = 5.0
 _ACK_SECONDS = 2.0
 
 Receive = Callable[[str, bytes, bool], None]
-"""Called with topic, payload and whether the broker had retained it, on paho's thread."""
+"""Called with topic, payload and whether the broker had retained it, on paho's thread.
+
+An exception from it is logged.
+"""
 
 
 class MqttSession:
@@ -30,21 +33,12 @@ class MqttSession:
     Clean, since a persistent one would keep a dead worker in the rotation of a shared
     subscription, and a third of all traffic waiting for it.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-    client_id : str
-    receive : callable
-        Gets every message, on paho's thread. An exception from it is logged.
-    max_unacked : int
-        Published messages that the broker has not acknowledged, at most.
+    At most `max_unacked` published messages are unacknowledged.
     """
 
-    def __init__(
-        self, endpoint: Endpoint, client_id: str, receive: Receive, *, max_unacked: int
-    ) -> None:
+    def __init__(self, endpoint: Endpoint, client_id: str, *, max_unacked: int) -> None:
         self._endpoint = endpoint
-        self._receive = receive
+        self._receive: Receive = lambda topic, payload, retained: None
         self._filter = ""
         self._reader = 0  # paho's thread
         self._poll = select.poll()
@@ -93,7 +87,7 @@ class MqttSession:
         finally:
             self._poll.unregister(sock)
 
-    def open(self, topic_filter: str) -> None:
+    def open(self, topic_filter: str, receive: Receive) -> None:
         """Connect and subscribe; returns once the broker granted the subscription.
 
         Raises
@@ -101,7 +95,7 @@ class MqttSession:
         LinkError
             If the broker cannot be reached, or refuses the connection or the subscription.
         """
-        self._filter = topic_filter
+        self._filter, self._receive = topic_filter, receive
         open_client(self._client, self._endpoint)
         self._client.loop_start()
         with self._changed:

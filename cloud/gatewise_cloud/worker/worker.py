@@ -1,12 +1,10 @@
-"""A worker: takes requests from the broker, answers them with the bundles' models.
+"""A worker: takes requests from the broker and responds with the answers of bundles' models.
 
-paho's network thread reads each message, checks it and queues it, or answers at once what needs
-no model (:mod:`.receiver`): a full queue, an unknown model, a bad message, a request
-that was answered before. A serving thread takes what is queued, runs the model and publishes the
-answers (:mod:`.serving`). So a slow model never stops the reading, and a full queue
-says so immediately, while the broker would drop silently.
-
-Requests in flight to a worker that is killed are lost; the device asks again.
+paho's network thread decodes, checks and queues each request, or responds at once where no model is
+needed (:mod:`.receiver`): a full queue, an unknown model, a bad message, a duplicate. A serving
+thread takes what is queued, runs the model and publishes the responses (:mod:`.serving`). So a slow
+model never stops the reading, and a full queue refuses immediately, while the broker would drop
+silently. Requests in flight to a worker that is killed are lost; the device sends them again.
 """
 
 from __future__ import annotations
@@ -22,10 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from gatewise.errors import GatewiseError, InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
-from gatewise_cloud.models.tier_stages import TierAnswer
 from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_cloud.worker.batch_sizes import BatchPlans
-from gatewise_cloud.worker.batcher import Batcher, Ticket
+from gatewise_cloud.worker.batcher import Batcher
 from gatewise_cloud.worker.bundle_loader import BundleLoader, WorkerTier, listed
 from gatewise_cloud.worker.bundle_watch import BundleWatch
 from gatewise_cloud.worker.counters import Counters
@@ -112,11 +109,6 @@ class Worker:
     InputError
         If there is no bundle, two have the same name and version, a setting is out of range, or
         the URL is none.
-
-    Examples
-    --------
-    >>> with Worker("bundle/", "mqtt://127.0.0.1:1883") as worker:  # doctest: +SKIP
-    ...     print(worker.counters["answered"])
     """
 
     def __init__(
@@ -171,7 +163,6 @@ class Worker:
         self._session = MqttSession(
             self._endpoint,
             client_id or f"gw-worker-{secrets.token_hex(6)}",
-            self._receive,
             # However short the queue, every request may be told that it is full.
             max_unacked=min(queue + 1024, _MOST_UNACKED),
         )
@@ -184,31 +175,22 @@ class Worker:
             self._counters,
             self._plans,
             threads=parallel,
-            forward=self._forward if tier == "gateway" else None,
             more=self._session.more,
         )
         self._receiver = Receiver(self._server, responses, self._counters)
         if uplink is not None:
             link = MqttLink(uplink, max_inflight=queue) if isinstance(uplink, str) else uplink
             self._cloud_above = CloudAbove(link, self._server, self._counters, limit=queue)
-        self._watch = (
-            None
-            if watch is None
-            else BundleWatch(
+            self._server.forward = self._cloud_above
+        self._watch: BundleWatch | None = None
+        if watch is not None:
+            self._watch = BundleWatch(
                 Path(watch), loader, self._server.pending, self._counters, seconds=watch_seconds
             )
-        )
         self._stopping = threading.Event()
         self._life = threading.RLock()
         self._started = False
         self._ended = False
-
-    def _receive(self, topic: str, payload: bytes, retained: bool) -> None:
-        self._receiver.receive(topic, payload, retained)
-
-    def _forward(self, ticket: Ticket, answer: TierAnswer) -> None:
-        assert self._cloud_above is not None
-        self._cloud_above(ticket, answer)
 
     # -- life ------------------------------------------------------------------------------
 
@@ -232,7 +214,7 @@ class Worker:
                     self._watch.start()
                 if self._cloud_above is not None:
                     self._cloud_above.start()
-                self._session.open(self.subscription)
+                self._session.open(self.subscription, self._receiver.receive)
             except BaseException:
                 self.stop()
                 raise
