@@ -85,9 +85,7 @@ def answers(device, X):
 
 
 @pytest.mark.parametrize("processes", [False, True], ids=["in-process", "processes"])
-def test_three_tiers_answer_as_the_system_does(
-    placed, data, brokers, command, processes, wait_until
-):
+def test_three_tiers_answer_as_the_system_does(placed, data, brokers, command, processes):
     system, path = placed(device=1, gateway=1, cloud=None)
     below, above = brokers
     X = data[0][500 : 500 + ROWS]
@@ -133,9 +131,7 @@ def test_three_tiers_answer_as_the_system_does(
     assert gateway["stood_in"] == {}
 
 
-def test_one_request_of_many_rows_is_answered_by_several_tiers(
-    placed, data, brokers, caller, wait_until
-):
+def test_one_request_of_many_rows_is_answered_by_several_tiers(placed, data, brokers, caller):
     system, path = placed(device=1, gateway=1, cloud=None)
     below, above = brokers
     X = data[0][500 : 500 + ROWS]

@@ -156,9 +156,7 @@ def test_answers_are_those_of_the_model_in_process(tiny, tmp_path, serving, kind
     assert there.trouble is None
 
 
-def test_a_worker_serves_what_another_server_computes(
-    tiny, bundle, serving, mosquitto, caller, wait_until
-):
+def test_a_worker_serves_what_another_server_computes(tiny, bundle, serving, mosquitto, caller):
     server = serving(bundle)
     with Worker(bundle, mosquitto.url, backend=backend_at(server.url), parallel=3) as worker:
         one = caller(mosquitto)

@@ -6,6 +6,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_cloud import Worker
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -19,9 +20,7 @@ def versions(worker):
     return {version for _, version in worker.models}
 
 
-def test_a_version_comes_and_goes_and_no_request_is_lost(
-    tiny, tmp_path, folder, mosquitto, caller, wait_until
-):
+def test_a_version_comes_and_goes_and_no_request_is_lost(tiny, tmp_path, folder, mosquitto, caller):
     tiny.write(folder / "one", version="1")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.05) as worker:
         one = caller(mosquitto)
@@ -44,9 +43,7 @@ def test_a_version_comes_and_goes_and_no_request_is_lost(
         assert worker.counters["watched"] == {"added": 2, "removed": 1}
 
 
-def test_one_that_goes_answers_what_it_took(
-    tiny, slow_bundle, folder, mosquitto, caller, wait_until
-):
+def test_one_that_goes_answers_what_it_took(tiny, slow_bundle, folder, mosquitto, caller):
     shutil.copytree(slow_bundle, folder / "slow")
     with Worker([], mosquitto.url, watch=folder, watch_seconds=0.02, max_batch=1) as worker:
         one = caller(mosquitto)
@@ -59,9 +56,7 @@ def test_one_that_goes_answers_what_it_took(
         wait_until(lambda: not worker.models.retired)
 
 
-def test_what_is_no_good_is_refused_once_and_the_rest_served(
-    tiny, folder, mosquitto, caplog, wait_until
-):
+def test_what_is_no_good_is_refused_once_and_the_rest_served(tiny, folder, mosquitto, caplog):
     tiny.write(folder / "good")
     tiny.write(folder / "spoilt", version="2", spoil=True)
     tiny.write(folder / "twin")

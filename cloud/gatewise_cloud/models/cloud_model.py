@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["CloudModel"]
+__all__ = ["CloudAnswer", "CloudModel"]
+
+
+class CloudAnswer(NamedTuple):
+    """Answers of a high-cost model to n instances."""
+
+    labels: NDArray[np.int64]
+    """Class indices, shape (n,)."""
+    probabilities: NDArray[np.float32]
+    """Shape (n, n_classes)."""
 
 
 class CloudModel:
@@ -162,7 +171,7 @@ class CloudModel:
         """
         check_rows(X, str(self), n_inputs=self.n_inputs, allow_missing=self._allow_missing)
 
-    def answer(self, X: NDArray[np.float32]) -> TierAnswer:
+    def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
         """Classify instances.
 
         Parameters
@@ -181,8 +190,9 @@ class CloudModel:
         self.check(X)
         if not len(X):  # some graphs fail on no rows
             empty = np.empty((0, self.n_classes), np.float32)
-            return TierAnswer(np.empty(0, np.int64), empty)
-        return self.run(np.ascontiguousarray(X, np.float32))
+            return CloudAnswer(np.empty(0, np.int64), empty)
+        answer = self.run(np.ascontiguousarray(X, np.float32))
+        return CloudAnswer(answer.labels, answer.probabilities)
 
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
         """Classify checked instances, at least one, and say which stage answered.

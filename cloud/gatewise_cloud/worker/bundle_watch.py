@@ -38,8 +38,8 @@ class _Seen:
 class BundleWatch:
     """Scans a folder now and then, on a thread of its own.
 
-    Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles. One is loaded when
-    two scans saw it the same, so that one that is being copied in is not read half-way.
+    Its ``.gwb`` files, and its directories with a ``manifest.json``, are bundles. One is loaded
+    when two scans saw it the same, so that one that is being copied in is not read half-way.
     `pending` counts the requests for a model that are queued or running.
     """
 
