@@ -1,4 +1,4 @@
-"""Commands that have started processes: whatever ends them must unwind the stack."""
+"""SIGTERM and a closed terminal end a command by SystemExit, so that its processes are ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-__all__ = ["unwound_when_terminated"]
+__all__ = ["exit_on_termination"]
 
 
 @contextmanager
-def unwound_when_terminated() -> Iterator[None]:
+def exit_on_termination() -> Iterator[None]:
     """Let SIGTERM and a closed terminal unwind the stack, so that every process is ended.
 
     Only in the main thread, where signals arrive, and where nobody else listens to them: as an

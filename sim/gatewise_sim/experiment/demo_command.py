@@ -9,7 +9,7 @@ import typer
 
 from gatewise.console import emit
 from gatewise_sim.fleet.network.proxy import PROFILES
-from gatewise_sim.signal_handling import unwound_when_terminated
+from gatewise_sim.signal_handling import exit_on_termination
 
 __all__ = ["commands", "demo"]
 
@@ -89,7 +89,7 @@ def demo(
         seed=seed,
         out=out,
     )
-    with unwound_when_terminated(), shown_progress() as watch:
+    with exit_on_termination(), shown_progress() as watch:
         report = run_demo(settings, watch=watch)
     if as_json:
         emit(report.to_dict())

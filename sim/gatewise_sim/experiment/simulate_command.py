@@ -13,7 +13,7 @@ import typer
 
 from gatewise.console import emit, note, progress
 from gatewise.errors import InputError
-from gatewise_sim.signal_handling import unwound_when_terminated
+from gatewise_sim.signal_handling import exit_on_termination
 
 if TYPE_CHECKING:
     from gatewise_sim.experiment.simulation import Job
@@ -180,7 +180,7 @@ def simulate(
         seed=seed,
     )
     job = Job(str(bundle), data, target, scenario)
-    with unwound_when_terminated():
+    with exit_on_termination():
         if sweep:
             failed = _sweep(job, sweep, out, calibrate=calibrate, jobs=jobs, as_json=as_json)
         else:

@@ -32,7 +32,7 @@ from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.device_processes import DeviceProcesses
 from gatewise_sim.live.instances import Instances
 from gatewise_sim.live.live_progress import UPDATE_SECONDS, LiveProgress
-from gatewise_sim.signal_handling import unwound_when_terminated
+from gatewise_sim.signal_handling import exit_on_termination
 
 __all__ = ["LiveRun", "check_live", "run_live"]
 
@@ -181,7 +181,7 @@ def run_live(
     _allow_files(settings.devices)
     progress = LiveProgress(watch or Listeners(), len(instances.row), truth)
     settings.outages.announce(progress.listener.fault, settings.seconds)
-    with unwound_when_terminated(), ExitStack() as stack:
+    with exit_on_termination(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gatewise-run-")))
         np.save(folder / "rows.npy", table)
         has_cloud = manifest.cloud is not None and settings.policy != "edge-only"

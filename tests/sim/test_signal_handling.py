@@ -3,7 +3,7 @@ import signal
 
 import pytest
 
-from gatewise_sim.signal_handling import unwound_when_terminated
+from gatewise_sim.signal_handling import exit_on_termination
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number, default_ac
     default_action(number)
     closed = []
 
-    @unwound_when_terminated()
+    @exit_on_termination()
     def work():
         try:
             os.kill(os.getpid(), number)
@@ -40,7 +40,7 @@ def test_a_signal_unwinds_the_stack_and_then_does_what_it_did(number, default_ac
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
 def test_what_fails_on_the_way_out_is_not_why_it_ends(kind):
-    @unwound_when_terminated()
+    @exit_on_termination()
     def work():
         try:
             raise kind
@@ -52,7 +52,7 @@ def test_what_fails_on_the_way_out_is_not_why_it_ends(kind):
 
 
 def test_an_error_stays_an_error():
-    @unwound_when_terminated()
+    @exit_on_termination()
     def work():
         try:
             raise KeyError("that was seen to")
@@ -67,7 +67,7 @@ def test_whoever_listens_already_goes_on_listening():
     heard = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
     try:
-        with unwound_when_terminated():
+        with exit_on_termination():
             os.kill(os.getpid(), signal.SIGTERM)
     finally:
         signal.signal(signal.SIGTERM, before)
