@@ -226,7 +226,7 @@ def test_missing_values_pass_by_stages_that_take_none(placed, data, tmp_path):
     X = data[0][500:510][:, Bundle.open(path).manifest.request_inputs()].copy()
     X[3, 0] = np.nan
     answer = GatewayModel.from_bundle(path).run(X)
-    assert answer.goes_on[3]
+    assert answer.offload[3]
     assert (answer.exits < 0).tolist() == [i == 3 for i in range(10)]
 
 
