@@ -38,11 +38,11 @@ SLOW_FILES = {
     "security/test_announcements.py",
     "security/test_broker.py",
     "sim/test_sim_doctor.py",
-    "sim/test_sim_fleet.py",
-    "sim/test_sim_fleet_estimate.py",
-    "sim/test_sim_fleet_scale.py",
+    "sim/fleet/test_run.py",
+    "sim/fleet/estimate/test_result.py",
+    "sim/fleet/estimate/test_sampling.py",
     "sim/test_sim_live.py",
-    "sim/test_sim_workload.py",
+    "sim/fleet/workload/test_arrivals.py",
 }
 
 
