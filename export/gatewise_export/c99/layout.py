@@ -23,7 +23,7 @@ from gatewise_export.c99.c_text import smallest
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.trees import PackedTrees, pack_trees
 
-__all__ = ["FRAMES", "Coded", "Forest", "Layout", "StageLayout", "lay_out"]
+__all__ = ["FRAMES", "Coded", "Layout", "SlotForest", "StageLayout", "lay_out"]
 
 Coded = Literal[8, 16]
 
@@ -32,7 +32,7 @@ FRAMES = 512
 
 
 @dataclass(frozen=True, eq=False)
-class Forest:
+class SlotForest:
     """Trees with their tests in slots, and their thresholds' codes.
 
     Attributes
@@ -58,7 +58,7 @@ class StageLayout:
     Attributes
     ----------
     slots : ndarray of int64, shape (n_inputs,)
-    model : LinearModel, KernelModel, Forest or None
+    model : LinearModel, KernelModel, SlotForest or None
         None: left out, the stage only acquires its features.
     n_margins : int
     lazy : bool
@@ -68,7 +68,7 @@ class StageLayout:
     """
 
     slots: NDArray[np.int64]
-    model: LinearModel | KernelModel | Forest | None
+    model: LinearModel | KernelModel | SlotForest | None
     n_margins: int
     lazy: bool
     needs_score: bool
@@ -112,9 +112,9 @@ class Layout:
         return "uint8_t" if self.coded == 8 else "uint16_t"
 
     @property
-    def forests(self) -> tuple[Forest, ...]:
+    def forests(self) -> tuple[SlotForest, ...]:
         """All trees, stage by stage."""
-        return tuple(stage.model for stage in self.stages if isinstance(stage.model, Forest))
+        return tuple(stage.model for stage in self.stages if isinstance(stage.model, SlotForest))
 
     @property
     def nan_flag(self) -> int:
@@ -200,10 +200,10 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
     return layout if coded is None or not layout.forests else _with_codes(layout, cascade, coded)
 
 
-def _forest(trees: TreeEnsemble, slots: NDArray[np.int64], takes_missing: bool) -> Forest:
+def _forest(trees: TreeEnsemble, slots: NDArray[np.int64], takes_missing: bool) -> SlotForest:
     packed = pack_trees(trees)
     slot = slots[packed.column] if len(packed.column) else packed.column
-    return Forest(packed, slot, packed.nan_left & takes_missing, None)
+    return SlotForest(packed, slot, packed.nan_left & takes_missing, None)
 
 
 def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
@@ -216,7 +216,7 @@ def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
     for i, marks in enumerate(edges):
         _check_width(i, len(marks), layout, cascade, coded)
 
-    def with_codes(forest: Forest) -> Forest:
+    def with_codes(forest: SlotForest) -> SlotForest:
         code = np.zeros(len(forest.slot), np.int64)
         for i in np.unique(forest.slot).tolist():
             here = forest.slot == i
@@ -224,7 +224,7 @@ def _with_codes(layout: Layout, cascade: Cascade, coded: Coded) -> Layout:
         return replace(forest, code=code)
 
     stages = tuple(
-        replace(s, model=with_codes(s.model) if isinstance(s.model, Forest) else s.model)
+        replace(s, model=with_codes(s.model) if isinstance(s.model, SlotForest) else s.model)
         for s in layout.stages
     )
     return replace(layout, stages=stages, coded=coded, edges=edges)

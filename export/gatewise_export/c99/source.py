@@ -17,7 +17,7 @@ from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise_export.c99.c_text import Tables, filled, number, smallest
 from gatewise_export.c99.cascade import Cascade, safe
-from gatewise_export.c99.layout import Forest, Layout, StageLayout
+from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
 
 __all__ = ["MARK", "Source", "template_names", "write_source"]
 
@@ -150,7 +150,7 @@ def _engine(layout: Layout, prefix: str, *, takes_missing: bool) -> dict[str, st
         code.append(filled(ENGINE, "take all", **fill))
     if layout.forests:
         code.append(filled(ENGINE, "leaves"))
-    if any(isinstance(stage.model, Forest) for stage in stages if not stage.lazy):
+    if any(isinstance(stage.model, SlotForest) for stage in stages if not stage.lazy):
         code.append(_walk(layout, prefix, lazy=False))
     if any(stage.lazy for stage in stages):
         code.append(_walk(layout, prefix, lazy=True))
@@ -238,7 +238,7 @@ def _stage_function(
     model = stage.model
     if model is None:
         tables.text("/* never stops: its model is left out */\n")
-    elif isinstance(model, Forest):
+    elif isinstance(model, SlotForest):
         _forest(tables, layout, name, model)
         if stage.lazy:
             lines.append(f"    return walk_and_take(it, &{name}, it->output, acquire, context);\n")
@@ -256,7 +256,7 @@ def _stage_function(
     )
 
 
-def _forest(tables: Tables, layout: Layout, name: str, forest: Forest) -> None:
+def _forest(tables: Tables, layout: Layout, name: str, forest: SlotForest) -> None:
     trees = forest.trees
     flag = np.where(forest.nan_left, layout.nan_flag, 0)
     tables.add(f"{name}_start", trees.start, "start_type")

@@ -16,11 +16,7 @@ from gatewise.errors import InputError
 from gatewise.models.losses import log_loss, log_loss_gradient, log_loss_hessian, one_hot
 from gatewise_training import FeatureCosts
 from gatewise_training.adapt.alternation import alternate
-from gatewise_training.adapt.group_lasso import (
-    group_lasso,
-    prox_group_lasso,
-    smallest_zero_penalty,
-)
+from gatewise_training.adapt.group_lasso import GroupLasso, smallest_zero_penalty
 from gatewise_training.adapt.m_step import LinearPair, MStep, curvature_bound
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.qstep import entropy, q_step
@@ -68,9 +64,9 @@ def test_prox_minimises_its_problem(seed):
 
     def value(u):
         u = u.reshape(v.shape)
-        return 0.5 * np.sum((u - v) ** 2) + step * group_lasso(u, COSTS)
+        return 0.5 * np.sum((u - v) ** 2) + step * GroupLasso.priced(COSTS).value(u)
 
-    best = prox_group_lasso(v, COSTS, step)
+    best = GroupLasso.priced(COSTS).prox(v, step)
     for scale in (1e-1, 1e-3):
         for _ in range(200):
             assert value(best + scale * rng.normal(size=v.shape)) >= value(best) - 1e-12
@@ -82,7 +78,7 @@ def test_shared_price_is_paid_once_a_group():
     v = np.zeros((5, 2))
     v[0], v[1] = [3.0, 4.0], [0.0, 12.0]
     expected = 1.0 * 5 + 0.5 * 12 + 1.5 * 13
-    assert group_lasso(v, COSTS) == pytest.approx(expected)
+    assert GroupLasso.priced(COSTS).value(v) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("classes", [2, 4])

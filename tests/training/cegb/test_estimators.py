@@ -15,7 +15,7 @@ from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Classes
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
-from gatewise_training.cegb.sweep import Goal, Sweep, Task
+from gatewise_training.cegb.sweep import Goal, PenaltySweep, Task
 from gatewise_training.operating_points.frontier import FrontierDisplay
 from tests.support.tree_walks import columns_of, paths, price
 
@@ -102,7 +102,7 @@ def test_the_search_covers_the_range_and_closes_in_on_its_goal(goal):
     growth = TreeGrowth("best-first", 30, None, 15, None, 0.1, True, 1.0, None)
     task = Task(X, target, FeatureCosts.uniform(30), growth, "lazy", 0.0, 0)
     folds = ((np.arange(300), np.arange(300, len(y))),)
-    fits = Sweep(task, folds, None, lambda *_: None).run(None, 12, goal)
+    fits = PenaltySweep(task, folds, None, lambda *_: None).run(None, 12, goal)
     assert len(fits) == 13  # the constant model is not counted
     assert fits[0].cost == 0.0
     assert [f.penalty for f in fits] == sorted((f.penalty for f in fits), reverse=True)

@@ -22,7 +22,7 @@ from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
-from gatewise_training.prune.tree_recursion import Trees, even_shares, improved, level_sets
+from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, improved, level_sets
 
 NEAR = 1e-9
 SHAPES = ((1, 4), (2, 3), (3, 2), (4, 2))  # trees, depth: at most some hundred prunings in all
@@ -245,7 +245,7 @@ def test_any_multipliers_prove_a_bound(seed, scale, lam):
     rng = np.random.default_rng(seed)
     beta = scale * rng.normal(size=len(problem.column_nodes)) * even_shares(problem, lam)
     optimum = mincut.solve(problem, lam).objective
-    assert Trees(problem, lam).lower_bound(beta) <= optimum + 1e-12
+    assert PricedTrees(problem, lam).lower_bound(beta) <= optimum + 1e-12
 
 
 @given(seed=st.integers(0, 10_000), lam=st.floats(0.0, 0.2))
@@ -288,11 +288,11 @@ def test_the_recursion_is_the_papers(middling):
         below = cost(middling.left[h]) + cost(middling.right[h])
         return min(middling.error[h], charge[h] + lam * middling.depth_price[h] + below)
 
-    keep, gain = Trees(middling, lam).best(charge)
+    keep, gain = PricedTrees(middling, lam).best(charge)
     assert 0 < keep.sum() < (middling.left >= 0).sum()
     for h in range(middling.n_nodes):
         assert middling.error[h] - gain[h] == pytest.approx(cost(h), abs=1e-12)
-    apart, gain_apart = Trees(middling, lam, n_jobs=2).best(charge)
+    apart, gain_apart = PricedTrees(middling, lam, n_jobs=2).best(charge)
     np.testing.assert_array_equal(apart, keep)
     np.testing.assert_array_equal(gain_apart, gain)
 

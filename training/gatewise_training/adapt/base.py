@@ -67,7 +67,7 @@ class Adapt(PenalisedCascade):
         sample = Sample.all_rows(problem)
         fitted = sample.take(problem.plan.fit_rows)
         paths = [
-            _Path(self, sample, p, problem.seed, tuple(self._starts(fitted, p)))
+            _PFullFits(self, sample, p, problem.seed, tuple(self._starts(fitted, p)))
             for p in self.p_full
         ]
         return sweep(problem, paths, "sweeping P_full")
@@ -79,7 +79,7 @@ class Adapt(PenalisedCascade):
 
 
 @dataclass(frozen=True, eq=False)
-class _Path:
+class _PFullFits:
     """The fits of one P_full, on any rows."""
 
     method: Any

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 
-__all__ = ["GroupLasso", "group_lasso", "prox_group_lasso", "smallest_zero_penalty"]
+__all__ = ["GroupLasso", "smallest_zero_penalty"]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -71,16 +71,6 @@ class GroupLasso:
         return np.asarray(sums, np.float64)
 
 
-def group_lasso(v: Array, costs: FeatureCosts) -> float:
-    """``Omega(V)`` for V of shape (n_features, n_outputs)."""
-    return GroupLasso.priced(costs).value(v)
-
-
-def prox_group_lasso(v: Array, costs: FeatureCosts, step: float) -> Array:
-    """``argmin_U ||U - V||^2 / 2 + step * Omega(U)``, of V's shape."""
-    return GroupLasso.priced(costs).prox(v, step)
-
-
 def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
     """Critical ``gamma``: the smallest at which V = 0 is optimal.
 
@@ -94,14 +84,14 @@ def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
     if not priced.any() or not np.any(gradient[priced]):
         return 0.0
     gradient = np.where(priced[:, None], gradient, 0.0)
-    low, high = 0.0, 1.0
-    while np.any(prox_group_lasso(gradient, costs, high)):
+    penalty, low, high = GroupLasso.priced(costs), 0.0, 1.0
+    while np.any(penalty.prox(gradient, high)):
         high *= 2.0
     while high - low > 1e-12 * high:
         middle = 0.5 * (low + high)
         if middle in (low, high):
             break
-        if np.any(prox_group_lasso(gradient, costs, middle)):
+        if np.any(penalty.prox(gradient, middle)):
             low = middle
         else:
             high = middle

@@ -61,12 +61,12 @@ class L1Cascade(PenalisedCascade):
     )  # fmt: skip
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        path = _Path(Sample.all_rows(problem), tuple(sorted(self.penalties, reverse=True)))
+        path = _PenaltyFits(Sample.all_rows(problem), tuple(sorted(self.penalties, reverse=True)))
         return sweep(problem, [path], "sweeping the penalty")
 
 
 @dataclass(frozen=True, eq=False)
-class _Path:
+class _PenaltyFits:
     """The fits of all penalties, on any rows."""
 
     sample: Sample

@@ -27,7 +27,7 @@ from gatewise_training.cascades.base import MAX_LOSS, SLACK
 from gatewise_training.cegb.growth import Order, TreeGrowth
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting
-from gatewise_training.cegb.sweep import Fitted, Goal, Sweep, Task
+from gatewise_training.cegb.sweep import Fitted, Goal, PenaltySweep, Task
 from gatewise_training.data.input_checks import check_costs, check_rows, feature_names
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
@@ -121,7 +121,7 @@ class CostEfficient:
         growth, split = self._growth(), float(self.penalty_split)
         task = Task(x, target, costs, growth, self.accounting, split, seed)
         loss = MAX_LOSS if self.max_loss is None else self.max_loss
-        sweep = Sweep(task, folds, self.n_jobs, report)
+        sweep = PenaltySweep(task, folds, self.n_jobs, report)
         return sweep.run(self.penalties, self.n_penalties, Goal(self.budget, loss))
 
     def _growth(self) -> TreeGrowth:

@@ -26,7 +26,7 @@ from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting, Charge, check_params
 from gatewise_training.data.validation_split import Rows
 
-__all__ = ["Fitted", "Goal", "Sweep", "Task"]
+__all__ = ["Fitted", "Goal", "PenaltySweep", "Task"]
 
 FIRST = (3e-2, 1e-3)
 """Penalties that every search starts with, beside none: nats a feature of mean price."""
@@ -129,7 +129,7 @@ class Task:
 
 
 @dataclass(frozen=True, eq=False)
-class Sweep:
+class PenaltySweep:
     """Fits of a task at several penalties."""
 
     task: Task

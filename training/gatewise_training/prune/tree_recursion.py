@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["Trees", "even_shares", "improved", "level_sets", "merged"]
+__all__ = ["PricedTrees", "even_shares", "improved", "level_sets", "merged"]
 
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Trees:
+class PricedTrees:
     """The trees of a problem at one price of cost."""
 
     problem: PruneProblem

@@ -3,7 +3,7 @@
 "Optimally pruning decision tree ensembles with feature cost" (2016), section 5. A master program
 combines the prunings of each tree seen so far (:mod:`.restricted_master`). Its multipliers charge
 first uses in the sub-problems: each tree's best pruning then comes bottom up
-(:class:`.tree_recursion.Trees`), trees in parallel, and goes into the master if it is new to it.
+(:mod:`.tree_recursion`), trees in parallel, and goes into the master if it is new to it.
 The sum of the sub-problems' optima is a lower bound, so the gap is proved at every step.
 
 Beyond the paper, each of which can be turned off:
@@ -26,7 +26,7 @@ from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.primal_dual import ascend
 from gatewise_training.prune.solvers.restricted_master import ConvexMaster, PartitionMaster
-from gatewise_training.prune.tree_recursion import Trees, improved, level_sets, merged
+from gatewise_training.prune.tree_recursion import PricedTrees, improved, level_sets, merged
 
 __all__ = ["solve"]
 
@@ -82,7 +82,7 @@ def solve(
     if warm_up < 0 or not 0.0 <= smoothing < 1.0:
         raise InputError("warm_up must be at least 0, and smoothing in [0, 1)")
     problem = merged(problem)
-    trees = Trees(problem, lam, n_jobs)
+    trees = PricedTrees(problem, lam, n_jobs)
     combined = _MASTERS[master](trees)
     best, center = np.zeros(problem.n_nodes, np.bool_), None
     objective, bound = float(problem.objective(best, lam)), -np.inf

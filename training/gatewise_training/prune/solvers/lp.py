@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import minimise
-from gatewise_training.prune.tree_recursion import Trees, level_sets, merged
+from gatewise_training.prune.tree_recursion import PricedTrees, level_sets, merged
 
 __all__ = ["solve"]
 
@@ -64,7 +64,7 @@ def solve(
     if form not in ("closure", "papers"):
         raise InputError(f"form must be 'closure' or 'papers', not {form!r}")
     problem = merged(problem)
-    trees = Trees(problem, lam)
+    trees = PricedTrees(problem, lam)
     program = (_closure if form == "closure" else _papers)(problem, lam)
     cost = program.pop("cost")
     if not len(cost):

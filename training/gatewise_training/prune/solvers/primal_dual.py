@@ -2,7 +2,7 @@
 
 Nan, Wang & Saligrama, "Pruning random forests for prediction on a budget", NIPS 2016, algorithm 1.
 A multiplier ``beta[h, c] >= 0`` charges node h for its part in the acquisition c. Given the
-multipliers, the best pruning of each tree comes bottom up (:class:`.tree_recursion.Trees`), and
+multipliers, the best pruning of each tree comes bottom up (:mod:`.tree_recursion`), and
 ``beta <- beta + gamma (y_h - w_c)`` goes uphill on a concave bound of the optimum.
 
 Beyond the paper, all of it safe because any feasible multipliers prove their bound:
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.tree_recursion import (
-    Trees,
+    PricedTrees,
     even_shares,
     improved,
     level_sets,
@@ -108,7 +108,7 @@ def ascend(
 ) -> Ascent:
     """Do the work of :func:`solve`, keeping the multipliers."""
     start, nodes = problem.column_start, problem.column_nodes
-    trees = Trees(problem, lam, n_jobs)
+    trees = PricedTrees(problem, lam, n_jobs)
     price = trees.full_price
     beta = even_shares(problem, lam)
     best_beta, bound = beta.copy(), -np.inf

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.solvers.highs import minimise
 from gatewise_training.prune.solvers.node_classes import MasterRows, NodeClasses
-from gatewise_training.prune.tree_recursion import Trees
+from gatewise_training.prune.tree_recursion import PricedTrees
 
 __all__ = ["ConvexMaster", "Master", "PartitionMaster"]
 
@@ -32,7 +32,7 @@ Floats = NDArray[np.float64]
 class Master(ABC):
     """Base of the two master programs."""
 
-    def __init__(self, trees: Trees) -> None:
+    def __init__(self, trees: PricedTrees) -> None:
         self.trees = trees
         problem = trees.problem
         self.classes = NodeClasses(problem)
@@ -95,7 +95,7 @@ class Master(ABC):
 class ConvexMaster(Master):
     """Convex combinations of the prunings of each tree."""
 
-    def __init__(self, trees: Trees) -> None:
+    def __init__(self, trees: PricedTrees) -> None:
         super().__init__(trees)
         problem = trees.problem
         roots = np.where(problem.parent < 0, problem.error, 0.0)
@@ -149,7 +149,7 @@ class ConvexMaster(Master):
 class PartitionMaster(Master):
     """Closed fractional prunings that are constant on each class of nodes."""
 
-    def __init__(self, trees: Trees) -> None:
+    def __init__(self, trees: PricedTrees) -> None:
         super().__init__(trees)
         self.classes.add(np.flatnonzero(trees.problem.left >= 0))
 
