@@ -128,7 +128,7 @@ def _gated_trees() -> Fitted:
 def _gated_lines() -> Fitted:
     x, y, rows, truth = _split(*load_iris(return_X_y=True))
     system = AdaptLin(
-        LogisticRegression(), p_full=(0.3, 0.6), penalties=(0.4, 0.01), random_state=0
+        LogisticRegression(max_iter=500), p_full=(0.3, 0.6), penalties=(0.4, 0.01), random_state=0
     )
     return Fitted(system.fit(x, y + 5, validation=(rows, truth + 5)), rows, truth + 5)
 

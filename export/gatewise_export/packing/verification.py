@@ -24,7 +24,6 @@ from gatewise_export.bundle.decisions import Outcome, decided
 from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_trees import read_trees
 from gatewise_export.bundle.manifest import CloudKind, StageSpec
-from gatewise_export.onnx_files.flat_reader import read_flat
 from gatewise_export.onnx_files.graph_rules import (
     MOST_STAGE_BYTES,
     check_cloud_graph,
@@ -99,6 +98,9 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     BundleError
         If a stage's graph is not of the forms that Gatewise writes.
     """
+    # numba, which this loads, is no part of what a device installs
+    from gatewise_export.onnx_files.flat_reader import read_flat
+
     x = np.ascontiguousarray(X, np.float32)
     of_graphs = graph_outcome(bundle, x)
     manifest = bundle.manifest
