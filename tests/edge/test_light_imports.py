@@ -48,7 +48,7 @@ def test_nothing_heavy_is_loaded(program, bundle):
         [sys.executable, "-c", program, str(bundle.path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.splitlines()[-1].split()[1:])

@@ -51,7 +51,7 @@ def test_device_and_worker_decide_as_the_sample_says(bundle, broker, start_worke
     expected = bundle.sample()
     link = MqttLink(broker.url)
     with Device(bundle, link=link, deadline_ms=5000) as device:
-        link.connect(5)
+        link.connect(60)
         answers = [device.answer(row) for row in expected["X"]]
     assert [a.stage for a in answers] == expected["exit"].tolist()
     assert [a.class_index for a in answers] == expected["label"].tolist()
@@ -67,7 +67,7 @@ def test_a_frozen_worker_costs_a_retry_and_a_dead_one_nothing(bundle, broker, st
     link = MqttLink(broker.url)
     deadline_ms = 2000.0
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
-        link.connect(5)
+        link.connect(60)
         routes = Counter(device.answer(HARD).route for _ in range(10))
         frozen.send_signal(signal.SIGSTOP)
         started = time.monotonic()
@@ -86,7 +86,7 @@ def test_all_workers_gone(bundle, broker, start_worker, tools):
     worker = start_worker()
     link = MqttLink(broker.url)
     with Device(bundle, link=link, deadline_ms=100) as device:
-        link.connect(5)
+        link.connect(60)
         assert device.answer(HARD).route == "cloud"
         worker.kill()
         worker.wait()

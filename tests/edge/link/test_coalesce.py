@@ -316,7 +316,7 @@ def test_over_a_broker_rows_share_messages_too(bundle, broker, make_peer):
     link = MqttLink(broker.url, device="pi-1")
     rows = [hard(e) for e in np.random.default_rng(0).choice([-1.0, 1.0], 100)]
     with Device(bundle, link=link, deadline_ms=20_000, float16=True) as device:
-        link.connect(5)
+        link.connect(60)
         answers = device.answer_many(rows)
         counters = device.counters
     assert [a.class_index for a in answers] == [int(row[4] > 0) for row in rows]

@@ -35,7 +35,7 @@ def test_answers_come_back(bundle, broker, make_peer):
     peer = make_peer()
     link = MqttLink(broker.url, device="pi-1")
     with Device(bundle, link=link) as device:
-        link.connect(5)
+        link.connect(60)
         answers = [device.answer(HARD) for _ in range(30)]
         counters = device.counters
         assert counters["bytes_up"] == sum(map(len, peer.payloads))
@@ -47,7 +47,7 @@ def test_answers_come_back(bundle, broker, make_peer):
 
 def test_nothing_is_in_the_way_of_small_packets(broker):
     link = MqttLink(broker.url)
-    link.connect(5)
+    link.connect(60)
     sock = link._client.socket()
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # a dead peer is noticed before the keepalive
@@ -71,7 +71,7 @@ def test_status_at_birth_farewell_and_death(broker, make_peer, tools):
     peer = make_peer()
     for name in ("leaves", "dies"):
         link = MqttLink(broker.url, device=name)
-        link.connect(5)
+        link.connect(60)
         tools.wait_for(lambda name=name: (name, "online") in peer.statuses, "the birth message")
         if name == "leaves":
             link.close()
@@ -109,7 +109,7 @@ def test_a_broker_that_refuses_the_user(tmp_path, tools):
     closed = tools.Mosquitto(tmp_path, "allow_anonymous false")
     link = MqttLink(closed.url)
     with pytest.raises(LinkError, match="cannot be used: Not authorized"):
-        link.connect(5)
+        link.connect(60)
     link.close()
     closed.kill()
 
@@ -142,7 +142,7 @@ def test_broker_killed_on_the_way(bundle, broker, make_peer, tools):
 
     peer.behave = dies_once
     with Device(bundle, link=link, deadline_ms=deadline_ms) as device:
-        link.connect(5)
+        link.connect(60)
         answers = []
         for i in range(60):
             started = time.monotonic()
@@ -202,7 +202,7 @@ def test_several_devices_get_their_own_responses(bundle, broker, make_peer):
     links = [MqttLink(broker.url, device=f"pi-{i}") for i in range(3)]
     devices = [Device(bundle, link=link) for link in links]
     for link in links:
-        link.connect(5)
+        link.connect(60)
     assert {device.answer(HARD).route for device in devices for _ in range(5)} == {"cloud"}
     for device in devices:
         assert device.counters["answered"] == 5
@@ -220,7 +220,7 @@ def test_receiver_that_raises_does_not_end_the_link(broker, make_peer, tools, ca
         raise ValueError("a bug")
 
     link.open(receive)
-    link.connect(5)
+    link.connect(60)
     for _ in range(2):
         assert link.send(request())
     tools.wait_for(lambda: len(got) == 2, "both responses")
@@ -242,7 +242,7 @@ def test_further_topics_are_watched_across_connections(broker, tools, caplog):
         link.watch("gw/v1/model/+/manifest", clumsy)
     responses: list[bytes] = []
     link.open(responses.append)
-    link.connect(5)
+    link.connect(60)
     with pytest.raises(InputError, match="before the link is opened"):
         link.watch("gw/v1/model/other/manifest", clumsy)
 
@@ -270,7 +270,7 @@ def test_status_names_the_active_model(broker, make_peer, tools):
     peer = make_peer()
     link = MqttLink(broker.url, device="pi-1")
     link.set_status("small/7")
-    link.connect(5)
+    link.connect(60)
     tools.wait_for(lambda: ("pi-1", "online small/7") in peer.statuses, "the birth message")
     link.set_status("small/8")
     tools.wait_for(lambda: ("pi-1", "online small/8") in peer.statuses, "the new version")
@@ -293,7 +293,7 @@ def test_counters_are_published_while_there_is_a_connection(bundle, broker, make
     link = MqttLink(broker.url, device="pi-1")
     with Device(bundle, link=link) as device:
         link.publish_metrics(lambda: device.counters | device.gauges, every=0.05)
-        link.connect(5)
+        link.connect(60)
         assert device.answer(HARD).route == "cloud"
         tools.wait_for(lambda: any(t["cloud"] == 1 for t in told), "the counters")
     with pytest.raises(InputError, match="every"):

@@ -82,7 +82,7 @@ def test_tls_with_client_certificates(tmp_path, tools):
         link = MqttLink(
             url, device="pi-1", ca_file=authority.file, cert_file=cert_file, key_file=key_file
         )
-        link.connect(5)
+        link.connect(60)
         assert link.ready
         link.close()
         for files in (
@@ -92,7 +92,7 @@ def test_tls_with_client_certificates(tmp_path, tools):
         ):
             link = MqttLink(url, **files)
             with pytest.raises(LinkError, match="cannot be used"):
-                link.connect(5)
+                link.connect(60)
             link.close()
     finally:
         broker.kill()
@@ -123,12 +123,12 @@ def test_tls_with_user_and_password(tmp_path, tools):
             url = broker.url.replace("mqtt://", f"mqtts://{credentials}")
             link = MqttLink(url, ca_file=authority.file)
             if allowed:
-                link.connect(5)
+                link.connect(60)
                 assert link.ready
                 assert "p:w" not in link.url
             else:
                 with pytest.raises(LinkError, match="cannot be used") as refused:
-                    link.connect(5)
+                    link.connect(60)
                 assert "w%2F1" not in str(refused.value)
             link.close()
     finally:

@@ -8,8 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from gatewise.cli import main
 
 HEADER = "target,f,e,d,c,b,a"
 ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
@@ -76,7 +79,7 @@ def test_every_line_gets_an_answer_or_an_error(bundle):
         [*COMMAND, str(bundle.path)],
         input=given.encode("utf-8", "surrogateescape"),
         capture_output=True,
-        timeout=60,
+        timeout=240,
     )
     told = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 1
@@ -90,6 +93,7 @@ def test_every_line_gets_an_answer_or_an_error(bundle):
     [
         (["--data", "none.csv"], "none.csv does not exist"),
         (["--data", "rows.xlsx"], "give a .csv file"),
+        (["--data", "short.csv"], "has no column 'e', which the bundle needs"),
         (["--deadline-ms", "0"], "deadline_ms is 0.0"),
         (["--policy", "cloud"], "policy 'cloud'; choose one of"),
         (["--limit", "0"], "limit"),
@@ -97,27 +101,26 @@ def test_every_line_gets_an_answer_or_an_error(bundle):
         (["--broker", "mqtt://localhost", "--device", "a/b"], "device id"),
         (["--broker", "mqtt://127.0.0.1:1"], "broker mqtt://127.0.0.1:1 cannot be used"),
         (["--broker", "mqtt://h", "--ca-file", "none.pem"], "ca_file"),
+        (["--pace", "offload_rate=0.1"], "a pacer needs a link"),
+        (["--pace", "often"], "offload_rate=0.1"),
+        (["--public-key", "none.pub"], "none.pub"),
+        (["--store", "kept"], "--store needs --public-key"),
+        (["--update-host", "models.example.org"], "--update-host needs --broker"),
+        (["--update-spread", "5"], "are for --update-host"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(bundle, args, says):
-    done = run(bundle.path, *args)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert says in done.stderr
+def test_bad_input_is_one_line_and_exit_2(bundle, args, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("short.csv").write_text("a,b,c,d,f\n1,2,3,4,5\n")
+    assert main(["edge", str(bundle.path), *args]) == 2
+    out, err = capsys.readouterr()
+    assert (out, len(err.splitlines())) == ("", 1)
+    assert says in err
 
 
-def test_a_missing_column_or_bundle(bundle, tmp_path):
-    short = tmp_path / "short.csv"
-    short.write_text("a,b,c,d,f\n1,2,3,4,5\n")
-    for args, says in (
-        ([bundle.path, "--data", short], "has no column 'e', which the bundle needs"),
-        ([tmp_path / "none"], "none does not exist"),
-    ):
-        done = run(*args)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert says in done.stderr
-        assert len(done.stderr.splitlines()) == 1
+def test_a_missing_bundle(tmp_path, capsys):
+    assert main(["edge", str(tmp_path / "none")]) == 2
+    assert "none does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("stop", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -136,7 +139,7 @@ def test_signals_end_it_in_good_order(bundle, broker, make_peer, tools, stop, st
         process.stdin.flush()
         assert json.loads(process.stdout.readline())["route"] == "cloud"
         process.send_signal(stop)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == status
     assert out == ""
     assert "1 instances: 0 edge, 1 cloud" in err
@@ -163,7 +166,7 @@ def test_a_reader_that_leaves(bundle):
         process.stdin.close()
         assert process.stderr is not None
         err = process.stderr.read()
-        process.wait(20)
+        process.wait(240)
     assert process.returncode == 0
     assert "Traceback" not in err
     assert "BrokenPipe" not in err
@@ -197,7 +200,7 @@ def run_python(bundle, tmp_path, *args: object) -> subprocess.CompletedProcess[s
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
 
 
@@ -227,7 +230,7 @@ def test_a_generator_is_woken_and_ends_in_good_order(bundle, tmp_path, tools):
         assert json.loads(process.stdout.readline())["route"] == "edge"
         tools.wait_for((tmp_path / "waiting").exists, "the generator to wait", 60)
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=240)
     assert process.returncode == 0
     assert "1 instances: 1 edge" in err
     assert (tmp_path / "finally").exists()
@@ -254,7 +257,7 @@ def test_what_was_taken_in_is_answered_before_the_end(bundle, broker, make_peer)
         assert process.stdin is not None
         process.stdin.write("[0,0,0,0,1,0]\n[1,0,0,0,0,0]\n[1,0,0,0,0,0]\n")
         process.stdin.flush()
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     *answers, last = [json.loads(line) for line in out.splitlines()]
     assert told
@@ -278,20 +281,6 @@ def test_several_at_a_time_share_messages(bundle, broker, make_peer):
     assert all(r.X.dtype.itemsize == 2 for r in peer.requests)
 
 
-def test_options_that_need_others(bundle):
-    for args, says in (
-        (["--pace", "offload_rate=0.1"], "a pacer needs a link"),
-        (["--pace", "often"], "offload_rate=0.1"),
-        (["--public-key", "none.pub"], "none.pub"),
-        (["--store", "kept"], "--store needs --public-key"),
-        (["--update-host", "models.example.org"], "--update-host needs --broker"),
-        (["--update-spread", "5"], "are for --update-host"),
-    ):
-        done = run(bundle.path, *args)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert says in done.stderr
-
-
 def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
     """As the systemd unit has it: MemoryDenyWriteExecute."""
     if sys.platform != "linux" or ctypes.CDLL(None).prctl(66, 0, 0, 0, 0) < 0:
@@ -304,7 +293,7 @@ def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
         env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["route"] == "edge"

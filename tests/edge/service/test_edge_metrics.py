@@ -117,5 +117,5 @@ def test_a_running_process_shows_its_pages(bundle):
         assert json.loads(process.stdout.readline())["route"] == "edge"
         assert samples(fetch(url)[1])["gatewise_answers_total", "edge"] == 1
         assert fetch(url.replace("metrics", "healthz")) == (200, "ok\n")
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert process.returncode == 0

@@ -132,7 +132,7 @@ def test_a_real_process_says_when_it_is_ready_alive_and_going(bundle, manager):
             pass
         process.send_signal(signal.SIGTERM)
         manager.hears_until("STOPPING=1")
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
     assert process.returncode == 0
 
 

@@ -388,6 +388,6 @@ def test_a_bundle_of_trees_alone_needs_neither_onnxruntime_nor_numba(make_lazy):
         [sys.executable, "-c", WITHOUT_GRAPHS, str(alone.path)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == 0, done.stderr

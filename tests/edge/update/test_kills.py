@@ -115,7 +115,7 @@ def test_killed_at_random_moments(launch, make_gwb, server, keys, broker, tmp_pa
             kills += device.poll() is None
             device.kill()
         finally:
-            device.communicate(timeout=60)
+            device.communicate(timeout=240)
         seen.add(whole(store, keys))
     assert kills >= 16, f"only {kills} were still running when they were killed"
     assert seen <= {"7", "8", "9"}

@@ -49,7 +49,7 @@ class Running:
         )
         self.device = Device(bundle, link=self.link, observe=self.updater.observe, deadline_ms=5e3)
         self.updater.start(self.device)
-        self.link.connect(20)
+        self.link.connect(60)
 
     @property
     def version(self):
