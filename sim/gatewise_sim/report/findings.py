@@ -52,25 +52,14 @@ class KeyFigure:
 
 @dataclass(frozen=True)
 class OutageEffect:
-    """Mean accuracy around what was down; None where nothing is known.
-
-    Attributes
-    ----------
-    before, during, after : float or None
-    alone : float or None
-        What the device alone would have got right during it.
-    fallback : float or None
-        Share of the instances during it that fell back.
-    instances : float
-        During it.
-    """
+    """Mean accuracy around what was down; None where nothing is known."""
 
     before: float | None
     during: float | None
     after: float | None
-    alone: float | None
-    fallback: float | None
-    instances: float
+    alone: float | None  # what the device alone would have got right during it
+    fallback: float | None  # share of the instances during it
+    instances: float  # during it
 
 
 def value(figure: Measurement | None) -> float | None:

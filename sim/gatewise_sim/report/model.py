@@ -185,48 +185,7 @@ class DataCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a run found; see the module's head and :class:`PolicyResult`.
-
-    Attributes
-    ----------
-    kind : str
-        One of :data:`KINDS`.
-    dataset, method : str
-    transport : Transport
-    engine : str
-        Of the system: ``virtual`` or ``live``.
-    policies : tuple of PolicyResult
-        The system first. In JSON: ``legs``.
-    timeline : tuple of TimelineBin
-    faults : tuple of FaultSpan
-    classes : tuple of ClassResult
-    frontier : OperatingPoints
-    breakdown : Breakdown
-    energy : EnergyUse
-    workload, sampling : str
-    confidence_level : float
-        Of all intervals.
-    calibration, settings : dict
-        Service times used; the scenario.
-    command : str
-        What repeats the run.
-    versions : dict of str to str
-    notes, troubles : tuple of str
-        What a reader must know; what went wrong in a live run.
-    stages : tuple of StageResult
-    data : DataCounts or None
-    high_cost_model : str or None
-        Its family.
-    seconds : dict of str to float or None
-        Wall time by phase; these three of the demo.
-    expected : RowCheck or None
-        Of the demo: its answers beside the estimator's own.
-    checked : RowCheck or None
-        Of a live run: its answers beside those of the bundle's models.
-    twin : TwinFigures or None
-        Of a live run.
-    run : dict or None
-        Of a live run: when, where and how long; the only part that depends on the clock.
+    """What a run found.
 
     Raises
     ------
@@ -234,12 +193,12 @@ class Report:
         If `kind` is none of a report, or there is no policy ``system``.
     """
 
-    kind: str
+    kind: str  # one of KINDS
     dataset: str
     method: str
     transport: Transport
-    engine: str
-    policies: tuple[PolicyResult, ...] = field(metadata={"json": "legs"})
+    engine: str  # of the system: virtual or live
+    policies: tuple[PolicyResult, ...] = field(metadata={"json": "legs"})  # the system first
     timeline: tuple[TimelineBin, ...]
     faults: tuple[FaultSpan, ...]
     classes: tuple[ClassResult, ...]
@@ -248,21 +207,21 @@ class Report:
     energy: EnergyUse
     workload: str
     sampling: str
-    confidence_level: float
-    calibration: dict[str, Any]
-    settings: dict[str, Any]
-    command: str
+    confidence_level: float  # of all intervals
+    calibration: dict[str, Any]  # service times used
+    settings: dict[str, Any]  # the scenario
+    command: str  # what repeats the run
     versions: dict[str, str]
-    notes: tuple[str, ...]
-    troubles: tuple[str, ...]
+    notes: tuple[str, ...]  # what a reader must know
+    troubles: tuple[str, ...]  # what went wrong in a live run
     stages: tuple[StageResult, ...] = ()
-    data: DataCounts | None = None
-    high_cost_model: str | None = None
-    seconds: dict[str, float] | None = None
-    expected: RowCheck | None = None
-    checked: RowCheck | None = None
-    twin: TwinFigures | None = None
-    run: dict[str, Any] | None = None
+    data: DataCounts | None = None  # this and the next three: of the demo
+    high_cost_model: str | None = None  # its family
+    seconds: dict[str, float] | None = None  # wall time by phase
+    expected: RowCheck | None = None  # its answers beside the estimator's own
+    checked: RowCheck | None = None  # of a live run: beside those of the bundle's models
+    twin: TwinFigures | None = None  # of a live run
+    run: dict[str, Any] | None = None  # of a live run: when, where, how long
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

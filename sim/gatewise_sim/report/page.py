@@ -9,7 +9,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -46,75 +46,40 @@ _EXPLAINED: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Plot:
-    """A plot, and the numbers behind it.
+    """A plot, and the numbers behind it."""
 
-    Attributes
-    ----------
-    title, note : str
-        Above it; empty within a section of one figure.
-    plot, phone : Markup
-        `phone` in the place of `plot` on a narrow page, if they are not the same.
-    table : PageTable or None
-    """
-
-    title: str = ""
+    title: str = ""  # above it; empty within a section of one plot
     note: str = ""
     plot: Markup
-    phone: Markup | None = None
+    phone: Markup | None = None  # in its place on a narrow page, if they are not the same
     table: PageTable | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """A part of a page: plots first, then tables.
+    """A part of a page: plots first, then tables."""
 
-    Attributes
-    ----------
-    key, title, text : str
-        `key` is its id.
-    wide : bool
-        Over the whole width.
-    figures : sequence of Plot
-    tables : sequence of PageTable
-    pairs : sequence of PageTable
-        Of names and values, side by side.
-    command : str
-        What repeats the run.
-    sortable : bool
-        Whether a heading of the first table sorts it.
-    """
-
-    key: str
+    key: str  # its id
     title: str
     text: str = ""
-    wide: bool = False
+    wide: bool = False  # over the whole width
     figures: Sequence[Plot] = ()
     tables: Sequence[PageTable] = ()
-    pairs: Sequence[PageTable] = ()
-    command: str = ""
-    sortable: bool = False
+    pairs: Sequence[PageTable] = ()  # of names and values, side by side
+    command: str = ""  # what repeats the run
+    sortable: bool = False  # by the headings of the first table
 
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What the template fills in.
-
-    Attributes
-    ----------
-    title, about, footer : str
-    headline : tuple of str
-        The answer, and its less important half.
-    warnings : sequence of str
-    figures : sequence of KeyFigure
-    sections : sequence of Section
-    """
+    """What the template fills in."""
 
     title: str
     about: str
-    headline: tuple[str, str]
+    headline: tuple[str, str]  # the answer, and its less important half
     warnings: Sequence[str] = ()
     figures: Sequence[KeyFigure] = ()
-    sections: Sequence[Section] = field(default_factory=list)
+    sections: Sequence[Section]
     footer: str
 
 

@@ -107,61 +107,26 @@ class LatencyHistogram:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyResult:
-    """What the fleet did under one policy: the system, or what it is compared with.
+    """What the fleet did under one policy: the system, or what it is compared with."""
 
-    Attributes
-    ----------
-    key, name : str
-        See :data:`POLICY_NAMES`.
-    engine : str
-        ``virtual`` or ``live``.
-    sampling : str
-        What was stepped, in words.
-    instances : int
-    accuracy : Measurement or None
-        None without labels.
-    offload_rate : Measurement or None
-        Share that was sent or to be sent to the cloud, answered or not.
-    cost, feature_cost : Measurement or None
-        Per instance, in the unit of the feature costs.
-    latency_ms : dict of str to Measurement
-        ``p50, p95, p99``, and of the offloaded instances ``offloaded_p50`` and so on.
-    bytes : ByteUse
-    joules : JouleUse
-    joules_per_device_day : float or None
-        Idling included.
-    battery_days : float or None
-    answers : AnswerCounts
-    money : Bill or None
-    utilisation : float or None
-        Share of the workers' time that was used.
-    workers : dict
-        Sums of the workers' counters.
-    histogram : LatencyHistogram
-    breakdown_ms : dict of str to float
-        Mean ms per instance on ``device``, ``network``, ``cloud`` and ``waiting`` in vain.
-    reasons : dict of str to float
-        Answers by their reason.
-    """
-
-    key: str
+    key: str  # of POLICY_NAMES
     name: str
-    engine: str
-    sampling: str = ""
+    engine: str  # virtual or live
+    sampling: str = ""  # what was stepped, in words
     instances: int
-    accuracy: Measurement | None
-    offload_rate: Measurement | None
-    cost: Measurement | None
+    accuracy: Measurement | None  # None without labels
+    offload_rate: Measurement | None  # sent or to be sent to the cloud, answered or not
+    cost: Measurement | None  # per instance, in the unit of the feature costs
     feature_cost: Measurement | None
-    latency_ms: dict[str, Measurement | None]
+    latency_ms: dict[str, Measurement | None]  # p50, p95, p99, and offloaded_p50 and so on
     bytes: ByteUse
     joules: JouleUse
-    joules_per_device_day: float | None
+    joules_per_device_day: float | None  # idling included
     battery_days: float | None
     answers: AnswerCounts
     money: Bill | None
-    utilisation: float | None
-    workers: dict[str, Any]
+    utilisation: float | None  # share of the workers' time that was used
+    workers: dict[str, Any]  # sums of their counters
     histogram: LatencyHistogram
-    breakdown_ms: dict[str, float]
-    reasons: dict[str, float]
+    breakdown_ms: dict[str, float]  # mean per instance on device, network, cloud; waiting in vain
+    reasons: dict[str, float]  # answers by their reason

@@ -58,41 +58,22 @@ _REASONS: Final = {
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table: its name, the heads of its columns, its rows; the first cell of a row is its head.
-
-    Attributes
-    ----------
-    name : str
-    columns : sequence of str
-        Empty for a table without heads.
-    rows : sequence of sequence of Cell
-    marked : int or None
-        A row that stands out.
-    """
+    """A table for a page; the first cell of a row is its head."""
 
     name: str
-    columns: Sequence[str]
+    columns: Sequence[str]  # heads; empty for a table without
     rows: Sequence[Sequence[Cell]]
-    marked: int | None = None
+    marked: int | None = None  # a row that stands out
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What each policy spends of something, split into parts.
-
-    Attributes
-    ----------
-    key, title, unit : str
-    policies : dict of str to dict of str to float
-        Name of a policy to its parts, the system's first.
-    form : callable
-        Writes an amount.
-    """
+    """What each policy spends of something, split into parts."""
 
     key: str
     title: str
     unit: str
-    policies: dict[str, dict[str, float]]
+    policies: dict[str, dict[str, float]]  # name to parts, the system first
     form: Format
 
     @property

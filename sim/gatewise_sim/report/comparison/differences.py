@@ -19,23 +19,12 @@ _ABOUT: Final = ("kind", "dataset", "method", "engine", "workload", "sampling", 
 
 
 class Difference(NamedTuple):
-    """Of a figure between two runs.
-
-    Attributes
-    ----------
-    value : float
-        The second's less the first's.
-    low, high : float or None
-        Its 95 % interval; None where one of the two has none.
-    beyond : bool or None
-        Whether the interval leaves out 0: chance alone hardly makes such a difference. None
-        where there is no interval.
-    """
+    """The second's figure less the first's, and its 95 % interval."""
 
     value: float
-    low: float | None = None
+    low: float | None = None  # None where one of the two has no interval
     high: float | None = None
-    beyond: bool | None = None
+    beyond: bool | None = None  # whether the interval leaves out 0
 
 
 def difference(first: Measurement, second: Measurement) -> Difference:

@@ -18,26 +18,13 @@ __all__ = ["FIGURES", "ComparedFigure", "figures_of_report"]
 
 @dataclass(frozen=True)
 class ComparedFigure:
-    """A figure that runs have.
-
-    Attributes
-    ----------
-    key : str
-    name : str
-        For people.
-    form : callable
-        Writes a value.
-    get : callable
-        Takes it from a report; None where the run did not measure it.
-    better : int
-        1 if more is better, -1 if less is, 0 if it depends.
-    """
+    """A figure that runs have."""
 
     key: str
     name: str
     form: Format
-    get: Callable[[Report], Measurement | float | None]
-    better: int = -1
+    get: Callable[[Report], Measurement | float | None]  # None where it was not measured
+    better: int = -1  # 1 if more is better, -1 if less is, 0 if it depends
 
 
 def _accuracy(key: str) -> Callable[[Report], Measurement | None]:

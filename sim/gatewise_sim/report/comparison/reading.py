@@ -27,19 +27,9 @@ _DIGITS: Final = frozenset("0123456789abcdef")
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run that is compared with others.
+    """A run that is compared with others."""
 
-    Attributes
-    ----------
-    name : str
-        Short, and another one for each run.
-    file : str
-    report : Report
-    figures : dict of str to Measurement
-        See :func:`gatewise_sim.report.comparison.figures.figures_of_report`.
-    """
-
-    name: str
+    name: str  # short, and another one for each run
     file: str
     report: Report
     figures: dict[str, Measurement]

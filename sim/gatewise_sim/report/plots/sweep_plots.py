@@ -35,23 +35,12 @@ _FORMS: Final = {figure.key: figure.form for figure in FIGURES}
 
 @dataclass(frozen=True)
 class SweepAxis:
-    """The setting along the x axis, and the lines that the others make.
-
-    Attributes
-    ----------
-    name : str
-    values : tuple
-        In the order of the axis.
-    numeric : bool
-        Whether distances mean anything.
-    series : tuple of str
-        Other settings of each line, as text; one empty text if there are none.
-    """
+    """The setting along the x axis, and the lines that the others make."""
 
     name: str
-    values: tuple[Any, ...]
-    numeric: bool
-    series: tuple[str, ...]
+    values: tuple[Any, ...]  # in the order of the axis
+    numeric: bool  # whether distances mean anything
+    series: tuple[str, ...]  # other settings of each line, as text; one empty text if none
 
 
 def sweep_axis(document: Mapping[str, Any]) -> SweepAxis | None:
