@@ -21,7 +21,7 @@ from gatewise.formats import (
     percent,
     plural,
 )
-from gatewise_sim.report.model import Report, TimelineBin
+from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
 
 __all__ = [
@@ -30,9 +30,11 @@ __all__ = [
     "answer",
     "bounds",
     "caveats",
+    "fault_name",
     "key_figures",
     "outage_effect",
     "value",
+    "when",
 ]
 
 _BUSY: Final = 0.85  # of the workers' time: queues grow without bound soon after
@@ -300,3 +302,32 @@ def key_figures(report: Report) -> list[KeyFigure]:
         text = money(system.money.total, system.money.currency)
         found.append(KeyFigure("cost per month", text, note=note))
     return found
+
+
+def fault_name(fault: FaultSpan) -> str:
+    """What was down.
+
+    Examples
+    --------
+    >>> fault_name(FaultSpan(what="cloud", begin=0, end=1))
+    'cloud was down'
+    >>> fault_name(FaultSpan(what="workers", begin=0, end=1, count=2))
+    '2 workers were down'
+    """
+    if fault.what != "workers":
+        return f"{fault.what} was down"
+    return f"{plural(fault.count, 'worker')} {'was' if fault.count == 1 else 'were'} down"
+
+
+def when(begin: float, end: float) -> str:
+    """A span of the run's time.
+
+    Examples
+    --------
+    >>> when(3600, 4200), when(0, 45)
+    ('from 1:00 to 1:10 h', 'from 0 to 45 s')
+    """
+    if end < 300:
+        return f"from {begin:.3g} to {duration(end)}"
+    first, last = (f"{int(t // 3600)}:{int(t % 3600 // 60):02d}" for t in (begin, end))
+    return f"from {first} to {last} h"

@@ -27,7 +27,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const compare = (a, b) => {
         const [x, y] = [key(a, column), key(b, column)];
         if (x === "" || y === "") return (x === "") - (y === "");
-        const numbers = [Number(x), Number(y)];
+        const numbers = [parseFloat(x), parseFloat(y)];
         const order = numbers.some(Number.isNaN) ? x.localeCompare(y) : numbers[0] - numbers[1];
         return sign * order;
       };

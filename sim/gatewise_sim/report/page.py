@@ -19,7 +19,14 @@ from markupsafe import Markup
 
 from gatewise.formats import duration, listed, percent, plural
 from gatewise_sim.report import tables
-from gatewise_sim.report.findings import KeyFigure, answer, caveats, key_figures
+from gatewise_sim.report.findings import (
+    KeyFigure,
+    answer,
+    caveats,
+    fault_name,
+    key_figures,
+    when,
+)
 from gatewise_sim.report.model import ClassResult, Report, RowCheck
 from gatewise_sim.report.plots.run_plots import (
     breakdown_plot,
@@ -27,7 +34,7 @@ from gatewise_sim.report.plots.run_plots import (
     frontier_plot,
     latency_plot,
 )
-from gatewise_sim.report.plots.timeline import fault_name, timeline_plots, when
+from gatewise_sim.report.plots.timeline import timeline_plots
 from gatewise_sim.report.tables import PageTable
 
 __all__ = ["Page", "Plot", "Section", "render", "write_page"]

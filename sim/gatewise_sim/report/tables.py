@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any, Final
 
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
-from gatewise_sim.report.findings import bounds
+from gatewise_sim.report.findings import bounds, when
 from gatewise_sim.report.model import Report
-from gatewise_sim.report.plots.timeline import when
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
 
 __all__ = [

@@ -13,36 +13,12 @@ from gatewise.errors import InputError
 from gatewise_sim.experiment.sweep.pool import JobResult, run_jobs
 from gatewise_sim.experiment.sweep.settings import Sweep, Value, combinations, merged, setting
 from gatewise_sim.experiment.sweep.store import Fingerprints, Store
+from gatewise_sim.report.sweep.summary import PointResult, csv_text, summarise
 
 if TYPE_CHECKING:
     from gatewise_sim.experiment.simulation import Job
 
-__all__ = ["PointResult", "SweepResult", "run_sweep"]
-
-
-@dataclass(frozen=True, eq=False)
-class PointResult:
-    """Report of one combination of the settings, or why it failed.
-
-    Attributes
-    ----------
-    settings : dict
-        Those that are swept, to their values.
-    digest : str
-        Of all that was simulated: the name of the point's file.
-    report : dict or None
-        As the point alone would give; None if it failed.
-    error : str
-        Why it failed; empty if it did not.
-    kept : bool
-        Whether an earlier run had finished it.
-    """
-
-    settings: dict[str, Value]
-    digest: str
-    report: dict[str, Any] | None
-    error: str = ""
-    kept: bool = False
+__all__ = ["SweepResult", "run_sweep"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +111,6 @@ def run_sweep(
         run_sweep(job, ["devices=10,100,1000", "link=wifi,4g"], folder="sweep-out")
     """
     from gatewise_sim.report.output import json_text
-    from gatewise_sim.report.sweep.summary import csv_text, summarise
     from gatewise_sim.report.sweep.views import sweep_page
 
     if jobs is not None and jobs < 1:

@@ -8,8 +8,6 @@ from typing import Any, Final
 from gatewise.console import table
 from gatewise.formats import interval, listed
 from gatewise_sim.report.comparison.figures import FIGURES, ComparedFigure
-from gatewise_sim.report.page import Page, Plot, Section, write_page
-from gatewise_sim.report.plots.figure_strips import strips_plot
 from gatewise_sim.report.tables import Cell, PageTable, plain_text
 
 __all__ = [
@@ -60,6 +58,10 @@ def print_comparison(comparison: Mapping[str, Any]) -> None:
 
 def comparison_page(comparison: Mapping[str, Any]) -> str:
     """Make the page of a comparison as HTML."""
+    # Here, since a table on a terminal needs no plotting library.
+    from gatewise_sim.report.page import Page, Plot, Section, write_page
+    from gatewise_sim.report.plots.figure_strips import strips_plot
+
     runs, figures = comparison["runs"], _figures(comparison)
     names = [run["name"] for run in runs]
     sections = []

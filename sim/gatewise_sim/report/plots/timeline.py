@@ -8,7 +8,8 @@ from typing import Final
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from gatewise.formats import duration, listed, number, percent, plural
+from gatewise.formats import listed, number, percent, plural
+from gatewise_sim.report.findings import fault_name, when
 from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
 from gatewise_sim.report.plots.style import (
     COLOURS,
@@ -19,7 +20,7 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
 )
 
-__all__ = ["fault_name", "timeline_plots", "when"]
+__all__ = ["timeline_plots"]
 
 _WIDE: Final = 860.0
 _SHORT: Final = 0.12  # of the run: a shorter outage is drawn once more, larger
@@ -55,35 +56,6 @@ def timeline_plots(report: Report) -> list[tuple[str, Markup, Markup]]:
         )
         for i, (title, first, last) in enumerate(spans)
     ]
-
-
-def fault_name(fault: FaultSpan) -> str:
-    """What was down.
-
-    Examples
-    --------
-    >>> fault_name(FaultSpan(what="cloud", begin=0, end=1))
-    'cloud was down'
-    >>> fault_name(FaultSpan(what="workers", begin=0, end=1, count=2))
-    '2 workers were down'
-    """
-    if fault.what != "workers":
-        return f"{fault.what} was down"
-    return f"{plural(fault.count, 'worker')} {'was' if fault.count == 1 else 'were'} down"
-
-
-def when(begin: float, end: float) -> str:
-    """A span of the run's time.
-
-    Examples
-    --------
-    >>> when(3600, 4200), when(0, 45)
-    ('from 1:00 to 1:10 h', 'from 0 to 45 s')
-    """
-    if end < 300:
-        return f"from {begin:.3g} to {duration(end)}"
-    first, last = (f"{int(t // 3600)}:{int(t % 3600 // 60):02d}" for t in (begin, end))
-    return f"from {first} to {last} h"
 
 
 def _plot(report: Report, first: float, last: float, name: str, width: float) -> Markup:

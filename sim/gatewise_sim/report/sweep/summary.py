@@ -9,56 +9,47 @@ point falls short of that accuracy by no more than its interval allows, that is 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from typing import Any, Final
 
 from gatewise.errors import InputError
 from gatewise.formats import millis, percent
-from gatewise_sim.experiment.sweep.settings import Sweep, setting
+from gatewise_sim.experiment.sweep.settings import Sweep, Value, setting
 from gatewise_sim.experiment.sweep.store import SWEEP_KIND
 from gatewise_sim.report.comparison.differences import difference
 from gatewise_sim.report.comparison.figures import FIGURES, figures_of_report
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.policy_result import Measurement
+from gatewise_sim.report.tables import to_csv
 
-__all__ = ["FORMS", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
+__all__ = ["FORMS", "PointResult", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
 
 _TOLERANCE: Final = 0.005  # of accuracy, below the best
 _MORE_INSTANCES: Final = ("devices", "workload", "seconds")
 FORMS: Final = {figure.key: figure for figure in FIGURES}
 
 
-class SweptPoint(Protocol):
-    """A point of a sweep: its settings, and its report (as JSON holds it) or error."""
+@dataclass(frozen=True, eq=False)
+class PointResult:
+    """A point of a sweep: one combination of the settings, and its result."""
 
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """The swept settings and their values."""
-
-    @property
-    def digest(self) -> str:
-        """The name of its file."""
-
-    @property
-    def report(self) -> Mapping[str, Any] | None:
-        """None if it failed."""
-
-    @property
-    def error(self) -> str:
-        """Why it failed; else empty."""
+    settings: dict[str, Value]
+    digest: str  # of all that was simulated: the name of the point's file
+    report: dict[str, Any] | None  # as the point alone would give; None if it failed
+    error: str = ""  # why it failed
+    kept: bool = False  # whether an earlier run had finished it
 
 
 def summarise(
-    sweeps: Sequence[Sweep], points: Sequence[SweptPoint], of: Mapping[str, Any], command: str
+    sweeps: Sequence[Sweep], points: Sequence[PointResult], of: Mapping[str, Any], command: str
 ) -> dict[str, Any]:
     """Make the document of a sweep.
 
     Parameters
     ----------
     sweeps : sequence of Sweep
-    points : sequence of SweptPoint
+    points : sequence of PointResult
     of : mapping
         What was simulated where no sweep says otherwise, see
         :meth:`gatewise_sim.experiment.sweep.store.Fingerprints.contents`.
@@ -107,20 +98,16 @@ def cost_of(sweeps: Sequence[Sweep], points: Sequence[Mapping[str, Any]]) -> str
 
 def csv_text(document: Mapping[str, Any]) -> str:
     """Write the points as a table: settings, error, then each figure with its interval."""
-    names = [sweep["name"] for sweep in document["sweeps"]]
     keys = [k for k in FORMS if any(k in point["figures"] for point in document["points"])]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    ends = [name for key in keys for name in (key, f"{key}_low", f"{key}_high")]
-    writer.writerow([*names, "digest", "error", *ends])
+    rows = []
     for point in document["points"]:
-        row = [point["settings"][name] for name in names]
-        row += [point["digest"], point["error"]]
+        row = {**point["settings"], "digest": point["digest"], "error": point["error"]}
         for key in keys:
             figure = point["figures"].get(key, {})
-            row += [figure.get(part) for part in ("value", "low", "high")]
-        writer.writerow(row)
-    return out.getvalue()
+            row[key] = figure.get("value")
+            row |= {f"{key}_{end}": figure.get(end) for end in ("low", "high")}
+        rows.append(row)
+    return to_csv(rows)
 
 
 def cost_unit(document: Mapping[str, Any]) -> str:
@@ -143,7 +130,7 @@ def sorted_points(document: Mapping[str, Any]) -> list[tuple[int, Mapping[str, A
     return sorted(enumerate(document["points"]), key=order)
 
 
-def _entry(point: SweptPoint) -> dict[str, Any]:
+def _entry(point: PointResult) -> dict[str, Any]:
     figures: dict[str, Measurement] = {}
     error = point.error
     if point.report is not None:

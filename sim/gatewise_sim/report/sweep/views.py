@@ -163,7 +163,7 @@ def _every_point(document: Mapping[str, Any]) -> Section:
         ]
         mark = " *" if point["frontier"] else ""
         rows.append([f"{at + 1}{mark}", *values, *(_cell(point, key) for key in shown)])
-    heads = ["", *(name.replace("_", " ") for name in names), *shown.values()]
+    heads = ["point", *(name.replace("_", " ") for name in names), *shown.values()]
     order = [at for at, _ in points]
     cheapest = document["cheapest"]
     return Section(

@@ -2,12 +2,11 @@ import csv
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_sim.experiment.sweep.run import PointResult
 from gatewise_sim.experiment.sweep.settings import Sweep
-from gatewise_sim.report.sweep.summary import csv_text, sorted_points, summarise
+from gatewise_sim.report.sweep.summary import PointResult, csv_text, sorted_points, summarise
 from tests.sim.report.reports import simulation
 
 OF = {"gatewise": "0", "job": {}, "files": {}}
@@ -98,6 +97,7 @@ def test_without_labels_cost_decides():
     assert not any(point["frontier"] for point in found["points"])
 
 
+@settings(deadline=None)  # reports are made up in full
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=12))
 def test_the_frontier_is_what_no_other_beats(pairs):
     found = document([simulation(cost=float(c), accuracy=0.5 + a / 20) for c, a in pairs])

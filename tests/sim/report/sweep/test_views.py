@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gatewise_sim.experiment.sweep.run import PointResult
 from gatewise_sim.experiment.sweep.settings import Sweep, combinations
 from gatewise_sim.report.plots.sweep_plots import sweep_axis
-from gatewise_sim.report.sweep.summary import summarise
+from gatewise_sim.report.sweep.summary import PointResult, summarise
 from gatewise_sim.report.sweep.views import print_sweep, sweep_page
 from tests.sim.report.reports import simulation
 
