@@ -60,15 +60,15 @@ def exit_costs(
     array([[1., 3.],
            [7., 7.]])
     """
-    held: Acquired = np.zeros(costs.n_features, bool)
+    paid: Acquired = np.zeros(costs.n_features, bool)
     out = []
     for more in acquired:
-        held = held | more
-        out.append(_price(costs, held))
+        paid = paid | more
+        out.append(_price(costs, paid))
     if offload is None:
         out.append(out[-1])
     else:
-        out.append(_price(costs, held | offload if union else offload) + request)
+        out.append(_price(costs, paid | offload if union else offload) + request)
     return np.stack(np.broadcast_arrays(*out))
 
 

@@ -126,7 +126,7 @@ class FeatureCosts:
         Parameters
         ----------
         path : str or Path
-            The file; its ending (.toml or .csv) tells the format.
+            The file; its ending (.toml or .csv) is its format.
         names : sequence of str, optional
             The features that must be priced, in the order wanted (a table's columns).
 

@@ -61,6 +61,13 @@ def cascades() -> tuple[str, ...]:
 def make(name: str, **params: Any) -> BudgetedClassifier:
     """Make an unfitted budgeted model by the name of its method.
 
+    Parameters
+    ----------
+    name : str
+        One of :func:`names`.
+    **params
+        Of the estimator.
+
     Raises
     ------
     InputError

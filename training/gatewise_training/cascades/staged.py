@@ -67,8 +67,8 @@ class StagedCascade(CascadeClassifier):
         3). The second is cheaper, and takes boosted trees only, whatever `families` and `effort`.
     tiers : sequence or mapping, optional
         Where stages run. A sequence names the tier of each, "device", "gateway" or "cloud", in
-        this order; stages behind its end run where the last one does. A mapping says how many
-        run on each tier: ``{"device": 3, "gateway": None}``. All on the device by default.
+        this order; stages behind its end run where the last one does. A mapping gives the number
+        that run on each tier: ``{"device": 3, "gateway": None}``. All on the device by default.
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 validation rows.
     effort : {"normal", "low", "high"}
@@ -205,7 +205,7 @@ class StagedCascade(CascadeClassifier):
         return placed
 
     def _families_to_try(self, n_rows: int) -> tuple[str, ...]:
-        """Families asked for, less those that take no NaN where values may be missing."""
+        """Given families, less those that take no NaN where values may be missing."""
         able = families_for(n_rows, allow_missing=self.allow_missing)
         if self.families is None:
             return able

@@ -48,7 +48,7 @@ def backward_sets(
     path: list[NDArray[np.bool_]] = []
     while left.any():
         report(len(units) - _count(units, left), len(units))
-        # of columns that say the same the booster splits on the first: let it be the cheapest
+        # of equal columns the booster splits on the first: let it be the cheapest
         gain = _gains(plan, rows, by_price[left[by_price]], n_classes, seed)
         left = _without_least(gain, left, units, costs)
         if left.any() and costs.price(left) <= largest * costs.total:

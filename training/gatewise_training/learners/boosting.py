@@ -211,8 +211,8 @@ class CoupledBooster:
         return self._paid | (self.booster.feature_importance("split") > 0)
 
     def _settle_groups(self) -> None:
-        # LightGBM remembers by itself which features were charged; what it cannot know is
-        # that the rest of a touched group has become cheaper.
+        # LightGBM keeps track of the features that were charged, but not of groups: the rest of a
+        # touched group has become cheaper.
         used = self.used()
         penalty = first_use_penalty(self._costs, used, self._strength)
         self.booster.reset_parameter({"cegb_penalty_feature_coupled": penalty.tolist()})

@@ -121,6 +121,11 @@ class HighCostModel:
         names : sequence of str, optional
             The data's column names, which must be the model's where it has any.
 
+        Returns
+        -------
+        HighCostModel
+            Of kind "given" or "onnx".
+
         Raises
         ------
         InputError
@@ -148,13 +153,11 @@ class HighCostModel:
 
 def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     known = classes.tolist()
-    strange = [c for c in own if c not in known]
-    if not own or strange:
-        raise InputError(
-            f"high_cost_model knows class {strange[0]!r}, the data does not"
-            if strange
-            else "high_cost_model is not a fitted classifier: it has no classes_"
-        )
+    unknown = [c for c in own if c not in known]
+    if unknown:
+        raise InputError(f"high_cost_model has class {unknown[0]!r}, the data has not")
+    if not own:
+        raise InputError("high_cost_model is not a fitted classifier: it has no classes_")
     return np.array([known.index(c) for c in own], np.int64)
 
 
@@ -226,7 +229,7 @@ def _given_graph(
     own = _graph(model).classes()
     if own is None and classes.tolist() != list(range(len(classes))):
         raise InputError(
-            "high_cost_model's graph does not say which labels its outputs stand for: write a "
+            "high_cost_model's graph does not name the labels of its outputs: write a "
             'JSON list of them into its metadata as "classes", or train with labels 0, 1, ...'
         )
     lookup = None if own is None else _match(own, classes)

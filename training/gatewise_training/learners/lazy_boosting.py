@@ -9,7 +9,7 @@ validation rows (six stages, the same prices, one seed) the stage at a mean cost
 91.2 % of the rows so, and on 89.5 % at 11 if each stage is fitted without the others; the costs
 within 1 % of the high-cost model are cut by 84 % and by 79 %.
 
-Groups: LightGBM's lazy penalty knows no shared prices. In the fit a feature is priced at its own
+Groups: LightGBM's lazy penalty has no shared prices. In the fit a feature is priced at its own
 price and an equal share of its group's (:func:`lazy_prices`); what rows are charged is exact.
 """
 

@@ -69,9 +69,9 @@ class Frontier:
     Examples
     --------
     >>> cheap = OperatingPoint((0.5,), cost=2.0, accuracy=0.90, offload_rate=0.1)
-    >>> dear = OperatingPoint((2.0,), cost=6.0, accuracy=0.97, offload_rate=0.6)
+    >>> good = OperatingPoint((2.0,), cost=6.0, accuracy=0.97, offload_rate=0.6)
     >>> bad = OperatingPoint((1.0,), cost=7.0, accuracy=0.93, offload_rate=0.7)
-    >>> frontier = Frontier.from_points([dear, cheap, bad], reference_accuracy=0.98)
+    >>> frontier = Frontier.from_points([good, cheap, bad], reference_accuracy=0.98)
     >>> len(frontier.points)
     2
     >>> frontier.at(budget=5.0).accuracy
@@ -122,11 +122,15 @@ class Frontier:
             The most accurate point whose mean cost is at most this.
         max_loss : float, optional
             The cheapest point whose accuracy is at most this much below the high-cost
-            model's; the dearest point if there is none.
+            model's; the costliest point if there is none.
         offload_rate : float, optional
             The most accurate point that offloads at most this share.
         slack : float, default 0
             For `max_loss`: standard errors of the paired difference to keep in hand.
+
+        Returns
+        -------
+        OperatingPoint
 
         Raises
         ------
@@ -201,6 +205,11 @@ class FrontierDisplay:
             Its label; the class's name by default.
         ax : matplotlib Axes, optional
             Where to draw; a new figure by default.
+
+        Returns
+        -------
+        FrontierDisplay
+            With `ax_` and `figure_`.
         """
         display = cls(
             system.frontier_,

@@ -103,7 +103,7 @@ class CascadeRecord:
         if self.cost_limits is not None:
             return self.cost_limits
         if self.exit_costs.ndim == 2:
-            raise InputError("costs of each row say nothing of new rows; give cost_limits")
+            raise InputError("costs of these rows do not limit those of new rows; give cost_limits")
         return self.exit_costs
 
     def lowest_costs(self) -> NDArray[np.float64]:
