@@ -8,10 +8,10 @@ from .experiment.simulation import simulate as simulate
 from .experiment.sweep.run import run_sweep as run_sweep
 from .fleet.estimate.stepping import estimate_fleet as estimate_fleet
 from .fleet.money import Prices as Prices
-from .fleet.network.direction import VirtualLink as VirtualLink
+from .fleet.network.link import LinkProfile as LinkProfile
+from .fleet.network.link import VirtualLink as VirtualLink
 from .fleet.network.outages import Outages as Outages
 from .fleet.network.profiles import PROFILES as PROFILES
-from .fleet.network.profiles import LinkProfile as LinkProfile
 from .fleet.network.proxy import DelayProxy as DelayProxy
 from .fleet.routes import Routes as Routes
 from .fleet.run import simulate_fleet as simulate_fleet

@@ -36,7 +36,7 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.calibration.figures import Calibration, model_of
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.progress import Listeners, ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.run import simulate_fleet

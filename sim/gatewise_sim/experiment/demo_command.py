@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gatewise.console import emit
-from gatewise_sim.fleet.network.proxy import PROFILES
+from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.signal_handling import exit_on_termination
 
 __all__ = ["commands", "demo"]

@@ -1,7 +1,7 @@
 """Between devices and workers in virtual time: what is up, and the broker that deals out requests.
 
 In an outage of the **link** TCP sends again and again what does not come through
-(:class:`~gatewise_sim.fleet.network.direction.Direction`). The device notices after
+(:class:`~gatewise_sim.fleet.network.link.Direction`). The device notices after
 :data:`DETECT_SECONDS`; if the link is back by then, all is delivered late, else the connection is
 gone with what was in it, and the device connects again :data:`RECONNECT_SECONDS` after the end.
 When the **broker** goes down every connection breaks at once. In an outage of the **cloud** all

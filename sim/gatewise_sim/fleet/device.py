@@ -27,7 +27,7 @@ from gatewise_sim.fleet.messages import (
     request_packet,
     response_packet,
 )
-from gatewise_sim.fleet.network.direction import VirtualLink
+from gatewise_sim.fleet.network.link import VirtualLink
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 

@@ -29,7 +29,7 @@ from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.device import FleetState, VirtualDevice
 from gatewise_sim.fleet.messages import PUBACK_BYTES, Messages, request_packet, response_packet
-from gatewise_sim.fleet.network.direction import DeviceDraws, VirtualLink
+from gatewise_sim.fleet.network.link import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import VirtualWorker

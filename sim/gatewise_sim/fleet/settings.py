@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Policy
+from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.arrivals import Workload, draw_arrivals, parse
 from gatewise_sim.fleet.workload.row_mix import RowMix

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import ROUTES
-from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.device_processes import DeviceReports
 from gatewise_sim.live.metered import LiveAnswer
 
@@ -46,7 +45,7 @@ class LiveProgress:
                 self._judged += 1
                 self._right += answer.label == int(self.truth[answer.row])
 
-    def advance(self, at: float, deployment: Deployment, *, last: bool = False) -> None:
+    def advance(self, at: float, workers_up: int, *, last: bool = False) -> None:
         """Report, unless that was just done."""
         if at < self._next and not last:
             return
@@ -69,7 +68,7 @@ class LiveProgress:
                 p50_ms=p50,
                 p95_ms=p95,
                 in_flight=self._reports.out,
-                workers_up=deployment.workers_up,
+                workers_up=workers_up,
                 devices_up=self._reports.links_up,
                 done=answered / max(self.total, 1),
             )

@@ -215,7 +215,7 @@ def run_live(
         devices.wait_ready()
 
         def tick(at: float) -> float:
-            progress.advance(at, deployment)
+            progress.advance(at, deployment.workers_up)
             return min(deployment.tick(at), at + UPDATE_SECONDS)
 
         reports = devices.run(
@@ -224,7 +224,7 @@ def run_live(
             on_answers=progress.add,
             tick=tick,
         )
-        progress.advance(reports.seconds, deployment, last=True)
+        progress.advance(reports.seconds, deployment.workers_up, last=True)
         workers = deployment.stop()
     answers = instances.answers(reports.answers)
     figures = reports.figures

@@ -7,7 +7,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.calibration.figures import ASSUMED_SERVICE, KIND, Calibration
-from gatewise_sim.fleet.network.profiles import PROFILES, LinkProfile
+from gatewise_sim.fleet.network.link import LinkProfile
+from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime

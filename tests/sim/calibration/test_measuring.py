@@ -17,7 +17,7 @@ from gatewise_sim.calibration.measuring import (
     calibrate,
     processor_seconds,
 )
-from gatewise_sim.fleet.network.profiles import LinkProfile
+from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet

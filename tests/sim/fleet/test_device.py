@@ -18,9 +18,8 @@ from gatewise_edge.link.breaker import Breaker
 from gatewise_sim.fleet.answers import REASONS
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
-from gatewise_sim.fleet.network.direction import DeviceDraws, VirtualLink
+from gatewise_sim.fleet.network.link import DeviceDraws, LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings

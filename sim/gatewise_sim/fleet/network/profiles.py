@@ -18,79 +18,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio
+from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
 
-__all__ = ["PROFILES", "LinkProfile", "profile", "read_profile"]
+__all__ = ["PROFILES", "profile", "read_profile"]
 
 _T = TypeVar("_T")
-MIN_RTO_MS: Final = 200.0  # Linux waits at least this much longer than the round trip
-
-
-@dataclass(frozen=True)
-class LinkProfile:
-    """What a link does to bytes.
-
-    Parameters
-    ----------
-    name : str
-        Its name on the command line.
-    rtt_ms, jitter_ms : float
-        Round trip in ms, and how far it strays to either side (uniformly).
-    down_kbps, up_kbps : float
-        Bandwidth towards and from the device in kbit/s; infinity for no limit.
-    loss : float
-        Probability that a segment is lost, in [0, 1).
-    radio : Radio
-        Its energy; that of ``RADIOS["none"]`` (nothing) by default.
-
-    Raises
-    ------
-    InputError
-        If a figure cannot be; the message names the field.
-
-    Notes
-    -----
-    Sources of the profiles: Loadero's network presets; Electronics 10:2224 (NB-IoT, 837 ms).
-    Wi-Fi's figures, the loss on NB-IoT and satellite, and the jitter of both, are assumptions.
-    """
-
-    name: str
-    rtt_ms: float = 0.0
-    jitter_ms: float = 0.0
-    down_kbps: float = float("inf")
-    up_kbps: float = float("inf")
-    loss: float = 0.0
-    radio: Radio = RADIOS["none"]
-
-    def __post_init__(self) -> None:
-        where = f"link {self.name!r}"
-        for field in ("rtt_ms", "jitter_ms", "loss"):
-            take_number(getattr(self, field), f"{where}: {field}")
-        for field in ("down_kbps", "up_kbps"):
-            take_number(getattr(self, field), f"{where}: {field}", positive=True, infinite=True)
-        if not self.loss < 1:
-            raise InputError(f"{where}: loss is {self.loss}, must be below 1")
-        if self.jitter_ms > self.rtt_ms:
-            raise InputError(
-                f"{where}: jitter_ms is {self.jitter_ms}, must not be above rtt_ms ({self.rtt_ms})"
-            )
-
-    @property
-    def delays(self) -> bool:
-        """Whether it does anything to the bytes at all."""
-        return replace(self, name="none", radio=RADIOS["none"]) != LinkProfile("none")
-
-    @property
-    def rto_ms(self) -> float:
-        """How long TCP waits before it sends a lost segment again, in ms (as Linux does)."""
-        return self.rtt_ms + max(MIN_RTO_MS, 4 * self.jitter_ms)
-
 
 PROFILES: Final[dict[str, LinkProfile]] = {
     p.name: p

@@ -16,25 +16,20 @@ import selectors
 import socket
 import threading
 import time
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.network.direction import CHUNK, Direction, VirtualLink, both_ways, connected
+from gatewise_sim.fleet.network.link import (
+    CHUNK,
+    Direction,
+    LinkProfile,
+    both_ways,
+    connected,
+)
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.network.profiles import PROFILES, LinkProfile, profile, read_profile
 
-__all__ = [
-    "PROFILES",
-    "DelayProxy",
-    "Direction",
-    "LinkProfile",
-    "Outages",
-    "VirtualLink",
-    "profile",
-    "read_profile",
-]
+__all__ = ["DelayProxy"]
 
 _SELECTABLE = 1024  # descriptors from there on are too large for select(2)
 _IN_FLIGHT = 64  # chunks on the way in one direction before the sender is held back
@@ -98,12 +93,7 @@ class DelayProxy:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 

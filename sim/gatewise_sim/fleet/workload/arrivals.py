@@ -31,7 +31,13 @@ from gatewise_sim.fleet.workload.kinds import (
     read_trace,
 )
 from gatewise_sim.fleet.workload.row_mix import RowMix
-from gatewise_sim.fleet.workload.sources import MARKS, make_source
+from gatewise_sim.fleet.workload.sources import (
+    MARKS,
+    PeriodicSource,
+    PoissonSource,
+    Source,
+    TraceSource,
+)
 from gatewise_sim.fleet.workload.spans import read_clock, read_number, read_rate, read_span
 from gatewise_sim.fleet.workload.streams import Streams
 
@@ -198,7 +204,7 @@ def _chunks(
     rows: int | RowMix,
     chunk_s: float,
 ) -> Iterator[Arrivals]:
-    source = make_source(workload, streams, ids)
+    source = _make_source(workload, streams, ids)
     end, number = 0.0, 0
     while end < seconds:
         begin, number = end, number + 1
@@ -219,6 +225,23 @@ def _chunks(
             times, device, row = times[kept], device[kept], row[kept]
         if len(times):
             yield Arrivals(times, device, row)
+
+
+def _make_source(workload: Workload, streams: Streams, ids: _Ints) -> Source:
+    """Source of the arrivals of the devices `ids`, shape (n,), before thinning."""
+    match workload:
+        case Periodic(period, jitter, aligned):
+            return PeriodicSource(streams, ids, period, jitter, aligned)
+        case Replay(trace, every):
+            return TraceSource(streams, ids, trace.times, trace.rows, every)
+        case Bursty():
+            stays = workload.every - workload.burst, workload.burst
+            return PoissonSource(streams, ids, workload.rates, stays)
+        case Diurnal():
+            highest = workload.rate * (1 + workload.swing)
+            return PoissonSource(streams, ids, (highest, highest))
+        case _:
+            return PoissonSource(streams, ids, (workload.mean_rate, workload.mean_rate))
 
 
 def _check_rows(row: _Ints, rows: int | RowMix) -> None:

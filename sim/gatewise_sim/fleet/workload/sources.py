@@ -10,10 +10,9 @@ from typing import Final, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Replay, Trace, Workload
 from gatewise_sim.fleet.workload.streams import Streams
 
-__all__ = ["MARKS", "Drawn", "Source", "make_source"]
+__all__ = ["MARKS", "Drawn", "PeriodicSource", "PoissonSource", "Source", "TraceSource"]
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
@@ -48,23 +47,6 @@ def join(parts: list[Drawn]) -> Drawn:
     times, slots, ordinals = (np.concatenate([part[i] for part in parts]) for i in range(3))
     rows = [part.row for part in parts if part.row is not None]
     return Drawn(times, slots, ordinals, np.concatenate(rows) if rows else None)
-
-
-def make_source(workload: Workload, streams: Streams, ids: _Ints) -> Source:
-    """Source of the arrivals of the devices `ids`, shape (n,), before thinning."""
-    match workload:
-        case Periodic(period, jitter, aligned):
-            return PeriodicSource(streams, ids, period, jitter, aligned)
-        case Replay(trace, every):
-            return TraceSource(streams, ids, trace, every)
-        case Bursty():
-            stays = workload.every - workload.burst, workload.burst
-            return PoissonSource(streams, ids, workload.rates, stays)
-        case Diurnal():
-            highest = workload.rate * (1 + workload.swing)
-            return PoissonSource(streams, ids, (highest, highest))
-        case _:
-            return PoissonSource(streams, ids, (workload.mean_rate, workload.mean_rate))
 
 
 class PoissonSource:
@@ -189,9 +171,16 @@ class TraceSource:
     ones begins somewhere in it, so that copies are not in step; without it, it is played once.
     """
 
-    def __init__(self, streams: Streams, ids: _Ints, trace: Trace, every: float | None) -> None:
-        self._trace, self._every = trace, every
-        n_recorded = len(trace.times)
+    def __init__(
+        self,
+        streams: Streams,
+        ids: _Ints,
+        times: list[_Floats],
+        rows: list[_Ints] | None,
+        every: float | None,
+    ) -> None:
+        self._times, self._rows, self._every = times, rows, every
+        n_recorded = len(times)
         self._slots = [np.flatnonzero(ids % n_recorded == i) for i in range(n_recorded)]
         self._shift = np.zeros(len(ids))
         if every is not None:
@@ -215,7 +204,7 @@ class TraceSource:
 
     def _round(self, which: int, slots: _Ints, number: int, begin: float, end: float) -> Drawn:
         """Arrivals of the devices `slots` in one playing of recorded device `which`."""
-        times = self._trace.times[which]
+        times = self._times[which]
         shift = (number * self._cycle if number else 0.0) - self._shift[slots]
         # One more to either side, then exactly by the time itself: it must not matter how the
         # difference rounds.
@@ -228,5 +217,5 @@ class TraceSource:
         moved = times[place] + shift[at]
         inside = (moved >= begin) & (moved < end)
         at, place, moved = at[inside], place[inside], moved[inside]
-        rows = None if self._trace.rows is None else self._trace.rows[which][place]
+        rows = None if self._rows is None else self._rows[which][place]
         return Drawn(moved, slots[at], place + number * len(times), rows)

@@ -5,8 +5,8 @@ from gatewise_sim.fleet.estimate.progress_reports import RunReports
 from gatewise_sim.fleet.estimate.sampling import choose_plan
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.estimate.window_sums import RowFacts
+from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.network.profiles import LinkProfile
 from gatewise_sim.fleet.progress import Listeners, Snapshot
 from gatewise_sim.fleet.run import VirtualFleet
 from gatewise_sim.fleet.settings import FleetSettings

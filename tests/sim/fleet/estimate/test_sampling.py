@@ -7,8 +7,9 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_sim.fleet.estimate.sampling import LEAST_WORKERS, choose_plan, window_settings
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
+from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.network.profiles import PROFILES, LinkProfile
+from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime

@@ -15,16 +15,17 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.energy.radio import HEADER, RADIOS, SEGMENT, Radio, ip_bytes, packets
-from gatewise_sim.fleet.network.direction import CHUNK, MAX_RTO_S, Direction, both_ways
-from gatewise_sim.fleet.network.proxy import (
-    PROFILES,
-    DelayProxy,
+from gatewise_sim.fleet.network.link import (
+    CHUNK,
+    MAX_RTO_S,
+    Direction,
     LinkProfile,
-    Outages,
     VirtualLink,
-    profile,
-    read_profile,
+    both_ways,
 )
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.fleet.network.profiles import PROFILES, profile, read_profile
+from gatewise_sim.fleet.network.proxy import DelayProxy
 
 messages = st.lists(
     st.tuples(st.floats(0, 2), st.integers(1, 60_000), st.booleans()), min_size=1, max_size=30

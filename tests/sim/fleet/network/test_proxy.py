@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.network.proxy import PROFILES, DelayProxy, Direction, LinkProfile, profile
+from gatewise_sim.fleet.network.link import Direction, LinkProfile
+from gatewise_sim.fleet.network.profiles import PROFILES, profile
+from gatewise_sim.fleet.network.proxy import DelayProxy
 from tests.support.ports import free_port
 
 arrivals = st.lists(

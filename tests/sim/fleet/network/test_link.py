@@ -1,6 +1,6 @@
 import numpy as np
 
-from gatewise_sim.fleet.network.direction import DeviceDraws
+from gatewise_sim.fleet.network.link import DeviceDraws
 
 
 def test_it_is_splitmix64():
