@@ -25,7 +25,7 @@ from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.offload import RESEND, InFlight, Offloads, Outcome
+from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads
 
 if TYPE_CHECKING:
     pass
@@ -184,7 +184,7 @@ class CloudAbove:
 
     # -- and down again --------------------------------------------------------------------
 
-    def _conclude(self, sent: _Sent, outcome: Outcome) -> None:
+    def _conclude(self, sent: _Sent, outcome: OffloadOutcome) -> None:
         ticket, answer, response = sent.ticket, sent.answer, outcome.response
         if outcome.kind != "answered" or response is None:
             why = outcome.kind if response is None else f"cloud:{response.error}"

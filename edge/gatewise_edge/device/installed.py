@@ -16,7 +16,7 @@ from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.link.messages import MAX_PAYLOAD
-from gatewise_edge.sensors.feature_reader import Meter, RowSource, Source
+from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, RowSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stage_models import Runner
@@ -38,7 +38,7 @@ class Installed:
     runner: StageRunner
     plan: StagePlan
     meter: Meter
-    source: Source | None
+    source: FeatureSource | None
     gate: Gate | None = None
 
     @classmethod
@@ -73,7 +73,7 @@ class Installed:
             source = sensors.bind(costs, [*plan.stage_inputs, *carried])
         return cls(bundle, stages, plan, Meter(costs), source)
 
-    def source_of(self, row: ArrayLike | None) -> Source:
+    def source_of(self, row: ArrayLike | None) -> FeatureSource:
         """Source of an instance's values: the row given, else the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.

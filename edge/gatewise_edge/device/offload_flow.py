@@ -15,7 +15,7 @@ from gatewise_edge.device.answer import Answer, Policy, Route
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.messages import Response
-from gatewise_edge.link.offload import Outcome
+from gatewise_edge.link.offload import OffloadOutcome
 from gatewise_edge.link.uplink import Uplink
 
 __all__ = ["OffloadFlow"]
@@ -123,7 +123,7 @@ class OffloadFlow:
         pending.offloaded = True
         return pending
 
-    def _conclude(self, pending: Pending, outcome: Outcome) -> Answer:
+    def _conclude(self, pending: Pending, outcome: OffloadOutcome) -> Answer:
         response = outcome.response
         if outcome.kind == "answered" and response is not None:
             return self._remote(pending, response)

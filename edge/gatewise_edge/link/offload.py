@@ -31,8 +31,8 @@ __all__ = [
     "WAIT",
     "InFlight",
     "OffloadCounts",
+    "OffloadOutcome",
     "Offloads",
-    "Outcome",
     "OutcomeKind",
     "RoundTrip",
 ]
@@ -52,7 +52,7 @@ OutcomeKind = Literal["answered", "refused", "timeout", "unsent", "full", "deadl
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OffloadOutcome:
     """How a request ended: with the response or last error, so many seconds after its opening."""
 
     kind: OutcomeKind
@@ -86,7 +86,7 @@ class InFlight:
     copies: int = 1
     received: int = 0
     error: Response | None = None
-    outcome: Outcome | None = None
+    outcome: OffloadOutcome | None = None
 
     @property
     def wake_at(self) -> float:
@@ -98,14 +98,14 @@ class InFlight:
         """Payload bytes, up and down, of one of its rows."""
         return (len(self.payload) * (1 + self.retries) + self.received) / self.rows
 
-    def outcome_of_row(self, deadline: float, now: float) -> Outcome | None:
-        """Outcome for a row with a deadline of its own; None while it is open."""
+    def outcome_of_row(self, deadline: float, now: float) -> OffloadOutcome | None:
+        """OffloadOutcome for a row with a deadline of its own; None while it is open."""
         if self.outcome is not None:
             settled = self.opened + self.outcome.seconds
             if self.outcome.kind == "answered" and settled >= deadline:
-                return Outcome("timeout", None, self.outcome.seconds)
+                return OffloadOutcome("timeout", None, self.outcome.seconds)
             return self.outcome
-        return Outcome("timeout", self.error, now - self.opened) if now >= deadline else None
+        return OffloadOutcome("timeout", self.error, now - self.opened) if now >= deadline else None
 
 
 @dataclass(slots=True)
@@ -287,7 +287,7 @@ class Offloads:
         response: Response | None,
         now: float,
     ) -> None:
-        flight.outcome = Outcome(kind, response, now - flight.opened)
+        flight.outcome = OffloadOutcome(kind, response, now - flight.opened)
         flight.retry_at = math.inf
         name = "timeouts" if kind == "timeout" else kind
         setattr(self.counts, name, getattr(self.counts, name) + 1)

@@ -18,7 +18,7 @@ from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.coalesce import Coalescer, as_matrix, most_rows
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.messages import Request, new_id
-from gatewise_edge.link.offload import RESEND, InFlight, Offloads, Outcome, OutcomeKind
+from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_edge.link.wire import decode_response, encode_request
 from gatewise_edge.stages.plan import StagePlan
 
@@ -141,7 +141,7 @@ class Uplink:
             due = self._coalescer.take()
         self._send_all(due)
 
-    def poll(self, flight: InFlight, deadline: float) -> Outcome | None:
+    def poll(self, flight: InFlight, deadline: float) -> OffloadOutcome | None:
         """Send or retry a request when it is due; return the outcome for a row's deadline."""
         now = self._clock()
         step = None
@@ -196,7 +196,7 @@ class Uplink:
         return False
 
     def _refuse(self, flight: InFlight, why: OutcomeKind) -> None:
-        flight.outcome = Outcome(why, None, 0.0)
+        flight.outcome = OffloadOutcome(why, None, 0.0)
         self.release()
 
     def _transmit(self, flight: InFlight) -> bool:

@@ -1,9 +1,9 @@
 """Acquire one instance's features on demand, each once, and meter their cost.
 
-A :class:`Source` provides values, a :class:`Reading` requests from it what a stage or the cloud
-needs. The cost of an instance is that of its acquired features: own costs, and each touched group's
-shared cost once, as in training. Values that a source delivers unasked are kept, and cost nothing
-until they are acquired.
+A :class:`FeatureSource` provides values, a :class:`Reading` requests from it what a stage or the
+cloud needs. The cost of an instance is that of its acquired features: own costs, and each touched
+group's shared cost once, as in training. Values that a source delivers unasked are kept, and cost
+nothing until they are acquired.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 
-__all__ = ["FeatureValues", "Meter", "Reading", "RowSource", "Source"]
+__all__ = ["FeatureSource", "FeatureValues", "Meter", "Reading", "RowSource"]
 
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -42,7 +42,7 @@ class FeatureValues:
         self.failures: dict[int, SensorError] = {}
 
 
-class Source(Protocol):
+class FeatureSource(Protocol):
     """Where the values of one instance come from."""
 
     def read(
@@ -78,7 +78,7 @@ class Reading:
     refused is paid for, too; one that could not be read is not, however often it was tried.
     """
 
-    def __init__(self, source: Source, names: Sequence[str], meter: Meter) -> None:
+    def __init__(self, source: FeatureSource, names: Sequence[str], meter: Meter) -> None:
         self._source = source
         self._names = names
         self._meter = meter
@@ -190,6 +190,6 @@ class RowSource:
     def read(
         self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
     ) -> None:
-        """See :class:`Source`."""
+        """See :class:`FeatureSource`."""
         known.values = self._row
         known.have.fill(True)

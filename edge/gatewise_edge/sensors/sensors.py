@@ -19,7 +19,7 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
-from gatewise_edge.sensors.feature_reader import FeatureValues, Source
+from gatewise_edge.sensors.feature_reader import FeatureSource, FeatureValues
 
 __all__ = ["SensorCounts", "Sensors"]
 
@@ -124,7 +124,7 @@ class Sensors:
         """Counts of each sensor, by name of its feature or group."""
         return {name: replace(counts) for name, counts in self._counts.items()}
 
-    def bind(self, costs: FeatureCosts, needed: ArrayLike = ()) -> Source:
+    def bind(self, costs: FeatureCosts, needed: ArrayLike = ()) -> FeatureSource:
         """Match the sensors with a bundle's features.
 
         `costs` names the features and groups; each of the features in `needed` must have a sensor.
@@ -221,7 +221,7 @@ class _Sensor:
 
 
 class _BoundSensors:
-    """Sensors with features as indices: see :class:`Source`."""
+    """Sensors with features as indices: see :class:`FeatureSource`."""
 
     def __init__(
         self, names: Sequence[str], sensors: Mapping[int, _Sensor], reader: BlockingReader
@@ -234,7 +234,7 @@ class _BoundSensors:
     def read(
         self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
     ) -> None:
-        """See :class:`Source`."""
+        """See :class:`FeatureSource`."""
         until = time.monotonic() + timeout
         wanted = features.tolist()
         for k in wanted:

@@ -1,7 +1,7 @@
 """Where ``gatewise edge`` gets its instances: a CSV file, JSON lines, or a Python callable.
 
-:func:`open_source` gives an :class:`Instances`: an iterator whose items are rows, None where the
-device's sensors are to be read, or an InputError for an instance that cannot be used (the run
+:func:`open_source` gives an :class:`InstanceSource`: an iterator whose items are rows, None where
+the device's sensors are to be read, or an InputError for an instance that cannot be used (the run
 goes on after it).
 """
 
@@ -26,7 +26,7 @@ from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.sensors.table import read_csv, read_json_line, read_row
 from gatewise_edge.stop_request import Stop, Stopped
 
-__all__ = ["Instance", "Instances", "JsonLines", "open_source"]
+__all__ = ["Instance", "InstanceSource", "JsonLines", "open_source"]
 
 Instance = NDArray[np.float64] | InputError | None
 
@@ -38,7 +38,7 @@ _FIRST_PAUSE: Final = 0.01
 _PIECE: Final = 4096
 
 
-class Instances(Protocol):
+class InstanceSource(Protocol):
     """Instances one after the other; where an item is None the device reads `sensors`.
 
     `held` instances were taken from a writer and not returned yet: they are answered even after a
@@ -55,7 +55,7 @@ class Instances(Protocol):
     def __next__(self) -> Instance: ...
 
 
-def open_source(data: str, names: Sequence[str], stop: Stop) -> Instances:
+def open_source(data: str, names: Sequence[str], stop: Stop) -> InstanceSource:
     """Open what ``--data`` names; the wait for an instance ends on a stop request.
 
     ``-``: JSON lines on standard input. ``name.csv``: a table. ``module:function``: Python, the
@@ -175,7 +175,7 @@ def _load(data: str, module: str, name: str) -> Any:
     return getattr(found, name)
 
 
-def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> Instances:
+def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> InstanceSource:
     """Instances from sensors, from an iterator, or from a function called for each."""
     if isinstance(found, Sensors):
         return _Given(repeat(None), found)

@@ -19,7 +19,7 @@ from gatewise.console import plain
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SensorError
-from gatewise_edge.sensors.sources import Instance, Instances
+from gatewise_edge.sensors.sources import Instance, InstanceSource
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
 
@@ -30,7 +30,7 @@ Observe = Callable[[Answer | Exception], None]
 
 def run_loop(
     classify: Callable[[Any], Answer],
-    instances: Instances,
+    instances: InstanceSource,
     *,
     stop: Stop,
     beat: Heartbeat,
@@ -104,7 +104,7 @@ def _classify(
 
 
 def _due(
-    instances: Instances, stop: Stop, limit: int | None, interval: float
+    instances: InstanceSource, stop: Stop, limit: int | None, interval: float
 ) -> Iterator[Instance]:
     """Yield instances when they are due; after a stop request, only those held."""
     count, due = 0, time.monotonic()
