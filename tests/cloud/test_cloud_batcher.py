@@ -40,21 +40,14 @@ def test_takes_what_is_queued_up_to_the_largest_batch():
     assert batcher.take(0.0) == (None, [])
 
 
-def test_rows_of_several_requests_run_together_and_come_apart_again():
+def test_rows_of_several_requests_run_together_in_their_order():
     batcher = Batcher()
     for number, rows in enumerate([2, 1, 3]):
         batcher.offer(ticket(number, rows=rows), 0.0)
     batch = batcher.take(0.0).batch
     assert batch.rows.dtype == np.float32
-    labels = batch.rows[:, 0].astype(int)
-    doubled = batch.rows * 2
-    parts = list(batch.split(labels, doubled))
-    assert [(numbers(batch)[i], part[1].tolist()) for i, part in enumerate(parts)] == [
-        (0, [0, 0]),
-        (1, [1]),
-        (2, [2, 2, 2]),
-    ]
-    assert [part[2].shape for part in parts] == [(2, 3), (1, 3), (3, 3)]
+    assert batch.rows[:, 0].tolist() == [0, 0, 1, 2, 2, 2]
+    assert batch.rows.shape == (6, 3)
 
 
 def test_a_request_larger_than_a_batch_runs_alone():
@@ -198,8 +191,7 @@ class BatcherMachine(RuleBasedStateMachine):
             list(batch.tickets) == [t for t in same if t.expires > self.now][: len(batch.tickets)]
         )
         assert len(batch.tickets) == 1 or len(batch.rows) <= 4
-        parts = [part for _, part in batch.split(batch.rows)]
-        assert all((part == t.rows).all() for part, t in zip(parts, batch.tickets, strict=True))
+        assert (batch.rows == np.concatenate([t.rows for t in batch.tickets])).all()
         for taken in batch.tickets:
             del self.queued[taken.key]
             self.running.append(taken)
