@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from gatewise_sim.report.comparison.figures import FIGURES
-from gatewise_sim.report.comparison.reading import Run
+from gatewise_sim.report.comparison.reading import ComparedRun
 from gatewise_sim.report.policy_result import Measurement
 
 __all__ = ["Difference", "compare_runs", "difference", "differing_settings"]
@@ -51,12 +51,12 @@ def difference(first: Measurement, second: Measurement) -> Difference:
     return Difference(value, low, high, not low <= 0 <= high)
 
 
-def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
+def compare_runs(runs: Sequence[ComparedRun]) -> dict[str, Any]:
     """Compare runs with the first of them.
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of ComparedRun
         At least one.
 
     Returns
@@ -100,7 +100,7 @@ def compare_runs(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
+def differing_settings(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
     """Give the settings that are not the same in all runs: name to each run's value.
 
     A setting that a run does not have is None.
@@ -111,7 +111,7 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {name: values for name, values in table.items() if any(v != values[0] for v in values)}
 
 
-def _settings(run: Run) -> dict[str, Any]:
+def _settings(run: ComparedRun) -> dict[str, Any]:
     document = run.report.to_dict()
     found = {name: document[name] for name in _ABOUT if document.get(name) is not None}
     for part in ("transport", "settings", "calibration", "versions"):

@@ -14,7 +14,7 @@ from gatewise_sim.report.comparison.figures import figures_of_report
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.policy_result import Measurement
 
-__all__ = ["LARGEST", "Run", "read_runs"]
+__all__ = ["LARGEST", "ComparedRun", "read_runs"]
 
 LARGEST: Final = 64_000_000
 """Bytes of a file at most: a report has some hundred thousand."""
@@ -26,7 +26,7 @@ _DIGITS: Final = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ComparedRun:
     """A run that is compared with others."""
 
     name: str  # short, and another one for each run
@@ -40,7 +40,7 @@ class Run:
         return None if self.report.money is None else self.report.money.currency
 
 
-def read_runs(paths: Sequence[str | Path]) -> list[Run]:
+def read_runs(paths: Sequence[str | Path]) -> list[ComparedRun]:
     """Read reports of the demo, of simulations and of sweeps' points.
 
     Parameters
@@ -58,10 +58,10 @@ def read_runs(paths: Sequence[str | Path]) -> list[Run]:
     return [_run(name, path, doc) for name, (_, path, doc) in zip(names, found, strict=True)]
 
 
-def _run(name: str, path: Path, document: Mapping[str, Any]) -> Run:
+def _run(name: str, path: Path, document: Mapping[str, Any]) -> ComparedRun:
     try:
         report = Report.from_dict(document)
-        return Run(name, str(path), report, figures_of_report(report))
+        return ComparedRun(name, str(path), report, figures_of_report(report))
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 

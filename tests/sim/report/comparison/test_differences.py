@@ -12,7 +12,7 @@ from gatewise_sim.report.comparison.differences import (
     differing_settings,
 )
 from gatewise_sim.report.comparison.figures import FIGURES, figures_of_report
-from gatewise_sim.report.comparison.reading import Run
+from gatewise_sim.report.comparison.reading import ComparedRun
 from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import made_up
 
@@ -20,14 +20,14 @@ NUMBER = st.floats(-1e6, 1e6)
 HALF = st.floats(0, 1e3)
 
 
-def run(name: str, *, link: str = "4g", currency: str = "EUR", **how) -> Run:
+def run(name: str, *, link: str = "4g", currency: str = "EUR", **how) -> ComparedRun:
     report = made_up(**how)
     report = replace(report, transport=replace(report.transport, link=link))
     if report.money is not None:
         money = replace(report.money, currency=currency)
         policies = (replace(report.system, money=money), *report.policies[1:])
         report = replace(report, policies=policies)
-    return Run(name, name, report, figures_of_report(report))
+    return ComparedRun(name, name, report, figures_of_report(report))
 
 
 @given(NUMBER, HALF, NUMBER, HALF)
