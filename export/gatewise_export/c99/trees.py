@@ -118,10 +118,10 @@ def _inner_nodes(trees: TreeEnsemble) -> NDArray[np.int64]:
 def _values(
     trees: TreeEnsemble, leaves: NDArray[np.int64]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64] | None]:
-    """What leaves add: one number, if each tree adds to one output alone, else a row.
+    """Values of the leaves: one number if each tree adds to one output alone, else a row.
 
-    Adding a 0 changes no sum that began as 0, so trees that say to all outputs what they have for
-    one (as they come back from a graph) are narrowed to it.
+    Adding a 0 changes no sum that began as 0, so trees that add to all outputs a row with one
+    number (as they come back from a graph) are narrowed to it.
     """
     ends = np.append(trees.roots[1:], len(trees.feature))
     tree = np.searchsorted(trees.roots, leaves, side="right") - 1
@@ -130,9 +130,9 @@ def _values(
     wide[scalar, trees.output[tree[scalar]]] = trees.value[leaves[scalar], 0]
     if (~scalar).any():
         wide[~scalar] = trees.value[leaves[~scalar]]
-    told = np.zeros((len(ends), trees.n_outputs), np.bool_)
-    np.logical_or.at(told, tree, wide != 0)
-    if (told.sum(axis=1) > 1).any():
+    filled = np.zeros((len(ends), trees.n_outputs), np.bool_)
+    np.logical_or.at(filled, tree, wide != 0)
+    if (filled.sum(axis=1) > 1).any():
         return wide, None
-    output = told.argmax(axis=1).astype(np.int64)
+    output = filled.argmax(axis=1).astype(np.int64)
     return wide[np.arange(len(leaves)), output[tree]][:, None], output
