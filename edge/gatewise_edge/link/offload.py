@@ -99,7 +99,7 @@ class InFlight:
         return (len(self.payload) * (1 + self.retries) + self.received) / self.rows
 
     def outcome_of_row(self, deadline: float, now: float) -> OffloadOutcome | None:
-        """OffloadOutcome for a row with a deadline of its own; None while it is open."""
+        """Outcome for a row with a deadline of its own; None while it is open."""
         if self.outcome is not None:
             settled = self.opened + self.outcome.seconds
             if self.outcome.kind == "answered" and settled >= deadline:
