@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Final
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.training_run import TrainingRun, TrainingSettings, train_bundle
+from gatewise_sim.experiment.output_files import output_files
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import prepare, run
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.simulation import output_files
 from gatewise_sim.live.run import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO

@@ -261,9 +261,9 @@ def calibrated_once(job: Job, folder: Path, measure: Callable[[], Job]) -> Job:
     Points are named by their service times: with others, none that is finished would be used.
     """
     from gatewise_sim.calibration.figures import Calibration
-    from gatewise_sim.experiment.sweep.store import CALIBRATION, Store
+    from gatewise_sim.experiment.sweep.store import CALIBRATION, SweepFolder
 
-    path = Store(folder).folder / CALIBRATION
+    path = SweepFolder(folder).folder / CALIBRATION
     if path.exists():
         note(f"service times as measured before: {path}; remove it to measure again")
     else:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.experiment.operating_point import at_goal, open_whole
+from gatewise_sim.experiment.output_files import output_files
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import Prepared, prepare, run
 from gatewise_sim.experiment.scenario import Scenario
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gatewise_sim.calibration.figures import Calibration
     from gatewise_sim.fleet.progress import ProgressListener
 
-__all__ = ["Job", "Simulation", "output_files", "simulate"]
+__all__ = ["Job", "Simulation", "simulate"]
 
 
 @dataclass(frozen=True)
@@ -132,19 +133,6 @@ class Simulation:
         folder = Path(folder)
         SIMULATION.check(folder)
         SIMULATION.write(folder, output_files(self.report, self.calibration))
-
-
-def output_files(report: Report, calibration: Calibration) -> dict[str, str]:
-    """Texts of a report's folder by file name: page, report, tables, service times."""
-    from gatewise_sim.report.page import render
-    from gatewise_sim.report.tables import csv_files
-
-    return {
-        **csv_files(report),
-        "calibration.json": calibration.to_json(),
-        "report.html": render(report),
-        "report.json": report.to_json(),
-    }
 
 
 def simulate(

@@ -24,6 +24,7 @@ __all__ = [
     "KINDS",
     "SCHEMA_VERSION",
     "SIMULATION_KIND",
+    "SWEEP_KIND",
     "Breakdown",
     "ClassResult",
     "DataCounts",
@@ -44,6 +45,7 @@ SCHEMA_VERSION: Final = 2
 
 DEMO_KIND: Final = "gatewise-demo"
 SIMULATION_KIND: Final = "gatewise-simulation"
+SWEEP_KIND: Final = "gatewise-sweep"
 KINDS: Final = (DEMO_KIND, SIMULATION_KIND)
 """The values of ``kind``."""
 

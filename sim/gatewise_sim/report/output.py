@@ -14,13 +14,13 @@ from typing import Any, Final
 from gatewise.console import plain
 from gatewise.errors import InputError
 
-__all__ = ["DEMO", "SIMULATION", "Output", "json_text", "write_text"]
+__all__ = ["DEMO", "SIMULATION", "OutputFolder", "json_text", "write_text"]
 
 _REPORT: Final = "report.json"
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputFolder:
     """What one kind of run leaves behind.
 
     Parameters
@@ -124,7 +124,7 @@ class Output:
         return isinstance(report, dict) and report.get("kind") == self.kind
 
 
-DEMO: Final = Output(
+DEMO: Final = OutputFolder(
     "gatewise-demo",
     (
         "arrivals.csv",
@@ -141,7 +141,7 @@ DEMO: Final = Output(
 )
 """``gatewise demo``."""
 
-SIMULATION: Final = Output(
+SIMULATION: Final = OutputFolder(
     "gatewise-simulation",
     ("calibration.json", "legs.csv", "timeline.csv", "classes.csv", "report.html", "report.json"),
 )

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.sweep.settings import NAMES, Sweep, combinations, merged, setting
+from gatewise_sim.experiment.sweep.settings import (
+    NAMES,
+    SweptSetting,
+    combinations,
+    merged,
+)
+from gatewise_sim.report.sweep.setting_text import setting
 
 CLOCK = st.builds("{:02d}:{:02d}".format, st.integers(0, 11), st.integers(0, 59))
 OUTAGE = st.builds(
@@ -44,9 +50,9 @@ def sweeps(draw):
 @given(sweeps())
 def test_what_is_written_is_read_and_written_the_same(given):
     name, text, count = given
-    sweep = Sweep.parse(f"{name}={text}")
+    sweep = SweptSetting.parse(f"{name}={text}")
     assert (sweep.name, len(sweep.values)) == (name, count)
-    assert Sweep.parse(str(sweep)) == sweep
+    assert SweptSetting.parse(str(sweep)) == sweep
     for value in sweep.values:
         assert getattr(Scenario().changed(**{name: value}), name) == value
 
@@ -54,12 +60,12 @@ def test_what_is_written_is_read_and_written_the_same(given):
 @given(st.text(), st.sampled_from(["", "devices=", "outages=", "max_loss=", "workload="]))
 def test_whatever_else_is_written_is_refused_by_name_or_read_the_same(text, before):
     try:
-        sweep = Sweep.parse(before + text)
+        sweep = SweptSetting.parse(before + text)
     except InputError as error:
         said = str(error)
     else:
         said = f"sweep {sweep.name}"
-        assert Sweep.parse(str(sweep)) == sweep
+        assert SweptSetting.parse(str(sweep)) == sweep
     assert said.startswith("sweep")
 
 
@@ -68,7 +74,7 @@ def test_combinations_are_the_product_the_last_fastest(shape):
     names = list(dict.fromkeys(name for name, _ in shape))
     sizes = dict(shape)
     fields = dict(zip("abc", ("devices", "workers", "seed"), strict=True))
-    some = [Sweep(fields[n], tuple(range(1, sizes[n] + 1))) for n in names]
+    some = [SweptSetting(fields[n], tuple(range(1, sizes[n] + 1))) for n in names]
     found = combinations(some)
     expected = itertools.product(*(range(1, sizes[n] + 1) for n in names))
     assert [tuple(point.values()) for point in found] == list(expected)
@@ -105,29 +111,29 @@ def test_combinations_are_the_product_the_last_fastest(shape):
 )  # fmt: skip
 def test_a_wrong_sweep_is_named(text, said):
     with pytest.raises(InputError) as caught:
-        Sweep.parse(text)
+        SweptSetting.parse(text)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
 
 
 def test_a_comma_among_outages_is_explained():
     with pytest.raises(InputError, match=r"several values are joined by \|$"):
-        Sweep.parse("outages=none,cloud:12:00-12:10")
+        SweptSetting.parse("outages=none,cloud:12:00-12:10")
 
 
 def test_options_names_are_taken_as_well():
-    assert Sweep.parse("outage=cloud:12:00-12:10,link:+1s-+2s").values == (
+    assert SweptSetting.parse("outage=cloud:12:00-12:10,link:+1s-+2s").values == (
         "cloud:12:00-12:10,link:+1s-+2s",
     )
-    assert Sweep.parse("time=1h,2h") == Sweep("seconds", (3600.0, 7200.0))
-    assert Sweep.parse("max-loss=0.01").name == "max_loss"
+    assert SweptSetting.parse("time=1h,2h") == SweptSetting("seconds", (3600.0, 7200.0))
+    assert SweptSetting.parse("max-loss=0.01").name == "max_loss"
 
 
 def test_a_name_that_is_given_again_gets_more_values():
     found = merged(["outages=cloud:12:00-12:10,link:+1s-+2s", "workers=1,2", "outages=none"])
     assert found == (
-        Sweep("outages", ("cloud:12:00-12:10,link:+1s-+2s", "")),
-        Sweep("workers", (1, 2)),
+        SweptSetting("outages", ("cloud:12:00-12:10,link:+1s-+2s", "")),
+        SweptSetting("workers", (1, 2)),
     )
     with pytest.raises(InputError, match="devices: 1 is given twice"):
         merged(["devices=1,2", "devices=1"])

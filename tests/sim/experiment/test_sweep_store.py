@@ -6,7 +6,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.sweep.store import POINT_KIND, Fingerprints, Store
+from gatewise_sim.experiment.sweep.store import POINT_KIND, Fingerprints, SweepFolder
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,13 @@ def test_no_password_is_written(job, tmp_path):
     secret = replace(
         job, scenario=Scenario(engine="live", broker="mqtt://me:hunter2@localhost:1883")
     )
-    store, prints = Store(tmp_path / "out"), Fingerprints()
+    store, prints = SweepFolder(tmp_path / "out"), Fingerprints()
     store.keep(digest(secret), prints.contents(secret), {"kind": "gatewise-simulation"})
     assert "hunter2" not in store.path(digest(secret)).read_text()
 
 
 def test_what_is_kept_is_found_and_nothing_else(tmp_path):
-    store = Store(tmp_path / "out")
+    store = SweepFolder(tmp_path / "out")
     assert store.find("a" * 32) is None
     store.keep("a" * 32, {"job": {}}, {"accuracy": 0.5})
     assert store.find("a" * 32) == {"accuracy": 0.5}
@@ -105,14 +105,14 @@ def test_what_is_kept_is_found_and_nothing_else(tmp_path):
 def test_somebody_elses_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is a file, not a folder: give another --out"):
-        Store(tmp_path / "file")
+        SweepFolder(tmp_path / "file")
     with pytest.raises(InputError, match=r"holds other files: give another --out"):
-        Store(tmp_path)
+        SweepFolder(tmp_path)
     assert not (tmp_path / "points").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "points").touch()
     with pytest.raises(InputError, match="points is a file"):
-        Store(tmp_path / "mine")
+        SweepFolder(tmp_path / "mine")
 
 
 @pytest.mark.parametrize(
@@ -124,10 +124,10 @@ def test_a_folder_of_a_sweep_or_a_simulation_is_taken(tmp_path, kind, ours):
     (tmp_path / name).write_text(json.dumps({"kind": kind}))
     (tmp_path / "timeline.csv").touch()
     if ours:
-        assert Store(tmp_path).points.is_dir()
+        assert SweepFolder(tmp_path).points.is_dir()
     else:
         with pytest.raises(InputError, match="other files"):
-            Store(tmp_path)
+            SweepFolder(tmp_path)
 
 
 def test_names_that_are_no_files_do_no_harm():

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.report.output import DEMO, SIMULATION, Output, write_text
+from gatewise_sim.report.output import DEMO, SIMULATION, OutputFolder, write_text
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_folder_without_a_report_or_with_a_stranger_is_not_written(tmp_path, s
             SIMULATION.write(tmp_path / "out", wrong)
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="last file"):
-        Output("gatewise-x", ("report.json", "x.csv"))
+        OutputFolder("gatewise-x", ("report.json", "x.csv"))
 
 
 def test_an_interrupted_run_does_not_block_the_next(tmp_path, demo):

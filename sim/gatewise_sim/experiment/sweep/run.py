@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import Field, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Protocol
 
 from gatewise.console import Progress, note
 from gatewise.errors import InputError
+from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.sweep.pool import JobResult, run_jobs
-from gatewise_sim.experiment.sweep.settings import Sweep, Value, combinations, merged, setting
-from gatewise_sim.experiment.sweep.store import Fingerprints, Store
+from gatewise_sim.experiment.sweep.settings import SweptSetting, combinations, merged
+from gatewise_sim.experiment.sweep.store import Fingerprints, SweepFolder
+from gatewise_sim.report.sweep.setting_text import Value, setting
 from gatewise_sim.report.sweep.summary import PointResult, csv_text, summarise
 
-if TYPE_CHECKING:
-    from gatewise_sim.experiment.simulation import Job
-
 __all__ = ["SweepResult", "run_sweep"]
+
+
+class SweepJob(Protocol):
+    """A dataclass with a scenario that can be run: a simulation by names alone."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def scenario(self) -> Scenario:
+        """Settings that a sweep changes."""
+
+    def run(self) -> dict[str, Any]:
+        """Run it and return the report as in ``report.json``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +40,7 @@ class SweepResult:
     Attributes
     ----------
     folder : Path
-    sweeps : tuple of Sweep
+    sweeps : tuple of SweptSetting
     points : tuple of PointResult
         In the order of :func:`gatewise_sim.experiment.sweep.settings.combinations`.
     document : dict
@@ -36,7 +48,7 @@ class SweepResult:
     """
 
     folder: Path
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[SweptSetting, ...]
     points: tuple[PointResult, ...]
     document: dict[str, Any]
 
@@ -58,8 +70,8 @@ class SweepResult:
 
 
 def run_sweep(
-    job: Job,
-    sweeps: Iterable[Sweep | str],
+    job: SweepJob,
+    sweeps: Iterable[SweptSetting | str],
     *,
     folder: str | Path,
     jobs: int | None = None,
@@ -75,10 +87,11 @@ def run_sweep(
 
     Parameters
     ----------
-    job : Job
+    job : SweepJob
+        A :class:`gatewise_sim.experiment.simulation.Job`.
         What is simulated where no sweep says otherwise.
-    sweeps : iterable of Sweep or str
-        As ``devices=10,100,1000``; see :meth:`Sweep.parse`.
+    sweeps : iterable of SweptSetting or str
+        As ``devices=10,100,1000``; see :meth:`SweptSetting.parse`.
     folder : str or Path
     jobs : int, optional
         Processes at most; one a core by default. Points of the live engine run one by one.
@@ -118,7 +131,7 @@ def run_sweep(
     chosen = merged(sweeps)
     settings = combinations(chosen)
     tasks = [_at(job, values) for values in settings]
-    store = Store(Path(folder))
+    store = SweepFolder(Path(folder))
     prints = Fingerprints()
     points = [
         PointResult(values, digest, found, kept=found is not None)
@@ -153,14 +166,14 @@ def run_sweep(
         raise
     same = {point.digest: point for point in points if point.report or point.error}
     points = [replace(p, report=same[p.digest].report, error=same[p.digest].error) for p in points]
-    document = summarise(chosen, points, prints.contents(job), command)
+    document = summarise({s.name: s.values for s in chosen}, points, prints.contents(job), command)
     store.write("sweep.csv", csv_text(document))
     store.write("sweep.html", sweep_page(document))
     store.write("sweep.json", json_text(document))
     return SweepResult(store.folder, chosen, tuple(points), document)
 
 
-def _at(job: Job, values: dict[str, Value]) -> Job:
+def _at(job: SweepJob, values: dict[str, Value]) -> SweepJob:
     """Give the job of one point; the whole scenario is checked."""
     try:
         return replace(job, scenario=job.scenario.changed(**values))
@@ -179,7 +192,7 @@ def _first_of_each(points: list[PointResult]) -> list[int]:
     return todo
 
 
-def _processes(job: Job, jobs: int | None) -> int:
+def _processes(job: SweepJob, jobs: int | None) -> int:
     if job.scenario.engine == "live":  # whoever measures time wants the machine alone
         return 1
     return jobs or len(os.sched_getaffinity(0))

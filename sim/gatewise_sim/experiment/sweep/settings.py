@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Final, Self
@@ -18,11 +18,16 @@ from typing import Final, Self
 from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import GOALS, Scenario
 from gatewise_sim.fleet.workload.spans import read_number, read_span
+from gatewise_sim.report.sweep.setting_text import NONE, Value, value_text
 
-__all__ = ["NAMES", "POINTS", "Sweep", "Value", "combinations", "merged", "setting"]
-
-Value = bool | int | float | str | None
-"""Of a setting, as a :class:`gatewise_sim.experiment.scenario.Scenario` holds it."""
+__all__ = [
+    "NAMES",
+    "POINTS",
+    "SweptSetting",
+    "Value",
+    "combinations",
+    "merged",
+]
 
 POINTS: Final = 1000
 """How many combinations a sweep may have at most."""
@@ -36,7 +41,6 @@ NAMES: Final = tuple(f.name for f in fields(Scenario) if f.name not in _LEFT_OUT
 #: As the command line's options call them.
 _ALSO: Final = {"time": "seconds", "outage": "outages"}
 _WITH_COMMAS: Final = ("outages", "mix")
-_NONE: Final = "none"
 _DIGITS: Final = 16
 #: What ``none`` stands for; a link's profile has that name.
 _LEAVE_OUT: Final[dict[str, Value]] = {
@@ -46,7 +50,7 @@ _LEAVE_OUT: Final[dict[str, Value]] = {
 
 
 @dataclass(frozen=True)
-class Sweep:
+class SweptSetting:
     """The values that one setting takes in turn.
 
     Attributes
@@ -63,9 +67,9 @@ class Sweep:
 
     Examples
     --------
-    >>> Sweep.parse("devices=10,100,1000")
-    Sweep(name='devices', values=(10, 100, 1000))
-    >>> Sweep.parse("outages=none|cloud:12:00-12:10,link:+30s-+35s").values
+    >>> SweptSetting.parse("devices=10,100,1000")
+    SweptSetting(name='devices', values=(10, 100, 1000))
+    >>> SweptSetting.parse("outages=none|cloud:12:00-12:10,link:+30s-+35s").values
     ('', 'cloud:12:00-12:10,link:+30s-+35s')
     """
 
@@ -81,7 +85,9 @@ class Sweep:
             raise InputError(f"sweep {self.name}: give at least one value")
         for i, value in enumerate(self.values):
             if value in self.values[:i]:
-                raise InputError(f"sweep {self.name}: {_text(value, self.name)} is given twice")
+                raise InputError(
+                    f"sweep {self.name}: {value_text(value, self.name)} is given twice"
+                )
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -101,29 +107,31 @@ class Sweep:
         between = "|" if "|" in rest or name in _WITH_COMMAS else ","
         parts = [part.strip() for part in rest.split(between)]
         if not all(parts):
-            none = f"; write {_NONE} to leave it out" if name in _LEAVE_OUT else ""
+            none = f"; write {NONE} to leave it out" if name in _LEAVE_OUT else ""
             raise InputError(f"sweep {text!r}: a value is empty{none}")
         return cls(name, tuple(_read(name, part) for part in parts))
 
     def __str__(self) -> str:
         """As :meth:`parse` reads it."""
-        texts = [_text(value, self.name) for value in self.values]
+        texts = [value_text(value, self.name) for value in self.values]
         bar = self.name in _WITH_COMMAS or any("," in text for text in texts)
         return f"{self.name}={('|' if bar else ',').join(texts)}"
 
 
-def merged(sweeps: Iterable[Sweep | str]) -> tuple[Sweep, ...]:
+def merged(
+    sweeps: Iterable[SweptSetting | str],
+) -> tuple[SweptSetting, ...]:
     """Read sweeps; those of one name become one.
 
     Raises
     ------
     InputError
-        As :meth:`Sweep.parse`; if there are none; if two of them choose the operating point; if
-        they make more than :data:`POINTS` points.
+        As :meth:`SweptSetting.parse`; if there are none; if two choose the operating point; if they
+        make more than :data:`POINTS` points.
     """
     values: dict[str, tuple[Value, ...]] = {}
     for given in sweeps:
-        sweep = Sweep.parse(given) if isinstance(given, str) else given
+        sweep = SweptSetting.parse(given) if isinstance(given, str) else given
         values[sweep.name] = values.get(sweep.name, ()) + sweep.values
     if not values:
         raise InputError("sweep: give at least one setting, as devices=10,100,1000")
@@ -135,15 +143,15 @@ def merged(sweeps: Iterable[Sweep | str]) -> tuple[Sweep, ...]:
     points = math.prod(map(len, values.values()))
     if points > POINTS:
         raise InputError(f"sweep: {points:,} points; at most {POINTS:,} can be run")
-    return tuple(Sweep(name, some) for name, some in values.items())
+    return tuple(SweptSetting(name, some) for name, some in values.items())
 
 
-def combinations(sweeps: Sequence[Sweep]) -> list[dict[str, Value]]:
+def combinations(sweeps: Sequence[SweptSetting]) -> list[dict[str, Value]]:
     """Every combination of the values, the last sweep's changing fastest.
 
     Examples
     --------
-    >>> combinations([Sweep("workers", (1, 2)), Sweep("link", ("wifi", "4g"))])[1]
+    >>> combinations([SweptSetting("workers", (1, 2)), SweptSetting("link", ("wifi", "4g"))])[1]
     {'workers': 1, 'link': '4g'}
     """
     names = [sweep.name for sweep in sweeps]
@@ -153,19 +161,8 @@ def combinations(sweeps: Sequence[Sweep]) -> list[dict[str, Value]]:
     ]
 
 
-def setting(settings: Mapping[str, Value]) -> str:
-    """Settings as people read them.
-
-    Examples
-    --------
-    >>> setting({"devices": 10, "budget": None, "outages": ""})
-    'devices=10, budget=none, outages=none'
-    """
-    return ", ".join(f"{name}={_text(value, name)}" for name, value in settings.items())
-
-
 def _read(name: str, text: str) -> Value:
-    if text == _NONE and name in _LEAVE_OUT:
+    if text == NONE and name in _LEAVE_OUT:
         return _LEAVE_OUT[name]
     default = getattr(_DEFAULT, name)
     where = f"sweep {name}"
@@ -189,12 +186,3 @@ def _read(name: str, text: str) -> Value:
         hint = "; several values are joined by |" if name in _WITH_COMMAS and "," in text else ""
         raise InputError(f"{where}: {error}{hint}") from None
     return value
-
-
-def _text(value: Value, name: str = "") -> str:
-    if value is None or value == "":
-        return _NONE
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = f"{value:.12g}" if isinstance(value, float) else str(value)
-    return f"{text}s" if name == "seconds" else text

@@ -18,13 +18,13 @@ from typing import Any, Final
 from gatewise._version import __version__
 from gatewise.console import plain
 from gatewise.errors import InputError
+from gatewise_sim.report.model import SWEEP_KIND
 from gatewise_sim.report.output import json_text, write_text
 
-__all__ = ["CALIBRATION", "POINT_KIND", "SWEEP_KIND", "Fingerprints", "Store"]
+__all__ = ["CALIBRATION", "POINT_KIND", "Fingerprints", "SweepFolder"]
 
-SWEEP_KIND: Final = "gatewise-sweep"
 POINT_KIND: Final = "gatewise-sweep-point"
-"""The values of ``kind`` in the files."""
+"""The value of ``kind`` in a point's file."""
 
 CALIBRATION: Final = "sweep-calibration.json"
 """Service times that were measured when the sweep began."""
@@ -65,7 +65,7 @@ class Fingerprints:
         return self._known[path]
 
 
-class Store:
+class SweepFolder:
     """The folder of a sweep.
 
     Parameters

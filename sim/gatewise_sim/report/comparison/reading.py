@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from gatewise.errors import InputError
-from gatewise_sim.experiment.sweep.settings import setting
 from gatewise_sim.report.comparison.figures import figures_of_report
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.policy_result import Measurement
+from gatewise_sim.report.sweep.setting_text import setting
 
 __all__ = ["LARGEST", "ComparedRun", "read_runs"]
 

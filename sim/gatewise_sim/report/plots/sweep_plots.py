@@ -10,7 +10,6 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from gatewise.formats import number, percent
-from gatewise_sim.experiment.sweep.settings import setting
 from gatewise_sim.report.comparison.figures import FIGURES
 from gatewise_sim.report.plots.run_plots import error_bars
 from gatewise_sim.report.plots.style import (
@@ -23,6 +22,7 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
 )
 from gatewise_sim.report.policy_result import Measurement
+from gatewise_sim.report.sweep.setting_text import setting
 
 __all__ = ["SweepAxis", "lines_plot", "points_plot", "sweep_axis"]
 

@@ -15,12 +15,11 @@ from typing import Any, Final
 
 from gatewise.errors import InputError
 from gatewise.formats import millis, percent
-from gatewise_sim.experiment.sweep.settings import Sweep, Value, setting
-from gatewise_sim.experiment.sweep.store import SWEEP_KIND
 from gatewise_sim.report.comparison.differences import difference
 from gatewise_sim.report.comparison.figures import FIGURES, figures_of_report
-from gatewise_sim.report.model import Report
+from gatewise_sim.report.model import SWEEP_KIND, Report
 from gatewise_sim.report.policy_result import Measurement
+from gatewise_sim.report.sweep.setting_text import Value, setting
 from gatewise_sim.report.tables import to_csv
 
 __all__ = ["FORMS", "PointResult", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
@@ -42,13 +41,17 @@ class PointResult:
 
 
 def summarise(
-    sweeps: Sequence[Sweep], points: Sequence[PointResult], of: Mapping[str, Any], command: str
+    sweeps: Mapping[str, Sequence[Value]],
+    points: Sequence[PointResult],
+    of: Mapping[str, Any],
+    command: str,
 ) -> dict[str, Any]:
     """Make the document of a sweep.
 
     Parameters
     ----------
-    sweeps : sequence of Sweep
+    sweeps : mapping of str to sequence
+        Values of each setting.
     points : sequence of PointResult
     of : mapping
         What was simulated where no sweep says otherwise, see
@@ -75,7 +78,7 @@ def summarise(
         "currency": bills[0].get("currency") if bills else None,
         "dataset": reports[0].get("dataset") if reports else None,
         "confidence_level": 0.95,
-        "sweeps": [{"name": s.name, "values": list(s.values)} for s in sweeps],
+        "sweeps": [{"name": k, "values": list(v)} for k, v in sweeps.items()],
         "points": entries,
         "of": dict(of),
         "command": command,
@@ -87,11 +90,11 @@ def summarise(
     return document
 
 
-def cost_of(sweeps: Sequence[Sweep], points: Sequence[Mapping[str, Any]]) -> str:
+def cost_of(sweeps: Mapping[str, Sequence[Value]], points: Sequence[Mapping[str, Any]]) -> str:
     """Choose the figure that stands for cost; every finished point has it."""
     done = [point["figures"] for point in points if not point["error"]]
     wanted = ["money", "cost"]
-    if any(sweep.name in _MORE_INSTANCES for sweep in sweeps):
+    if any(name in _MORE_INSTANCES for name in sweeps):
         wanted.insert(0, "money_per_million")
     return next((key for key in wanted if done and all(key in f for f in done)), "cost")
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gatewise.console import table
 from gatewise.formats import interval
-from gatewise_sim.experiment.sweep.settings import setting
 from gatewise_sim.report.page import Page, Plot, Section, write_page
 from gatewise_sim.report.plots.sweep_plots import lines_plot, points_plot, sweep_axis
+from gatewise_sim.report.sweep.setting_text import setting
 from gatewise_sim.report.sweep.summary import FORMS, cost_unit, sorted_points
 from gatewise_sim.report.tables import Cell, PageTable
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewise_sim.experiment.sweep.settings import Sweep
 from gatewise_sim.report.sweep.summary import PointResult, csv_text, sorted_points, summarise
 from tests.sim.report.reports import simulation
 
@@ -21,7 +20,7 @@ def document(reports, name="workers", values=None):
         else PointResult({name: v}, f"{i:032x}", r)
         for i, (v, r) in enumerate(zip(values, reports, strict=True))
     ]
-    return summarise([Sweep(name, values)], points, OF, "gatewise simulate")
+    return summarise({name: values}, points, OF, "gatewise simulate")
 
 
 def test_the_cheapest_within_half_a_point_of_the_best_is_named():

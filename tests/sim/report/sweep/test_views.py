@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewise_sim.experiment.sweep.settings import Sweep, combinations
+from gatewise_sim.experiment.sweep.settings import SweptSetting, combinations
 from gatewise_sim.report.plots.sweep_plots import sweep_axis
 from gatewise_sim.report.sweep.summary import PointResult, summarise
 from gatewise_sim.report.sweep.views import print_sweep, sweep_page
@@ -19,7 +19,7 @@ OF = {
 }
 
 
-def swept(*sweeps: Sweep, errors=(), money=None, command="gatewise simulate b --sweep x"):
+def swept(*sweeps: SweptSetting, errors=(), money=None, command="gatewise simulate b --sweep x"):
     """The document of a sweep; figures follow from the place of each value."""
     points = []
     for at, settings in enumerate(combinations(sweeps)):
@@ -37,12 +37,12 @@ def swept(*sweeps: Sweep, errors=(), money=None, command="gatewise simulate b --
                 settings, f"{at:032x}", None if failed else report, "it broke" if failed else ""
             )
         )
-    return summarise(sweeps, points, OF, command)
+    return summarise({s.name: s.values for s in sweeps}, points, OF, command)
 
 
-DEVICES = Sweep("devices", (10, 100, 1000))
-LINKS = Sweep("link", ("wifi", "4g", "nb-iot"))
-MANY = Sweep("seed", tuple(range(12)))
+DEVICES = SweptSetting("devices", (10, 100, 1000))
+LINKS = SweptSetting("link", ("wifi", "4g", "nb-iot"))
+MANY = SweptSetting("seed", tuple(range(12)))
 
 
 def drawings(html: str) -> list[ET.Element]:
@@ -54,11 +54,11 @@ EVERY = {
     "two": swept(DEVICES, LINKS, money=12.0),
     "one": swept(DEVICES),
     "words": swept(LINKS),
-    "single": swept(Sweep("devices", (5,))),
+    "single": swept(SweptSetting("devices", (5,))),
     "many lines": swept(DEVICES, MANY),
     "some failed": swept(DEVICES, LINKS, errors=(0, 4)),
     "all failed": swept(DEVICES, errors=(0, 1, 2)),
-    "none": swept(Sweep("budget", (None, 4.0)), Sweep("baselines", (True, False))),
+    "none": swept(SweptSetting("budget", (None, 4.0)), SweptSetting("baselines", (True, False))),
 }
 
 
@@ -102,7 +102,7 @@ def test_the_answer_is_the_headline_and_failures_are_said():
 
 
 def test_names_are_escaped():
-    document = swept(Sweep("workload", ("poisson:1/min", "poisson:2/min")), command="<em>&")
+    document = swept(SweptSetting("workload", ("poisson:1/min", "poisson:2/min")), command="<em>&")
     document["dataset"] = "<i>rows"
     document["points"][0]["error"] = "<u>"
     html = sweep_page(document)
@@ -115,10 +115,10 @@ def test_names_are_escaped():
     [
         ((LINKS, DEVICES), "devices", True, ("link=wifi", "link=4g", "link=nb-iot")),
         ((LINKS,), "link", False, ("",)),
-        ((Sweep("max_loss", (0.02, 0.01)), DEVICES), "devices", True,
+        ((SweptSetting("max_loss", (0.02, 0.01)), DEVICES), "devices", True,
          ("max_loss=0.02", "max_loss=0.01")),
-        ((Sweep("workers", (1,)), LINKS), "link", False, ("",)),
-        ((Sweep("budget", (None, 4.0)), LINKS), "budget", False,
+        ((SweptSetting("workers", (1,)), LINKS), "link", False, ("",)),
+        ((SweptSetting("budget", (None, 4.0)), LINKS), "budget", False,
          ("link=wifi", "link=4g", "link=nb-iot")),
     ],
 )  # fmt: skip
@@ -128,7 +128,7 @@ def test_the_axis_is_a_setting_of_numbers_if_there_is_one(sweeps, name, numeric,
 
 
 def test_numbers_run_along_the_axis_in_their_order():
-    assert sweep_axis(swept(Sweep("devices", (100, 1000, 10)))).values == (10, 100, 1000)
+    assert sweep_axis(swept(SweptSetting("devices", (100, 1000, 10)))).values == (10, 100, 1000)
     assert sweep_axis(EVERY["single"]) is None
 
 

@@ -1,0 +1,35 @@
+"""Texts of the settings that a sweep changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+__all__ = ["NONE", "Value", "setting", "value_text"]
+
+Value = bool | int | float | str | None
+"""Of a setting, as a :class:`gatewise_sim.experiment.scenario.Scenario` holds it."""
+
+NONE: Final = "none"
+"""Stands for a setting that is left out."""
+
+
+def setting(settings: Mapping[str, Value]) -> str:
+    """Settings as people read them.
+
+    Examples
+    --------
+    >>> setting({"devices": 10, "budget": None, "outages": ""})
+    'devices=10, budget=none, outages=none'
+    """
+    return ", ".join(f"{name}={value_text(value, name)}" for name, value in settings.items())
+
+
+def value_text(value: Value, name: str = "") -> str:
+    """Value of the setting `name`, as ``--sweep`` reads it."""
+    if value is None or value == "":
+        return NONE
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = f"{value:.12g}" if isinstance(value, float) else str(value)
+    return f"{text}s" if name == "seconds" else text
