@@ -1,5 +1,4 @@
 # The facade: the names that most programs need; loaded on first use.
-from ._version import __version__ as __version__
 from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
 from .errors import GatewiseError as GatewiseError
@@ -82,3 +81,5 @@ from .facade.training import (
 from .facade.training import (
     StagedCascade as StagedCascade,
 )
+
+__version__: str

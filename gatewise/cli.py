@@ -145,7 +145,7 @@ def _not_installed(error: ModuleNotFoundError, extra: str) -> Exception:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from gatewise._version import __version__
+        from gatewise import __version__
 
         print(f"gatewise {__version__}")
         raise typer.Exit

@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.costs_file import read_prices
 from gatewise.errors import InputError
-from gatewise.prices import CloudPrices, check_price, request_bytes
+from gatewise.prices import CloudPrices, check_price, read_prices, request_bytes
 
 __all__ = ["CloudPrices", "FeatureCosts", "request_bytes"]
 

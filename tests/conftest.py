@@ -41,7 +41,6 @@ SLOW_FILES = {
     "sim/fleet/test_run.py",
     "sim/fleet/estimate/test_result.py",
     "sim/fleet/estimate/test_sampling.py",
-    "sim/test_sim_live.py",
     "sim/fleet/workload/test_arrivals.py",
 }
 

@@ -26,7 +26,7 @@ from gatewise.errors import GatewiseError
 from gatewise_edge.checks import check_model
 from gatewise_edge.update.errors import UpdateError
 from gatewise_export.bundle.errors import ManifestError, SignatureError
-from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.signing import PublicKey, Signer, read_signatures, write_signatures
 
 __all__ = ["ANNOUNCEMENT_CONTEXT", "LARGEST_SERIAL", "Announcement", "decode", "encode"]
@@ -93,7 +93,7 @@ def decode(payload: bytes, key: PublicKey, *, name: str | None = None) -> Announ
 
 def _read(body: bytes) -> Announcement:
     try:
-        document = Field.parse(body)
+        document = JsonField.parse(body)
         document.keys(_KEYS)
         document["announcement"].integer(1, 1)
         digest = document["sha256"].text(64)

@@ -31,7 +31,7 @@ from gatewise_edge.update.announcement import LARGEST_SERIAL, Announcement
 from gatewise_edge.update.errors import UpdateError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ManifestError
-from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.storage import sync_folder
 
 __all__ = ["State", "Store", "Version"]
@@ -295,7 +295,7 @@ class Store:
 
 
 def _read_state(text: bytes) -> State:
-    document = Field.parse(text)
+    document = JsonField.parse(text)
     document.keys(("store", *(f.name for f in fields(State))))
     document["store"].integer(1, 1)
     return State(
@@ -312,7 +312,7 @@ def _read_state(text: bytes) -> State:
     )
 
 
-def _version(field: Field | None) -> Version | None:
+def _version(field: JsonField | None) -> Version | None:
     if field is None:
         return None
     field.keys(("name", "version", "serial", "sha256"))

@@ -19,7 +19,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gatewise._version import __version__
+from gatewise import __version__
 from gatewise_export.bundle.arrays import read_arrays
 from gatewise_export.bundle.decisions import expected_sample
 from gatewise_export.bundle.errors import (

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, TypeVar
 
 from gatewise_export.bundle.errors import ManifestError
 
-__all__ = ["Field"]
+__all__ = ["JsonField"]
 
 MOST_CONTAINERS = 200_000
 """Lists and objects of a document."""
@@ -19,14 +19,14 @@ Choice = TypeVar("Choice", bound=str)
 
 
 @dataclass(frozen=True)
-class Field:
+class JsonField:
     """A value in a JSON document, and where it stands.
 
     Every reader below returns the plain value or raises :class:`ManifestError`.
 
     Examples
     --------
-    >>> document = Field.parse('{"stages": [{"outputs": 10}]}')
+    >>> document = JsonField.parse('{"stages": [{"outputs": 10}]}')
     >>> stage = document["stages"].items(1, 64)[0]
     >>> stage.where, stage["outputs"].integer(1, 100)
     ('stages[0]', 10)
@@ -36,7 +36,7 @@ class Field:
     where: str = "the document"
 
     @classmethod
-    def parse(cls, text: str | bytes) -> Field:
+    def parse(cls, text: str | bytes) -> JsonField:
         """Parse JSON: no NaN or infinity, no key twice in one object."""
         try:
             _bounded(text)
@@ -64,18 +64,18 @@ class Field:
         if unknown:
             self.fail(f"has an unknown key {unknown[0][:64]!r}")
 
-    def __getitem__(self, key: str) -> Field:
+    def __getitem__(self, key: str) -> JsonField:
         if not isinstance(self.value, dict) or key not in self.value:
             self.fail(f"lacks {key!r}")
         return self._child(key)
 
-    def get(self, key: str) -> Field | None:
+    def get(self, key: str) -> JsonField | None:
         """The field of an optional key; None where it is missing or null."""
         if not isinstance(self.value, dict) or self.value.get(key) is None:
             return None
         return self._child(key)
 
-    def entries(self, most: int) -> dict[str, Field]:
+    def entries(self, most: int) -> dict[str, JsonField]:
         """The fields of an object with any keys."""
         if not isinstance(self.value, dict):
             self.fail(f"must be an object, not {_kind(self.value)}")
@@ -83,17 +83,17 @@ class Field:
             self.fail(f"has {len(self.value)} entries, more than {most}")
         return {key: self._child(key) for key in self.value}
 
-    def items(self, least: int, most: int) -> list[Field]:
+    def items(self, least: int, most: int) -> list[JsonField]:
         """The fields of a list of bounded length."""
         if not isinstance(self.value, list):
             self.fail(f"must be a list, not {_kind(self.value)}")
         if not least <= len(self.value) <= most:
             self.fail(f"must have {least} to {most} entries, not {len(self.value)}")
-        return [Field(v, f"{self.where}[{i}]") for i, v in enumerate(self.value)]
+        return [JsonField(v, f"{self.where}[{i}]") for i, v in enumerate(self.value)]
 
-    def _child(self, key: str) -> Field:
+    def _child(self, key: str) -> JsonField:
         prefix = "" if self.where == "the document" else f"{self.where}."
-        return Field(self.value[key], prefix + key)
+        return JsonField(self.value[key], prefix + key)
 
     # -- plain values ----------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ import numpy as np
 from gatewise.costs import CloudPrices
 from gatewise.decision import ALWAYS_STOP, Link, Score
 from gatewise.tiers import TIERS, in_order
-from gatewise_export.bundle.json_reader import Field
+from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import (
     MANIFEST,
     SAMPLE,
@@ -71,7 +71,7 @@ def read_manifest(text: str | bytes) -> Manifest:
         For anything that is missing, unknown, of the wrong type or range, or that refers to what
         is not there; `.field` names it.
     """
-    document = Field.parse(text)
+    document = JsonField.parse(text)
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
     document.keys(NEEDED, ("chains", "reference_accuracy"))
     task = document["task"].choice(TASKS)
@@ -127,7 +127,7 @@ def read_manifest(text: str | bytes) -> Manifest:
 # -- parts ---------------------------------------------------------------------------------
 
 
-def _classes(field: Field, task: Task) -> tuple[ClassLabel, ...]:
+def _classes(field: JsonField, task: Task) -> tuple[ClassLabel, ...]:
     if task != "classify":
         field.items(0, 0)
         return ()
@@ -144,7 +144,7 @@ def _classes(field: Field, task: Task) -> tuple[ClassLabel, ...]:
 
 
 def _groups_and_features(
-    document: Field,
+    document: JsonField,
 ) -> tuple[tuple[GroupSpec, ...], tuple[FeatureSpec, ...]]:
     groups = []
     for item in document["groups"].items(0, MOST_FEATURES):
@@ -168,7 +168,7 @@ def _groups_and_features(
     return tuple(groups), tuple(features)
 
 
-def _prices(field: Field) -> CloudPrices:
+def _prices(field: JsonField) -> CloudPrices:
     keys = ("request", "byte", "evaluation")
     field.keys(keys, ("gateway",))
     gateway = field.get("gateway")
@@ -178,7 +178,9 @@ def _prices(field: Field) -> CloudPrices:
     )
 
 
-def _stage(field: Field, features: set[str], files: dict[str, FileSpec], classes: int) -> StageSpec:
+def _stage(
+    field: JsonField, features: set[str], files: dict[str, FileSpec], classes: int
+) -> StageSpec:
     field.keys(("file", "kind", "inputs", "carry", "tier", "bytes", "link", "score", "outputs"))
     field["carry"].items(0, 0)
     stage = StageSpec(
@@ -202,7 +204,7 @@ def _stage(field: Field, features: set[str], files: dict[str, FileSpec], classes
     return stage
 
 
-def _cloud(field: Field, features: set[str], files: dict[str, FileSpec]) -> CloudSpec:
+def _cloud(field: JsonField, features: set[str], files: dict[str, FileSpec]) -> CloudSpec:
     field.keys(("file", "inputs", "kind", "link"))
     return CloudSpec(
         file=_file(field["file"], files),
@@ -212,7 +214,7 @@ def _cloud(field: Field, features: set[str], files: dict[str, FileSpec]) -> Clou
     )
 
 
-def _chains(field: Field | None, n_stages: int) -> tuple[tuple[int, ...], ...]:
+def _chains(field: JsonField | None, n_stages: int) -> tuple[tuple[int, ...], ...]:
     if field is None:
         return (tuple(range(n_stages)),)
     chains = []
@@ -227,7 +229,7 @@ def _chains(field: Field | None, n_stages: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _tiers(
-    field: Field,
+    field: JsonField,
     stages: tuple[StageSpec, ...],
     chains: tuple[tuple[int, ...], ...],
     cloud: bool,
@@ -248,7 +250,7 @@ def _tiers(
 
 
 def _only_values(
-    document: Field,
+    document: JsonField,
     task: Task,
     stages: tuple[StageSpec, ...],
     chains: tuple[tuple[int, ...], ...],
@@ -260,7 +262,7 @@ def _only_values(
     if cloud:
         document["cloud"].fail(f"must be null: there are no classes to offload for task {task!r}")
     if any(len(chain) != 1 for chain in chains):
-        Field(None, "chains").fail(f"must hold one stage each for task {task!r}")
+        JsonField(None, "chains").fail(f"must hold one stage each for task {task!r}")
     for item, stage in zip(document["stages"].items(1, MOST_STAGES), stages, strict=True):
         if stage.link != "identity":
             item["link"].fail(f"must be 'identity' for task {task!r}")
@@ -268,13 +270,13 @@ def _only_values(
             item["score"].fail(f"must be 'margin' for task {task!r}")
 
 
-def _merit(field: Field, task: Task) -> float:
+def _merit(field: JsonField, task: Task) -> float:
     """An accuracy or average precision from 0 to 1, or R², which has no floor."""
     return field.number(-LARGEST if task == "regress" else 0.0, 1.0)
 
 
 def _point(
-    field: Field, chains: tuple[tuple[int, ...], ...], cloud: bool, task: Task
+    field: JsonField, chains: tuple[tuple[int, ...], ...], cloud: bool, task: Task
 ) -> OperatingPointSpec:
     field.keys(
         ("thresholds", "expected_cost", "accuracy", "offload_rate", "guarantee"),
@@ -305,10 +307,10 @@ def _point(
     )
 
 
-def _files(field: Field) -> dict[str, FileSpec]:
+def _files(field: JsonField) -> dict[str, FileSpec]:
     files = {}
     for name, item in field.entries(MOST_STAGES + 2).items():
-        _match(Field(name, field.where), FILE_NAME, "a plain file name: letters, digits, . _ -")
+        _match(JsonField(name, field.where), FILE_NAME, "a plain file name: letters, digits, . _ -")
         item.keys(("sha256", "size"))
         files[name] = FileSpec(
             sha256=_match(item["sha256"], SHA256, "64 hexadecimal digits"),
@@ -324,14 +326,14 @@ def _files(field: Field) -> dict[str, FileSpec]:
 # -- values --------------------------------------------------------------------------------
 
 
-def _file(field: Field, files: dict[str, FileSpec]) -> str:
+def _file(field: JsonField, files: dict[str, FileSpec]) -> str:
     name = _match(field, FILE_NAME, "a plain file name: letters, digits, . _ -")
     if name not in files:
         field.fail(f"{name!r} is not listed under files")
     return name
 
 
-def _inputs(field: Field, features: set[str]) -> tuple[str, ...]:
+def _inputs(field: JsonField, features: set[str]) -> tuple[str, ...]:
     items = field.items(0, MOST_FEATURES)
     for item in items:
         if item.text() not in features:
@@ -341,7 +343,7 @@ def _inputs(field: Field, features: set[str]) -> tuple[str, ...]:
     return names
 
 
-def _plain(field: Field) -> dict[str, Any]:
+def _plain(field: JsonField) -> dict[str, Any]:
     """Free entries, but only texts, numbers, true, false and null."""
     entries = field.entries(64)
     for entry in entries.values():
@@ -350,14 +352,14 @@ def _plain(field: Field) -> dict[str, Any]:
     return {k: e.value for k, e in entries.items()}
 
 
-def _topic_level(field: Field) -> str:
+def _topic_level(field: JsonField) -> str:
     text = field.text(64)
     if any(c in "/+#" for c in text):
         field.fail(f"{text!r} holds '/', '+' or '#': it is a level of MQTT topics")
     return text
 
 
-def _time(field: Field) -> str:
+def _time(field: JsonField) -> str:
     text = field.text(64)
     try:
         offset = datetime.fromisoformat(text).utcoffset()
@@ -368,14 +370,14 @@ def _time(field: Field) -> str:
     return text
 
 
-def _match(field: Field, pattern: re.Pattern[str], wanted: str) -> str:
+def _match(field: JsonField, pattern: re.Pattern[str], wanted: str) -> str:
     text = field.text()
     if pattern.fullmatch(text) is None:
         field.fail(f"{text!r} is not {wanted}")
     return text
 
 
-def _unique(field: Field, values: Iterable[Any], what: str) -> None:
+def _unique(field: JsonField, values: Iterable[Any], what: str) -> None:
     seen = set()
     for value in values:
         if value in seen:

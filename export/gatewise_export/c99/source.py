@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gatewise._version import __version__
+from gatewise import __version__
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise_export.c99.c_text import Tables, filled, number, smallest
 from gatewise_export.c99.cascade import Cascade, safe
 from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
 
-__all__ = ["MARK", "Source", "template_names", "write_source"]
+__all__ = ["MARK", "CSource", "template_names", "write_source"]
 
 ENGINE = "engine.c"
 MARK = "Written by gatewise"
@@ -32,7 +32,7 @@ def template_names(prefix: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class CSource:
     """The two files of a model, and the bytes of its tables."""
 
     header: str
@@ -40,7 +40,7 @@ class Source:
     table_bytes: int
 
 
-def write_source(cascade: Cascade, layout: Layout, prefix: str) -> Source:
+def write_source(cascade: Cascade, layout: Layout, prefix: str) -> CSource:
     """Write a model's header and code; `prefix`, an identifier of C, begins every public name."""
     tables = Tables({f"{k}_type": v for k, v in _tree_types(layout).items()})
     tables.add(
@@ -81,7 +81,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> Source:
     )
     helper = part("missing") if cloud_alone_takes_missing else ""
     code = part("top") + flag + str(tables) + parts["code"] + stages
-    return Source(filled("model.h", **fill), code + helper + bottom, tables.nbytes)
+    return CSource(filled("model.h", **fill), code + helper + bottom, tables.nbytes)
 
 
 def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:

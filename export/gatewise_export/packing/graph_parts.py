@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from gatewise._version import __version__
+from gatewise import __version__
 
 __all__ = [
     "INPUT", "MARGINS", "ML_DOMAIN", "ML_OPSET", "OPSET", "GraphParts", "Output", "constant",

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any, Final, Literal, Self
 
 from gatewise.errors import InputError
+from gatewise.toml_settings import refuse_unknown, take_number, take_text, toml_table
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.report.output import write_text
-from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
 
 __all__ = ["ASSUMED_SERVICE", "KIND", "Calibration"]
 

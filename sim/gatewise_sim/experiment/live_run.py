@@ -10,7 +10,6 @@ import numpy as np
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.experiment.operating_point import on_disk
-from gatewise_sim.experiment.policy_run import PolicyRun
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.energy.device import DeviceEnergy
@@ -56,7 +55,7 @@ def run_live_policy(
     broker: str | None,
     processes: int | None,
     watch: ProgressListener | None,
-) -> tuple[PolicyRun, LiveRun]:
+) -> tuple[FleetEstimate, LiveRun]:
     """Let real processes answer the system's instances, in real time.
 
     Raises
@@ -87,7 +86,7 @@ def run_live_policy(
         devices=run.devices,
         workers=run.workers,
     )
-    return PolicyRun("system", "live", routes, settings, estimate, run.lost), run
+    return estimate, run
 
 
 def check_rows(answers: Answers, routes: Routes) -> RowCheck:

@@ -173,16 +173,18 @@ def run(
     extra: dict[str, Any] = {}
     listener.policy("system", POLICY_NAMES["system"])
     if scenario.engine == "live":
-        system, live = run_live_policy(
+        as_set = scenario.settings(prepared.rows.truth)  # the link without the proxy's share
+        measured, live = run_live_policy(
             prepared.bundle,
             prepared.rows,
             routes,
-            scenario.settings(prepared.rows.truth),  # the link as it is, without the proxy's share
+            as_set,
             energy=prepared.energy,
             broker=scenario.broker,
             processes=scenario.processes,
             watch=listener,
         )
+        system = PolicyRun("system", "live", routes, as_set, measured, live.lost)
         listener.policy("twin", "Gatewise in virtual time")
         twin = run_virtual("system", routes, settings)
         extra = {

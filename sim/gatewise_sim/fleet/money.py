@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from gatewise.errors import InputError
-from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
+from gatewise.toml_settings import refuse_unknown, take_number, take_text, toml_table
 
 __all__ = ["MONTH", "Bill", "Prices", "Usage"]
 

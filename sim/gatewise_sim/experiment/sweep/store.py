@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gatewise._version import __version__
+from gatewise import __version__
 from gatewise.console import plain
 from gatewise.errors import InputError
 from gatewise_sim.report.model import SWEEP_KIND

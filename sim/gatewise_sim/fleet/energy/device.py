@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.toml_settings import refuse_unknown, take_number, toml_table
 from gatewise_sim.fleet.energy.radio import Radio
-from gatewise_sim.toml_settings import refuse_unknown, take_number, toml_table
 
 __all__ = ["Acquisition", "DeviceEnergy", "joules_per_device_day"]
 

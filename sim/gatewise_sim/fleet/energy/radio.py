@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_sim.toml_settings import take_number
+from gatewise.toml_settings import take_number
 
 __all__ = ["HEADER", "RADIOS", "SEGMENT", "Radio", "ip_bytes", "packets", "radio_joules"]
 

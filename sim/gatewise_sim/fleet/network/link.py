@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from gatewise.errors import InputError
+from gatewise.toml_settings import take_number
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio, packets
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.toml_settings import take_number
 
 __all__ = [
     "CHUNK",

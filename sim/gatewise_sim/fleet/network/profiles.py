@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from gatewise.errors import InputError
+from gatewise.toml_settings import refuse_unknown, take_number, take_text, toml_table
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio
 from gatewise_sim.fleet.network.link import LinkProfile
-from gatewise_sim.toml_settings import refuse_unknown, take_number, take_text, toml_table
 
 __all__ = ["PROFILES", "profile", "read_profile"]
 
