@@ -165,7 +165,7 @@ def left_out_error(
     *,
     n_landmarks: int = 120,
 ) -> float:
-    """Mean squared leave-one-out error of a small kernel machine: how much columns tell.
+    """Mean squared leave-one-out error of a small kernel machine on some columns.
 
     Parameters
     ----------

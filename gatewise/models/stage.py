@@ -56,7 +56,7 @@ class Stage:
             raise InputError("only on the device can a stage acquire node by node")
 
     @classmethod
-    def of(
+    def from_model(
         cls,
         model: FlatModel,
         link: Link,

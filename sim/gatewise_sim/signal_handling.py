@@ -47,7 +47,7 @@ def exit_on_termination() -> Iterator[None]:
 
 
 def _ended_by(error: BaseException) -> BaseException | None:
-    """The Ctrl-C or signal during whose handling an error came up, if one did."""
+    """The Ctrl-C or signal that was being handled when an error came up, if any."""
     while error.__context__ is not None and not error.__suppress_context__:
         error = error.__context__
         if isinstance(error, KeyboardInterrupt | SystemExit):

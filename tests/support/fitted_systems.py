@@ -164,7 +164,7 @@ class LazyForest(Alone):
             forest = RandomForestClassifier(size, max_depth=6, random_state=0)
             forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
             trees = TreeEnsemble.from_forest(forest)
-            stage = Stage.of(trees, "identity", acquisition="node")
+            stage = Stage.from_model(trees, "identity", acquisition="node")
             chains.append(FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),)))
         return chains
 

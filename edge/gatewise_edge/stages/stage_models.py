@@ -24,7 +24,7 @@ from gatewise_export.onnx_files.graph_rules import (
     read_stage_graph,
 )
 
-__all__ = ["GraphSession", "Runner", "StageModel", "stage_models"]
+__all__ = ["GraphSession", "Runner", "StageModel", "load_stage_models"]
 
 Runner = Literal["auto", "onnxruntime", "numpy"]
 
@@ -46,7 +46,7 @@ class GraphSession:
 StageModel = GraphSession | GraphRunner | Walker
 
 
-def stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
+def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
     """Load the models of the active operating point's stages.
 
     Raises BundleError if a file is not fit to be run, or is another model than the manifest says;

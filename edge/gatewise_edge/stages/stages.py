@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import exit_stages
 from gatewise_edge.errors import SelfTestError
-from gatewise_edge.stages.stage_models import Runner, stage_models
+from gatewise_edge.stages.stage_models import Runner, load_stage_models
 from gatewise_edge.stages.stage_output import StageOutput
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
@@ -63,7 +63,7 @@ class StageRunner:
         self.inputs = tuple(manifest.stage_inputs(s) for s in range(len(self.specs)))
         self.thresholds: tuple[float | None, ...] = tuple(manifest.active_point.thresholds)
         self._columns = [columns.tolist() for columns in self.inputs]
-        self._models = stage_models(bundle, runner)
+        self._models = load_stage_models(bundle, runner)
 
     def __len__(self) -> int:
         return len(self.specs)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.zip_files import METHODS, check_entry_list, zip_files
+from gatewise_export.bundle.zip_files import METHODS, check_entry_list, zip_bytes
 
 __all__ = ["read_arrays", "write_arrays"]
 
@@ -38,7 +38,7 @@ def write_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
         content = io.BytesIO()
         np.lib.format.write_array(content, np.ascontiguousarray(array), allow_pickle=False)
         members[f"{name}.npy"] = content.getvalue()
-    return zip_files(members)
+    return zip_bytes(members)
 
 
 def read_arrays(

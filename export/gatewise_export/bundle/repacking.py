@@ -23,7 +23,7 @@ from gatewise_export.bundle.signing import (
     write_signatures,
 )
 from gatewise_export.bundle.storage import open_storage, sync_folder, write_file
-from gatewise_export.bundle.zip_files import zip_files
+from gatewise_export.bundle.zip_files import zip_bytes
 
 __all__ = ["check_destination", "repack", "replacing"]
 
@@ -99,7 +99,7 @@ def replacing(path: Path, files: Mapping[str, bytes]) -> Iterator[Path]:
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         if path.suffix == ".gwb":
-            write_file(fresh, zip_files(files))
+            write_file(fresh, zip_bytes(files))
         else:
             fresh.mkdir()
             for name, content in files.items():

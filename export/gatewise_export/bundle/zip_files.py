@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["METHODS", "TAIL_BYTES", "check_entry_list", "zip_entry", "zip_files"]
+__all__ = ["METHODS", "TAIL_BYTES", "check_entry_list", "zip_bytes", "zip_entry"]
 
 METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compressions that may be read: the other decoders may ask for gigabytes of memory."""
@@ -20,7 +20,7 @@ TAIL_BYTES: Final = _END.size + 65535 + _LOCATOR_BYTES
 """The last bytes of a file that tell how long its list of entries is."""
 
 
-def zip_files(files: Mapping[str, bytes]) -> bytes:
+def zip_bytes(files: Mapping[str, bytes]) -> bytes:
     """Make a zip file from the contents alone: no times, a fixed order."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w") as writer:

@@ -19,7 +19,7 @@ from gatewise_export.c99.c_text import Tables, filled, number, smallest
 from gatewise_export.c99.cascade import Cascade, safe
 from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
 
-__all__ = ["MARK", "CSource", "template_names", "write_source"]
+__all__ = ["MARK", "SourceText", "template_names", "write_source"]
 
 ENGINE = "engine.c"
 MARK = "Written by gatewise"
@@ -32,7 +32,7 @@ def template_names(prefix: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class CSource:
+class SourceText:
     """The two files of a model, and the bytes of its tables."""
 
     header: str
@@ -40,7 +40,7 @@ class CSource:
     table_bytes: int
 
 
-def write_source(cascade: Cascade, layout: Layout, prefix: str) -> CSource:
+def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
     """Write a model's header and code; `prefix`, an identifier of C, begins every public name."""
     tables = Tables({f"{k}_type": v for k, v in _tree_types(layout).items()})
     tables.add(
@@ -81,7 +81,7 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> CSource:
     )
     helper = part("missing") if cloud_alone_takes_missing else ""
     code = part("top") + flag + str(tables) + parts["code"] + stages
-    return CSource(filled("model.h", **fill), code + helper + bottom, tables.nbytes)
+    return SourceText(filled("model.h", **fill), code + helper + bottom, tables.nbytes)
 
 
 def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:

@@ -67,7 +67,7 @@ class Trees:
 
 
 def read_trees_node(node: Node, *, width: int | None, ordered: bool, most_nodes: int) -> Trees:
-    """Read the trees of a node whose input has `width` columns (None: not known) and check them.
+    """Read and check a node's trees; its input has `width` columns (None: not known).
 
     `ordered` demands the form that this package writes: tests of ``<=`` alone, trees and their
     nodes and entries in ascending order, plain sums.

@@ -18,7 +18,7 @@ from gatewise.models.stage import Stage
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import GraphParts, Output
 from gatewise_export.packing.skl2onnx_converters import pipeline_graph
-from gatewise_export.packing.system_graph import append_stage, label_tensor, system_graph
+from gatewise_export.packing.system_graph import append_stage, label_tensor, make_system_graph
 
 if TYPE_CHECKING:
     from sklearn.base import BaseEstimator
@@ -70,7 +70,7 @@ def to_onnx(
     ``intra_op_num_threads = 1``; probabilities to float32's precision, since they need ``exp``.
     """
     if not isinstance(model, Stage):
-        return system_graph(model) if hasattr(model, "stages_") else pipeline_graph(model)
+        return make_system_graph(model) if hasattr(model, "stages_") else pipeline_graph(model)
     if n_features is None:
         raise ConversionError("to_onnx: say n_features, the number of columns of a whole row")
     return _stage_graph(model, n_features, classes)

@@ -1,6 +1,6 @@
 """Converters of every estimator for skl2onnx: alone, or as the last step of a pipeline.
 
-A converter puts the graph of :func:`.system_graph` behind whatever comes before, so skl2onnx and
+A converter puts the graph of :func:`.make_system_graph` behind what comes before, so skl2onnx and
 :func:`gatewise_export.to_onnx` give the same bits. skl2onnx has no plug-ins: call
 :func:`register_converters` once before ``skl2onnx.to_onnx``, or let
 ``gatewise_export.to_onnx(pipeline)`` do so.
@@ -16,7 +16,7 @@ from onnx import TensorProto, helper
 
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, OPSET
-from gatewise_export.packing.system_graph import outputs_of, system_graph
+from gatewise_export.packing.system_graph import make_system_graph, outputs_of
 
 __all__ = ["ESTIMATORS", "pipeline_graph", "register_converters"]
 
@@ -138,7 +138,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     """Append the system's graph, renamed, behind a cast to float32."""
     from skl2onnx.operator_converters.common import concatenate_variables
 
-    model = system_graph(operator.raw_operator)
+    model = make_system_graph(operator.raw_operator)
     names: dict[str, str] = {
         declared.name: variable.full_name
         for declared, variable in zip(model.graph.output, operator.outputs, strict=True)

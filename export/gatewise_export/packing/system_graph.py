@@ -27,7 +27,7 @@ from gatewise_export.packing.onnx_graph import flat_graph
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
-__all__ = ["append_stage", "label_tensor", "outputs_of", "system_graph"]
+__all__ = ["append_stage", "label_tensor", "make_system_graph", "outputs_of"]
 
 
 def outputs_of(system: BudgetedClassifier) -> tuple[Output, ...]:
@@ -49,7 +49,7 @@ def outputs_of(system: BudgetedClassifier) -> tuple[Output, ...]:
     return tuple(outputs)
 
 
-def system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
+def make_system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
     """Write a fitted system at its operating point as one graph with :func:`outputs_of`.
 
     Raises

@@ -1,4 +1,4 @@
-"""What one check of the doctor found, and the device whose settings are checked."""
+"""Finding of one check of the doctor, and the settings of the device that is checked."""
 
 from __future__ import annotations
 

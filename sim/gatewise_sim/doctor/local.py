@@ -28,7 +28,7 @@ _SLACK: Final = datetime.timedelta(minutes=10)
 
 
 def check_packages() -> tuple[Finding, bool]:
-    """Look for the libraries that a device needs; tell whether one is missing."""
+    """Check the libraries that a device needs; returns whether one is missing."""
     missing = [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         found = problem(

@@ -123,7 +123,7 @@ class Probe:
         self._client.unsubscribe(topic)
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> int:
-        """Publish at QoS 1 and wait: TAKEN, NOBODY, DENIED, another code, or UNKNOWN."""
+        """Publish at QoS 1; returns how it was acknowledged, a code above or UNKNOWN."""
         info = self._client.publish(topic, payload, qos=1, retain=retain)
         with self._changed:
             self._changed.wait_for(lambda: info.mid in self._acknowledged, self._timeout)

@@ -210,7 +210,7 @@ def _check_response(
 
 
 def _presence(probe: Probe, settings: DeviceSettings) -> Finding:
-    """Publish the device's status again as it is, so that nobody learns anything new."""
+    """Publish the device's status again, unchanged."""
     topic = wire.status_topic(settings.name)
     probe.subscribe(topic)
     kept = probe.wait(lambda where, _, retained: where == topic and retained, 0.5)

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.training_run import TrainingRun, TrainingSettings, train_bundle
-from gatewise_sim.experiment.output_files import output_files
+from gatewise_sim.experiment.output_files import report_files
+from gatewise_sim.experiment.preparation import prepare
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.run import prepare, run
+from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.live.run import check_live
+from gatewise_sim.live.checks import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO
 
@@ -179,9 +180,9 @@ def run_demo(
             ),
             settings.scenario(f"replay:{arrivals}", seconds),
         )
-        report = run(prepared, settings.command(), watch=watch)
+        report = run_scenario(prepared, settings.command(), watch=watch)
         report = _demo_report(report, settings, trained)
-        files = output_files(report, prepared.calibration)
+        files = report_files(report, prepared.calibration)
         DEMO.write(
             settings.out,
             {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.report.model import Report
 
-__all__ = ["output_files"]
+__all__ = ["report_files"]
 
 
-def output_files(report: Report, calibration: Calibration) -> dict[str, str]:
+def report_files(report: Report, calibration: Calibration) -> dict[str, str]:
     """Texts of a report's folder by file name: page, report, tables, service times."""
     from gatewise_sim.report.page import render
     from gatewise_sim.report.tables import csv_files

@@ -11,7 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from gatewise_edge.link.wire import request_topic, response_topic
+from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.fleet.energy.device import DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import HEADER, packets
 from gatewise_sim.fleet.estimate.intervals import Estimate
@@ -20,7 +24,7 @@ from gatewise_sim.fleet.messages import publish_bytes
 from gatewise_sim.fleet.money import Prices, Usage
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.report.model import ClassResult, TimelineBin
+from gatewise_sim.report.model import ClassResult, StageResult, TimelineBin
 from gatewise_sim.report.policy_result import (
     POLICY_NAMES,
     AnswerCounts,
@@ -31,7 +35,7 @@ from gatewise_sim.report.policy_result import (
     PolicyResult,
 )
 
-__all__ = ["EnergyTotals", "PolicyRun", "sent_messages"]
+__all__ = ["EnergyTotals", "PolicyRun", "sent_messages", "stage_results"]
 
 _NAME: Final = "0" * 8  # of a device, in its topics
 _WORKER_US: Final = 1000
@@ -219,3 +223,46 @@ def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
 
 def _measurement(estimate: Estimate | None) -> Measurement | None:
     return None if estimate is None else Measurement(**estimate._asdict())
+
+
+def stage_results(
+    manifest: Manifest,
+    routes: Routes,
+    instances: float,
+    weights: NDArray[np.float64] | None = None,
+) -> tuple[StageResult, ...]:
+    """Stages of the bundle in order, the cloud last; answers as the gates decide them.
+
+    Parameters
+    ----------
+    manifest : Manifest
+    routes : Routes
+    instances : float
+        Of the run.
+    weights : ndarray of float64, shape (n_rows,), optional
+        How often each row comes; all alike by default.
+    """
+    costs = manifest.feature_costs()
+    weight = np.ones(len(routes)) if weights is None else weights
+    steps = [(f"stage {s}", manifest.stage_inputs(s)) for s in range(len(manifest.stages))]
+    if manifest.cloud is not None:
+        steps.append(("cloud", manifest.cloud_inputs()))
+    acquired = np.zeros(costs.n_features, bool)
+    found = []
+    for s, (name, inputs) in enumerate(steps):
+        wanted = costs.mask(inputs)
+        new = np.flatnonzero(wanted & ~acquired)
+        here = routes.offload if name == "cloud" else ~routes.offload & (routes.exit == s)
+        share = float(weight[here].sum() / weight.sum())
+        found.append(
+            StageResult(
+                name=name,
+                features=int(wanted.sum()),
+                acquires=tuple(manifest.feature_names[k] for k in new),
+                price=float(costs.price(new, acquired)),
+                answers=round(share * instances),
+                share=share,
+            )
+        )
+        acquired |= wanted
+    return tuple(found)

@@ -3,33 +3,26 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
 from gatewise.console import plain
-from gatewise.errors import InputError
-from gatewise.formats import plural
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_sim.calibration.figures import Calibration
 from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
-from gatewise_sim.experiment.live_run import (
-    check_rows,
-    run_figures,
-    run_live_policy,
-    twin_figures,
-)
-from gatewise_sim.experiment.operating_point import at_goal, operating_points
-from gatewise_sim.experiment.policy_run import PolicyRun
-from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows
-from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.stage_results import stage_results
+from gatewise_sim.experiment.operating_point import on_disk, operating_points
+from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
+from gatewise_sim.experiment.preparation import Prepared
+from gatewise_sim.experiment.rows import Rows
+from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import LEVEL
+from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
-from gatewise_sim.fleet.money import Prices
 from gatewise_sim.fleet.progress import Listeners
-from gatewise_sim.fleet.routes import NO_LABEL, Routes
+from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.report.model import (
@@ -38,102 +31,25 @@ from gatewise_sim.report.model import (
     EnergyUse,
     FaultSpan,
     Report,
+    RowCheck,
     Transport,
+    TwinFigures,
 )
 from gatewise_sim.report.policy_result import POLICY_NAMES
 
 if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
+    from gatewise_sim.live.run import LiveRun
 
-__all__ = ["Prepared", "prepare", "run"]
+__all__ = ["check_rows", "run_live_policy", "run_scenario", "twin_figures"]
 
+_EDGE, _CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
+_TWIN_MEANS: Final = ("accuracy", "offload_rate", "fallback", "cost", "bytes_up", "bytes_down")
+_TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
 _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A scenario with all that it names read and checked; see :func:`prepare`.
-
-    Attributes
-    ----------
-    scenario : Scenario
-    rows : Rows
-    bundle : Bundle
-        At its operating point.
-    routes : Routes
-    settings : FleetSettings
-        With the calibration's service times.
-    calibration : Calibration
-    energy : DeviceEnergy or None
-    prices : Prices or None
-    """
-
-    scenario: Scenario
-    rows: Rows
-    bundle: Bundle
-    routes: Routes
-    settings: FleetSettings
-    calibration: Calibration
-    energy: DeviceEnergy | None
-    prices: Prices | None
-
-    @property
-    def labelled(self) -> bool:
-        """Whether the rows have labels."""
-        return self.rows.truth is not None
-
-    @property
-    def title(self) -> str:
-        """The run in a few words."""
-        s = self.scenario
-        return (
-            f"{self.routes.plan.model}: {plural(s.devices, 'device')}, "
-            f"{plural(s.workers, 'worker')}, link {self.settings.link.name}"
-        )
-
-
-def prepare(
-    bundle: Bundle, rows: Rows, scenario: Scenario, *, calibration: Calibration | None = None
-) -> Prepared:
-    """Read the files that a scenario names, and compute the route of each row.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    rows : Rows
-    scenario : Scenario
-    calibration : Calibration, optional
-        Of a short live run; else the scenario's file, else documented assumptions.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be used, or rows, bundle and scenario do not fit each other.
-    """
-    bundle = at_goal(bundle, scenario.goal)
-    manifest = bundle.manifest
-    energy = None
-    if scenario.device_energy is not None:
-        on_device = sum(tier == "device" for tier in manifest.tiers)
-        energy = DeviceEnergy.from_file(scenario.device_energy, manifest.feature_names, on_device)
-    prices = None if scenario.prices is None else Prices.from_file(scenario.prices)
-    _check_mix(scenario, rows)
-    if scenario.engine == "live":
-        from gatewise_sim.live.run import check_live
-
-        check_live(scenario.settings(), broker=scenario.broker)
-    routes = Routes.from_bundle(bundle, rows.X, rows.truth)
-    if calibration is None:
-        calibration = (
-            Calibration.assumed(routes)
-            if scenario.calibration is None
-            else Calibration.from_file(scenario.calibration, n_stages=routes.plan.n_here)
-        )
-    settings = calibration.apply(scenario.settings(rows.truth), live=scenario.engine == "live")
-    return Prepared(scenario, rows, bundle, routes, settings, calibration, energy, prices)
-
-
-def run(
+def run_scenario(
     prepared: Prepared, command: str, *, watch: ProgressListener | None = None, jobs: int = 1
 ) -> Report:
     """Run the system and its baselines.
@@ -273,11 +189,102 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
     return notes
 
 
-def _check_mix(scenario: Scenario, rows: Rows) -> None:
-    if scenario.mix is None:
-        return
-    if rows.truth is None:
-        raise InputError("mix: the shares of the classes need the rows' labels (--target)")
-    unknown = int((rows.truth == UNKNOWN_CLASS).sum() + (rows.truth == NO_LABEL).sum())
-    if unknown:
-        raise InputError(f"mix: {unknown} rows have a label that is no class of the bundle")
+# -- the live engine -----------------------------------------------------------------------
+
+
+def run_figures(run: LiveRun) -> dict[str, Any]:
+    """Figures of a live run itself; the only part of a report that depends on time and place."""
+    return {
+        "seconds": round(run.seconds, 3),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "processes": run.processes,
+        "cpu_seconds": round(run.cpu_seconds, 3),
+        "peak_mb": round(run.peak_mb, 1),
+        "behind_ms": dict(run.behind_ms),
+        "faults": list(run.faults),
+        "devices": dict(run.devices),
+        "workers": list(run.workers),
+    }
+
+
+def run_live_policy(
+    bundle: Bundle,
+    rows: Rows,
+    routes: Routes,
+    settings: FleetSettings,
+    *,
+    energy: DeviceEnergy | None,
+    broker: str | None,
+    processes: int | None,
+    watch: ProgressListener | None,
+) -> tuple[FleetEstimate, LiveRun]:
+    """Let real processes answer the system's instances, in real time.
+
+    Raises
+    ------
+    InputError
+        If the bundle is signed for another operating point, or the broker cannot be used.
+    RunError
+        If a process does not start, or ends too early.
+    """
+    from gatewise_sim.live.run import run_live
+
+    with on_disk(bundle) as path:
+        run = run_live(
+            path,
+            rows.X,
+            settings,
+            truth=rows.truth,
+            broker=broker,
+            processes=processes,
+            watch=watch,
+        )
+    estimate = FleetEstimate.from_run(
+        routes,
+        settings,
+        run.answers,
+        run.joules,
+        device_energy=energy,
+        devices=run.devices,
+        workers=run.workers,
+    )
+    return estimate, run
+
+
+def check_rows(answers: Answers, routes: Routes) -> RowCheck:
+    """Compare each answer's label, route and cost with those of virtual time for its row.
+
+    Fallbacks and errors are left out: which there are is a matter of time. So are answers that a
+    pacer decided.
+    """
+    compared = np.isin(answers.route, (_EDGE, _CLOUD)) & ~answers.paced
+    row = answers.row[compared]
+    wrong = {
+        "labels": answers.label[compared] != routes.label[row],
+        "routes": (answers.route[compared] == _CLOUD) != routes.offload[row],
+        "costs": answers.cost[compared] != routes.cost[row],
+    }
+    return RowCheck(
+        compared=int(compared.sum()),
+        differing={name: int(np.count_nonzero(each)) for name, each in wrong.items()},
+    )
+
+
+def twin_figures(live: FleetEstimate, virtual: FleetEstimate) -> TwinFigures:
+    """Figures of a live run beside those of the same run in virtual time.
+
+    ``accuracy, offload_rate, fallback, cost, bytes_up, bytes_down`` per instance, and ``p50_ms,
+    p95_ms, offloaded_p50_ms, offloaded_p95_ms``; None where there is no such figure.
+    """
+    return TwinFigures(live=_figures(live), virtual=_figures(virtual))
+
+
+def _figures(estimate: FleetEstimate) -> dict[str, float | None]:
+    found: dict[str, float | None] = {
+        name: estimate.means[name].value if name in estimate.means else None for name in _TWIN_MEANS
+    }
+    for name in _TWIN_MS:
+        latency = estimate.latency_ms.get(name)
+        found[f"{name}_ms"] = None if latency is None else latency.value
+    return found

@@ -198,7 +198,7 @@ def _text(path: Path | None) -> str | None:
 
 def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json: bool) -> bool:
     """Run one simulation, write its folder and show the result; True if an instance was lost."""
-    from gatewise_sim.experiment.run import run
+    from gatewise_sim.experiment.run import run_scenario
     from gatewise_sim.experiment.simulation import Simulation
     from gatewise_sim.report.output import SIMULATION
     from gatewise_sim.report.progress_display import shown_progress
@@ -210,7 +210,7 @@ def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json
             job = _calibrated(job, watch)
         prepared = job.prepare()
         command = job.command(out / "calibration.json")
-        report = run(prepared, command, watch=watch, jobs=jobs or _cores())
+        report = run_scenario(prepared, command, watch=watch, jobs=jobs or _cores())
         Simulation(report, prepared.calibration).write(out)
     if as_json:
         emit(report.to_dict())

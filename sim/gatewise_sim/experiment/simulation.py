@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.experiment.operating_point import at_goal, open_whole
-from gatewise_sim.experiment.output_files import output_files
+from gatewise_sim.experiment.output_files import report_files
+from gatewise_sim.experiment.preparation import Prepared, prepare
 from gatewise_sim.experiment.rows import Rows
-from gatewise_sim.experiment.run import Prepared, prepare, run
+from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.report.findings import answer
 from gatewise_sim.report.model import Report
@@ -101,7 +102,7 @@ class Job:
         GatewiseError
             For bad input, or a part of a live run that does not start.
         """
-        return run(self.prepare(), self.command(), watch=watch, jobs=jobs).to_dict()
+        return run_scenario(self.prepare(), self.command(), watch=watch, jobs=jobs).to_dict()
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,7 @@ class Simulation:
         """
         folder = Path(folder)
         SIMULATION.check(folder)
-        SIMULATION.write(folder, output_files(self.report, self.calibration))
+        SIMULATION.write(folder, report_files(self.report, self.calibration))
 
 
 def simulate(
@@ -170,7 +171,7 @@ def simulate(
     asked = (Scenario() if scenario is None else scenario).changed(**changes)
     rows = Rows.from_arrays(opened.manifest.name, X, y, opened.manifest)
     prepared = prepare(opened, rows, asked)
-    report = run(prepared, _call(asked), watch=watch, jobs=jobs)
+    report = run_scenario(prepared, _call(asked), watch=watch, jobs=jobs)
     return Simulation(report, prepared.calibration)
 
 

@@ -21,6 +21,10 @@ UPDATE_SECONDS: Final = 0.25
 _RECENT: Final = 500
 
 
+def _no_answers() -> dict[str, int]:
+    return dict.fromkeys(ROUTES, 0)
+
+
 @dataclass(eq=False)
 class LiveProgress:
     """Reports a live run of so many instances to a listener."""
@@ -29,7 +33,7 @@ class LiveProgress:
     total: int
     truth: NDArray[np.int64] | None
     _reports: DeviceReports = field(default_factory=DeviceReports)
-    _routes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROUTES, 0))
+    _routes: dict[str, int] = field(default_factory=_no_answers)
     _right: int = 0
     _judged: int = 0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))

@@ -19,22 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.broker import find_mosquitto
-from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
-from gatewise_edge.link.mqtt import Endpoint
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers, exchange_joules
-from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.progress import Listeners, ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
+from gatewise_sim.live.checks import check_live
 from gatewise_sim.live.deployment import Deployment
 from gatewise_sim.live.device_processes import DeviceProcesses
 from gatewise_sim.live.instances import Instances
 from gatewise_sim.live.live_progress import UPDATE_SECONDS, LiveProgress
 from gatewise_sim.signal_handling import exit_on_termination
 
-__all__ = ["LiveRun", "check_live", "run_live"]
+__all__ = ["LiveRun", "run_live"]
 
 #: Devices of a process: paho waits with select(), which knows file descriptors below 1024 only, and
 #: a device has three.
@@ -42,7 +39,6 @@ _MOST_DEVICES: Final = 250
 _USUAL_PROCESSES: Final = 2
 #: File descriptors that the broker and the links need for a device, and for all else.
 _FILES: Final = 4, 256
-_MOST_NAMED: Final = 16**4
 #: From the last deadline until a run that has not ended is ended.
 _GRACE_SECONDS: Final = 20.0
 
@@ -96,37 +92,6 @@ class LiveRun:
     behind_ms: dict[str, float]
     cpu_seconds: float
     peak_mb: float
-
-
-def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
-    """Check settings, and a given broker, before anything is started.
-
-    Raises
-    ------
-    InputError
-        If the broker cannot do what the settings need, or there are too many devices.
-    LinkError
-        If a broker that was given cannot be reached.
-    """
-    if settings.devices > _MOST_NAMED:
-        raise InputError(f"devices is {settings.devices}; a live run has at most {_MOST_NAMED}")
-    what = {window.what for window in settings.outages.windows}
-    if broker is not None:
-        Endpoint(broker)
-        if settings.link.delays or "link" in what:
-            DelayProxy(broker, settings.link)
-        if "broker" in what:
-            raise InputError(
-                "outage of the broker: one that was given is not stopped; leave out its URL"
-            )
-        if shared_subscriptions_work(broker) is False and settings.workers > 1:
-            raise InputError(
-                f"broker {Endpoint(broker).url} does not serve shared subscriptions: run one worker"
-            )
-    elif settings.workers > 1 and find_mosquitto() is None:
-        raise InputError(
-            "the embedded broker serves one worker only: install mosquitto, or run one worker"
-        )
 
 
 def run_live(

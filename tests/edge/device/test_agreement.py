@@ -86,7 +86,7 @@ class Forest(BudgetedClassifier):
         plan = problem.plan
         forest = RandomForestClassifier(12, random_state=0)
         forest.fit(plan.x[plan.fit_rows], plan.y[plan.fit_rows])
-        stage = Stage.of(TreeEnsemble.from_forest(forest), "identity", acquisition="node")
+        stage = Stage.from_model(TreeEnsemble.from_forest(forest), "identity", acquisition="node")
         return [FittedStages((stage,), (stage.margins(plan.x[plan.validation_rows]),))]
 
 

@@ -86,7 +86,7 @@ def test_a_model_of_values_has_one_output(random_trees: Any) -> None:
         if trees.n_outputs > 1 or not len(trees.used()):
             continue
         tried += 1
-        stage = Stage.of(trees, "identity", acquisition="node")
+        stage = Stage.from_model(trees, "identity", acquisition="node")
         model = to_onnx(stage, n_features=trees.n_features)
         session = onnxruntime.InferenceSession(model.SerializeToString())
         assert [o.name for o in session.get_outputs()] == ["value"]

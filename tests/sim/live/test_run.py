@@ -25,7 +25,8 @@ from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.live.run import LiveRun, check_live, run_live
+from gatewise_sim.live.checks import check_live
+from gatewise_sim.live.run import LiveRun, run_live
 
 pytestmark = pytest.mark.slow
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
@@ -474,7 +475,7 @@ def test_what_cannot_be_is_said_before_anything_starts(changes, broker, error, m
 
 
 def test_the_embedded_broker_serves_one_worker(monkeypatch):
-    monkeypatch.setattr("gatewise_sim.live.run.find_mosquitto", lambda: None)
+    monkeypatch.setattr("gatewise_sim.live.checks.find_mosquitto", lambda: None)
     with pytest.raises(InputError, match="install mosquitto, or run one worker"):
         check_live(settings(workers=2))
 

@@ -114,7 +114,7 @@ def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
     value = trees.value.copy()
     for t in np.flatnonzero(gate):
         value[trees.roots[t] : ends[t]] *= -1
-    return Stage.of(replace(trees, value=value), link_of(n_classes), "column")
+    return Stage.from_model(replace(trees, value=value), link_of(n_classes), "column")
 
 
 def grow(

@@ -118,4 +118,4 @@ class _Model:
     def __call__(self, rows: Rows) -> list[Stage]:
         sample = self.sample.take(rows)
         trees = grow(sample, self.growth, self.gamma, p_full=None, seed=self.seed)
-        return [Stage.of(trees, link_of(sample.n_classes))]
+        return [Stage.from_model(trees, link_of(sample.n_classes))]

@@ -83,7 +83,7 @@ class _PenaltyFits:
             chosen = np.flatnonzero(pair.weights.any(axis=1))
             weights, bias = _fit_on(chosen, problem.z, sample)
             flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
-            stages.append(Stage.of(flat, link_of(sample.n_classes), "column"))
+            stages.append(Stage.from_model(flat, link_of(sample.n_classes), "column"))
         return stages
 
 

@@ -104,7 +104,7 @@ class AdaptLin(Adapt):
             refit=self.refit,
             starts=starts,
         )
-        return [Stage.of(model, link_of(sample.n_classes), "column") for model in models]
+        return [Stage.from_model(model, link_of(sample.n_classes), "column") for model in models]
 
     def _check_settings(self) -> None:
         super()._check_settings()

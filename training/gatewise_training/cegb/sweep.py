@@ -125,7 +125,7 @@ class Task:
 
     def _stage(self, trees: TreeEnsemble) -> Stage:
         acquisition: Acquisition = "node" if self.accounting == "lazy" else "stage"
-        return Stage.of(trees, self.target.link, acquisition=acquisition)
+        return Stage.from_model(trees, self.target.link, acquisition=acquisition)
 
 
 @dataclass(frozen=True, eq=False)

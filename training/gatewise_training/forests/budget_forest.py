@@ -23,7 +23,7 @@ from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.base import FittedTrees, ForestModel
-from gatewise_training.forests.first_trees import FirstTrees, first_trees
+from gatewise_training.forests.forest_prefixes import FirstTrees, first_trees
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import (
     Criterion,
@@ -287,7 +287,7 @@ def _candidates(
     shares = kept.node_shares(voting)
     candidates: list[FittedStages] = []
     for number in numbers:
-        stage = Stage.of(first_trees(kept, number, shares), "identity", acquisition="node")
+        stage = Stage.from_model(first_trees(kept, number, shares), "identity", acquisition="node")
         outputs = np.concatenate([fold.outputs(number) for fold in folds])
         candidates.append(_Candidate((stage,), (outputs,), source=(kept, number), first=first))
     return candidates

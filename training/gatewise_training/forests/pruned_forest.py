@@ -127,7 +127,7 @@ class Pruned:
         if budget is not None:
             exact = self.path.sequence
             forest = forest.pruned(keep_within(exact, budget, self.baselines, gap=self.gap))
-        return Stage.of(forest.trees, "identity", acquisition="node")
+        return Stage.from_model(forest.trees, "identity", acquisition="node")
 
 
 def candidates_of(problem: Problem, members: Sequence[Pruned], n_points: int) -> list[FittedStages]:

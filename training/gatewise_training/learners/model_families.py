@@ -237,7 +237,7 @@ def cross_fitted_stage(
 
     def placed(fitted: _Fitted) -> _StageFit:
         model, link, rounds = fitted
-        stage = Stage.of(model, link)
+        stage = Stage.from_model(model, link)
         return _StageFit(replace(stage, features=features[stage.features]), rounds)
 
     if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds

@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from gatewise_sim.report.comparison.figures import FIGURES
-from gatewise_sim.report.comparison.reading import ComparedRun
+from gatewise_sim.report.comparison.figures import FIGURES, ComparedRun
 from gatewise_sim.report.policy_result import Measurement
 
 __all__ = ["Difference", "compare_runs", "difference", "differing_settings"]

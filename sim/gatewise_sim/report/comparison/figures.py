@@ -13,7 +13,7 @@ from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.policy_result import Measurement
 
-__all__ = ["FIGURES", "ComparedFigure", "figures_of_report"]
+__all__ = ["FIGURES", "ComparedFigure", "ComparedRun", "figures_of_report"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,21 @@ class ComparedFigure:
     form: Format
     get: Callable[[Report], Measurement | float | None]  # None where it was not measured
     better: int = -1  # 1 if more is better, -1 if less is, 0 if it depends
+
+
+@dataclass(frozen=True, eq=False)
+class ComparedRun:
+    """A run that is compared with others."""
+
+    name: str  # short, and another one for each run
+    file: str
+    report: Report
+    figures: dict[str, Measurement]
+
+    @property
+    def currency(self) -> str | None:
+        """Of its money."""
+        return None if self.report.money is None else self.report.money.currency
 
 
 def _accuracy(key: str) -> Callable[[Report], Measurement | None]:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from gatewise.errors import InputError
-from gatewise_sim.report.comparison.figures import figures_of_report
+from gatewise_sim.report.comparison.figures import ComparedRun, figures_of_report
 from gatewise_sim.report.model import Report
-from gatewise_sim.report.policy_result import Measurement
 from gatewise_sim.report.sweep.setting_text import setting
 
-__all__ = ["LARGEST", "ComparedRun", "read_runs"]
+__all__ = ["LARGEST", "read_runs"]
 
 LARGEST: Final = 64_000_000
 """Bytes of a file at most: a report has some hundred thousand."""
@@ -23,21 +21,6 @@ _POINT: Final = "gatewise-sweep-point"
 _SWEEP: Final = "gatewise-sweep"
 _SHORT: Final = 8  # of a digest, as a name
 _DIGITS: Final = frozenset("0123456789abcdef")
-
-
-@dataclass(frozen=True, eq=False)
-class ComparedRun:
-    """A run that is compared with others."""
-
-    name: str  # short, and another one for each run
-    file: str
-    report: Report
-    figures: dict[str, Measurement]
-
-    @property
-    def currency(self) -> str | None:
-        """Of its money."""
-        return None if self.report.money is None else self.report.money.currency
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[ComparedRun]:

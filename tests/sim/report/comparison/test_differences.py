@@ -11,8 +11,7 @@ from gatewise_sim.report.comparison.differences import (
     difference,
     differing_settings,
 )
-from gatewise_sim.report.comparison.figures import FIGURES, figures_of_report
-from gatewise_sim.report.comparison.reading import ComparedRun
+from gatewise_sim.report.comparison.figures import FIGURES, ComparedRun, figures_of_report
 from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import made_up
 

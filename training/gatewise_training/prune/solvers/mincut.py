@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduce_problem
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.push_relabel import fill, push_relabel
+from gatewise_training.prune.solvers.push_relabel import fill, improve_flow
 
 __all__ = ["best_closure", "first_flow", "solve"]
 
@@ -64,7 +64,7 @@ def best_closure(
     iterations : int
     """
     flow = first_flow(closure, lam) if flow is None else flow
-    kept, reached, rounds = push_relabel(
+    kept, reached, rounds = improve_flow(
         _graph(closure, lam), flow.acquired, flow.up, TOLERANCE * closure.worth
     )
     return kept, float(reached), int(rounds)

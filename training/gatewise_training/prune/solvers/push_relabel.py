@@ -18,7 +18,7 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["FAR", "by_column", "fill", "push_relabel"]
+__all__ = ["FAR", "by_column", "fill", "improve_flow"]
 
 FAR = 2**30
 """Label of a node from which the sink cannot be reached."""
@@ -69,7 +69,7 @@ def fill(graph: Any, flow: Any, up: Any) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def push_relabel(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
+def improve_flow(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
     """Improve a flow until no more than `tolerance` of excess can reach the sink.
 
     Parameters
