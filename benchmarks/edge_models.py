@@ -59,7 +59,7 @@ def make_models(folder: Path, quick: bool) -> dict[str, Model]:
     trees = {"n_rounds": TREES, "max_depth": DEPTH, "num_leaves": 2**DEPTH, "penalties": (0.0,)}
     wanted: dict[str, tuple[str, str, dict[str, Any]]] = {
         "trees-50": (f"{TREES} trees of depth {DEPTH}, one graph", "greedy-miser", trees),
-        "lazy-50": (f"{TREES} trees of depth {DEPTH}, bought node by node", "cegb", trees),
+        "lazy-50": (f"{TREES} trees of depth {DEPTH}, acquired node by node", "cegb", trees),
         "letters": ("Letters' cascade, within 1 % of its high-cost model", "staged", {}),
         "letters-64kb": (
             "its most accurate point within 64 KB of flat arrays",

@@ -90,7 +90,7 @@ def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: i
 
 
 def path_costs(model: Booster, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
-    """Cost of each instance that buys what its paths through all trees ask for.
+    """Cost of each instance that acquires what its paths through all trees test.
 
     Parameters
     ----------

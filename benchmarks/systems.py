@@ -158,7 +158,7 @@ def _exit_costs(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Cost of leaving at each stage and of being offloaded: with the union, as in the paper.
 
-    A row's own where a stage buys node by node.
+    A row's own where a stage acquires node by node.
     """
     costs, f0 = system.feature_costs_, system.high_cost_model_
     bought = [stage.acquired(x) for stage in stages]

@@ -1,6 +1,6 @@
 """A fitted system becomes a bundle: models, manifest, hashes, sample; proved, then put in place.
 
-A stage becomes an ONNX graph, or the flat arrays of its trees if it buys node by node. A bundle
+A stage becomes an ONNX graph, or the flat arrays of its trees if it acquires node by node. A bundle
 is written beside its destination and takes its place only when its models decide as the system
 does. The same system gives the same files, byte for byte; only `created` differs.
 """

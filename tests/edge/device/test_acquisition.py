@@ -1,4 +1,4 @@
-"""What a running device buys is what training said it would: every estimator, row by row.
+"""What a running device acquires is what training charged: every estimator, row by row.
 
 The sensors count for themselves, apart from the device's meter. The features' own prices are
 powers of two and the groups' shared prices fractions, so equal costs mean equal sets of features.

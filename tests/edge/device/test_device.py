@@ -1,4 +1,4 @@
-"""Every instance gets exactly one answer, in time, at the price of what was bought."""
+"""Every instance gets exactly one answer, in time, at the price of what was acquired."""
 
 from __future__ import annotations
 
