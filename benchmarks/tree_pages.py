@@ -145,8 +145,9 @@ def _budgetrf(found: Found, _parts: Found) -> list[str]:
     lines = [
         "## BudgetRF's table 1 (ICML 2015)",
         "",
-        "Share of all features that an instance acquires, in percent, and in brackets the error of the "
-        "majority vote, on test rows; means over seeds. The paper's figures are means of 10 runs.",
+        "Share of all features that an instance acquires, in percent, and in brackets the error "
+        "of the majority vote, on test rows; means over seeds. The paper's figures are means of "
+        "10 runs.",
     ]
     for name, table in found["tables"].items():
         rows = next(iter(table["kinds"].values()))

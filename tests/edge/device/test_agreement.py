@@ -74,7 +74,7 @@ def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
 
 
 class Forest(BudgetedClassifier):
-    """A forest that acquires node by node, without a cloud: the form of every single budgeted model."""
+    """A forest without a cloud that acquires node by node, as every single budgeted model does."""
 
     max_loss, allow_missing, random_state, n_jobs, verbose = 0.01, True, 0, None, 0
 
