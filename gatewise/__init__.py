@@ -8,9 +8,7 @@ first use, so that a device never loads what only training needs.
 2.0
 """
 
-from importlib.metadata import version
-
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__version__ = version("gatewise")
+__version__ = "0.1.0"

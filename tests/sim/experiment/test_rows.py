@@ -2,6 +2,15 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
+from gatewise.prices import CloudPrices
+from gatewise_export.bundle.manifest import (
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    Manifest,
+    OperatingPointSpec,
+    StageSpec,
+)
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows, class_indices
 
 
@@ -13,6 +22,34 @@ def write(path, names, rows, labels=None, target="label"):
         lines.append(",".join(cells))
     path.write_text("\n".join(lines) + "\n")
     return str(path)
+
+
+NAMES = tuple(f"pixel_{k // 8}_{k % 8}" for k in range(64))
+
+
+@pytest.fixture
+def manifest() -> Manifest:
+    stages = (
+        StageSpec("stage_0.onnx", NAMES[:6], 10, "softmax", "margin", 10),
+        StageSpec("stage_1.onnx", NAMES[:20], 10, "softmax", "margin", 10),
+    )
+    return Manifest(
+        name="digits",
+        version="1",
+        created="2026-01-01T00:00:00Z",
+        classes=tuple(range(10)),
+        link="softmax",
+        features=tuple(FeatureSpec(n, 1.0) for n in NAMES),
+        groups=(),
+        prices=CloudPrices(request=2.0),
+        missing={"stages": "refused", "cloud": "refused"},
+        every_stage=stages,
+        chains=((0, 1),),
+        cloud=CloudSpec("cloud.onnx", NAMES[2:], "classifier", "softmax"),
+        operating_points=(OperatingPointSpec((0.5, 0.7), 20.0, 0.98, 0.2),),
+        active=0,
+        files={"cloud.onnx": FileSpec("0" * 64, 10)},
+    )
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -156,6 +157,18 @@ LIVE = ("--engine", "live", "--devices", "4", "--time", "10min", "--workload", "
 LONG = ("--devices", "40000", "--workers", "20", "--time", "1day", "--jobs", "2")
 
 
+LOADED_SECONDS = 4.0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used; 0 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 @pytest.mark.parametrize(
     ("options", "number", "status"),
     [
@@ -184,8 +197,10 @@ def test_whoever_breaks_it_off_finds_nothing_left(here, processes, options, numb
 
     def under_way() -> bool:
         children.update(processes.below(run.pid))
-        working = "device_process" if options is LIVE else "loky"
-        return run.poll() is not None or bool(processes.named(working, run.pid))
+        working = processes.named("device_process" if options is LIVE else "loky", run.pid)
+        # A process of the pool that is still loading says so when it is ended.
+        loaded = options is LIVE or any(cpu_seconds(pid) > LOADED_SECONDS for pid in working)
+        return run.poll() is not None or (bool(working) and loaded)
 
     try:
         assert processes.eventually(under_way)

@@ -145,6 +145,9 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
     body = svg[svg.index(">") + 1 :]
     body = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", body, flags=re.S)
     body = re.sub(r"font-family: [^;\"]*;?|(?<=font)(: [\d.]+px)[^;\"]*", _font_size, body)
+    # matplotlib names some clip paths by the address of an object: the same report, other bytes.
+    for number, clip in enumerate(dict.fromkeys(re.findall(r'<clipPath id="(\w+)"', body))):
+        body = body.replace(clip, f"clip-{number}")
     body = re.sub(r'(id="|url\(#|href="#)', rf"\1{name}-", body)
     for hexadecimal, css in _CSS.items():
         body = body.replace(hexadecimal, css)

@@ -24,7 +24,7 @@ def runs(tmp_path_factory):
     """A demo, and a simulation of its bundle on its rows over two links."""
     folder = tmp_path_factory.mktemp("real")
     done = gatewise(
-        "demo", "--dataset", "iris", "--method", "confidence", "--instances", "30",
+        "demo", "--dataset", "breast_cancer", "--method", "confidence", "--instances", "90",
         "--devices", "2", "--out", str(folder / "demo"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
