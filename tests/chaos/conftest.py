@@ -115,6 +115,7 @@ class Proxied:
         for end in (one, other):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+        one.close()  # the thread of the other direction closes the other
 
     def in_cloud(self, command):
         return command
@@ -129,6 +130,8 @@ class Proxied:
 
     def close(self):
         self._ended.set()
+        with contextlib.suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._door.close()
 
 
