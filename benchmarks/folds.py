@@ -37,7 +37,7 @@ class Truth:
     qid: NDArray[Any] | None = None
 
     def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
-        """What is judged of a model: its labels, or the probability of relevance to rank by.
+        """Output of a model that is scored: labels, or for a ranking probabilities of relevance.
 
         Parameters
         ----------
@@ -55,7 +55,7 @@ class Truth:
         proba: Callable[[NDArray[np.float32]], NDArray[Any]],
         x: NDArray[np.float32],
     ) -> NDArray[Any]:
-        """Answers of a model on these rows `x`; only what is judged is computed."""
+        """Outputs of a model on these rows `x`; only what is scored is computed."""
         return labels(x) if self.qid is None else self.answers(proba(x))
 
     def score(self, answers: NDArray[Any]) -> float:

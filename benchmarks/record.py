@@ -1,4 +1,4 @@
-"""What a method is judged by: operating points, each measured on validation and on test."""
+"""Operating points of a method, each measured on validation and on test rows."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
@@ -117,7 +118,7 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
     return ", ".join(parts)
 
 
-class _Display:
+class _Display(ABC):
     """What both displays keep: faults, and when the policy's run began."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -150,8 +151,9 @@ class _Display:
         seconds = self._clock() - self._policy_began
         return snapshot.answered / seconds if seconds > 1.0 else None
 
+    @abstractmethod
     def _write(self, line: str) -> None:
-        raise NotImplementedError
+        """Show a line."""
 
 
 class TerminalBars(_Display):

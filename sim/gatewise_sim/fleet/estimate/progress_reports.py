@@ -25,7 +25,7 @@ _RECENT: Final = 2000  # answers
 
 
 class WindowReports:
-    """Reports windows as they are done, in any order; `judged`: whether any truth is known."""
+    """Progress reports of windows, in any order; `judged`: whether any label is known."""
 
     def __init__(self, watch: ProgressListener, plan: SamplingPlan, *, judged: bool) -> None:
         self._watch, self._plan, self._judged = watch, plan, judged
