@@ -34,22 +34,7 @@ def exit_costs(
 ) -> NDArray[np.float64]:
     """Get the cost of leaving at each stage and, last, of an offloaded instance.
 
-    Parameters
-    ----------
-    costs : FeatureCosts
-    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
-        What each stage of a cascade acquires.
-    offload : ndarray of bool, shape (n_features,), optional
-        Features of the high-cost model; without one the last stage's answer stands.
-    request : float, default 0
-        Price of an offload beside its features.
-    union : bool, default True
-        Whether an offloaded instance pays also for what the stages have acquired.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
-        The second where some stage acquires node by node.
+    Shapes: `acquired` (n_features,), `offload` (n_features,); returns (n_stages + 1,).
 
     Examples
     --------

@@ -107,13 +107,7 @@ class _Root(TyperGroup):
 
 
 def build(name: str) -> Any:
-    """Make the typer command of one sub-command, a key of :data:`TABLE`; imports its module.
-
-    Raises
-    ------
-    InputError
-        If a library that the command needs is not installed; the message names the extra.
-    """
+    """Make the typer command of one sub-command, a key of :data:`TABLE`; imports its module."""
     entry = TABLE[name]
     try:
         function: Callable[..., Any] = importlib.import_module(entry.module).commands[name]
@@ -180,18 +174,7 @@ def _app() -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments without the program's name; those of the process by default.
-
-    Returns
-    -------
-    int
-        Exit status: 0, 1, 2 or 130 (module docstring).
-    """
+    """Run the command line."""
     args = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     end = args.index("--") if "--" in args else len(args)
     debug = "--debug" in args[:end]

@@ -67,20 +67,7 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> N
 
 @contextmanager
 def progress(title: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show a progress bar on a terminal, and plain lines (every tenth) elsewhere.
-
-    Parameters
-    ----------
-    title : str
-        What is being done.
-    quiet : bool, default False
-        Show nothing.
-
-    Yields
-    ------
-    Progress
-        To be called with (done, total, what).
-    """
+    """Show a progress bar on a terminal, and plain lines (every tenth) elsewhere."""
     if quiet:
         yield lambda done, total, what="": None
     elif sys.stderr.isatty():

@@ -44,15 +44,7 @@ ALWAYS_STOP = float(np.finfo(np.float32).min)
 def split(outputs: Margins, score: Score) -> tuple[Margins, Margins]:
     """Split a stage's outputs into class margins and stop score.
 
-    Parameters
-    ----------
-    outputs : ndarray of float32, shape (n, n_outputs)
-    score : {"margin", "column"}
-
-    Returns
-    -------
-    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
-    score : ndarray of float32, shape (n,)
+    Shapes: `outputs` (n, n_outputs); returns `margins` (n, 1), `score` (n,).
     """
     if score == "column":
         return outputs[:, :-1], outputs[:, -1]
@@ -87,15 +79,7 @@ def is_value(margins: Margins, link: Link) -> bool:
 def answers(margins: Margins, link: Link) -> NDArray[Any]:
     """Get the class index of each row, or the value of a regressor or ranker.
 
-    Parameters
-    ----------
-    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
-    link : {"sigmoid", "softmax", "identity"}
-
-    Returns
-    -------
-    ndarray of int64 or float32, shape (n,)
-        Class indices; of a regressor or a ranker, the margins themselves.
+    Shapes: `margins` (n, 1); returns (n,).
     """
     return margins[:, 0] if is_value(margins, link) else labels(margins)
 
@@ -103,12 +87,7 @@ def answers(margins: Margins, link: Link) -> NDArray[Any]:
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     """Get class probabilities of each row, shape (n, n_classes), float64.
 
-    Parameters
-    ----------
-    margins : ndarray of float32, shape (n, 1) or (n, n_classes)
-    link : {"sigmoid", "softmax", "identity"}
-        ``identity``: the margins are probabilities already (averaged leaf distributions); a
-        single margin is a value, which has none: shape (n, 0).
+    Shapes: `margins` (n, 1).
     """
     m = margins.astype(np.float64)
     if link == "sigmoid":

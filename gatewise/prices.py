@@ -72,15 +72,6 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
     the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this
     within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not in it.
 
-    Parameters
-    ----------
-    n_features : int
-        Columns of the matrix: the number of the high-cost model's features.
-    rows : int, default 1
-        Instances in the message.
-    item_size : {4, 2}, default 4
-        Bytes a value: 4 for float32, 2 for float16.
-
     Examples
     --------
     >>> request_bytes(16), request_bytes(16, rows=10)
@@ -95,18 +86,7 @@ _Table = tuple[dict[str, tuple[float, str | None]], dict[str, float]]
 
 
 def read_prices(path: Path) -> _Table:
-    """Read a file of prices, TOML or CSV by its ending.
-
-    Returns
-    -------
-    features : dict of name to (own price, group or None)
-    groups : dict of group to shared price
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read as its ending says, or a price is not one.
-    """
+    """Read a file of prices, TOML or CSV by its ending."""
     readers = {".toml": _read_toml, ".csv": _read_csv}
     reader = readers.get(path.suffix.lower())
     if reader is None:

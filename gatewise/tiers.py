@@ -38,19 +38,6 @@ def on_device(tiers: Sequence[Tier]) -> int:
 def place(wanted: Any, n_stages: int) -> tuple[Tier, ...]:
     """Assign a tier to each stage of a cascade.
 
-    Parameters
-    ----------
-    wanted : None, sequence of str, or mapping of str to int or None
-        None: all on the device. A sequence: the tier of the first stage, the second, and so on;
-        stages behind its end are where the last one is. A mapping: how many stages run on a
-        tier; the last tier takes the others as well, and its number may be None.
-    n_stages : int
-
-    Raises
-    ------
-    InputError
-        For an unknown tier, a bad number, no stage on the device, or a way back to it.
-
     Examples
     --------
     >>> place({"device": 2, "gateway": None}, 4)
@@ -108,18 +95,7 @@ def sent(
 ) -> NDArray[np.bool_]:
     """Get the features that the one request of an instance carries.
 
-    Parameters
-    ----------
-    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
-        What each stage may acquire; beyond the device the same for all rows.
-    tiers : sequence of {"device", "gateway", "cloud"}
-        Of the stages; an empty one: all on the device.
-    offload : ndarray of bool, shape (n_features,)
-        Features of the high-cost model.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_features,)
+    Shapes: `acquired` (n_features,), `offload` (n_features,); returns (n_features,).
     """
     carried: NDArray[np.bool_] = offload.copy()
     for mask, tier in zip(acquired, tiers, strict=bool(tiers)):
@@ -145,24 +121,7 @@ def cascade_costs(
     answers or passes the instance on; and the cloud's evaluation only if the high-cost model
     answers.
 
-    Parameters
-    ----------
-    costs : FeatureCosts
-    acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features)
-        What each stage acquires; those beyond the device the same for all rows.
-    offload : ndarray of bool, shape (n_features,)
-        Features of the high-cost model.
-    prices : CloudPrices
-    tiers : sequence of {"device", "gateway", "cloud"}
-        Of the stages; all on the device by default.
-    union : bool, default True
-        Whether an instance that the high-cost model answers pays for features that the device
-        has acquired and it does not read; the authors of Adapt leave them out.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
-        The second where some stage acquires node by node.
+    Shapes: `acquired` (n_features,), `offload` (n_features,); returns (n_stages + 1,).
 
     Examples
     --------

@@ -173,23 +173,7 @@ class TrainingRun:
 
 
 def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> TrainingRun:
-    """Train a system on a table and pack it into a bundle.
-
-    Parameters
-    ----------
-    settings : TrainingSettings
-    quiet : bool, default False
-        Show no progress.
-
-    Returns
-    -------
-    TrainingRun
-
-    Raises
-    ------
-    GatewiseError
-        For bad input, or a destination that is taken; nothing is written then.
-    """
+    """Train a system on a table and pack it into a bundle."""
     check_destination(settings.out)
     seconds: dict[str, float] = {}
     with _timed(seconds, "load"):
@@ -212,14 +196,7 @@ def train_bundle(settings: TrainingSettings, *, quiet: bool = False) -> Training
 
 
 def load_dataset(settings: TrainingSettings) -> Dataset:
-    """Load and check the data set that settings name, with the prices that they name.
-
-    Raises
-    ------
-    InputError
-        As :func:`gatewise_training.data.datasets.load`; also for labels that are no classes, and
-        for missing values that are not allowed.
-    """
+    """Load and check the data set that settings name, with the prices that they name."""
     data = datasets.load(settings.dataset, target=settings.target)
     check_classes(data.y)
     missing = np.isnan(data.X).sum(axis=0)
@@ -236,14 +213,7 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
 
 
 def split_rows(data: Dataset, settings: TrainingSettings) -> Split:
-    """Take the data set's own split, or hold out test rows stratified by class.
-
-    Raises
-    ------
-    InputError
-        If the share is no share, a class has too few rows, or `test_rows` exceeds the rows held
-        out.
-    """
+    """Take the data set's own split, or hold out test rows stratified by class."""
     split = _split_of(data, settings)
     if settings.test_rows is None:
         return split

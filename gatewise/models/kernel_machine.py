@@ -76,13 +76,7 @@ class KernelModel:
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Add up feature by feature, then landmark by landmark, in float32.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of float32, shape (n, n_outputs)
+        Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         z = np.ascontiguousarray((np.asarray(x, np.float32) - self.mean) * self.scale)
         out = np.zeros((len(z), self.n_outputs), np.float32)
@@ -118,25 +112,7 @@ def fit_kernel(
 ) -> tuple[KernelModel, NDArray[np.float32]]:
     """Fit a least-squares SVM on landmarks drawn from the rows.
 
-    Parameters
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    n_classes : int
-    weight : ndarray of float64, shape (n,), optional
-    n_landmarks : int, default 512
-        At most; the model's size on the device grows with it.
-    seed : int
-
-    Returns
-    -------
-    model : KernelModel
-        Margins of shape (n, 1) for two classes, (n, n_classes) for more, scaled so that
-        sigmoid or softmax of them are probabilities.
-    left_out : ndarray of float32, shape (n, n_outputs)
-        Margins of each row by the model fitted without that row: honest predictions for the
-        price of one fit.
+    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,); returns `left_out` (n, n_outputs).
     """
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
     target = one_hot(y, n_classes)
@@ -167,18 +143,7 @@ def left_out_error(
 ) -> float:
     """Mean squared leave-one-out error of a small kernel machine on some columns.
 
-    Parameters
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-        The first `n_landmarks` rows are the landmarks. No columns: the error of guessing.
-    y : ndarray of int64, shape (n,)
-    n_classes : int
-    weight : ndarray of float64, shape (n,)
-
-    Returns
-    -------
-    float
-        Of targets -1 and 1, summed over the outputs.
+    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     target = 2.0 * one_hot(y, n_classes) - 1.0
     if not x.shape[1]:

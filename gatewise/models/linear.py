@@ -52,13 +52,7 @@ class LinearModel:
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Add up the terms in the order of the features, in float32.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of float32, shape (n, n_outputs)
+        Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         z = (np.asarray(x, np.float32) - self.mean) * self.scale
         total = np.zeros((len(z), self.n_outputs), np.float32)

@@ -85,27 +85,14 @@ class Stage:
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Outputs of the stage for whole instances.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-            All columns; the stage reads its own.
-
-        Returns
-        -------
-        ndarray of float32, shape (n, n_outputs)
+        Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         return self.model.margins(x[:, self.features])
 
     def acquired(self, x: NDArray[np.float32]) -> Acquired:
         """Columns of the instance that the stage acquires for rows that visit it.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of bool, shape (n_features,) or, node by node, (n, n_features)
+        Shapes: `x` (n, n_features); returns (n_features,).
         """
         if self.acquisition == "node" and isinstance(self.model, TreeEnsemble):
             acquired = np.zeros(x.shape, bool)

@@ -60,13 +60,7 @@ def forest_nodes(forest: Any) -> list[Nodes]:
 
 
 def lightgbm_nodes(text: str) -> tuple[list[Nodes], int, int]:
-    """Trees, number of outputs and number of features of a LightGBM model's text.
-
-    Raises
-    ------
-    InputError
-        For categorical splits, linear leaves, averaged output and zeros taken as missing.
-    """
+    """Trees, number of outputs and number of features of a LightGBM model's text."""
     head, *blocks = text.split("\nTree=")
     if "average_output" in head.split("\n"):
         raise InputError('LightGBM boosting="rf" is not supported; use a forest')

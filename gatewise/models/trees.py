@@ -102,13 +102,7 @@ class TreeEnsemble:
     def margins(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Sum the leaves that each row reaches, in tree order, in float32 (compiled).
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of float32, shape (n, n_outputs)
+        Shapes: `x` (n, n_features); returns (n, n_outputs).
         """
         try:
             from gatewise.models.tree_kernels import add_leaves
@@ -121,15 +115,7 @@ class TreeEnsemble:
     def visited(self, x: NDArray[np.float32]) -> NDArray[np.bool_]:
         """Columns on the paths that each row takes: those acquired node by node (compiled).
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of bool, shape (n, n_features)
-            True where some tree tests the column at a node that the row passes, whether or not
-            the value is NaN.
+        Shapes: `x` (n, n_features); returns (n, n_features).
         """
         try:
             from gatewise.models.tree_kernels import mark_paths
@@ -142,15 +128,7 @@ class TreeEnsemble:
     def first_visits(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """Leaf of each row in each tree, and the first tree that tests each column (compiled).
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        leaf : ndarray of int32, shape (n_trees, n)
-        first : ndarray of int32, shape (n, n_features)
-            The largest int32 where no tree tests the column.
+        Shapes: `x` (n, n_features); returns `leaf` (n_trees, n), `first` (n, n_features).
         """
         from gatewise.models.tree_kernels import find_leaves
 
@@ -188,16 +166,7 @@ class TreeEnsemble:
     def run(self, x: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Margins and visited columns in numpy alone: each level of a tree for all rows at once.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-
-        Returns
-        -------
-        margins : ndarray of float32, shape (n, n_outputs)
-            Bit for bit those of :meth:`margins`.
-        visited : ndarray of bool, shape (n, n_features)
-            Those of :meth:`visited`.
+        Shapes: `x` (n, n_features); returns `margins` (n, n_outputs), `visited` (n, n_features).
         """
         margins = np.zeros((len(x), self.n_outputs), np.float32)
         visited = np.zeros((len(x), self.n_features), np.bool_)
@@ -230,15 +199,7 @@ class TreeEnsemble:
     # -- parts -----------------------------------------------------------------------------
 
     def compact(self) -> tuple[TreeEnsemble, NDArray[np.intp]]:
-        """Renumber the columns to those in use.
-
-        Returns
-        -------
-        ensemble : TreeEnsemble
-            Reads a matrix of the used columns only.
-        used : ndarray of intp
-            Which columns those are.
-        """
+        """Renumber the columns to those in use."""
         used = self.used()
         lookup = np.full(self.n_features + 1, LEAF, np.int32)
         lookup[used] = np.arange(len(used))
@@ -260,14 +221,7 @@ class TreeEnsemble:
     ) -> TreeEnsemble:
         """Keep some nodes, renumbered; those that are not `inner` become leaves.
 
-        Parameters
-        ----------
-        nodes : ndarray of intp
-            Nodes to keep, in their new order: with an inner node also its children.
-        trees : sequence of int, optional
-            Trees to keep, whose roots are among the nodes; all by default.
-        inner : ndarray of bool, shape (n_nodes,), optional
-            Which nodes stay inner nodes; all by default.
+        Shapes: `inner` (n_nodes,).
         """
         here = (self.left >= 0 if inner is None else inner)[nodes]
         moved = np.full(self.n_nodes + 1, LEAF, np.int32)
@@ -290,22 +244,7 @@ class TreeEnsemble:
     def from_lightgbm(
         cls, booster: Any, *, num_iteration: int | None = None, start_iteration: int = 0
     ) -> TreeEnsemble:
-        """Convert a LightGBM booster.
-
-        Parameters
-        ----------
-        booster : lightgbm.Booster
-        num_iteration : int, optional
-            Boosting rounds to keep; the best iteration, if any, by default.
-        start_iteration : int, default 0
-            First round to keep.
-
-        Raises
-        ------
-        InputError
-            For categorical splits, linear leaves, averaged output (``boosting="rf"``) and
-            zeros taken as missing: none of them has a form here.
-        """
+        """Convert a LightGBM booster."""
         text = booster.model_to_string(num_iteration=num_iteration, start_iteration=start_iteration)
         trees, n_outputs, n_features = lightgbm_nodes(text)
         return cls._of_nodes(trees, np.arange(len(trees)) % n_outputs, n_outputs, n_features)

@@ -17,12 +17,6 @@ def exit_on_termination() -> Iterator[None]:
 
     Only in the main thread, where signals arrive, and where nobody else listens to them: as an
     inner block of another such block it does nothing.
-
-    Raises
-    ------
-    SystemExit
-        With 128 and the signal's number, from wherever the block is. It and Ctrl-C win over errors
-        that come up while they unwind.
     """
 
     def leave(number: int, frame: object) -> NoReturn:

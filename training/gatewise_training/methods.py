@@ -61,18 +61,6 @@ def cascades() -> tuple[str, ...]:
 def make(name: str, **params: Any) -> BudgetedClassifier:
     """Make an unfitted budgeted model by the name of its method.
 
-    Parameters
-    ----------
-    name : str
-        One of :func:`names`.
-    **params
-        Of the estimator.
-
-    Raises
-    ------
-    InputError
-        If there is no such method, or it has no such parameter.
-
     Examples
     --------
     >>> make("staged", n_stages=3, random_state=0)
@@ -91,11 +79,6 @@ def make(name: str, **params: Any) -> BudgetedClassifier:
 
 def cascade(name: str, **params: Any) -> CascadeClassifier:
     """Make an unfitted cascade: a method that has a high-cost model in the cloud.
-
-    Raises
-    ------
-    InputError
-        As :func:`make`, and for a single model.
 
     Examples
     --------

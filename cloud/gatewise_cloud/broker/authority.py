@@ -92,16 +92,7 @@ class Authority:
         self._sign(files, builder.add_extension(names, critical=False))
 
     def issue_client(self, files: Issued, name: str, role: str) -> None:
-        """Write key and certificate of a client.
-
-        Parameters
-        ----------
-        files : Issued
-        name : str
-            Common name: the user name on the broker.
-        role : str
-            Organisational unit, for people.
-        """
+        """Write key and certificate of a client."""
         key = _new_key(files.key)
         self._sign(
             files, self._builder(name, key, CLIENT_DAYS, ExtendedKeyUsageOID.CLIENT_AUTH, role)
@@ -186,13 +177,7 @@ class Authority:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Read a certificate in PEM.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read.
-    """
+    """Read a certificate in PEM."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -25,18 +25,7 @@ def secure_config(
     data: PurePath | None = None,
     run_as: str | None = None,
 ) -> str:
-    """Configuration of a mosquitto 2 for other machines: TLS, certificates, an access list.
-
-    Parameters
-    ----------
-    folder : path
-        Where the files lie on the broker's machine.
-    port : int, default 8883
-    data : path, optional
-        Where it keeps messages; by default ``data`` in `folder`.
-    run_as : str, optional
-        User to become where it is started by root; mosquitto's own default is ``mosquitto``.
-    """
+    """Configuration of a mosquitto 2 for other machines: TLS, certificates, an access list."""
     user = f"user {run_as}\n" if run_as else ""
     return f"""\
 # Written by `gatewise broker init`; made again by it, so keep your own lines in
@@ -86,11 +75,6 @@ def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
 
     Every certificate of the authority is a device's: the patterns below (``%u`` is its common
     name) let it reach its own topics and no other's. Workers and operators are named.
-
-    Parameters
-    ----------
-    workers, operators : iterable of str
-        Common names of their certificates.
     """
     lines = [
         "# Written by `gatewise broker init`; made again by it.",

@@ -27,13 +27,7 @@ _GRACE_SECONDS = 0.5
 
 
 def open_client(client: paho.Client, endpoint: Endpoint) -> None:
-    """Open a client's connection and send CONNECT; the network thread is the caller's to start.
-
-    Raises
-    ------
-    LinkError
-        If nobody listens there.
-    """
+    """Open a client's connection and send CONNECT; the network thread is the caller's to start."""
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
     except OSError as error:

@@ -29,20 +29,7 @@ class Backend(Protocol):
         ...
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
-        """Run the model on instances of shape (n, k), n at least 1.
-
-        Returns
-        -------
-        list of ndarray
-            Kind ``margins``: the margins, (n, n_outputs). Kind ``classifier``: class indices,
-            (n,) or (n, 1), and probabilities, (n, n_classes).
-
-        Raises
-        ------
-        ModelError
-            If it fails on these instances; :class:`gatewise_cloud.errors.BackendBusy` if it
-            may do better a little later, or elsewhere.
-        """
+        """Run the model on instances of shape (n, k), n at least 1."""
         ...
 
     def close(self) -> None:

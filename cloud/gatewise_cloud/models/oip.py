@@ -282,15 +282,7 @@ def _excerpt(body: bytes) -> str:
 def backend_at(
     url: str, *, timeout: float = 5.0, binary: bool = False
 ) -> Callable[[Manifest], OipBackend]:
-    """Make what gives each bundle its backend on a server.
-
-    Parameters
-    ----------
-    url : str
-        As of :class:`OipBackend`; ``{name}`` and ``{version}`` stand for the bundle's.
-    timeout, binary
-        As of :class:`OipBackend`.
-    """
+    """Make what gives each bundle its backend on a server."""
 
     def make(manifest: Manifest) -> OipBackend:
         if manifest.cloud is None:

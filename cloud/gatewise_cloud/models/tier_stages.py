@@ -117,10 +117,7 @@ class TierStages:
     def answer(self, X: NDArray[np.float32]) -> TierAnswer:
         """Run the stages; an instance that none stops has the last one's answer.
 
-        Parameters
-        ----------
-        X : ndarray of float32, shape (n, k)
-            The columns of :meth:`gatewise_export.bundle.manifest.Manifest.request_inputs`.
+        Shapes: `X` (n, k).
         """
         n = len(X)
         labels = np.zeros(n, np.int64)

@@ -156,15 +156,7 @@ def labelled(families: Iterable[Metric], **labels: str) -> list[Metric]:
 
 
 def merged(texts: dict[str, str], more: Iterable[Metric] = ()) -> bytes:
-    """Put the metrics of several workers together, each sample labelled with its worker.
-
-    Parameters
-    ----------
-    texts : dict of str to str
-        A worker's name, and its metrics in the text format.
-    more : iterable of Metric
-        Of the process that puts them together.
-    """
+    """Put the metrics of several workers together, each sample labelled with its worker."""
     families: dict[str, Metric] = {}
     for worker, text in texts.items():
         for family in labelled(text_string_to_metric_families(text), worker=worker):

@@ -107,14 +107,7 @@ class WorkerProcess(ChildProcess):
 
 
 def make_worker(options: Mapping[str, Any]) -> Worker:
-    """Make a worker of options fit for JSON.
-
-    Parameters
-    ----------
-    options : mapping
-        Keyword arguments of :class:`.Worker`, but for ``backend``, the arguments of
-        :func:`.backend_at`, and ``uplink``, those of :class:`.MqttLink`.
-    """
+    """Make a worker of options fit for JSON."""
     from gatewise_cloud.models.oip import backend_at
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.link.mqtt import MqttLink
@@ -150,20 +143,7 @@ def serve(
     ready: Callable[[Worker, int | None], None],
     follow_owner: bool = False,
 ) -> dict[str, Any]:
-    """Serve in this process until SIGTERM, Ctrl-C or the owner's end; the worker's counters.
-
-    Parameters
-    ----------
-    options : mapping
-        See :func:`make_worker`.
-    metrics_port : int, optional
-        Where to serve ``/metrics`` and ``/healthz``; 0 takes a free port.
-    metrics_host : str, default "127.0.0.1"
-    ready : callable
-        Called with the worker and the port of its metrics once it serves.
-    follow_owner : bool, default False
-        End when standard input closes.
-    """
+    """Serve in this process until SIGTERM, Ctrl-C or the owner's end; the worker's counters."""
     from gatewise_cloud.service.metrics import worker_endpoints
 
     worker = make_worker(options)

@@ -75,17 +75,7 @@ def measure(
 ) -> Timing:
     """Time a model at growing batches: the quickest of a few runs each.
 
-    Parameters
-    ----------
-    run : callable
-        Of the model.
-    rows : ndarray of float32, shape (n, k)
-        Instances to run it on, repeated as needed.
-    budget : float, default 0.4
-        Seconds after which no further run begins. A model too slow for two sizes has only the
-        times that were taken.
-    clock : callable
-        Seconds.
+    Shapes: `rows` (n, k).
     """
     until = clock() + budget
     taken: dict[int, float] = {}

@@ -40,15 +40,7 @@ class BundleLoader:
     backend: Callable[[Manifest], Backend] | None = None
 
     def load(self, bundle: Bundle | str | Path) -> RequestModel:
-        """Load a bundle and serve it.
-
-        Raises
-        ------
-        BundleError, ModelError, SelfTestError
-            If it cannot be read or served.
-        InputError
-            If a bundle of the same name and version is served.
-        """
+        """Load a bundle and serve it."""
         bundle = opened(bundle, self.public_key)
         model: RequestModel
         if self.tier == "gateway":
@@ -70,13 +62,7 @@ class BundleLoader:
 def listed(
     bundles: Bundle | str | Path | Iterable[Bundle | str | Path], *, may_be_none: bool
 ) -> list[Bundle | str | Path]:
-    """One bundle, or several, as a list.
-
-    Raises
-    ------
-    InputError
-        If there is none and there must be one.
-    """
+    """One bundle, or several, as a list."""
     from gatewise_export.bundle.bundle import Bundle
 
     if isinstance(bundles, str | Path | Bundle):

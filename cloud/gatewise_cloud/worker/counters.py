@@ -103,13 +103,7 @@ class Counters:
             return {**self._counts, **{name: dict(c) for name, c in self._labelled.items()}}
 
     def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
-        """Each histogram as its cumulative counts and its sum.
-
-        Returns
-        -------
-        dict of str to (list of (float, int), float)
-            Upper bound and number of values up to it, the last one infinite; the sum of all.
-        """
+        """Each histogram as its cumulative counts and its sum."""
         out: dict[str, tuple[list[tuple[float, int]], float]] = {}
         with self._lock:
             for name, (_, bounds) in HISTOGRAMS.items():

@@ -41,13 +41,7 @@ class ServedModels(Mapping[ModelKey, RequestModel]):
         return len(self._active)
 
     def add(self, model: RequestModel) -> None:
-        """Serve a model.
-
-        Raises
-        ------
-        InputError
-            If one of that name and version is served.
-        """
+        """Serve a model."""
         with self._lock:
             if model.key in self._active:
                 raise InputError(

@@ -88,13 +88,7 @@ class MqttSession:
             self._poll.unregister(sock)
 
     def open(self, topic_filter: str, receive: Receive) -> None:
-        """Connect and subscribe; returns once the broker granted the subscription.
-
-        Raises
-        ------
-        LinkError
-            If the broker cannot be reached, or refuses the connection or the subscription.
-        """
+        """Connect and subscribe; returns once the broker granted the subscription."""
         self._filter, self._receive = topic_filter, receive
         open_client(self._client, self._endpoint)
         self._client.loop_start()

@@ -74,11 +74,6 @@ def shared(pool: str, topic_filter: str = REQUESTS) -> str:
 def device_of(topic: str) -> str:
     """Device id in a topic of the form ``gw/v1/<device>/<what>``.
 
-    Raises
-    ------
-    WireError
-        If the topic has another form.
-
     Examples
     --------
     >>> device_of("gw/v1/pi-7/req")

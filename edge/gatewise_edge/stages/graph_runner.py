@@ -78,13 +78,7 @@ class GraphRunner:
 
 
 def flat_trees(trees: Trees, n_features: int, file: str) -> TreeEnsemble:
-    """Bring the trees of a graph into the form that walkers take.
-
-    Raises
-    ------
-    BundleError
-        If the table of leaves by outputs would be too large.
-    """
+    """Bring the trees of a graph into the form that walkers take."""
     n_nodes, n_outputs = len(trees.feature), len(trees.base)
     # a weight of 0 changes no sum; graphs hold some for onnxruntime's sake
     kept = np.flatnonzero(trees.weight)

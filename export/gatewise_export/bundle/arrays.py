@@ -51,11 +51,6 @@ def read_arrays(
     """Read an untrusted npz file: no pickle, and no array larger than its bytes.
 
     `most_bytes` is the memory that all arrays together may take; they are read-only.
-
-    Raises
-    ------
-    BundleError
-        If it is not such a file.
     """
     arrays: dict[str, NDArray[Any]] = {}
     taken = 0

@@ -79,11 +79,6 @@ def expected_sample(
     The file holds ``X``; ``stage_<i>`` for each stage listed in the manifest, and ``bought_<i>``
     for those of kind lazy; with a high-cost model ``cloud_label`` and ``cloud_probabilities``. The
     result is that of :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
-
-    Raises
-    ------
-    BundleError
-        If an array is missing, or of another shape or type than the manifest says.
     """
     n = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
     out = {"X": _checked(arrays, "X", np.float32, (n, len(manifest.features)))}

@@ -40,17 +40,7 @@ ARRAYS: dict[str, tuple[type, int]] = {
 
 
 def write_trees(trees: TreeEnsemble) -> bytes:
-    """Write trees as an npz file; the same trees give the same bytes.
-
-    Parameters
-    ----------
-    trees : TreeEnsemble
-
-    Raises
-    ------
-    BundleError
-        If they could not be read back: a threshold or a value is not finite, say.
-    """
+    """Write trees as an npz file; the same trees give the same bytes."""
     inner = trees.feature >= 0
     wide = None if (trees.output < 0).any() else 1
     arrays: dict[str, NDArray[Any]] = {
@@ -72,22 +62,7 @@ def write_trees(trees: TreeEnsemble) -> bytes:
 
 
 def read_trees(content: bytes, file: str, *, n_features: int, n_outputs: int) -> TreeEnsemble:
-    """Read and check a file of trees.
-
-    Parameters
-    ----------
-    content : bytes
-        The npz file, which is not trusted.
-    file : str
-        What errors call it.
-    n_features, n_outputs : int
-        As the manifest says.
-
-    Raises
-    ------
-    BundleError
-        If it is not such a file; one line that names the file and the array.
-    """
+    """Read and check a file of trees."""
     arrays = read_arrays(content, file, most_arrays=len(ARRAYS), most_bytes=MOST_BYTES)
     unexpected = set(arrays) ^ set(ARRAYS)
     if unexpected:

@@ -63,14 +63,7 @@ NEEDED = (
 
 
 def read_manifest(text: str | bytes) -> Manifest:
-    """Read and check the text of a manifest.
-
-    Raises
-    ------
-    ManifestError
-        For anything that is missing, unknown, of the wrong type or range, or that refers to what
-        is not there; `.field` names it.
-    """
+    """Read and check the text of a manifest."""
     document = JsonField.parse(text)
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
     document.keys(NEEDED, ("chains", "reference_accuracy"))

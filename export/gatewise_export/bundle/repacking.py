@@ -35,34 +35,7 @@ def repack(
     sign: str | Path | None = None,
     for_device: bool = False,
 ) -> Bundle:
-    """Copy a bundle to another place, perhaps of another kind.
-
-    Parameters
-    ----------
-    bundle : str or Path
-        A directory or ``.gwb`` file. Its signature goes along if it is not signed anew.
-    path : str or Path
-        Where: one zip file if it ends in ``.gwb``, else a directory. A bundle that is there is
-        replaced, anything else refused.
-    sign : str or Path, optional
-        NAME.key: sign it.
-    for_device : bool, default False
-        Leave the high-cost model out: what devices fetch over the air.
-
-    Returns
-    -------
-    Bundle
-        As it was written, opened anew.
-
-    Raises
-    ------
-    BundleError
-        If there is no bundle, or something else is at `path`.
-    SignatureError
-        If it bears a signature by this very key that does not fit.
-    InputError
-        If the key cannot be used.
-    """
+    """Copy a bundle to another place, perhaps of another kind."""
     path = check_destination(path)
     signer = None if sign is None else Signer(sign)
     opened = Bundle.open(bundle, for_device=for_device)
@@ -137,11 +110,6 @@ def check_destination(path: str | Path) -> Path:
     """Refuse a place that holds anything but a bundle, before work is spent on a new one.
 
     Gives the place; what a link leads to, since a link stays a link.
-
-    Raises
-    ------
-    BundleError
-        If `path` exists and is neither empty nor a bundle.
     """
     path = Path(path)
     if path.is_symlink():

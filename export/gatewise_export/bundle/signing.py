@@ -114,13 +114,7 @@ class PublicKey:
         self.key_id = hashlib.sha256(self.raw).hexdigest()[:16]
 
     def check(self, signatures: list[Signature], context: bytes, content: bytes, what: str) -> None:
-        """Demand that one of the signatures is this key's and fits; messages call it `what`.
-
-        Raises
-        ------
-        SignatureError
-            Saying which of the two it was.
-        """
+        """Demand that one of the signatures is this key's and fits; messages call it `what`."""
         from cryptography.exceptions import InvalidSignature
 
         own = [s for s in signatures if s.key_id == self.key_id]
@@ -236,13 +230,7 @@ def write_signatures(*signatures: Signature) -> bytes:
 
 
 def read_signatures(content: bytes, what: str) -> list[Signature]:
-    """Read the content of a SIGNATURE file, which messages call `what`.
-
-    Raises
-    ------
-    SignatureError
-        If it is not exactly what :func:`write_signatures` would have written.
-    """
+    """Read the content of a SIGNATURE file, which messages call `what`."""
     try:
         header, *lines, end = content[: MOST_SIGNATURE_BYTES + 1].decode("ascii").split("\n")
         signatures = [

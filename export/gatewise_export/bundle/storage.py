@@ -56,13 +56,7 @@ class Storage(Protocol):
 
 
 def open_storage(path: Path) -> Storage:
-    """Find out what kind of bundle a path is.
-
-    Raises
-    ------
-    BundleError
-        If there is none.
-    """
+    """Find out what kind of bundle a path is."""
     if path.is_dir():
         return _Folder(path)
     if not path.exists():
@@ -90,13 +84,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_signature_file(storage: Storage) -> list[Signature] | None:
-    """The signatures beside a manifest; None where there is no SIGNATURE file.
-
-    Raises
-    ------
-    BundleError
-        If the file is malformed or no plain file.
-    """
+    """The signatures beside a manifest; None where there is no SIGNATURE file."""
     if not storage.has(SIGNATURE):
         return None
     with storage.reading(SIGNATURE) as file:

@@ -39,13 +39,7 @@ def zip_entry(name: str) -> zipfile.ZipInfo:
 
 
 def check_entry_list(tail: bytes, most: int) -> None:
-    """Refuse a zip file with a list of entries, read whole into memory, longer than `most` B.
-
-    Raises
-    ------
-    ValueError
-        Saying so, or that the file is cut off.
-    """
+    """Refuse a zip file with a list of entries, read whole into memory, longer than `most` B."""
     at = tail.rfind(b"PK\x05\x06", max(0, len(tail) - TAIL_BYTES))
     if at < 0 or len(tail) - at < _END.size:
         raise ValueError("its zip file is cut off")

@@ -113,10 +113,7 @@ class Cascade:
     def expected(self, x: Matrix) -> Expected:
         """What C must answer, computed by the flat models in Python.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-            Finite values; NaN where `takes_missing`.
+        Shapes: `x` (n, n_features).
         """
         outputs = tuple(stage.margins(x) for stage in self.stages)
         parts = [split(o, s.score) for o, s in zip(outputs, self.stages, strict=True)]
@@ -137,17 +134,7 @@ class Cascade:
 
 
 def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = False) -> Cascade:
-    """Take what is to be written out of a fitted system, a bundle or its path; see :func:`to_c`.
-
-    Raises
-    ------
-    BundleError
-        If the bundle cannot be read, or its sample is of other models.
-    ConversionError
-        If it does not classify.
-    InputError
-        If `source` is none of these, or the sample does not fit.
-    """
+    """Take what is to be written out of a fitted system, a bundle or its path; see :func:`to_c`."""
     if isinstance(source, str | Path):
         source = Bundle.open(source)
     if isinstance(source, Bundle):

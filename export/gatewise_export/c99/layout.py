@@ -158,13 +158,7 @@ class Layout:
 
 
 def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
-    """Give every feature its slot, and with `coded` every threshold its code.
-
-    Raises
-    ------
-    ConversionError
-        If a feature has more distinct thresholds than codes of that width can tell apart.
-    """
+    """Give every feature its slot, and with `coded` every threshold its code."""
     columns = np.unique(np.concatenate([stage.features for stage in cascade.stages]))
     slot_of = {int(c): i for i, c in enumerate(columns)}
     stages = []

@@ -57,10 +57,6 @@ class PackedTrees:
 def pack_trees(trees: TreeEnsemble) -> PackedTrees:
     """Pack an ensemble; the sums, in tree order and the base last, keep their bits.
 
-    Parameters
-    ----------
-    trees : TreeEnsemble
-
     Examples
     --------
     >>> tree = TreeEnsemble(

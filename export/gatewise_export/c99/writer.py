@@ -192,13 +192,7 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
 
 
 def identifier(name: str) -> str:
-    """Check that a name can begin names of C.
-
-    Raises
-    ------
-    InputError
-        If it is no identifier, a word of the language, or reserved.
-    """
+    """Check that a name can begin names of C."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in TAKEN:
         raise InputError(
             f"name {name!r} cannot begin names of C: take small letters, digits and '_', "

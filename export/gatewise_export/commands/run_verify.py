@@ -28,11 +28,6 @@ def check_data(
 
     Columns are found by name. Gives the comparison, and ``accuracy`` (of a regressor ``r2``; of a
     ranker nothing, since a table has no queries), mean ``cost`` and ``offload_rate`` on the rows.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, holds NaN where the bundle refuses it, or a label is unknown.
     """
     from gatewise_training.data import datasets
 

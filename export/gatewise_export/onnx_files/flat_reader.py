@@ -38,13 +38,7 @@ TREES = ("TreeEnsembleRegressor",)
 
 
 def read_flat(content: bytes) -> FlatModel:
-    """Read an ONNX file that :func:`.flat_graph` wrote.
-
-    Raises
-    ------
-    BundleError
-        If it is not such a file.
-    """
+    """Read an ONNX file that :func:`.flat_graph` wrote."""
     graph = read_model(content).graph
     try:
         forms = tuple(node.op_type for node in graph.nodes)

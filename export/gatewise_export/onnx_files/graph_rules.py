@@ -46,11 +46,6 @@ def check_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: in
     """Refuse a graph that is not fit to be a stage, before a runtime opens it.
 
     `n_inputs` and `n_outputs` are the columns of ``x`` and ``margins``, as the manifest says.
-
-    Raises
-    ------
-    BundleError
-        One line that names the file and the reason.
     """
     read_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
 
@@ -78,11 +73,6 @@ def check_cloud_graph(content: bytes, *, file: str) -> None:
     which goes along a tensor and ends, may), none with data in another file, none with a result of
     a size that only a run will know. Sizes are followed from node to node as far as they can be
     known beforehand; a worker's own limit of memory is the second line.
-
-    Raises
-    ------
-    BundleError
-        One line that names the file and the reason.
     """
     model = read_model(content, file)
     try:

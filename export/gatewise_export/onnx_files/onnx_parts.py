@@ -69,13 +69,7 @@ class Tensor:
         return math.prod(self.shape)
 
     def check(self) -> None:
-        """Hold shape and type against the bytes that are there.
-
-        Raises
-        ------
-        Malformed
-            If there are more or fewer than the shape asks for, or the type has no form here.
-        """
+        """Hold shape and type against the bytes that are there."""
         if self.external:
             raise Malformed(f"tensor {self.name!r} keeps its data in another file")
         if any(not 0 <= d < 1 << 31 for d in self.shape):
@@ -98,13 +92,7 @@ class Tensor:
             )
 
     def array(self) -> NDArray[Any]:
-        """Its numbers (a tensor of texts has none), read-only.
-
-        Raises
-        ------
-        Malformed
-            As :meth:`check`, or if it is a tensor of texts.
-        """
+        """Its numbers (a tensor of texts has none), read-only."""
         self.check()
         if self.kind == STRING:
             raise Malformed(f"tensor {self.name!r} holds texts")

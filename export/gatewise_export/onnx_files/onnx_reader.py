@@ -67,13 +67,7 @@ def read_model(
     most_parts: int = MOST_PARTS,
     most_texts: int = MOST_TEXTS,
 ) -> Model:
-    """Read an ONNX file of bounded size, parts (nodes, tensors, names) and texts in lists.
-
-    Raises
-    ------
-    BundleError
-        If it is not such a file, or larger than allowed; one line that names the file.
-    """
+    """Read an ONNX file of bounded size, parts (nodes, tensors, names) and texts in lists."""
     if len(content) > most_bytes:
         raise BundleError(f"{file} is too large: {len(content)} B, {most_bytes} are allowed")
     try:

@@ -129,15 +129,7 @@ class Wire:
     # -- long lists ------------------------------------------------------------------------
 
     def run(self, at: int, end: int, tag: int) -> Run:
-        """Find how many fields of the same one-byte tag stand here, one number each.
-
-        Parameters
-        ----------
-        at, end : int
-            From a tag, at most to there.
-        tag : int
-            Of fields of kind VARINT or FIXED32.
-        """
+        """Find how many fields of the same one-byte tag stand here, one number each."""
         start, count, kind = at, 0, tag & 7
         while at < end:
             if kind == FIXED32:

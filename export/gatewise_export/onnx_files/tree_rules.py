@@ -71,11 +71,6 @@ def read_trees_node(node: Node, *, width: int | None, ordered: bool, most_nodes:
 
     `ordered` demands the form that this package writes: tests of ``<=`` alone, trees and their
     nodes and entries in ascending order, plain sums.
-
-    Raises
-    ------
-    Malformed
-        Naming the attribute.
     """
     return _TreeCheck(node, width, ordered).checked(most_nodes)
 

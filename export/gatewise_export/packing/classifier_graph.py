@@ -22,14 +22,7 @@ __all__ = ["labels_in_metadata", "read_given", "with_class_indices"]
 
 
 def read_given(content: bytes) -> onnx.ModelProto:
-    """Read and check a graph that a user gave.
-
-    Raises
-    ------
-    ConversionError
-        If it is not ONNX, keeps tensors in other files, needs operators that onnxruntime
-        alone does not know, is malformed, or gives no tensor of labels and of probabilities.
-    """
+    """Read and check a graph that a user gave."""
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's DecodeError is not public

@@ -48,11 +48,6 @@ def high_cost_graph(model: HighCostModel) -> CloudGraph:
 
     It is of kind ``margins`` (one output) or ``classifier`` (outputs ``label``, int64 (n,), the
     class index, and ``probabilities``, float32 (n, n_classes)).
-
-    Raises
-    ------
-    ConversionError
-        If there is no converter for the estimator, or a given graph is not usable.
     """
     trees = model.trees
     link = model.link

@@ -66,13 +66,7 @@ def register_converters() -> None:
 
 
 def pipeline_graph(pipeline: Any) -> onnx.ModelProto:
-    """Convert a pipeline, or any estimator that skl2onnx converts, with a float64 input ``x``.
-
-    Raises
-    ------
-    ConversionError
-        If skl2onnx cannot convert some step.
-    """
+    """Convert a pipeline, or any estimator that skl2onnx converts, with a float64 input ``x``."""
     import skl2onnx
     from skl2onnx.common.data_types import DoubleTensorType
 

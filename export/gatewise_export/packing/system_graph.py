@@ -50,13 +50,7 @@ def outputs_of(system: BudgetedClassifier) -> tuple[Output, ...]:
 
 
 def make_system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
-    """Write a fitted system at its operating point as one graph with :func:`outputs_of`.
-
-    Raises
-    ------
-    ConversionError
-        If the labels are neither whole numbers nor text.
-    """
+    """Write a fitted system at its operating point as one graph with :func:`outputs_of`."""
     nodes = GraphParts()
     outputs = outputs_of(system)
     names = {output.name for output in outputs}
@@ -92,13 +86,7 @@ def make_system_graph(system: BudgetedClassifier) -> onnx.ModelProto:
 
 
 def label_tensor(classes: NDArray[Any]) -> onnx.TensorProto:
-    """Labels as the constant ``classes``, int64 or text.
-
-    Raises
-    ------
-    ConversionError
-        If they are of another kind.
-    """
+    """Labels as the constant ``classes``, int64 or text."""
     if classes.dtype.kind in "biu":
         return constant("classes", classes.astype(np.int64))
     if all(isinstance(c, str) for c in classes.tolist()):

@@ -145,11 +145,6 @@ def graph_outcome(
 
     `cloud` holds class indices and probabilities that stand for the high-cost model's, which then
     is not run.
-
-    Raises
-    ------
-    BundleError
-        If onnxruntime refuses a graph, or its outputs are not as the manifest says.
     """
     manifest = bundle.manifest
     _check_graphs(bundle)

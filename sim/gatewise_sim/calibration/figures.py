@@ -119,13 +119,7 @@ class Calibration:
 
     @classmethod
     def from_file(cls, path: str | Path, *, n_stages: int | None = None) -> Self:
-        """Read a file as the module's head shows, with `n_stages` figures for the stages if given.
-
-        Raises
-        ------
-        InputError
-            Which names the file and the key.
-        """
+        """Read a file as shown above, with `n_stages` figures for the stages if given."""
         path = Path(path)
         where = f"{_WHAT} {path}"
         table = toml_table(path, _WHAT) if path.suffix == ".toml" else _json_table(path)

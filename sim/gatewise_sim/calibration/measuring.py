@@ -73,34 +73,7 @@ def calibrate(
 ) -> Calibration:
     """Measure the service times of this machine, with a bundle and rows.
 
-    Parameters
-    ----------
-    bundle_path : str or Path
-    rows : array-like of shape (n, n_features)
-        Instances as they come, in the manifest's order; the first 2000 are used.
-    broker : str, optional
-        URL of one that runs already; its processor time is then assumed. By default mosquitto is
-        started, or the embedded broker where it is not installed.
-    exchanges : int, default 300
-        Requests to the cloud in each part, at least 20.
-    watch : ProgressListener, optional
-
-    Returns
-    -------
-    Calibration
-        Of a bundle without a cloud model, all but the stages' times are the assumed ones.
-
-    Raises
-    ------
-    InputError
-        If the rows do not fit the bundle, none of them can be answered, or `exchanges` is too
-        small.
-    BundleError, ModelError, SelfTestError
-        If the bundle cannot be run.
-    BrokerError, LinkError
-        If the broker does not start, or cannot be reached.
-    RunError
-        If a process does not get ready, or the cloud hardly answers.
+    Shapes: `rows` (n, n_features).
     """
     if exchanges < 2 * _LEAST:
         raise InputError(f"exchanges is {exchanges}; give at least {2 * _LEAST}")

@@ -52,24 +52,7 @@ def make_baselines(
 ) -> list[Baseline]:
     """Make the baselines of a run.
 
-    Parameters
-    ----------
-    routes : Routes
-        Of the system.
-    settings : FleetSettings
-        The system's: the same seed, and so the same instances.
-    rate : float, optional
-        Share of the instances that the confidence threshold and the coin send; by default that
-        which the bundle's own gates send.
-    weights : ndarray of float64, shape (n,), optional
-        Relative frequency of each row; equal by default.
-    labelled : bool, default True
-        Whether the rows have labels, which the oracle needs.
-
-    Returns
-    -------
-    list of Baseline
-        In the order of :data:`.POLICY_NAMES`. Without a cloud model only ``edge_only``.
+    Shapes: `weights` (n,).
     """
     unpaced = replace(settings, pace=None)
     found = [Baseline("edge_only", routes, replace(unpaced, policy="edge-only"))]
@@ -97,10 +80,7 @@ def make_baselines(
 def fill(order: NDArray[np.intp], weight: NDArray[np.float64], rate: float) -> NDArray[np.bool_]:
     """Take rows in the `order` given until their share of all is nearest to `rate`.
 
-    Returns
-    -------
-    ndarray of bool, shape (n,)
-        With equal weights, exactly ``round(rate * n)`` of them, or all of `order`.
+    Shapes: returns (n,).
 
     Examples
     --------
@@ -124,17 +104,7 @@ def oracle(routes: Routes) -> NDArray[np.bool_]:
 def row_weights(
     routes: Routes, settings: FleetSettings, *, whole: bool
 ) -> NDArray[np.float64] | None:
-    """Relative frequency of each row, shape (n,); None: all equal.
-
-    Parameters
-    ----------
-    routes : Routes
-    settings : FleetSettings
-    whole : bool
-        Whether the run is stepped whole: then the instances are counted, so that baselines meet
-        the system's rate on these very instances. Else it is what is expected: a trace may say
-        which rows come, a class mix how often each class does.
-    """
+    """Relative frequency of each row, shape (n,); None: all equal."""
     work, mix = settings.workload, settings.mix
     if whole:
         counts = np.zeros(len(routes), np.int64)
@@ -174,14 +144,6 @@ def lighter(
 
     Queues carry their full load all the same; a pool of two deals less evenly than one of twenty,
     so waits come out a little too long.
-
-    Parameters
-    ----------
-    chosen : SamplingPlan
-    routes : Routes
-    settings : FleetSettings
-    requests : int
-        At most, about; but never fewer than two workers.
     """
     work = settings.workload
     if chosen.whole or not isinstance(work, Workload) or settings.policy == "edge-only":

@@ -19,15 +19,7 @@ __all__ = ["at_goal", "on_disk", "open_whole", "operating_points"]
 
 
 def open_whole(path: str | Path) -> Bundle:
-    """Open a bundle that has its cloud model, too.
-
-    Raises
-    ------
-    InputError
-        If it is one for devices.
-    BundleError
-        As :meth:`gatewise_export.bundle.bundle.Bundle.open`.
-    """
+    """Open a bundle that has its cloud model, too."""
     bundle = Bundle.open(path, for_device=True)
     if bundle.absent():
         raise InputError(
@@ -38,19 +30,7 @@ def open_whole(path: str | Path) -> Bundle:
 
 
 def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
-    """Put a bundle at the operating point that `gatewise frontier` would choose, in memory.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    goal : mapping
-        One of ``budget``, ``max_loss`` and ``offload_rate``; or empty: the active one.
-
-    Raises
-    ------
-    InputError
-        If no point is within the budget or the rate, or the loss is not known.
-    """
+    """Put a bundle at the operating point that `gatewise frontier` would choose, in memory."""
     if not goal:
         return bundle
     if "max_loss" in goal and bundle.manifest.reference_accuracy is None:
@@ -66,11 +46,6 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
 
     That is its own path if this point is active there, else that of a copy, which is deleted
     at the end.
-
-    Raises
-    ------
-    InputError
-        If the bundle is signed, and would have to be signed anew.
     """
     if Bundle.open(bundle.path, for_device=True).manifest.active == bundle.manifest.active:
         yield bundle.path

@@ -114,15 +114,7 @@ class PolicyRun:
     def result(
         self, *, labelled: bool, energy: DeviceEnergy | None, prices: Prices | None
     ) -> PolicyResult:
-        """Lay the run out for the report.
-
-        Parameters
-        ----------
-        labelled : bool
-            Whether the rows have labels; else ``accuracy`` is None.
-        energy : DeviceEnergy or None
-        prices : Prices or None
-        """
+        """Lay the run out for the report."""
         estimate, means, used = self.estimate, self.estimate.means, self.energy(energy)
         return PolicyResult(
             key=self.key,
@@ -233,14 +225,7 @@ def stage_results(
 ) -> tuple[StageResult, ...]:
     """Stages of the bundle in order, the cloud last; answers as the gates decide them.
 
-    Parameters
-    ----------
-    manifest : Manifest
-    routes : Routes
-    instances : float
-        Of the run.
-    weights : ndarray of float64, shape (n_rows,), optional
-        How often each row comes; all alike by default.
+    Shapes: `weights` (n_rows,).
     """
     costs = manifest.feature_costs()
     weight = np.ones(len(routes)) if weights is None else weights

@@ -68,21 +68,7 @@ class Prepared:
 def prepare(
     bundle: Bundle, rows: Rows, scenario: Scenario, *, calibration: Calibration | None = None
 ) -> Prepared:
-    """Read the files that a scenario names, and compute the route of each row.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    rows : Rows
-    scenario : Scenario
-    calibration : Calibration, optional
-        Of a short live run; else the scenario's file, else documented assumptions.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be used, or rows, bundle and scenario do not fit each other.
-    """
+    """Read the files that a scenario names, and compute the route of each row."""
     bundle = at_goal(bundle, scenario.goal)
     manifest = bundle.manifest
     energy = None

@@ -45,13 +45,7 @@ class Rows:
 
     @classmethod
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
-        """Take arrays: `X` of shape (n, n_features), labels `y` of shape (n,) as users write them.
-
-        Raises
-        ------
-        InputError
-            If the shapes do not fit the bundle or each other.
-        """
+        """Take arrays `X` (n, n_features) and labels `y` (n,) as users write them."""
         values = np.asarray(X)
         n_features = len(manifest.features)
         if values.ndim != 2 or not len(values) or values.shape[1] != n_features:
@@ -86,25 +80,7 @@ class Rows:
 
     @classmethod
     def load(cls, source: str, manifest: Manifest, *, target: str | None = None) -> Rows:
-        """Read a table.
-
-        Parameters
-        ----------
-        source : str
-            A CSV, parquet or npz file, or the name of a set that scikit-learn carries. Of an npz
-            file with parts, the test part is taken.
-        manifest : Manifest
-            Its feature names say which columns, and in which order.
-        target : str, optional
-            The label's column; one named target, label, class or y is found by itself. Without one
-            there are no labels.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be read, lacks a column, or a cell is no number; the message says
-            where.
-        """
+        """Read a table."""
         if source in datasets.names():
             data = datasets.load(source)
             return cls.from_arrays(

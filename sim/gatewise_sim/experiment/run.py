@@ -52,23 +52,7 @@ _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 def run_scenario(
     prepared: Prepared, command: str, *, watch: ProgressListener | None = None, jobs: int = 1
 ) -> Report:
-    """Run the system and its baselines.
-
-    Parameters
-    ----------
-    prepared : Prepared
-    command : str
-        Repeats the run.
-    watch : ProgressListener, optional
-        Listener to the run's progress.
-    jobs : int
-        Processes; the figures do not depend on it.
-
-    Raises
-    ------
-    GatewiseError
-        If no instance comes, or a part of a live run does not start.
-    """
+    """Run the system and its baselines."""
     listener: ProgressListener = Listeners() if watch is None else watch
     scenario, routes, settings = prepared.scenario, prepared.routes, prepared.settings
     assert isinstance(settings.workload, Workload)  # a scenario has read it
@@ -219,15 +203,7 @@ def run_live_policy(
     processes: int | None,
     watch: ProgressListener | None,
 ) -> tuple[FleetEstimate, LiveRun]:
-    """Let real processes answer the system's instances, in real time.
-
-    Raises
-    ------
-    InputError
-        If the bundle is signed for another operating point, or the broker cannot be used.
-    RunError
-        If a process does not start, or ends too early.
-    """
+    """Let real processes answer the system's instances, in real time."""
     from gatewise_sim.live.run import run_live
 
     with on_disk(bundle) as path:

@@ -124,13 +124,7 @@ class Simulation:
         return "".join(answer(self.report))
 
     def write(self, folder: str | Path) -> None:
-        """Write page, report, tables and service times into a folder, all or nothing.
-
-        Raises
-        ------
-        InputError
-            If the folder holds other files, or cannot be written to.
-        """
+        """Write page, report, tables and service times into a folder, all or nothing."""
         folder = Path(folder)
         SIMULATION.check(folder)
         SIMULATION.write(folder, report_files(self.report, self.calibration))

@@ -34,11 +34,6 @@ class Usage:
 
     `bytes` are of IP, up and down; `joules` of all devices; `feature_units` the feature cost of all
     instances together; `requests` messages to the cloud.
-
-    Raises
-    ------
-    InputError
-        If a figure is negative or no time has passed.
     """
 
     seconds: float

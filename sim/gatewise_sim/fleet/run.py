@@ -44,13 +44,7 @@ OnStep = Callable[[list[Answers]], object]
 
 
 class VirtualFleet:
-    """A fleet that answers its instances in virtual time, once.
-
-    Raises
-    ------
-    InputError
-        If the settings do not fit the routes.
-    """
+    """A fleet that answers its instances in virtual time, once."""
 
     def __init__(self, routes: Routes, settings: FleetSettings) -> None:
         self._routes, self._settings = routes, settings

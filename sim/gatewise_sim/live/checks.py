@@ -17,15 +17,7 @@ _MOST_NAMED: Final = 16**4
 
 
 def check_live(settings: FleetSettings, *, broker: str | None = None) -> None:
-    """Check settings, and a given broker, before anything is started.
-
-    Raises
-    ------
-    InputError
-        If the broker cannot do what the settings need, or there are too many devices.
-    LinkError
-        If a broker that was given cannot be reached.
-    """
+    """Check settings, and a given broker, before anything is started."""
     if settings.devices > _MOST_NAMED:
         raise InputError(f"devices is {settings.devices}; a live run has at most {_MOST_NAMED}")
     what = {window.what for window in settings.outages.windows}

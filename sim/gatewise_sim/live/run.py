@@ -109,30 +109,7 @@ def run_live(
     Nothing is left running behind it, whether it returns, raises, or is ended by Ctrl-C, SIGTERM or
     a closed terminal (the last two unless they are handled elsewhere).
 
-    Parameters
-    ----------
-    bundle_path : Path
-    rows : ndarray of float32, shape (n, n_features)
-        What instances are.
-    settings : FleetSettings
-        The same seed gives the same instances as in virtual time.
-    truth : ndarray of int, shape (n,), optional
-        Class indices, for `watch`; negative where they are not known.
-    broker : str, optional
-        URL of one that runs already; by default one is started.
-    processes : int, optional
-        For the devices; more are taken where so many cannot hold them.
-    watch : ProgressListener, optional
-        Gets snapshots and faults, some four times a second.
-
-    Raises
-    ------
-    InputError
-        If the settings do not fit the bundle, or cannot be run live.
-    RunError
-        If a worker or a device process does not get ready; the message is its own last line.
-    LinkError, BrokerError
-        If a broker cannot be reached, or does not start.
+    Shapes: `rows` (n, n_features), `truth` (n,).
     """
     check_live(settings, broker=broker)
     manifest = Bundle.open(bundle_path).manifest

@@ -77,13 +77,7 @@ def bounds(figure: Measurement | None, form: Format) -> str:
 
 
 def answer(report: Report) -> tuple[str, str]:
-    """The answer in one sentence, as what matters most and what follows from it.
-
-    Returns
-    -------
-    tuple of str
-        Together they are the sentence.
-    """
+    """The answer in one sentence, as what matters most and what follows from it."""
     system, cloud = report.system, report.policy("cloud_only")
     if not system.answers.answered:
         return "No instance was answered", "."

@@ -20,13 +20,7 @@ __all__ = ["from_document", "to_document"]
 
 
 def to_document(value: Any) -> Any:
-    """Turn a dataclass, and all that is in it, into what JSON can hold.
-
-    Parameters
-    ----------
-    value : object
-        A dataclass instance, or a mapping, list, tuple or scalar in one; NaN becomes None.
-    """
+    """Turn a dataclass, and all that is in it, into what JSON can hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         found = {}
         for field in dataclasses.fields(value):
@@ -46,22 +40,7 @@ def to_document(value: Any) -> Any:
 
 
 def from_document(kind: Any, value: Any, where: str = "") -> Any:
-    """Read a value of a type from a JSON document.
-
-    Parameters
-    ----------
-    kind : type or type annotation
-        A dataclass, ``X | None``, ``tuple[X, ...]``, ``dict[str, X]``, a scalar type or ``Any``.
-    value : object
-    where : str
-        Path of the value in its document, for errors.
-
-    Raises
-    ------
-    InputError
-        If a value is missing or of another type, as ``legs[0].accuracy.value: is 'x', not a
-        number``.
-    """
+    """Read a value of a type from a JSON document."""
     origin = get_origin(kind)
     if kind is Any:
         return value

@@ -187,13 +187,7 @@ class DataCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a run found.
-
-    Raises
-    ------
-    InputError
-        If `kind` is none of a report, or there is no policy ``system``.
-    """
+    """What a run found."""
 
     kind: str  # one of KINDS
     dataset: str
@@ -322,14 +316,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> Self:
-        """Read a report from a JSON document of this schema version or an earlier one.
-
-        Raises
-        ------
-        InputError
-            If it is no report, of a later version, or a field is missing or wrong; the message
-            names the field.
-        """
+        """Read a report from a JSON document of this schema version or an earlier one."""
         version = document.get("schema_version", 1)
         if document.get("kind") not in KINDS:
             raise InputError(

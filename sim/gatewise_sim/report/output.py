@@ -51,13 +51,7 @@ class OutputFolder:
             raise ValueError(f"the last file of {self.kind} must be {_REPORT}")
 
     def check(self, folder: Path) -> None:
-        """Refuse a folder that holds something else than an earlier run's output.
-
-        Raises
-        ------
-        InputError
-            If it is a file, cannot be written, or is neither empty nor one of ours.
-        """
+        """Refuse a folder that holds something else than an earlier run's output."""
         if folder.is_dir():
             present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
             if _REPORT in present and not self._made(folder):
@@ -82,19 +76,6 @@ class OutputFolder:
 
         All is written beside its place first; what then can still go wrong is a rename. What an
         earlier run left and this one has not goes away; files of others stay.
-
-        Parameters
-        ----------
-        folder : Path
-            Made if need be; see :meth:`check`.
-        contents : mapping of str to str or Path
-            Names of :attr:`files`, ``report.json`` among them, to a text, or to a directory that
-            is copied.
-
-        Raises
-        ------
-        ValueError
-            If a name is not one of the files, or the report is missing.
         """
         if not {_REPORT} <= set(contents) <= set(self.files):
             raise ValueError(f"give {_REPORT}, and only files among {', '.join(self.files)}")

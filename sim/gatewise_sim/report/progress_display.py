@@ -28,16 +28,6 @@ _SAME: Final = 1.0  # s: an event announced ahead, and told again when it comes
 def shown_progress(*, quiet: bool = False) -> Iterator[ProgressListener]:
     """Show a simulation's progress on standard error while it is entered.
 
-    Parameters
-    ----------
-    quiet : bool, default False
-        Show nothing.
-
-    Yields
-    ------
-    ProgressListener
-        To be given to the engine.
-
     Examples
     --------
     >>> with shown_progress(quiet=True) as listener:

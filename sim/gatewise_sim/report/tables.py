@@ -377,15 +377,7 @@ def plain_text(value: Any) -> str:
 
 
 def csv_files(report: Report) -> dict[str, str]:
-    """Write the tables of a run as CSV.
-
-    Returns
-    -------
-    dict of str to str
-        ``legs.csv`` (the policies), ``timeline.csv`` and ``classes.csv``. A figure with an
-        interval takes three columns: ``accuracy``, ``accuracy_low`` and ``accuracy_high``; what
-        is nested has its path for a name, as ``latency_ms_p50``.
-    """
+    """Write the tables of a run as CSV."""
     document = report.to_dict()
     return {
         f"{name}.csv": to_csv([_flat(row, skip) for row in document[name]])

@@ -23,13 +23,7 @@ _CARRIED: Final = (
 
 
 def upgraded(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Lay a report of version 1 out as one of version 2.
-
-    Raises
-    ------
-    InputError
-        If a key of a demo's report is missing.
-    """
+    """Lay a report of version 1 out as one of version 2."""
     if document.get("kind") != "gatewise-demo":
         return document
     instances = _at(document, "instances")

@@ -53,24 +53,7 @@ def alternate(
 ) -> tuple[LinearPair, list[float]]:
     """Alternate q-steps and steps of the M-step.
 
-    Parameters
-    ----------
-    problem : MStep
-        Its q is replaced.
-    f0_loss : ndarray of float64, shape (n,)
-        ``-log p(y | x; f0)``.
-    tol : float
-        Fall of the objective below which to stop, once the KKT residual of the M-step is
-        below 10 times it.
-    most : int
-        Alternations at most.
-    distance : Distance, optional
-        Kullback-Leibler by default.
-
-    Returns
-    -------
-    objectives : list of float
-        Of OPT after each q-step; never rises.
+    Shapes: `f0_loss` (n,).
     """
     distance = KullbackLeibler() if distance is None else distance
     weight = problem.weight
@@ -112,12 +95,7 @@ def pose(
 ) -> tuple[MStep, LinearPair, NDArray[np.float32], NDArray[np.float32]]:
     """Pose the problem of a sample without a penalty and with every row kept.
 
-    Returns
-    -------
-    pair : LinearPair
-        The best constant one, the gate undecided.
-    mean, scale : ndarray of float32, shape (n_features,)
-        How the features were standardised.
+    Shapes: returns `mean, scale` (n_features,).
     """
     mean, scale = _standardisation(sample.x)
     z = ((sample.x - mean) * scale).astype(np.float64)
@@ -139,15 +117,7 @@ def pose(
 def featureless_pair(
     problem: MStep, pair: LinearPair, f0_loss: Array, p_full: float, distance: Distance
 ) -> tuple[LinearPair, float]:
-    """Find the best pair without priced features, and the penalty from which on it is optimal.
-
-    Returns
-    -------
-    pair : LinearPair
-        Weights of features without a price may be there.
-    critical : float
-        ``gamma``.
-    """
+    """Find the best pair without priced features, and the penalty from which on it is optimal."""
     prohibitive = replace(problem, gamma=1e9 / max(problem.costs.total, 1e-12))
     pair, _ = alternate(prohibitive, f0_loss, p_full, pair, tol=1e-7, most=100, distance=distance)
     place = problem.place(pair)

@@ -122,20 +122,6 @@ def grow(
 ) -> TreeEnsemble:
     """Grow f1 and, unless `p_full` is None, a gate.
 
-    Parameters
-    ----------
-    gamma : float
-        Nats of mean loss that a feature of mean price must save.
-    p_full : float or None
-        Bound on the mean offload probability. At 0 the gate never leaves 0.
-
-    Returns
-    -------
-    TreeEnsemble
-        Outputs: f1's margins and, if there is one, g.
-
-    Notes
-    -----
     A mean loss plus ``gamma * cost`` over n rows is a LightGBM penalty of ``2 n gamma``, since
     its gain has no factor 1/2. With a group's shared price, all trees of one round may each
     pay it once: the price falls for the next round.

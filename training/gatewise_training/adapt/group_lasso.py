@@ -74,10 +74,7 @@ class GroupLasso:
 def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
     """Critical ``gamma``: the smallest at which V = 0 is optimal.
 
-    Parameters
-    ----------
-    gradient : ndarray of float64, shape (n_features, n_outputs)
-        Of the smooth loss at V = 0. Rows of free features do not count.
+    Shapes: `gradient` (n_features, n_outputs).
     """
     shared = np.append(costs.shared, 0.0)[costs.group]
     priced = costs.own + shared > 0

@@ -126,25 +126,6 @@ def fit_path(
     """Fit gate and low-cost model for each penalty, the highest first, each from the last.
 
     Then once more from each of the starts.
-
-    Parameters
-    ----------
-    shares : sequence of float
-        Penalties, as shares of the critical one at which no feature is chosen.
-    tol, most
-        As for :func:`alternate`.
-    refit : bool
-        Whether to fit each pair again on the features that it uses, with hardly any penalty.
-    starts : sequence of Start
-        Starts beside the pair without features: at every other penalty, the smallest among
-        them, the alternation starts from the pair that is best for the start's offload
-        probabilities.
-
-    Returns
-    -------
-    list of LinearModel
-        Margins of f1 and, last, the stop score -g, in the order of falling shares: first those
-        of the path from the pair without features, then those of each start.
     """
     problem, pair, mean, scale = pose(sample, distance.curvature_bound)
     bare, critical = featureless_pair(problem, pair, sample.f0_loss, p_full, distance)

@@ -60,17 +60,7 @@ def q_step(keep: Array, offload: Array, p_full: float, weight: Array | None = No
     ``beta >= 0`` is the smallest that meets the bound on the mean: the multiplier of the
     constraint, 0 where the constraint is slack.
 
-    Parameters
-    ----------
-    keep, offload : ndarray of float64, shape (n,)
-        ``A`` and ``B``, in nats.
-    p_full : float in [0, 1]
-        Bound on the mean of q; 0 keeps every row.
-    weight : ndarray of float64, shape (n,), optional
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
+    Shapes: `keep, offload` (n,), `weight` (n,); returns (n,).
 
     Examples
     --------
@@ -106,19 +96,7 @@ def q_step_log_odds(
     rises such a row jumps from one to the other: the bound is met, but not always with
     equality.
 
-    Parameters
-    ----------
-    keep, offload : ndarray of float64, shape (n,)
-        The models' losses ``A`` and ``B``, in nats.
-    g : ndarray of float64, shape (n,)
-        The gate.
-    p_full : float in (0, 1]
-        Bound on the mean of ``sigmoid(t)``; 0 would need infinite log odds.
-    weight : ndarray of float64, shape (n,), optional
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
+    Shapes: `keep, offload` (n,), `g` (n,), `weight` (n,); returns (n,).
 
     Examples
     --------

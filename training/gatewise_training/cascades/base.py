@@ -97,26 +97,7 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
     ) -> Self:
         """Fit all models and find the whole frontier.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-            Numbers; taken as float32. A DataFrame's column names are kept and checked.
-        y : array-like of shape (n,)
-            Class labels.
-        sample_weight : array-like of shape (n,), optional
-        validation : pair (X_val, y_val), optional
-            Validation rows: they choose models, thresholds and the operating point. By default
-            a fifth of the rows is held out, or on up to 5,000 rows every row is a validation
-            row of a model of five-fold cross-fitting that has not seen it.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InputError
-            For data, prices or a budget that cannot be used; it says which and why.
+        Shapes: `X` (n, n_features), `y` (n,), `sample_weight` (n,).
         """
         self._check_settings()
         table = check_training(
@@ -307,16 +288,7 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
     ) -> NDArray[np.float64]:
         """Cost of each row, in the unit of the feature costs.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-        accounting : {"union", "paper"}
-            What an offloaded row pays for features: all that stages and high-cost model
-            read, or the high-cost model's only, as the authors of Adapt account for it.
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
+        Shapes: `X` (n, n_features); returns (n,).
         """
         if accounting not in ("union", "paper"):
             raise InputError(f"accounting must be 'union' or 'paper', not {accounting!r}")
@@ -326,18 +298,7 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
         return at_exits(self._exit_costs(acquired, accounting, tiers=tiers), self._route(x)[0])
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted.
-
-        Parameters
-        ----------
-        budget, max_loss : float, optional
-            Exactly one; see :meth:`Frontier.at`.
-
-        Returns
-        -------
-        Self
-            A copy that shares the models.
-        """
+        """Get the same fitted models at another operating point; nothing is refitted."""
         return self._moved(budget=budget, max_loss=max_loss)
 
     def _moved(self, **wanted: float | None) -> Self:

@@ -88,18 +88,7 @@ class CascadeClassifier(BudgetedClassifier):
         max_loss: float | None = None,
         offload_rate: float | None = None,
     ) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted.
-
-        Parameters
-        ----------
-        budget, max_loss, offload_rate : float, optional
-            Exactly one; see :meth:`Frontier.at`.
-
-        Returns
-        -------
-        Self
-            A copy that shares the models.
-        """
+        """Get the same fitted models at another operating point; nothing is refitted."""
         return self._moved(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
 
 

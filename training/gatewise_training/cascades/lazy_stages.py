@@ -54,18 +54,7 @@ STRENGTHS = 1e-4, 4.0
 
 
 def fit_lazy_stages(problem: Problem, *, n_stages: int, bounds: Bounds) -> FittedStages | None:
-    """Fit at most `n_stages` stages, with what they give and acquire on validation rows.
-
-    Returns
-    -------
-    FittedStages or None
-        None if no stage is worth its price, or none is within the bounds.
-
-    Raises
-    ------
-    InputError
-        For too many rows times features.
-    """
+    """Fit at most `n_stages` stages, with what they give and acquire on validation rows."""
     plan, costs = problem.plan, problem.costs
     check_lazy(len(plan.fit_rows), costs.n_features)
     prices = lazy_prices(costs)

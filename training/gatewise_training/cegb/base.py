@@ -90,14 +90,7 @@ class CostEfficient:
     def cost_report(self, X: ArrayLike) -> CostReport:
         """Count for each instance its features, their price, its splits and their price.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        CostReport
-            Its `features` are what :meth:`cost` gives.
+        Shapes: `X` (n, n_features).
         """
         system: Any = self  # an estimator
         x: NDArray[np.float32] = system._rows(X)
@@ -241,31 +234,12 @@ class Scored(CostEfficient, BaseEstimator):
     def cost(self, X: ArrayLike) -> NDArray[np.float64]:
         """Feature cost of each row, in the unit of the feature costs.
 
-        Parameters
-        ----------
-        X : array-like of shape (n, n_features)
-
-        Returns
-        -------
-        ndarray of float64, shape (n,)
-            Lazily: of the features on the paths that the row takes. Coupled: of all that the
-            model uses. A group's shared price counts once.
+        Shapes: `X` (n, n_features); returns (n,).
         """
         return self.cost_report(X).features
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted.
-
-        Parameters
-        ----------
-        budget, max_loss : float, optional
-            Exactly one; see :meth:`Frontier.at`. The loss is in the score.
-
-        Returns
-        -------
-        Self
-            A copy that shares the models.
-        """
+        """Get the same fitted models at another operating point; nothing is refitted."""
         check_is_fitted(self, "operating_point_")
         other = copy.copy(self)
         other.operating_point_ = self.frontier_.at(budget=budget, max_loss=max_loss, slack=SLACK)

@@ -94,25 +94,7 @@ def grow(
     rounds: int | None = None,
     seed: int = 0,
 ) -> tuple[TreeEnsemble, int]:
-    """Grow one model.
-
-    Parameters
-    ----------
-    x, target
-        The rows, float32 of shape (n, n_features), and what is learned of them.
-    charge : Charge
-    held : pair of rows and their target, optional
-        Their loss ends the growth.
-    rounds : int, optional
-        Instead of the growth's own number.
-
-    Returns
-    -------
-    trees : TreeEnsemble
-        In the unit of the answers; :func:`constant` if nothing is worth its price.
-    rounds : int
-        Rounds kept.
-    """
+    """Grow one model."""
     settings = tree_params(seed) | {"objective": "none", "num_class": target.n_outputs}
     settings |= growth.on(len(x), max(2, target.n_outputs))
     settings |= dict(target.native or {}) | charge.params | {"metric": "none"}

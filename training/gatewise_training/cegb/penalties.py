@@ -56,22 +56,7 @@ ROW_SAMPLING = frozenset(SAMPLING) - {"boosting"} | {"top_rate", "other_rate", "
 def check_params(
     params: Mapping[str, Any] | None, accounting: Accounting, n_rows: int, n_features: int
 ) -> None:
-    """Refuse LightGBM settings under which prices would be charged wrongly.
-
-    Parameters
-    ----------
-    params : mapping or None
-        Further LightGBM parameters, by their main names.
-    accounting : {"lazy", "coupled"}
-    n_rows, n_features : int
-        Of the fit.
-
-    Raises
-    ------
-    InputError
-        For parameters that are not known to be harmless, for LightGBM's bagging and GOSS with
-        lazy prices, and for 2**31 rows times features with lazy prices.
-    """
+    """Refuse LightGBM settings under which prices would be charged wrongly."""
     for name in params or {}:
         if name not in HARMLESS | ROW_SAMPLING:
             raise InputError(

@@ -61,21 +61,6 @@ def names() -> tuple[str, ...]:
 def load(source: str | Path, *, target: str | None = None) -> Dataset:
     """Load a bundled set by name, or a CSV, parquet or npz file.
 
-    Parameters
-    ----------
-    source : str or Path
-        One of :func:`names`, or a file. A CSV or parquet file is a table with a target
-        column; an npz file has arrays X, y and, if wanted, feature_names, cost, group,
-        cost_discount, part.
-    target : str, optional
-        The label's column; "target", "label", "class" or "y" is found by itself.
-
-    Raises
-    ------
-    InputError
-        For a missing or empty file, an unknown or missing column, a column that is not
-        numbers, doubled names, or infinite values. The message names the column.
-
     Examples
     --------
     >>> load("digits").X.shape
@@ -147,13 +132,7 @@ def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> Featur
 
 
 def read_parquet(path: Path) -> DataFrame:
-    """Read a parquet file; pyarrow, which pandas needs for it, comes with an extra.
-
-    Raises
-    ------
-    InputError
-        If pyarrow is not installed, or the file cannot be read.
-    """
+    """Read a parquet file; pyarrow, which pandas needs for it, comes with an extra."""
     import pandas as pd
 
     try:

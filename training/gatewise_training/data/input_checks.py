@@ -47,14 +47,7 @@ class Table:
 
 
 def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = False) -> Any:
-    """Check rows: names, finiteness; float32 of shape (n, n_features).
-
-    Raises
-    ------
-    InputError
-        For infinite values, and NaN unless allowed (it names the column); for text, names or
-        widths that do not match.
-    """
+    """Check rows: names, finiteness; float32 of shape (n, n_features)."""
     rows = _validated(estimator, X, reset=reset)
     _check_finite(estimator, rows, allow_missing)
     return rows
@@ -85,14 +78,7 @@ def _check_finite(estimator: Any, rows: NDArray[np.float32], allow_missing: bool
 def check_training(
     estimator: Any, X: Any, y: Any, sample_weight: Any, validation: Any, *, allow_missing: bool
 ) -> Table:
-    """Check training rows, labels, weights and validation rows.
-
-    Raises
-    ------
-    InputError
-        If there is one class only, a class of one row, or a validation label that is not among
-        the training labels; and as :func:`check_rows`.
-    """
+    """Check training rows, labels, weights and validation rows."""
     X, y = _validated(estimator, X, y)
     _check_finite(estimator, X, allow_missing)
     check_classes(y)
@@ -131,11 +117,6 @@ def check_values(
     """Check rows and measured values: float32 of shape (n, n_features), float64 of (n,).
 
     With `reset` they are training rows, else rows of the same columns.
-
-    Raises
-    ------
-    InputError
-        For a single training row, values that are no finite numbers; and as :func:`check_rows`.
     """
     least = 2 if reset else 1
     X, y = _validated(estimator, X, y, y_numeric=True, reset=reset, ensure_min_samples=least)
@@ -145,11 +126,6 @@ def check_values(
 
 def check_classes(y: NDArray[Any]) -> None:
     """Check that labels are classes and not measured values; floats may be, if whole.
-
-    Raises
-    ------
-    InputError
-        For any other labels; it says how to make classes of them.
 
     Examples
     --------
@@ -178,13 +154,7 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
 
 
 def check_costs(costs: FeatureCosts | None, names: tuple[str, ...], named: bool) -> FeatureCosts:
-    """Check prices against the columns; uniform where none are given.
-
-    Raises
-    ------
-    InputError
-        If the number of the features differs, or names do where the table was `named`.
-    """
+    """Check prices against the columns; uniform where none are given."""
     if costs is None:
         return FeatureCosts.uniform(len(names))
     if not isinstance(costs, FeatureCosts):

@@ -26,24 +26,7 @@ def average_precision_at(
     is exact: of a tie of R relevant and I irrelevant documents, t or more relevant ones come
     first with probability ``C(R, t) / C(R + I, t)``.
 
-    Parameters
-    ----------
-    scores : array-like of float, shape (n,)
-        Higher ranks first; infinities may stand, NaN may not.
-    relevant : array-like of bool, shape (n,)
-    qid : array-like, shape (n,)
-        Query of each document; a query's documents need not lie together.
-    k : int, default 5
-
-    Returns
-    -------
-    float
-        Mean over queries, in [0, 1].
-
-    Raises
-    ------
-    InputError
-        If the lengths differ, there is no document, a score is NaN, or k is below 1.
+    Shapes: `scores` (n,), `relevant` (n,), `qid` (n,).
 
     Examples
     --------
@@ -60,10 +43,7 @@ def average_precisions_at(
 ) -> NDArray[np.float64]:
     """Compute :func:`average_precision_at` of each query, before the mean is taken.
 
-    Returns
-    -------
-    ndarray of float64, shape (n_queries,)
-        In the order of ``numpy.unique(qid)``.
+    Shapes: returns (n_queries,).
 
     Examples
     --------

@@ -46,20 +46,7 @@ class RankingDataset(Dataset):
 
 
 def load_mq2008(path: str | Path, *, fold: int = 1) -> RankingDataset:
-    """Load MQ2008 (LETOR 4.0) from its npz file, split into a published fold.
-
-    Parameters
-    ----------
-    path : str or Path
-        With arrays X, y, qid and part, the partitions S1 to S5 as 1 to 5.
-    fold : {1, 2, 3, 4, 5}
-        Fold 1 trains on S1, S2 and S3, validates on S4 and tests on S5; the others rotate.
-
-    Raises
-    ------
-    InputError
-        For a file that cannot be read or lacks an array, and for any other fold.
-    """
+    """Load MQ2008 (LETOR 4.0) from its npz file, split into a published fold."""
     if fold not in range(1, 6):
         raise InputError(f"MQ2008 has folds 1 to 5, not {fold!r}")
     table = load(path)
@@ -87,28 +74,6 @@ def load_svmlight(
 ) -> RankingDataset:
     """Load one svmlight file with queries, or several that share their columns.
 
-    Parameters
-    ----------
-    files : str, Path or mapping of str to path
-        A file, or files by part: ``{"train": "set1.train.txt", "validation": ..., "test": ...}``.
-        A query of one file is another query than that of the same number in the next.
-    prices : str or Path, optional
-        A price a line. As many lines as columns; or as many as there are features that occur
-        at all, in their order, which are then the table's columns (Yahoo's set 1 numbers its
-        519 features up to 699). By default a feature costs 1.
-
-    Returns
-    -------
-    RankingDataset
-        Columns are named by the file's own numbers: ``f1``, ``f2``, ...
-
-    Raises
-    ------
-    InputError
-        For a missing, empty or malformed file. The message names file and line.
-
-    Notes
-    -----
     The table is dense, 4 bytes a value: 1 GB for Yahoo's 473,134 training documents.
     """
     named = files if isinstance(files, Mapping) else {"": files}

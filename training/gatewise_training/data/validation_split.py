@@ -100,22 +100,7 @@ class ValidationSplit:
 def cross_fit(
     plan: ValidationSplit, fit: Fit[Model], answer: Callable[[Model, Rows], NDArray[Any]]
 ) -> tuple[Model, NDArray[Any]]:
-    """Fit the model to keep, and get out-of-fold predictions on the validation rows.
-
-    Parameters
-    ----------
-    plan : ValidationSplit
-    fit : callable (fit rows, validation rows or None, rounds or None) -> model
-        Validation rows may stop the fit early; on the last fit of cross-fitting there are none,
-        and the folds' mean number of rounds is given instead.
-    answer : callable (model, rows) -> ndarray
-
-    Returns
-    -------
-    model
-    predictions : ndarray
-        In the order of ``plan.validation_rows``.
-    """
+    """Fit the model to keep, and get out-of-fold predictions on the validation rows."""
     models = [fit(rows, unseen, None) for rows, unseen in plan.folds]
     predictions = np.concatenate(
         [answer(m, unseen) for m, (_, unseen) in zip(models, plan.folds, strict=True)]
@@ -139,18 +124,7 @@ def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
 
 
 def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
-    """Set calibration rows aside: half of the user's validation rows, else a training fifth.
-
-    Returns
-    -------
-    rest, calibration : Table
-        No model, threshold or choice sees the second before a guarantee is certified on it.
-
-    Raises
-    ------
-    InputError
-        For a confidence that is not between 0 and 1, weighted rows, or too few rows.
-    """
+    """Set calibration rows aside: half of the user's validation rows, else a training fifth."""
     if not 0 < confidence < 1:
         raise InputError(f"guarantee must be between 0 and 1, not {confidence}")
     if np.ptp(table.weight) > 0:
@@ -181,16 +155,6 @@ def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
 
 def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
     """Deal out rows without classes, values or documents; rows of one `unit` stay together.
-
-    Returns
-    -------
-    tuple of (fit rows, validation rows)
-        Five folds on up to 5,000 rows, else a held-out fifth of the units.
-
-    Raises
-    ------
-    InputError
-        If there is one unit only.
 
     Examples
     --------

@@ -34,24 +34,7 @@ def nested_sets(
     seed: int = 0,
     report: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> list[NDArray[np.intp]]:
-    """Find nested feature sets with geometrically growing costs.
-
-    Parameters
-    ----------
-    plan : ValidationSplit
-    costs : FeatureCosts
-    n_classes, seed : int
-    n_stages : int
-        Sets at most; equal ones are dropped.
-    largest : float, default 0.6
-        Cost of the last set as a share of the cost of all features.
-    report : callable (done, total)
-
-    Returns
-    -------
-    list of ndarray of intp
-        Column indices, each set a superset of the one before.
-    """
+    """Find nested feature sets with geometrically growing costs."""
     chooser = _Chooser(plan, costs, n_classes, seed)
     cheapest = float(costs.alone.min())
     most = largest * costs.total

@@ -98,25 +98,7 @@ def fit_boosting(
 ) -> tuple[TreeEnsemble, int]:
     """Fit a boosted classifier; with `validation`, stop early on its log loss.
 
-    Parameters
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    weight : ndarray of float64, shape (n,), optional
-    validation : tuple of arrays, optional
-        Rows and class indices that decide the number of rounds.
-    rounds, patience : int
-        Rounds at most, and rounds without improvement that end the fit.
-    params : mapping, optional
-        LightGBM parameters over those of :func:`tree_params`.
-
-    Returns
-    -------
-    ensemble : TreeEnsemble
-        Margins of shape (n, 1) for two classes, (n, n_classes) for more.
-    rounds : int
-        Rounds kept.
+    Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     settings = tree_params(seed) | log_loss_params(n_classes) | dict(params or {})
     data = lgb.Dataset(x, y, weight=weight, params=settings, free_raw_data=False)

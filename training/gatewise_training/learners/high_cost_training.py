@@ -49,12 +49,7 @@ def train_high_cost_model(
     RBF-SVM (calibrated by Platt's sigmoid) unless values may be missing, the SVM up to 16,000
     rows. Or else clones of `template`, an unfitted scikit-learn classifier.
 
-    Returns
-    -------
-    model : HighCostModel
-    labels : ndarray of int64, shape (n_validation,)
-        Out-of-fold class indices on ``plan.validation_rows``.
-    probabilities : ndarray of float64, shape (n_validation, n_classes)
+    Shapes: returns `labels` (n_validation,), `probabilities` (n_validation, n_classes).
     """
     y, weight = plan.y[plan.validation_rows], plan.weight[plan.validation_rows]
     tried: list[_CrossFitted] = []

@@ -58,14 +58,7 @@ def check_lazy(
     *,
     asked_by: str = "acquisition='node'",
 ) -> None:
-    """Refuse fits for which LightGBM's lazy penalty is silently wrong.
-
-    Raises
-    ------
-    InputError
-        For 2**31 rows times features or more, and for `params` with bagging, GOSS and their like;
-        it names the user's setting, `asked_by`.
-    """
+    """Refuse fits for which LightGBM's lazy penalty is silently wrong."""
     if n_rows * n_features >= MOST_BITS:
         raise InputError(
             f"{asked_by}: {n_rows} rows times {n_features} features are more than "
@@ -149,19 +142,7 @@ class LazyBooster:
     ) -> tuple[TreeEnsemble, int]:
         """Grow the next stage; returns its trees and the rounds kept.
 
-        Parameters
-        ----------
-        penalty : ndarray of float64, shape (n_features,)
-            Price of a row's first use of each feature in LightGBM's gain, twice the drop of
-            the summed loss: for a mean loss plus ``gamma * cost`` it is ``2 * gamma * cost``.
-        rounds, patience : int
-            Rounds at most, and rounds without improvement on validation that end the stage.
-
-        Returns
-        -------
-        ensemble : TreeEnsemble
-            Margins of shape (n, 1) or (n, n_classes); without trees if nothing is worth its price.
-        rounds : int
+        Shapes: `penalty` (n_features,).
         """
         booster = self._booster
         booster.reset_parameter({"cegb_penalty_feature_lazy": penalty.tolist()})

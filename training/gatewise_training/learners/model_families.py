@@ -211,21 +211,7 @@ def cross_fitted_stage(
 ) -> tuple[Stage, NDArray[np.float32]]:
     """Fit a stage of one family, with its out-of-fold outputs on the validation rows.
 
-    Parameters
-    ----------
-    plan : ValidationSplit
-    family : str
-        A key of `FAMILIES`.
-    features : ndarray of intp
-        Columns that the stage may read; the model may use fewer.
-    n_classes, seed : int
-    bounds : Bounds
-
-    Returns
-    -------
-    stage : Stage
-    outputs : ndarray of float32, shape (n_validation, n_outputs)
-        In the order of ``plan.validation_rows``.
+    Shapes: returns `outputs` (n_validation, n_outputs).
     """
     x = np.ascontiguousarray(plan.x[:, features])
 

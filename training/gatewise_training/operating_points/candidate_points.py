@@ -59,13 +59,7 @@ class CalibrationRecords:
         frontier: Frontier,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the one bound that is not None.
-
-        Raises
-        ------
-        InputError
-            If not even the safest setting can be certified.
-        """
+        """Find the boldest point that keeps the one bound that is not None."""
         rows, promise = (
             len(self.certifying[0].weights),
             Promise.from_bounds(self.confidence, **bounds),
@@ -94,30 +88,6 @@ def candidates(
     rows: the cheapest for `max_loss`, the most accurate for `budget`. For `offload_rate` there
     are also paths through settings that acquire features as if they were free, and the cheapest
     of those within a standard error of the most accurate is taken.
-
-    Parameters
-    ----------
-    records : CascadeRecord, or a sequence with one for each candidate cascade
-        Of the tuning rows, which may be those that chose `points`.
-    points : sequence of OperatingPoint
-        A frontier's.
-    promise : Promise
-    rows : int
-        Calibration rows to come.
-
-    Returns
-    -------
-    list of OperatingPoint
-        Measured on the tuning rows. First, where there is one, a setting that keeps the bound
-        on any rows: all-cloud for `max_loss`, never offloading for `offload_rate`, one that
-        never costs more for `budget`. Then up to 180 settings of one path, none of them worse
-        than the first. Single models have no thresholds to move: of cascades of one stage
-        without a cloud the points themselves, the safest first.
-
-    Raises
-    ------
-    InputError
-        As :func:`.certify`; for no points, or no rows.
     """
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:

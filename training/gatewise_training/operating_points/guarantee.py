@@ -47,14 +47,7 @@ class Promise:
 
     @classmethod
     def from_bounds(cls, confidence: float = 0.95, **bounds: float | None) -> Promise:
-        """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None.
-
-        Raises
-        ------
-        InputError
-            Unless exactly one is given, from 0 on, a loss or a rate up to 1, and a confidence
-            between 0 and 1.
-        """
+        """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
         given = [(kind, bound) for kind, bound in bounds.items() if bound is not None]
@@ -91,40 +84,7 @@ def certify(
     *,
     loss: Loss = "difference",
 ) -> OperatingPoint | None:
-    """Find the boldest candidate that keeps a promise.
-
-    Parameters
-    ----------
-    records : CascadeRecord, or a sequence with one for each candidate cascade
-        Of the calibration rows, the same rows for every cascade, of unit weight. No model,
-        threshold or candidate may have been chosen with them. The last record's last row is
-        the reference that `max_loss` is measured against: the high-cost model, or without one
-        the last cascade's last stage.
-    candidates : sequence of OperatingPoint
-        From the safest to the boldest, in an order fixed without the calibration rows, as
-        :func:`.candidates` gives them. Their `chain` is the number of their record.
-    promise : Promise
-        Its confidence is the share, of all calibration sets that could have been drawn, for
-        which the bound holds.
-    loss : {"difference", "regret"}, default "difference"
-        What `max_loss` bounds: the reference's accuracy minus the system's, or the share of
-        instances that the system gets wrong and the reference right. The regret is the larger
-        of the two, so a bound on it promises more and leaves more unused.
-
-    Returns
-    -------
-    OperatingPoint or None
-        With cost, accuracy and offload rate on the calibration rows, and as its `guarantee`
-        a dict of kind, bound, confidence, calibration_rows and method: "exact binomial" (of
-        offloads), "exact paired difference" (of right answers), "exact regret", "betting" (on
-        the cost), or "certain" where the thresholds alone keep the bound, whatever the rows.
-        None if not even the first candidate passes.
-
-    Raises
-    ------
-    InputError
-        For weighted rows, or records that do not match.
-    """
+    """Find the boldest candidate that keeps a promise."""
     cascades = checked_records(records, promise, weighted=False)
     found: tuple[OperatingPoint, str] | None = None
     for point, method in _tested(cascades, candidates, promise, loss):
@@ -159,14 +119,7 @@ def reachable(record: CascadeRecord, thresholds: Sequence[float | None]) -> list
 def checked_records(
     records: CascadeRecord | Sequence[CascadeRecord], promise: Promise, *, weighted: bool
 ) -> Sequence[CascadeRecord]:
-    """Check that records fit together and suit a promise; they come back as a sequence.
-
-    Raises
-    ------
-    InputError
-        For no records or no rows, records of different rows, weights other than 1 unless
-        `weighted`, or for `max_loss` answers that are not simply right or wrong.
-    """
+    """Check that records fit together and suit a promise; they come back as a sequence."""
     cascades = [records] if isinstance(records, CascadeRecord) else list(records)
     sizes = {len(record.weights) for record in cascades}
     if len(sizes) != 1 or sizes == {0}:

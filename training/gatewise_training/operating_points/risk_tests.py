@@ -61,10 +61,7 @@ def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     probability is largest where the loss equals the bound, because a row that turns from worse
     to equal or from equal to better never takes a certificate away.
 
-    Returns
-    -------
-    ndarray of int64, shape (n + 1,)
-        Read-only.
+    Shapes: returns (n + 1,).
 
     References
     ----------
@@ -154,20 +151,7 @@ def mean_pvalue(
     hedges this all-or-nothing payment, given the wealth so far, the rows to come and the
     variance so far. So the test rejects nearly as often as one that is given the variance.
 
-    Parameters
-    ----------
-    values : ndarray of float64, shape (k, n)
-        Samples, one a line, in random order.
-    bound : float
-    lowest, highest : ndarray of float64, shape (k,)
-        Range of the values.
-    level : float
-        Where the p-value is to be sharpest.
-
-    Returns
-    -------
-    ndarray of float64, shape (k,)
-        P-values; 0 where the highest value is within the bound.
+    Shapes: `values` (k, n), `lowest, highest` (k,); returns (k,).
 
     References
     ----------

@@ -147,18 +147,7 @@ def tune(
 ) -> list[tuple[float | None, ...]]:
     """Find the best thresholds for each price of cost, warm-started from price to price.
 
-    Parameters
-    ----------
-    record : CascadeRecord
-    lams : ndarray of float64, shape (n_lams,)
-        Accuracy given up per unit of cost.
-    passes : int, default 6
-        Rounds over the stages at most, for each price.
-
-    Returns
-    -------
-    list of tuple of float or None
-        A setting for each price, from the highest to the lowest, duplicates included.
+    Shapes: `lams` (n_lams,).
     """
     scores = np.where(np.isnan(record.scores), -np.inf, record.scores).astype(np.float32)
     order = np.argsort(-scores, axis=1, kind="stable")

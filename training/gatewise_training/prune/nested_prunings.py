@@ -76,13 +76,7 @@ class PruneSequence:
         return np.asarray(self.until > level)
 
     def level_at(self, *, budget: float) -> float:
-        """Lowest level with a cost on the pruning rows of at most `budget`.
-
-        Raises
-        ------
-        InputError
-            If none is.
-        """
+        """Lowest level with a cost on the pruning rows of at most `budget`."""
         within = np.flatnonzero(self.costs <= budget + 1e-9)
         if not len(within):
             raise InputError(
@@ -109,27 +103,7 @@ def keep_within(
 ) -> Keep:
     """Find the best pruning known within a budget.
 
-    Parameters
-    ----------
-    exact : PruneSequence
-        The exact frontier.
-    budget : float
-        Mean cost on the pruning rows at most.
-    baselines : sequence of PruneSequence
-        Of the same problem.
-    gap : float, default 0.0
-        What the exact pruning may leave of the budget before others are looked for.
-
-    Returns
-    -------
-    ndarray of bool, shape (n_nodes,)
-        Its cost is within the budget; its training error is at most that of the exact pruning
-        within the budget.
-
-    Raises
-    ------
-    InputError
-        If nothing is within the budget.
+    Shapes: returns (n_nodes,).
     """
     problem = exact.problem
     place = int(np.searchsorted(exact.levels, exact.level_at(budget=budget)))

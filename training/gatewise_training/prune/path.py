@@ -39,10 +39,7 @@ NOTHING = 1e-10
 def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
     """Price of cost at which each node goes, by minimum cuts on ever smaller parts.
 
-    Returns
-    -------
-    ndarray of float64, shape (n_nodes,)
-        A node stays for every ``lam`` below; inf: always, 0: it saves nothing, -inf: a leaf.
+    Shapes: returns (n_nodes,).
     """
     closure, place = reduce_problem(problem)
     found = np.zeros(closure.n_nodes)
@@ -75,11 +72,6 @@ def breakpoints_by(
     """Price of cost at which each node goes, by any exact solver of the whole problem.
 
     Slower than :func:`breakpoints`, and there to check it.
-
-    Parameters
-    ----------
-    most : int
-        Solutions at most; beyond them nodes are not parted further.
     """
     inner = problem.left >= 0
     place = reduce_problem(problem)[1]

@@ -53,13 +53,7 @@ class Closure:
     ) -> tuple[Closure, Flow]:
         """Keep some nodes, the unpaid acquisitions among theirs, and the flow between them.
 
-        Parameters
-        ----------
-        chosen : ndarray of bool, shape (n_nodes,)
-            Parents that are not among them are taken as kept.
-        unpaid : ndarray of bool, shape (n_columns,)
-        flow : Flow
-            A minimum cut's: nothing flows from one of its sides to the other.
+        Shapes: `chosen` (n_nodes,), `unpaid` (n_columns,).
         """
         *arrays, acquired, up = _part(
             self.parent, self.profit, self.price, self.start, self.columns, self.column_price,
@@ -88,11 +82,7 @@ class Flow:
 def reduce_problem(problem: PruneProblem) -> tuple[Closure, NDArray[np.int32]]:
     """Reduce a pruning problem to the nodes that are to be decided.
 
-    Returns
-    -------
-    place : ndarray of int32, shape (n_nodes of the problem,)
-        The closure's node that decides over each node; -1: stays at any price (its path acquires
-        nothing); -2: goes at any price (nothing below it saves an error).
+    Shapes: returns `place` (n_nodes of the problem,).
     """
     uses = np.bincount(problem.column_nodes, minlength=problem.n_nodes) > 0
     priced = uses | (problem.depth_price > 0)

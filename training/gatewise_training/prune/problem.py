@@ -117,12 +117,7 @@ class Solution:
 
 
 def check_price(lam: float) -> float:
-    """Refuse a price of cost that is no number of at least 0.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse a price of cost that is no number of at least 0."""
     if not (np.isfinite(lam) and lam >= 0):
         raise InputError(f"lam must be a number of at least 0, not {lam!r}")
     return float(lam)

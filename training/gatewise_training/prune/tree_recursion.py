@@ -71,11 +71,7 @@ class PricedTrees:
     def best(self, charge: Floats) -> tuple[Keep, Floats]:
         """Prune every tree by itself, given what each node pays for its first uses, (n_nodes,).
 
-        Returns
-        -------
-        keep : ndarray of bool, shape (n_nodes,)
-        gain : ndarray of float64, shape (n_nodes,)
-            ``e_h - cost(h)``: what the subtree of the node earns.
+        Shapes: returns `keep` (n_nodes,), `gain` (n_nodes,).
         """
         problem = self.problem
         gain = problem.profit - self.lam * problem.depth_price - charge

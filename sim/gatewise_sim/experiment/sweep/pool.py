@@ -48,22 +48,7 @@ class JobResult:
 def run_jobs(
     jobs: Sequence[Runnable], processes: int, done: Callable[[int, JobResult], None]
 ) -> None:
-    """Run jobs and report each as soon as it ends.
-
-    Parameters
-    ----------
-    jobs : sequence of Runnable
-        Begun in this order.
-    processes : int
-        At most so many at a time.
-    done : callable
-        ``done(i, result)``, called in the order in which jobs end, on the caller's thread.
-
-    Raises
-    ------
-    KeyboardInterrupt
-        On Ctrl-C; every process has ended by then.
-    """
+    """Run jobs and report each as soon as it ends."""
     left = dict(enumerate(jobs))
     while left:
         left = _run_pool(left, processes, done)

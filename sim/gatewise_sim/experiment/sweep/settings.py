@@ -91,13 +91,7 @@ class SweptSetting:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a sweep, as the module's head shows.
-
-        Raises
-        ------
-        InputError
-            If it has another form or a value cannot be; the message names it.
-        """
+        """Read a sweep, as the module's head shows."""
         name, equals, rest = text.partition("=")
         name = name.strip().replace("-", "_")
         name = _ALSO.get(name, name)
@@ -121,14 +115,7 @@ class SweptSetting:
 def merged(
     sweeps: Iterable[SweptSetting | str],
 ) -> tuple[SweptSetting, ...]:
-    """Read sweeps; those of one name become one.
-
-    Raises
-    ------
-    InputError
-        As :meth:`SweptSetting.parse`; if there are none; if two choose the operating point; if they
-        make more than :data:`POINTS` points.
-    """
+    """Read sweeps; those of one name become one."""
     values: dict[str, tuple[Value, ...]] = {}
     for given in sweeps:
         sweep = SweptSetting.parse(given) if isinstance(given, str) else given

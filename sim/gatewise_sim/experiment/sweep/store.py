@@ -40,13 +40,7 @@ class Fingerprints:
         self._known: dict[Path, str] = {}
 
     def contents(self, job: object) -> dict[str, Any]:
-        """A job's fields, and the hashes of all files that they name.
-
-        Parameters
-        ----------
-        job : object
-            A dataclass of plain values, dataclasses of such, and paths.
-        """
+        """A job's fields, and the hashes of all files that they name."""
         texts = sorted({text for text in _texts(job) if _is_file(text)})
         return {
             "gatewise": __version__,
@@ -113,15 +107,7 @@ class SweepFolder:
         return report if document.get("digest") == digest and isinstance(report, dict) else None
 
     def keep(self, digest: str, what: Mapping[str, Any], report: Mapping[str, Any]) -> None:
-        """Write a finished point, whole or not at all.
-
-        Parameters
-        ----------
-        digest : str
-        what : mapping
-            Of :meth:`Fingerprints.contents`.
-        report : mapping
-        """
+        """Write a finished point, whole or not at all."""
         document = {"kind": POINT_KIND, "digest": digest, "of": what, "report": report}
         write_text(self.path(digest), json_text(document))
 

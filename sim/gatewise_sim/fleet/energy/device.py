@@ -36,13 +36,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Acquisition:
-    """Energy (J) of reading each feature and running each stage on the device; one number for all.
-
-    Raises
-    ------
-    InputError
-        If a figure is negative or not finite.
-    """
+    """Energy (J) of reading each feature and running each stage; one number for all."""
 
     feature_j: _Floats | float = 0.0
     stage_j: _Floats | float = 0.0
@@ -58,11 +52,7 @@ class Acquisition:
     def joules(self, acquired: NDArray[np.bool_], stages: _Ints) -> _Floats:
         """Energy of answering each row, in J, shape (n,).
 
-        Parameters
-        ----------
-        acquired : ndarray of bool, shape (n, n_features)
-        stages : ndarray of int, shape (n,)
-            How many stages ran on the device.
+        Shapes: `acquired` (n, n_features), `stages` (n,).
         """
         features = acquired @ np.broadcast_to(np.float64(self.feature_j), acquired.shape[1:])
         if np.ndim(self.stage_j):
@@ -96,13 +86,7 @@ class DeviceEnergy:
 
     @classmethod
     def from_file(cls, path: str | Path, features: Sequence[str], n_stages: int) -> Self:
-        """Read a TOML file as the module's head shows; `n_stages` run on the device.
-
-        Raises
-        ------
-        InputError
-            Which names the file and the key.
-        """
+        """Read a TOML file as the module's head shows; `n_stages` run on the device."""
         path = Path(path)
         where = f"device file {path}"
         table = toml_table(path, "device file")

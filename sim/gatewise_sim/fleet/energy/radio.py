@@ -46,13 +46,6 @@ class Radio:
     with the rate is this too: 438 mW per Mbit/s are 3.5 uJ/byte); after the last transfer it stays
     awake with `tail_w` for `tail_s`, and sleeps at `idle_w`.
 
-    Raises
-    ------
-    InputError
-        If a figure is negative or not finite.
-
-    Notes
-    -----
     ``wifi`` is Feeney and Nilsson, INFOCOM 2001 (early 802.11, point to point at 2 Mbit/s).
     ``lte`` and ``3g`` are Huang et al., MobiSys 2012 (a phone). ``gsm`` is Balasubramanian et al.,
     IMC 2009. ``nb-iot`` and ``satellite`` are assumptions: a module of class 23 dBm (about 0.7 W

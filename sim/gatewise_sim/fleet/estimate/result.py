@@ -128,25 +128,7 @@ class FleetEstimate:
         seconds: float | None = None,
         events: int = 0,
     ) -> FleetEstimate:
-        """Make the estimate of a whole run, live or simulated.
-
-        Parameters
-        ----------
-        routes, settings, answers, joules
-            Of the run; the answers in any order, with what each cost its device's radio.
-        device_energy : DeviceEnergy, optional
-            Without it features and stages cost no joules.
-        devices, workers
-            Sums of the devices' counters, and each worker's counters.
-        seconds : float, optional
-            How long the run was; by default as set, or until the last answer of rows in turn.
-        events : int
-
-        Raises
-        ------
-        InputError
-            If there are no answers.
-        """
+        """Make the estimate of a whole run, live or simulated."""
         if seconds is None:
             seconds = settings.seconds
             if settings.in_turn is not None and len(answers):

@@ -44,18 +44,7 @@ def choose_plan(
     instances: int = _INSTANCES,
     windows: int = _WINDOWS,
 ) -> SamplingPlan:
-    """Choose the part of a run to step: all of it if that is little enough.
-
-    Parameters
-    ----------
-    routes : Routes
-    settings : FleetSettings
-        A replay, and rows in turn, are stepped whole.
-    requests, instances : int
-        How many may be stepped, about.
-    windows : int
-        If not all is stepped; fewer, but not below 16, if even a part of the fleet is too much.
-    """
+    """Choose the part of a run to step: all of it if that is little enough."""
     whole = SamplingPlan.everything(settings.devices, settings.workers, settings.seconds)
     work = _workload(settings)
     if work is None or isinstance(work, Replay):

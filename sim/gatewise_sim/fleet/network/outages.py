@@ -32,11 +32,6 @@ class Outage:
 
     A daily one counts from midnight, and runs over it if its end does not lie behind its begin.
     `count` of the workers are down.
-
-    Raises
-    ------
-    InputError
-        If nothing of that name can be down, or the window is empty.
     """
 
     what: str

@@ -46,13 +46,7 @@ PROFILES: Final[dict[str, LinkProfile]] = {
 
 
 def profile(name: str) -> LinkProfile:
-    """Get a profile of :data:`PROFILES` by name, or read one from a file ``*.toml``.
-
-    Raises
-    ------
-    InputError
-        If there is no such profile (the message lists those there are), or the file is not one.
-    """
+    """Get a profile of :data:`PROFILES` by name, or read one from a file ``*.toml``."""
     if name.endswith(".toml"):
         return read_profile(name)
     if name not in PROFILES:
@@ -63,13 +57,7 @@ def profile(name: str) -> LinkProfile:
 
 
 def read_profile(path: str | Path) -> LinkProfile:
-    """Read a ``link.toml``, as the module's head shows.
-
-    Raises
-    ------
-    InputError
-        Which names the file and the field.
-    """
+    """Read a ``link.toml``, as the module's head shows."""
     path = Path(path)
     where = f"link file {path}"
     table = toml_table(path, "link file")

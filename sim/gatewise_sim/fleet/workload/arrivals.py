@@ -70,11 +70,6 @@ class Arrivals(NamedTuple):
 def parse(text: str, *, day_begins: float = 0.0) -> Workload:
     """Read a workload as the module's head shows; `day_begins` is the time of day (s) at the start.
 
-    Raises
-    ------
-    InputError
-        In one line, that names what cannot be read.
-
     Examples
     --------
     >>> parse("poisson:30/min")
@@ -154,27 +149,6 @@ def draw_arrivals(
     chunk_s: float | None = None,
 ) -> Iterator[Arrivals]:
     """Draw the arrivals of a fleet in ``[0, seconds)``, chunk by chunk of time that has any.
-
-    Parameters
-    ----------
-    spec : Workload or str
-        A string is read by :func:`parse`.
-    devices : int or array_like of int
-        How many devices (numbers from 0), or the numbers of those to draw: a sample of a fleet has
-        exactly the arrivals that its devices have in the whole fleet.
-    seconds : float
-    rng : numpy.random.Generator
-        One number is drawn from it, at once. Each device has a stream of its own.
-    rows : int or RowMix, default 1
-        Rows of the table, all equally likely, or which row when. A trace's own rows win.
-    chunk_s : float, optional
-        Length of a chunk (s); by default of about a million arrivals. It changes nothing else.
-
-    Raises
-    ------
-    InputError
-        If the workload cannot be read, there are no devices or rows, or a trace asks for a row
-        that is not there.
 
     Examples
     --------

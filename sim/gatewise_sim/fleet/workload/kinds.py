@@ -146,13 +146,7 @@ class Trace:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a CSV file with the columns ``time`` (s), and ``device`` and ``row`` if there are any.
-
-    Raises
-    ------
-    InputError
-        Which names the file, the line and the column.
-    """
+    """Read a CSV file of ``time`` (s), and ``device`` and ``row`` if there are any."""
     path = Path(path)
     found: dict[str, list[tuple[float, int]]] = {}
     try:

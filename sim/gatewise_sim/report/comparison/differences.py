@@ -51,20 +51,7 @@ def difference(first: Measurement, second: Measurement) -> Difference:
 
 
 def compare_runs(runs: Sequence[ComparedRun]) -> dict[str, Any]:
-    """Compare runs with the first of them.
-
-    Parameters
-    ----------
-    runs : sequence of ComparedRun
-        At least one.
-
-    Returns
-    -------
-    dict
-        ``runs``: name, file, kind, dataset and figures of each; ``differences``: of every figure
-        that a run and the first have, in the order of :data:`FIGURES`; ``settings``: those that
-        are not the same in all runs, with each run's value.
-    """
+    """Compare runs with the first of them."""
     first = runs[0]
     return {
         "kind": COMPARISON_KIND,

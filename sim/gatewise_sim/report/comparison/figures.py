@@ -103,13 +103,7 @@ FIGURES: Final = (
 
 
 def figures_of_report(report: Report) -> dict[str, Measurement]:
-    """Take the figures of a run by the keys of :data:`FIGURES`; those not measured are left out.
-
-    Raises
-    ------
-    InputError
-        If there was no instance.
-    """
+    """Take the figures of a run by the keys of :data:`FIGURES`; those not measured are left out."""
     if report.instances < 1:
         raise InputError(f"instances is {report.instances}; there is nothing to compare")
     found = {figure.key: figure.get(report) for figure in FIGURES}

@@ -24,18 +24,7 @@ _DIGITS: Final = frozenset("0123456789abcdef")
 
 
 def read_runs(paths: Sequence[str | Path]) -> list[ComparedRun]:
-    """Read reports of the demo, of simulations and of sweeps' points.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files; of a folder its ``report.json``; a ``sweep.json`` stands for all its points.
-
-    Raises
-    ------
-    InputError
-        If one is not there, too large, damaged or no report; one line that names the file.
-    """
+    """Read reports of the demo, of simulations and of sweeps' points."""
     found = [one for path in paths for one in _reports(Path(path))]
     names = _distinct([name for name, _, _ in found])
     return [_run(name, path, doc) for name, (_, path, doc) in zip(names, found, strict=True)]

@@ -29,13 +29,7 @@ _HOW: Final = (
 
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
-    """Print figures, differences to the first run, and the settings that differ.
-
-    Parameters
-    ----------
-    comparison : mapping
-        Of :func:`gatewise_sim.report.comparison.differences.compare_runs`.
-    """
+    """Print figures, differences to the first run, and the settings that differ."""
     runs, figures = comparison["runs"], _figures(comparison)
     if len(runs) == 1:
         title = f"{runs[0]['dataset']}: {runs[0]['kind'].removeprefix('gatewise-')}"

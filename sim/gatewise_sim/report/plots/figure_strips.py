@@ -28,19 +28,7 @@ _LOOKS: Final = tuple(MARKERS)
 def strips_plot(
     runs: Sequence[Mapping[str, Any]], figures: Sequence[ComparedFigure]
 ) -> Markup | None:
-    """Plot the figures that differ, each on a scale of its own; bars are 95 % intervals.
-
-    Parameters
-    ----------
-    runs : sequence of mapping
-        Of :func:`gatewise_sim.report.comparison.differences.compare_runs`.
-    figures : sequence of ComparedFigure
-
-    Returns
-    -------
-    Markup or None
-        None if no figure of two runs differs.
-    """
+    """Plot the figures that differ, each on a scale of its own; bars are 95 % intervals."""
     shown = [figure for figure in figures if _differs(runs, figure)]
     if not shown:
         return None

@@ -152,16 +152,7 @@ def latency_plot(report: Report) -> Markup | None:
 def breakdown_plot(
     name: str, title: str, policies: Mapping[str, Mapping[str, float]], form: Format
 ) -> Markup:
-    """Plot what each policy spends, as a bar split into parts.
-
-    Parameters
-    ----------
-    name, title : str
-    policies : mapping of str to mapping of str to float
-        Name of a policy to its parts; all have the same parts.
-    form : callable
-        Writes an amount.
-    """
+    """Plot what each policy spends, as a bar split into parts."""
     names = list(policies)
     totals = [sum(parts.values()) for parts in policies.values()]
 

@@ -89,19 +89,7 @@ def draw(
     width: float = HALF,
     height: float = 270.0,
 ) -> Markup:
-    """Draw a figure as inline SVG.
-
-    Parameters
-    ----------
-    paint : callable
-        Fills an empty figure; colours are those of :data:`COLOURS`.
-    name : str
-        Prefix of the ids, another one for each SVG of a page.
-    title, description : str
-        For those who do not see it.
-    width, height : float
-        In CSS pixels; the SVG is scaled to the width that it gets.
-    """
+    """Draw a figure as inline SVG."""
     with matplotlib.rc_context(_SETTINGS):
         figure = Figure((width / 72, height / 72), layout="constrained")
         paint(figure)

@@ -29,13 +29,7 @@ _UNITS: Final = ((6 * 3600.0, 3600.0, "hours"), (300.0, 60.0, "minutes"), (0.0, 
 
 
 def timeline_plots(report: Report) -> list[tuple[str, Markup, Markup]]:
-    """Plot the whole run, and the time around the longest outage if that is short.
-
-    Returns
-    -------
-    list of tuple
-        Title (empty for the whole run), the plot for wide pages, the plot for phones.
-    """
+    """Plot the whole run, and the time around the longest outage if that is short."""
     bins = report.timeline
     if not bins:
         return []

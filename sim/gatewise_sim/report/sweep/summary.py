@@ -46,26 +46,7 @@ def summarise(
     of: Mapping[str, Any],
     command: str,
 ) -> dict[str, Any]:
-    """Make the document of a sweep.
-
-    Parameters
-    ----------
-    sweeps : mapping of str to sequence
-        Values of each setting.
-    points : sequence of PointResult
-    of : mapping
-        What was simulated where no sweep says otherwise, see
-        :meth:`gatewise_sim.experiment.sweep.store.Fingerprints.contents`.
-    command : str
-
-    Returns
-    -------
-    dict
-        ``kind, answer, cheapest, fastest`` (places in ``points``, or None)``, cost`` (the key of
-        the figure that stands for it)``, currency, dataset, sweeps, points, of, command``. A
-        point has ``settings, digest, error, frontier`` (whether no other is both cheaper and more
-        accurate) and ``figures``, each ``{value, low, high}``.
-    """
+    """Make the document of a sweep."""
     entries = [_entry(point) for point in points]
     reports = [point.report for point in points if point.report is not None]
     bills = [bill for r in reports if isinstance(bill := r.get("money"), Mapping)]

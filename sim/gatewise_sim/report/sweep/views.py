@@ -56,13 +56,7 @@ def print_sweep(document: Mapping[str, Any], folder: Path) -> None:
 
 
 def sweep_page(document: Mapping[str, Any]) -> str:
-    """Make the page of a sweep as HTML.
-
-    Parameters
-    ----------
-    document : mapping
-        As written to ``sweep.json``.
-    """
+    """Make the page of a sweep as HTML."""
     names = ", ".join(sweep["name"] for sweep in document["sweeps"])
     first, _, rest = document["answer"].partition(". ")
     sections = [*_points(document), _lines(document), _every_point(document), _repeat(document)]

@@ -69,17 +69,7 @@ class Codes:
     def of_table(cls, x: NDArray[np.float32], *, most: int = MOST_CODES) -> Codes:
         """Code the columns of a table.
 
-        Parameters
-        ----------
-        x : ndarray of float32, shape (n, n_features)
-            Finite, or NaN.
-        most : int, default 65535
-            Codes of a column at most.
-
-        Raises
-        ------
-        InputError
-            If `most` is not between 1 and 65,535.
+        Shapes: `x` (n, n_features).
         """
         if not 1 <= most <= MOST_CODES:
             raise InputError(f"a column has 1 to {MOST_CODES} codes, not {most}")

@@ -66,43 +66,7 @@ def grow(
 ) -> Forest:
     """Grow one tree.
 
-    Parameters
-    ----------
-    codes : Codes
-        Of n rows.
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    drawn : ndarray of int64, shape (n,)
-        How often the bootstrap sample holds each row.
-    costs : FeatureCosts
-        "threshold_pairs" charges a feature its own and its group's shared price each time, as
-        in the paper.
-    criterion : {"threshold_pairs", "entropy", "gini"}, default "threshold_pairs"
-        Minimax splits by threshold-Pairs (BudgetRF), or the largest gain in bits, or in expected
-        errors, summed over the examples.
-    alpha : float, default 0.0
-        Threshold of Pairs, in examples.
-    mu : float, default 0.0
-        For entropy and Gini: what an example's acquisition of mean price must gain.
-    acquired : RowAcquisitions, optional
-        Of earlier trees; none by default.
-    splits : {"exact", "stumps"}, default "exact"
-        All thresholds, or 80, 40 or 20 random ones for each feature, as in the paper.
-    max_features : int, optional
-        Features to try at a node; all by default.
-    seed : int, default 0
-        Of random features and stumps.
-
-    Returns
-    -------
-    Forest
-        Of one tree.
-
-    Raises
-    ------
-    InputError
-        For an unknown rule, a negative alpha or mu, mu with threshold-Pairs, and a sample without
-        rows.
+    Shapes: `y` (n,), `drawn` (n,).
 
     Examples
     --------
@@ -156,12 +120,7 @@ def grow(
 
 
 def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
-    """Refuse unknown rules and settings out of range.
-
-    Raises
-    ------
-    InputError
-    """
+    """Refuse unknown rules and settings out of range."""
     if criterion not in RULES:
         raise InputError(f"criterion must be one of {', '.join(RULES)}, not {criterion!r}")
     if splits not in ("exact", "stumps"):

@@ -31,24 +31,7 @@ def crossing(
 ) -> Any:  # fmt: skip
     """Find the boundary with the least threshold-Pairs impurity of the worse child.
 
-    Parameters
-    ----------
-    code : ndarray of int32, shape (n,)
-        Codes of the node's rows from `low` to `high`; at least two are distinct.
-    y, weight : ndarray of int32, shape (n,)
-        Their classes, and how often each was drawn.
-    whole : ndarray of int32, shape (n_classes,)
-        Class counts of the node, with their `impurity`, above 0.
-    spare, histogram, left, right : ndarray
-        Working arrays: int32 of shape (3, n) and (max(8, n / 2) * n_classes,), int64 (n_classes,).
-
-    Returns
-    -------
-    worst : float
-        Impurity of the worse child.
-    below, above : int
-        The codes that occur on either side of the boundary. Of two equal boundaries beside the
-        crossing the lower one.
+    Shapes: `code` (n,), `y, weight` (n,), `whole` (n_classes,).
     """
     n_classes = len(whole)
     n_right = 0.0

@@ -28,23 +28,7 @@ def least_worst_pairs(
     function is monotone), so the search ends where they cross. For columns whose codes are not
     counted yet :func:`.minimax_split.crossing` does the same faster.
 
-    Parameters
-    ----------
-    count : ndarray of int32, shape (at least events, n_classes)
-        Of :func:`.histogram.code_counts`, with `events` distinct codes.
-    whole : ndarray, shape (n_classes,)
-        Class counts of the node, with their `impurity`.
-    allowed : ndarray of bool
-        Boundaries that may be chosen; empty if all may.
-    left, right : ndarray of int64, shape (n_classes,)
-        Working arrays.
-
-    Returns
-    -------
-    worst : float
-        Impurity of the worse child; infinite if no boundary may be chosen.
-    boundary : int
-        Of the best the one nearest the crossing, the lower of two; -1 if there is none.
+    Shapes: `count` (at least events, n_classes), `whole` (n_classes,), `left, right` (n_classes,).
     """
     n_right = 0.0
     for m in range(len(whole)):

@@ -47,33 +47,8 @@ def grow_tree(
 ) -> Any:  # fmt: skip
     """Grow a tree.
 
-    Parameters
-    ----------
-    codes, start, lower, upper
-        Of :class:`Codes`.
-    common, offset, entry_start, entry_slot, entry_feature
-        Of its :class:`Sparse` columns.
-    rows, y, weight : ndarray of int32, shape (n,)
-        Rows in the bag, ascending, their classes and how often each was drawn; reordered here.
-    rule : int
-        PAIRS with the threshold `alpha`, ENTROPY with the logarithms `table`, or GINI.
-    price : ndarray of float64, shape (n_features,)
-        Price of a feature in the minimax rule.
-    own, shared, group : ndarray
-        Of :class:`FeatureCosts`, for the rules by gain.
-    mu : float
-        Impurity that a unit of cost must save.
-    acquired : ndarray of bool, shape (n_features + n_groups, n_all)
-        What all rows have paid in earlier trees, features first; not read if `mu` is 0.
-    stumps : bool
-        Whether thresholds are drawn at random instead of tried all.
-    max_features : int
-        Columns that are not constant to try at a node, drawn at random if not all.
-
-    Returns
-    -------
-    feature, threshold, left, right, nan_left, counts : ndarray, shape (n_nodes, ...)
-        A parent's index is below its children's.
+    Shapes: `rows, y, weight` (n,), `price` (n_features,), `acquired` (n_features + n_groups,
+    n_all); returns `feature, threshold, left, right, nan_left, counts` (n_nodes, ...).
     """
     np.random.seed(seed)  # noqa: NPY002  (numba's stream, each thread has its own)
     n, n_features, n_groups = len(rows), len(codes), len(shared)
@@ -296,13 +271,7 @@ def _owing(acquired: Any, some: bool, rows: Any, weight: Any, n_here: int) -> fl
 
 @numba.njit(cache=True, nogil=True)
 def _part(column: Any, code: int, rows: Any, y: Any, weight: Any, moved: Any, n_here: int) -> Any:
-    """Bring the rows up to a code to the front, all in their order.
-
-    Returns
-    -------
-    heavy_left : bool
-        Whether at least half the examples are there.
-    """
+    """Bring the rows up to a code to the front, all in their order."""
     n_left = n_right = 0
     heavy = 0
     for i in range(len(rows)):

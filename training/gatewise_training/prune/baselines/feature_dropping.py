@@ -27,18 +27,6 @@ def greedy_prune(problem: PruneProblem, forest: Forest, costs: FeatureCosts) -> 
 
     The paper does not say how it weighs error against cost; this is the usual ratio. A feature
     group with a shared price may also go as a whole, as one of the paper's descriptors does.
-
-    Parameters
-    ----------
-    problem : PruneProblem
-    forest : Forest
-        The one of which the problem was built.
-    costs : FeatureCosts
-
-    Returns
-    -------
-    PruneSequence
-        Level s is the forest after s steps; `dropped` names the columns of each.
     """
     parts: list[tuple[int, ...]] = [(k,) for k in range(costs.n_features)]
     for g in np.flatnonzero(costs.shared):

@@ -31,17 +31,6 @@ def per_tree(problem: PruneProblem) -> PruneSequence:
 
     Within one tree a row's first use of a feature is at one node, so nothing is shared and every
     node has a price of its own: the problem has a closed solution for all prices at once.
-
-    Parameters
-    ----------
-    problem : PruneProblem
-
-    Returns
-    -------
-    PruneSequence
-        Levels are ``lam`` in the ensemble's unit: error of one tree divided by the number of
-        trees. The paper's ``lam`` for a single tree is `n_trees` times that. Costs are those of
-        the ensemble, in which rows pay for a feature once.
     """
     size = np.diff(problem.column_start)
     own = np.bincount(
@@ -54,18 +43,7 @@ def per_tree(problem: PruneProblem) -> PruneSequence:
 
 
 def cost_complexity(problem: PruneProblem) -> PruneSequence:
-    """Weakest-link prunings of all trees, at one complexity parameter for them all.
-
-    Parameters
-    ----------
-    problem : PruneProblem
-
-    Returns
-    -------
-    PruneSequence
-        Levels are Breiman's ``alpha``: training error, averaged over the trees, that a leaf must
-        save.
-    """
+    """Weakest-link prunings of all trees, at one complexity parameter for them all."""
     inner = problem.left >= 0
     until = breakpoints(problem.parent, problem.profit, inner.astype(np.float64))
     return PruneSequence(problem, np.where(inner, until, -np.inf))
@@ -76,18 +54,7 @@ def breakpoints(
 ) -> NDArray[np.float64]:
     """Largest price of cost up to which each node stays.
 
-    Parameters
-    ----------
-    parent : ndarray of int32, shape (n_nodes,)
-        -1 at a root; parents come before their children.
-    profit, price : ndarray of float64, shape (n_nodes,)
-        What a node that stays earns and pays; prices at least 0.
-
-    Returns
-    -------
-    ndarray of float64, shape (n_nodes,)
-        ``{h : breakpoint_h > lam}`` is the smallest optimal pruning at ``lam``. inf where a node
-        that earns something costs nothing; 0 where it earns nothing.
+    Shapes: `parent` (n_nodes,), `profit, price` (n_nodes,); returns (n_nodes,).
 
     Examples
     --------

@@ -44,38 +44,7 @@ def solve(
     max_iterations: int = 1000,
     n_jobs: int = 1,
 ) -> Solution:
-    """Prune by Dantzig-Wolfe decomposition.
-
-    Parameters
-    ----------
-    lam : float
-        Error given up per unit of cost, at least 0.
-    master : {"partition", "convex"}, default "partition"
-        What the master may combine: parts of prunings, or whole ones as in the paper, which needs
-        many more iterations.
-    smoothing : float, default 0.5
-        Weight of the best multipliers so far when trees are priced; 0 as in the paper.
-    warm_up : int, default 20
-        Steps of dual ascent that give the first multipliers and prunings; 0 as in the paper.
-    tolerance : float, default 1e-11
-        Gap between objective and bound at which to stop: a share of the error, so it is absolute.
-    max_iterations : int, default 1000
-        Masters solved at most.
-    n_jobs : int, default 1
-        Threads for the sub-problems.
-
-    Returns
-    -------
-    Solution
-        `iterations` counts masters. If they run out, `objective` and `bound` differ.
-
-    Raises
-    ------
-    InputError
-        For a setting out of its range.
-    RuntimeError
-        If HiGHS fails on a master.
-    """
+    """Prune by Dantzig-Wolfe decomposition."""
     lam = check_price(lam)
     if master not in _MASTERS:
         raise InputError(f"master must be one of {', '.join(_MASTERS)}, not {master!r}")

@@ -25,17 +25,7 @@ def minimise(
     are scaled to a mean size of 1. `what` is solved, for the message; `program` holds the rest of
     :func:`scipy.optimize.linprog`'s program.
 
-    Returns
-    -------
-    x : ndarray of float64, shape (n_variables,)
-    multipliers : ndarray of float64, shape (n_inequalities,)
-        At least 0, in the unit of the costs.
-    iterations : int
-
-    Raises
-    ------
-    RuntimeError
-        If HiGHS ends without an optimum, for instance at the time limit.
+    Shapes: returns `x` (n_variables,), `multipliers` (n_inequalities,).
     """
     size = np.abs(cost)
     scale = float(size[size > 0].mean()) if size.any() else 1.0

@@ -40,26 +40,7 @@ def solve(
     method: str = "highs",
     time_limit: float | None = None,
 ) -> Solution:
-    """Solve the linear relaxation with HiGHS; `iterations` of the solution are HiGHS's.
-
-    Parameters
-    ----------
-    lam : float
-        Error given up per unit of cost, at least 0.
-    form : {"closure", "papers"}, default "closure"
-        Which of the two equivalent programs.
-    method : {"highs", "highs-ds", "highs-ipm"}, default "highs"
-        HiGHS's simplex or interior-point method, or its own choice.
-    time_limit : float, optional
-        Seconds.
-
-    Raises
-    ------
-    InputError
-        For a bad `lam` or `form`.
-    RuntimeError
-        If HiGHS ends without an optimum, for instance at the time limit.
-    """
+    """Solve the linear relaxation with HiGHS; `iterations` of the solution are HiGHS's."""
     lam = check_price(lam)
     if form not in ("closure", "papers"):
         raise InputError(f"form must be 'closure' or 'papers', not {form!r}")

@@ -32,11 +32,6 @@ def solve(problem: PruneProblem, lam: float) -> Solution:
     """Find the optimal pruning for one price of cost; of several the one that keeps most.
 
     `iterations` of the solution are relabellings.
-
-    Raises
-    ------
-    InputError
-        If `lam` is negative or not finite.
     """
     lam = check_price(lam)
     closure, place = reduce_problem(problem)
@@ -55,13 +50,7 @@ def best_closure(
 
     A `flow` to start from, of this closure at another price, is changed into this one's.
 
-    Returns
-    -------
-    kept : ndarray of bool, shape (n_nodes,)
-        The largest of the best closures.
-    reached : float
-        Profit that is used up by prices: profit of all nodes less the best value.
-    iterations : int
+    Shapes: returns `kept` (n_nodes,).
     """
     flow = first_flow(closure, lam) if flow is None else flow
     kept, reached, rounds = improve_flow(

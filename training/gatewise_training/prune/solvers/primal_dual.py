@@ -69,28 +69,7 @@ def solve(
     max_iterations: int = 500,
     n_jobs: int = 1,
 ) -> Solution:
-    """Prune by dual ascent; not exact, but its gap is proved.
-
-    Parameters
-    ----------
-    lam : float
-        Error given up per unit of cost, at least 0.
-    tolerance : float, default 1e-4
-        Gap, as a share of the objective, at which to stop.
-    max_iterations : int, default 500
-    n_jobs : int, default 1
-        Threads for the trees.
-
-    Returns
-    -------
-    Solution
-        `objective` of the best pruning found, `bound` the best proved; the optimum lies between.
-
-    Raises
-    ------
-    InputError
-        For a bad `lam`.
-    """
+    """Prune by dual ascent; not exact, but its gap is proved."""
     lam = check_price(lam)
     end = ascend(
         merged(problem), lam, tolerance=tolerance, max_iterations=max_iterations, n_jobs=n_jobs

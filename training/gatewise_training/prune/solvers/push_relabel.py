@@ -72,23 +72,7 @@ def fill(graph: Any, flow: Any, up: Any) -> None:
 def improve_flow(graph: Any, flow: Any, up: Any, tolerance: float) -> Any:
     """Improve a flow until no more than `tolerance` of excess can reach the sink.
 
-    Parameters
-    ----------
-    graph : tuple of ndarray
-        ``parent, profit, price, start, columns, column_price`` as in
-        :class:`~gatewise_training.prune.presolve.Closure`; prices times ``lam``.
-    flow, up : ndarray of float64, shapes (n_edges,) and (n_nodes,)
-        From nodes to acquisitions and to parents: any flow that nodes can pay, changed in place.
-        Where it is more than a price allows, it is cut back first.
-
-    Returns
-    -------
-    kept : ndarray of bool, shape (n_nodes,)
-        Nodes from which the sink cannot be reached.
-    reached : float
-        What reaches the sink.
-    rounds : int
-        Global relabellings.
+    Shapes: returns `kept` (n_nodes,).
     """
     parent, profit, price, start, columns, column_price = graph
     n = len(parent)

@@ -46,12 +46,7 @@ class Master(ABC):
     def solve(self) -> tuple[Floats, Floats]:
         """Solve the master.
 
-        Returns
-        -------
-        beta : ndarray of float64, shape (len(column_nodes),)
-            Feasible multipliers.
-        share : ndarray of float64, shape (n_nodes,)
-            The fractional pruning.
+        Shapes: returns `beta` (len(column_nodes),), `share` (n_nodes,).
         """
 
     def _solve(
