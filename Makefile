@@ -47,14 +47,14 @@ mosquitto:
 
 # The chaos suite has the machine to itself: it is about deadlines.
 test: $(STAMP) mosquitto       ## every test, the README and docstring examples included
-	$(PYTEST) -n 2 --dist loadfile --ignore=tests/chaos
+	$(PYTEST) -n 2 --dist worksteal --ignore=tests/chaos
 	$(PYTEST) tests/chaos
 
 test-chaos: $(STAMP) mosquitto ## a fleet whose workers, broker and link are killed and cut
 	$(PYTEST) -s tests/chaos
 
 test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
-	$(PYTEST) -m "not slow" -n 2 --dist loadfile
+	$(PYTEST) -m "not slow" -n 2 --dist worksteal
 
 lint: $(STAMP)   ## ruff: style, docstrings, imports
 	$(BIN)/ruff check .

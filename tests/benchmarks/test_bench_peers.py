@@ -15,6 +15,8 @@ from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
 from gatewise_training.data.validation_split import ValidationSplit
 
+pytestmark = pytest.mark.slow  # fits of several seconds
+
 
 @pytest.fixture(scope="module")
 def fold():

@@ -15,6 +15,8 @@ from gatewise.costs import FeatureCosts
 from gatewise_training import StagedCascade
 from gatewise_training.data.metrics import average_precision_at
 
+pytestmark = pytest.mark.slow  # fits of several seconds
+
 
 def part(seed, n_queries):
     """Queries of 5 to 12 documents; relevance grows with the first features, the last is noise."""

@@ -20,6 +20,8 @@ from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port, listens
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
+
 BROKERS = [EmbeddedBroker, MosquittoBroker]
 
 

@@ -17,6 +17,8 @@ from gatewise_export import Bundle, pack
 from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
+
 K = 8
 ROWS = 120
 

@@ -11,6 +11,8 @@ from gatewise.errors import InputError
 from tests.support.processes import running
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
+
 
 def page(port, path):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)

@@ -15,6 +15,8 @@ from gatewise_edge.link import wire
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
+pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
+
 
 def request(X, **fields):
     given = {"id": wire.new_id(), "model": "tiny", "version": "1", "ttl_ms": 5000, "X": X}
@@ -335,7 +337,6 @@ def test_run_ends_when_stopped_from_elsewhere(bundle, mosquitto):
     assert not worker.counters["connected"]
 
 
-@pytest.mark.slow
 def test_a_worker_comes_back_after_its_broker(bundle, tiny, caller):
     with MosquittoBroker() as broker:
         worker = Worker(bundle, broker.url).start()

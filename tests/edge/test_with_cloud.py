@@ -16,6 +16,8 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.small_bundle import HARD
 
+pytestmark = pytest.mark.slow  # processes and brokers start
+
 
 @pytest.fixture
 def start_worker(bundle, broker) -> Iterator[Callable[[], subprocess.Popen[str]]]:

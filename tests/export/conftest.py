@@ -16,6 +16,7 @@ import pytest
 from gatewise_export.bundle.arrays import write_arrays
 from tests.support import processes
 from tests.support.fitted_systems import MAKERS, Fitted
+from tests.support.once import MakeOnce
 
 Document = dict[str, Any]
 
@@ -147,9 +148,9 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def fit_system() -> Callable[[str], Fitted]:
+def fit_system(make_once: MakeOnce) -> Callable[[str], Fitted]:
     """A function that gives a fitted system by name; each is fitted once."""
-    return functools.cache(lambda name: MAKERS[name]())
+    return functools.cache(lambda name: make_once(f"fitted-{name}", lambda _: MAKERS[name]()))
 
 
 @pytest.fixture(scope="session", params=MAKERS)

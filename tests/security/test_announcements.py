@@ -14,6 +14,8 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import keygen
 
+pytestmark = pytest.mark.slow  # a broker with TLS starts
+
 TOPIC = manifest_topic("small")
 
 

@@ -19,7 +19,10 @@ from gatewise_edge.link.mqtt import MqttLink
 from tests.support.mosquitto import make_folder
 
 # paho leaves the socket of a failed handshake to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,  # a broker with TLS starts
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def test_device_and_worker_through_certificates_and_access_list(secure, bundle, tools):

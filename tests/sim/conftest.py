@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,12 +10,11 @@ import numpy as np
 import pytest
 
 from gatewise.costs import CloudPrices
+from tests.support.once import MakeOnce
 from tests.support.processes import Processes
 
 
-@pytest.fixture(scope="session")
-def small(tmp_path_factory) -> SimpleNamespace:
-    """A small real system, its bundle, and rows that it has not seen; classes are indices."""
+def _small(folder: Path) -> SimpleNamespace:
     from sklearn.ensemble import ExtraTreesClassifier
 
     from gatewise_export import pack
@@ -33,13 +33,18 @@ def small(tmp_path_factory) -> SimpleNamespace:
         offload_rate=0.4,
         random_state=0,
     ).fit(data.X[train], data.y[train])
-    folder = tmp_path_factory.mktemp("small") / "bundle"
     return SimpleNamespace(
         system=system,
         rows=data.X[test].astype(np.float32),
         truth=data.y[test],
-        bundle=pack(system, folder, sample=data.X[train[:16]]),
+        bundle=pack(system, folder / "bundle", sample=data.X[train[:16]]),
     )
+
+
+@pytest.fixture(scope="session")
+def small(make_once: MakeOnce) -> SimpleNamespace:
+    """A small real system, its bundle, and rows that it has not seen; classes are indices."""
+    return make_once("small", _small)
 
 
 @pytest.fixture(scope="session")

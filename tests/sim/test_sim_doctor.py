@@ -30,7 +30,10 @@ from tests.support.ports import free_port
 bundle = small_bundle.bundle
 
 # paho leaves the socket of a failed handshake to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.slow,  # processes start
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 ROOT = Path(__file__).parents[2]
 
@@ -296,7 +299,6 @@ def test_a_broker_without_nodelay(with_lines, bundle):
     assert the_problem(found).code == "nodelay"
 
 
-@pytest.mark.slow
 def test_a_slow_broker(bundle):
     """A broker behind a link of 200 ms: not what a deadline of half a second is made for."""
     with (

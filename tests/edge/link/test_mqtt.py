@@ -21,6 +21,8 @@ from gatewise_edge.link.mqtt import MqttLink
 from tests.support.ports import free_port
 from tests.support.small_bundle import HARD
 
+pytestmark = pytest.mark.slow  # processes and brokers start
+
 EASY = [1.0, 0, 0, 0, 0, 0]
 
 

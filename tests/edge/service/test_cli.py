@@ -14,6 +14,8 @@ import pytest
 
 from gatewise.cli import main
 
+pytestmark = pytest.mark.slow  # processes and brokers start
+
 HEADER = "target,f,e,d,c,b,a"
 ROWS = ["x,0,0,0,0,0,1", "x,0,0,0,-1,0,0.1", "x,0,-1,0,0.1,0,0.1"]
 COMMAND = [

@@ -29,6 +29,7 @@ from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import StageGraph, read_stage_graph
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_training import StagedCascade
+from tests.support.trees import random_trees
 
 F = np.float32
 
@@ -109,7 +110,7 @@ def test_lines_and_kernels_give_the_same_bits(seed, kind):
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), mixed=st.booleans())
-def test_trees_give_the_same_bits(seed, mixed, random_trees):
+def test_trees_give_the_same_bits(seed, mixed):
     trees, x = random_trees(seed, mixed=mixed)
     assert_same_bits(trees, x)
 
@@ -123,7 +124,7 @@ def test_many_rows_go_in_parts():
     np.testing.assert_array_equal(runner.run(x), runner_of(model).run(x))
 
 
-def test_trees_of_many_outputs_are_refused_before_their_table_is_made(random_trees):
+def test_trees_of_many_outputs_are_refused_before_their_table_is_made():
     trees, _ = random_trees(0)
     (found,) = stage_graph(trees).trees.values()
     entries = len(found.leaf)

@@ -33,6 +33,7 @@ from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.bundle import Bundle, BundleError
 from gatewise_export.bundle.flat_trees import read_trees, write_trees
+from tests.support.trees import random_trees
 
 NAN = float("nan")
 OFFLOAD = 0.25 + 0.5 + 0.001 * request_bytes(3)
@@ -114,7 +115,7 @@ def lazy(make_lazy) -> Bundle:
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**32), mixed=st.booleans(), listed=st.booleans())
-def test_a_walk_has_the_bits_and_the_purchases_of_training(random_trees, seed, mixed, listed):
+def test_a_walk_has_the_bits_and_the_purchases_of_training(seed, mixed, listed):
     trees, rows = random_trees(seed, mixed=mixed)
     flat = read_trees(
         write_trees(trees), "s.npz", n_features=trees.n_features, n_outputs=trees.n_outputs

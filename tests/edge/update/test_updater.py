@@ -23,6 +23,8 @@ from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import Signer
 
+pytestmark = pytest.mark.slow  # processes and brokers start
+
 EASY = [1.0, 0, 0, 0, 0, 0]
 PATIENCE = 60.0
 

@@ -15,6 +15,8 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 
+pytestmark = pytest.mark.slow  # fleets are simulated
+
 EDGE, CLOUD, FALLBACK, _ = range(len(ROUTES))
 NAME = "0" * 8
 

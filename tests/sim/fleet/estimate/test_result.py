@@ -21,6 +21,8 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from tests.sim.radio_meter import RadioMeter
 
+pytestmark = pytest.mark.slow  # fleets are simulated
+
 EDGE, CLOUD, FALLBACK, ERROR = range(len(ROUTES))
 BEGIN, END = 200.0, 260.0
 

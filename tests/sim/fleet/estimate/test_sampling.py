@@ -15,6 +15,8 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.row_mix import RowMix
 
+pytestmark = pytest.mark.slow  # fleets are simulated
+
 DAY = 86_400.0
 HARD = 5  # rows in a hundred
 
@@ -144,7 +146,6 @@ def test_joules_of_windows_are_those_of_the_whole_run(routes):
     assert whole.value < 0.8 * alone
 
 
-@pytest.mark.slow
 def test_it_does_not_matter_how_many_processes_step(routes):
     own = settings(outages=Outages.parse("cloud:12:00-12:02"))
     few = choose_plan(routes, own, requests=3_000)

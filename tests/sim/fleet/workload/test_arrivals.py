@@ -16,6 +16,8 @@ from gatewise_sim.fleet.workload.row_mix import RowMix
 from gatewise_sim.fleet.workload.spans import DAY
 from gatewise_sim.fleet.workload.streams import Streams
 
+pytestmark = pytest.mark.slow  # fleets are simulated
+
 LONG = Replay(
     Trace(
         [np.array([0.0, 1.5, 2.0, 2.0, 90.0]), np.array([30.0]), np.array([0.1, 119.0])],
