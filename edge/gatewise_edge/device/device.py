@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, Self, get_args
@@ -64,6 +64,10 @@ class Device:
         is a fallback.
     sensors : Sensors, optional
         For :meth:`answer` without a row. The device closes them, too.
+    row_names : sequence of str, optional
+        Features of the rows given to :meth:`answer`, in their order. They are matched by name with
+        each bundle, so that an adopted one may list them otherwise. By default rows are in the
+        order of the active bundle.
     deadline_ms : float, default 500
         Milliseconds from the call within which an answer is given.
     policy : {"system", "edge-only", "cloud-only"}, default "system"
@@ -90,8 +94,8 @@ class Device:
     pacer_state : str or Path, optional
         JSON file that keeps the pacer's state over restarts.
     observe : callable, optional
-        Gets each Answer, and each SensorError that took the place of one, once, on the caller's
-        thread. What it raises is logged.
+        Gets each Answer, and each error that took the place of one, once, on the caller's thread.
+        What it raises is logged.
     clock : callable, default time.monotonic
         Seconds, steady.
 
@@ -116,6 +120,7 @@ class Device:
         *,
         link: Link | None = None,
         sensors: Sensors | None = None,
+        row_names: Sequence[str] | None = None,
         deadline_ms: float = 500.0,
         policy: Policy = "system",
         outstanding: int = 32,
@@ -147,6 +152,7 @@ class Device:
             file = PacerFile(pacer, pacer_state)
         self._stats = DeviceStats(observe, file)
         self._sensors = sensors
+        self._row_names = row_names
         self._may_offload = link is not None and policy != "edge-only"
         self._runner = runner
         self._installing = threading.Lock()
@@ -211,6 +217,7 @@ class Device:
             may_offload=self._may_offload,
             check=check,
             runner=self._runner,
+            row_names=self._row_names,
         )
 
     def close(self) -> None:
@@ -230,7 +237,7 @@ class Device:
     def counters(self) -> dict[str, int]:
         """Counts so far.
 
-        ``edge``, ``cloud``, ``fallback`` and ``errors`` (SensorError) sum to the instances;
+        ``edge``, ``cloud``, ``fallback`` and ``errors`` sum to the instances;
         ``paced`` of them were decided by a pacer; ``drift_alarms`` is how often the gate's offload
         rate left its band (:mod:`.drift`); ``bytes_up`` and
         ``bytes_down`` are payload bytes; the rest are those of
@@ -259,8 +266,8 @@ class Device:
         Parameters
         ----------
         row : array-like of shape (n_features,), optional
-            All values, in the manifest's order; only what is needed is read and paid. Without
-            it the sensors are read.
+            All values, in the order of `row_names`, or else the manifest's; only what is needed is
+            read and paid. Without it the sensors are read.
 
         Raises
         ------
@@ -295,9 +302,9 @@ class Device:
                 X = np.asarray(rows, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"the instances must be rows of numbers: {error}") from None
-        width = len(self.bundle.manifest.features)
+        width = self._installed.width
         if X.ndim != 2 or X.shape[1] != width:
-            raise InputError(f"instances of shape {X.shape}; the bundle has {width} features")
+            raise InputError(f"instances of shape {X.shape}; they must have {width} features")
         answers: list[Answer | SensorError] = []
         while len(answers) < len(X):
             answers += self._answer_some(X[len(answers) : len(answers) + _MOST_BEGUN])
@@ -344,7 +351,12 @@ class Device:
         """
         started = self._clock()
         installed = self._installed
-        reading = Reading(installed.source_of(row), installed.plan.names, installed.meter)
+        try:
+            source = installed.source_of(row)
+        except InputError as error:
+            self._stats.failed(error)
+            raise
+        reading = Reading(source, installed.plan.names, installed.meter)
         deadline = started + self.deadline_ms / 1000.0 - self._guard
         pending = Pending(installed, reading, started, deadline, hold)
         return self._counted(pending, self._flow.start)
@@ -388,7 +400,7 @@ class Device:
         """Take a step towards an instance's answer, and count it once it is there."""
         try:
             made = step(pending)
-        except SensorError as error:
+        except Exception as error:
             self._stats.failed(error)
             raise
         if isinstance(made, Answer):

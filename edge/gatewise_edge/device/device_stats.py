@@ -11,7 +11,6 @@ from typing import Final, get_args
 from gatewise_edge.device.answer import Answer, Route
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.device.pending import Pending
-from gatewise_edge.errors import SensorError
 
 __all__ = ["DeviceStats", "Observe"]
 
@@ -19,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 
 _COUNTS: Final = (*get_args(Route), "errors", "paced", "drift_alarms")
 
-Observe = Callable[[Answer | SensorError], None]
+Observe = Callable[[Answer | Exception], None]
 
 
 class DeviceStats:
@@ -61,7 +60,7 @@ class DeviceStats:
             self._counts["paced"] += answer.paced
         self._report(answer)
 
-    def failed(self, error: SensorError) -> None:
+    def failed(self, error: Exception) -> None:
         """Count an instance without an answer."""
         with self._counting:
             self._counts["errors"] += 1
@@ -78,7 +77,7 @@ class DeviceStats:
             side,
         )
 
-    def _report(self, end: Answer | SensorError) -> None:
+    def _report(self, end: Answer | Exception) -> None:
         if self._observe is not None:
             try:
                 self._observe(end)

@@ -7,10 +7,12 @@ version that it began with.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
@@ -31,7 +33,8 @@ class Installed:
     """A bundle with all that is made of it.
 
     `source` reads the device's sensors, if there are any; `gate` is that of the stage before an
-    instance leaves the device, where one may.
+    instance leaves the device, where one may. Rows have `width` values, and the bundle's features
+    are their `columns`; None: all, in this order.
     """
 
     bundle: Bundle
@@ -39,6 +42,8 @@ class Installed:
     plan: StagePlan
     meter: Meter
     source: FeatureSource | None
+    width: int
+    columns: NDArray[np.intp] | None
     gate: Gate | None = None
 
     @classmethod
@@ -50,12 +55,14 @@ class Installed:
         may_offload: bool,
         check: bool = True,
         runner: Runner = "auto",
+        row_names: Sequence[str] | None = None,
     ) -> Self:
         """Load a bundle and prove that it computes here what it computed where it was packed.
 
         If instances may leave the device, a request's features need sensors and must fit a message.
+        Rows have the features `row_names`, matched here by name; without them the bundle's own.
         Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
-        otherwise here, InputError if the sensors do not fit it or a request would be too large.
+        otherwise here, InputError if sensors or rows do not fit it or a request would be too large.
         """
         stages = StageRunner(bundle, runner=runner)
         plan = StagePlan.from_manifest(bundle.manifest)
@@ -71,7 +78,9 @@ class Installed:
         source = None
         if sensors is not None:
             source = sensors.bind(costs, [*plan.stage_inputs, *carried])
-        return cls(bundle, stages, plan, Meter(costs), source)
+        names = plan.names if row_names is None else tuple(row_names)
+        columns = _columns(names, plan.names)
+        return cls(bundle, stages, plan, Meter(costs), source, len(names), columns)
 
     def source_of(self, row: ArrayLike | None) -> FeatureSource:
         """Source of an instance's values: the row given, else the sensors.
@@ -79,7 +88,17 @@ class Installed:
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
         if row is not None:
-            return RowSource(row, len(self.plan.names))
+            return RowSource(row, self.width, self.columns)
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")
         return self.source
+
+
+def _columns(given: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp] | None:
+    """Positions of the wanted features in a row; None where the orders are the same."""
+    if given == wanted:
+        return None
+    missing = [name for name in wanted if name not in given]
+    if missing:
+        raise InputError(f"the rows have no feature {missing[0]!r}, which the bundle needs")
+    return np.array([given.index(name) for name in wanted], np.intp)

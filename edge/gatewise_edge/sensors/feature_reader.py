@@ -174,18 +174,25 @@ class Reading:
 
 
 class RowSource:
-    """A source with all values at hand, NaN being missing; InputError if they are no such row."""
+    """A source with all values at hand, NaN being missing; InputError if they are no such row.
 
-    def __init__(self, row: ArrayLike, n_features: int) -> None:
+    `columns` are the row's positions of the bundle's features; without them it is in their order.
+    """
+
+    def __init__(
+        self, row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None
+    ) -> None:
         try:
             with np.errstate(over="ignore"):
                 self._row: Values = np.asarray(row, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"an instance must be a row of numbers: {error}") from None
-        if self._row.shape != (n_features,):
+        if self._row.shape != (n_values,):
             raise InputError(
-                f"an instance of shape {self._row.shape}; the bundle has {n_features} features"
+                f"an instance of shape {self._row.shape}; it must have {n_values} features"
             )
+        if columns is not None:
+            self._row = self._row[columns]
 
     def read(
         self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool

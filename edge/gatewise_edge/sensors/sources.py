@@ -42,10 +42,11 @@ class InstanceSource(Protocol):
     """Instances one after the other; where an item is None the device reads `sensors`.
 
     `held` instances were taken from a writer and not returned yet: they are answered even after a
-    stop request.
+    stop request. Rows have the features `names`, in this order.
     """
 
     sensors: Sensors | None
+    names: Sequence[str]
 
     @property
     def held(self) -> int: ...
@@ -68,7 +69,7 @@ def open_source(data: str, names: Sequence[str], stop: Stop) -> InstanceSource:
         rows, ignored = read_csv(data, names)
         if ignored:
             note(f"{data}: columns that are no features are left out: {', '.join(ignored)}")
-        return _Given(iter(rows))
+        return _Given(iter(rows), names)
     module, colon, name = data.partition(":")
     if colon and module and name and all(p.isidentifier() for p in module.split(".")):
         return _from_python(data, _load(data, module, name), names, stop)
@@ -80,8 +81,11 @@ class _Given:
 
     held = 0
 
-    def __init__(self, items: Iterator[Instance], sensors: Sensors | None = None) -> None:
+    def __init__(
+        self, items: Iterator[Instance], names: Sequence[str], sensors: Sensors | None = None
+    ) -> None:
         self._items = items
+        self.names = names
         self.sensors = sensors
 
     def __iter__(self) -> Iterator[Instance]:
@@ -102,7 +106,7 @@ class JsonLines:
     def __init__(self, descriptor: int, names: Sequence[str], stop: Stop) -> None:
         self._descriptor = descriptor
         self._stop = stop
-        self._names = names
+        self.names = names
         self._buffer = bytearray()
         self._ended = False
         self._too_long = False
@@ -124,7 +128,7 @@ class JsonLines:
             text = line.decode("utf-8", "replace")
             if text.strip():
                 try:
-                    return read_json_line(text, self._names)
+                    return read_json_line(text, self.names)
                 except InputError as error:
                     return error
 
@@ -178,7 +182,7 @@ def _load(data: str, module: str, name: str) -> Any:
 def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> InstanceSource:
     """Instances from sensors, from an iterator, or from a function called for each."""
     if isinstance(found, Sensors):
-        return _Given(repeat(None), found)
+        return _Given(repeat(None), names, found)
     if not hasattr(found, "__next__"):
         if not callable(found):
             raise InputError(f"--data {data}: give a function, Sensors or an iterator of rows")
@@ -188,11 +192,11 @@ def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> Ins
             except Exception as error:
                 raise _failed(f"--data {data}", error) from error
         if isinstance(first, Sensors):
-            return _Given(repeat(None), first)
+            return _Given(repeat(None), names, first)
         if not hasattr(first, "__next__"):
-            return _Given(_polled(data, found, names, first, stop))
+            return _Given(_polled(data, found, names, first, stop), names)
         found = first
-    return _Given(_drawn(data, found, names, stop))
+    return _Given(_drawn(data, found, names, stop), names)
 
 
 def _polled(

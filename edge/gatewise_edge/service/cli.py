@@ -169,6 +169,7 @@ def edge(
                 opened,
                 link=link,
                 sensors=instances.sensors,
+                row_names=instances.names,
                 deadline_ms=deadline_ms,
                 policy=policy,  # type: ignore[arg-type]  # Device checks it
                 runner=runner,  # type: ignore[arg-type]
@@ -176,7 +177,6 @@ def edge(
                 float16=float16,
                 pacer=None if pace is None else Pacer.parse(pace),
                 pacer_state=pace_state,
-                observe=None if updater is None else updater.observe,
             )
         )
         totals, notifier = AnswerTotals(), Notifier()
@@ -184,6 +184,8 @@ def edge(
             notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: str(totals)
         )
         observers = [totals.add]
+        if updater is not None:
+            observers.append(updater.observe)
         if metrics_port is not None:
             from gatewise_edge.service.endpoints import Endpoints
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -24,6 +25,8 @@ from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
 
 __all__ = ["AnswerTotals", "print_json", "run_loop"]
+
+_LOG = logging.getLogger(__name__)
 
 Observe = Callable[[Answer | Exception], None]
 
@@ -90,6 +93,11 @@ def _classify(
     except (SensorError, InputError) as error:
         observe(error)
         return {"error": str(error)}
+    except Exception as error:
+        # A device goes on with the next instance; an update on trial learns of it.
+        _LOG.exception("an instance failed unexpectedly")
+        observe(error)
+        return {"error": f"{type(error).__name__}: {error}"}
     observe(answer)
     return {
         "label": answer.label,

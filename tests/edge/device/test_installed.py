@@ -59,18 +59,59 @@ def test_an_answer_of_another_version_does_not_count(bundle, make_bundle, tools)
         assert device.advance(pending).route == "cloud"
 
 
-def miscomputing(bundle):
-    """Write other expectations into a bundle's sample, hash and all."""
-    sample = {name: np.array(array) for name, array in bundle.sample().items()}
-    sample["stage_0"] += np.float32(1)
+def rewritten(bundle, change, **changes):
+    """Change a bundle's sample and fields of its manifest, hash and all."""
+    with np.load(io.BytesIO(bundle.read("sample.npz"))) as arrays:
+        sample = dict(arrays)
+    change(sample)
     stream = io.BytesIO()
     np.savez(stream, **sample)
     content = stream.getvalue()
     entry = FileSpec(hashlib.sha256(content).hexdigest(), len(content))
-    manifest = replace(bundle.manifest, files=bundle.manifest.files | {"sample.npz": entry})
+    files = bundle.manifest.files | {"sample.npz": entry}
+    manifest = replace(bundle.manifest, files=files, **changes)
     (bundle.path / "sample.npz").write_bytes(content)
     (bundle.path / "manifest.json").write_text(manifest.to_json())
     return Bundle.open(bundle.path)
+
+
+def miscomputing(bundle):
+    return rewritten(bundle, lambda sample: sample.update(stage_0=sample["stage_0"] + 1))
+
+
+def reordered(bundle):
+    """List the same features the other way round."""
+
+    def turn(sample):
+        sample["X"] = np.ascontiguousarray(sample["X"][:, ::-1])
+
+    return rewritten(bundle, turn, features=bundle.manifest.features[::-1])
+
+
+def test_rows_are_matched_by_name_with_each_adopted_bundle(bundle, make_bundle, tools):
+    """The same features in another order: rows stay in the order that they were declared in."""
+    newer = reordered(make_bundle(version="8"))
+    rows = [EASY, [-1.0, 0, 0, 0, 0, 0], HARD, [0.1, 0, 0.1, 0, 1.0, 0]]
+    link = InProcessLink(tools.cloud_says)
+    with Device(bundle, link=link, row_names=bundle.manifest.feature_names) as device:
+        before = [device.answer(row) for row in rows]
+        device.adopt(newer)
+        after = [device.answer(row) for row in rows]
+        many = device.answer_many(rows)
+        assert [a.label for a in before] == ["yes", "no", "no", "yes"]
+        for ends in (after, many):
+            assert [(a.label, a.cost, a.route) for a in ends] == [
+                (a.label, a.cost, a.route) for a in before
+            ]
+        with pytest.raises(InputError, match="must have 6 features"):
+            device.answer([1.0])
+
+
+def test_a_bundle_with_a_feature_that_rows_lack_is_not_adopted(bundle):
+    with pytest.raises(InputError, match="no feature 'f'"):
+        Device(bundle, row_names="abcde")
+    with Device(bundle, row_names="fedcbag") as device:
+        assert device.answer([0, 0, 0, 0, 0, 1.0, 9.0]).label == "yes"
 
 
 def test_a_bundle_that_fails_changes_nothing(bundle, make_bundle, tools):
@@ -142,3 +183,15 @@ def test_every_end_is_observed_once(bundle, tools, caplog):
     assert kinds == [Answer, Answer, SensorError, Answer, Answer]
     assert set(map(id, seen)) - {id(seen[2])} == set(map(id, answers))
     assert "observer failed" in caplog.text
+
+
+def test_errors_of_any_class_are_observed_and_counted(bundle, monkeypatch):
+    seen = []
+    with Device(bundle, observe=seen.append) as device:
+        with pytest.raises(InputError):
+            device.answer([1.0, 2.0])
+        monkeypatch.setattr(device._installed.runner, "visit", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            device.answer(EASY)
+        assert device.counters["errors"] == 2
+    assert [type(end) for end in seen] == [InputError, ZeroDivisionError]
