@@ -70,6 +70,11 @@ class BundleWatch:
         self.scan()
         self._thread.start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
+
     def stop(self) -> None:
         """End the scans."""
         self._ended.set()

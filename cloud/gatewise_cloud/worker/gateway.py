@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,6 @@ from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["CloudAbove"]
 
@@ -83,6 +80,11 @@ class CloudAbove:
     def ready(self) -> bool:
         """Whether the link stands."""
         return self._link.ready
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread.is_alive()
 
     def finish(self, seconds: float) -> None:
         """Wait for what is out, for some seconds at most; stand in for the rest; close."""

@@ -40,7 +40,7 @@ class MqttSession:
         self._endpoint = endpoint
         self._receive: Receive = lambda topic, payload, retained: None
         self._filter = ""
-        self._reader = 0  # paho's thread
+        self._reader: threading.Thread | None = None  # paho's
         self._poll = select.poll()
         # Guards what is below. Never held around a call of paho's, which takes locks of its
         # own and calls back while it holds some.
@@ -67,6 +67,11 @@ class MqttSession:
     def subscribed(self) -> bool:
         """Whether the connection stands and the broker has granted the subscription on it."""
         return self._granted and self._client.is_connected()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the network thread runs, once the session is open."""
+        return self._reader is None or self._reader.is_alive()
 
     @property
     def connects(self) -> int:
@@ -114,7 +119,7 @@ class MqttSession:
         if self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_QUEUE_SIZE:
             self._on_publish()
             return False
-        if threading.get_ident() == self._reader:
+        if threading.current_thread() is self._reader:
             # Else it would wait until paho's thread, which is this one, has been to select().
             self._client.loop_write()
         return True
@@ -138,7 +143,7 @@ class MqttSession:
     def _on_connect(
         self, client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
-        self._reader = threading.get_ident()
+        self._reader = threading.current_thread()
         # paho would send again what the last connection left: nobody waits for it any more.
         client.drop_out_messages()
         with self._changed:
@@ -174,7 +179,13 @@ class MqttSession:
             self._changed.notify_all()
 
     def _on_message(self, _client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
+        # An escaping exception would end the connection.
         try:
-            self._receive(message.topic, bytes(message.payload), message.retain)
-        except Exception:  # an escaping one would end paho's thread, and all that comes after
-            _LOG.exception("a message on %s could not be handled", message.topic[:100])
+            topic = message.topic
+        except UnicodeDecodeError:
+            _LOG.warning("warning: a message on a topic that is not UTF-8 is ignored")
+            return
+        try:
+            self._receive(topic, bytes(message.payload), message.retain)
+        except Exception:
+            _LOG.exception("a message on %s could not be handled", topic[:100])

@@ -45,6 +45,7 @@ __all__ = ["Worker"]
 
 _LOG = logging.getLogger("gatewise_cloud")
 _MOST_UNACKED = 65535  # message ids have 16 bits
+_HEALTH_SECONDS = 0.5
 
 
 class Worker:
@@ -264,13 +265,17 @@ class Worker:
         ------
         LinkError
             As :meth:`start`.
+        GatewiseError
+            If a thread that it needs has ended: a supervisor may start it again.
         """
         try:
             with until_interrupted():
                 self.start()
                 if ready is not None:
                     ready(self)
-                self._stopping.wait()
+                while not self._stopping.wait(_HEALTH_SECONDS):
+                    if (ended := self._ended_thread()) is not None:
+                        raise GatewiseError(f"this worker cannot go on: {ended}")
         finally:
             self.stop()
 
@@ -292,16 +297,27 @@ class Worker:
         """Why this worker does not serve now; None if it does."""
         if self._stopping.is_set():
             return "it is ending"
+        if self._started and (ended := self._ended_thread()) is not None:
+            return ended
         if not self._session.connected:
             return f"it is not connected to {self.url}"
         if not self._session.subscribed:
             return f"{self.url} has not granted its subscription"
-        if not self._server.alive:
-            return "a serving thread has ended"
         if not self.models:
             return "it has no model yet"
         troubles = [model.trouble for model in self.models.values()]
         return next((t for t in troubles if t is not None), None) if all(troubles) else None
+
+    def _ended_thread(self) -> str | None:
+        """Which thread has ended that should run; None if all do."""
+        parts: dict[str, Any] = {
+            "network": self._session,
+            "serving": self._server,
+            "upward": self._cloud_above,
+            "watching": self._watch,
+        }
+        ended = [name for name, part in parts.items() if part is not None and not part.alive]
+        return f"its {ended[0]} thread has ended" if ended else None
 
     @property
     def counters(self) -> dict[str, Any]:

@@ -7,6 +7,7 @@ fleet that comes back in step).
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import ssl
@@ -20,6 +21,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from gatewise.errors import InputError
 
 __all__ = ["Endpoint", "make_client", "spread_backoff"]
+
+_LOG = logging.getLogger(__name__)
 
 _USER_TIMEOUT_MS: Final = 3000
 _LONGEST_BACKOFF: Final = 60
@@ -109,12 +112,26 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
     return parts.hostname, port or (8883 if parts.scheme == "mqtts" else 1883)
 
 
+class _Client(paho.Client):
+    """A client that drops the connection at a packet that it cannot read, and connects again.
+
+    What paho raises there would end its network thread: a process that lives and hears nothing.
+    """
+
+    def _packet_handle(self) -> paho.MQTTErrorCode:
+        try:
+            return super()._packet_handle()
+        except Exception:
+            _LOG.exception("a packet from the broker cannot be handled: connecting again")
+            return paho.MQTT_ERR_PROTOCOL
+
+
 def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
     """Make a paho client for 3.1.1 with a clean session, no Nagle delay and jittered back-off.
 
     At most `max_inflight` QoS 1 messages are unacknowledged at a time; none is queued beyond them.
     """
-    client = paho.Client(
+    client = _Client(
         CallbackAPIVersion.VERSION2,
         client_id=client_id,
         protocol=paho.MQTTv311,

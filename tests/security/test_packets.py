@@ -1,0 +1,77 @@
+"""Packets that no broker should send: the connection may end, the network thread may not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise.errors import GatewiseError
+from gatewise_cloud.worker.receiver import Receiver
+from gatewise_cloud.worker.worker import Worker
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import MqttLink
+from tests.support.raw_broker import RawBroker, publish_packet
+from tests.support.waiting import wait_until
+
+#: Each with whether the client may go on without a new connection.
+PACKETS = {
+    "topic-not-utf8": (publish_packet(b"gw/v1/\xff/req", b"x"), True),
+    "topic-longer-than-packet": (b"\x30\x05\xff\xffabc", False),
+    "no-topic": (b"\x30\x00", False),
+    "empty-suback": (b"\x90\x00", False),
+    "unknown-type": (b"\xf0\x00", False),
+}
+
+
+@pytest.fixture
+def raw():
+    with RawBroker() as broker:
+        yield broker
+
+
+@pytest.mark.parametrize(("packet", "stays"), PACKETS.values(), ids=PACKETS)
+def test_a_worker_answers_after_a_packet_that_is_none(raw, bundle, packet, stays):
+    request = wire.Request(
+        id=wire.new_id(), model="small", version="7", ttl_ms=30_000, X=np.zeros((1, 3))
+    )
+    with Worker(bundle, raw.url, shared=False) as worker:
+        raw.send(packet)
+        if not stays:
+            raw.wait_for_connection(2)
+        raw.send(publish_packet(b"gw/v1/pi-1/req", wire.encode_request(request)))
+        topic, payload = raw.published.get(timeout=30)
+        assert worker.trouble is None
+    assert topic == b"gw/v1/pi-1/rsp"
+    assert wire.decode_response(payload).id == request.id
+
+
+@pytest.mark.parametrize(("packet", "stays"), PACKETS.values(), ids=PACKETS)
+def test_a_device_is_answered_after_a_packet_that_is_none(raw, bundle, tools, packet, stays):
+    link = MqttLink(raw.url, device="pi-1")
+    received = []
+    link.open(received.append)
+    raw.send(packet)
+    if not stays:
+        raw.wait_for_connection(2)
+    raw.send(publish_packet(b"gw/v1/pi-1/rsp", b"response"))
+    wait_until(lambda: received == [b"response"], "the response")
+    link.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_worker_whose_network_thread_ends_says_so_and_ends(raw, bundle, monkeypatch):
+    def end_thread(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(Receiver, "receive", end_thread)
+    worker = Worker(bundle, raw.url, shared=False)
+    troubles = []
+
+    def ready(worker):
+        raw.send(publish_packet(b"gw/v1/pi-1/req", b"x"))
+        wait_until(lambda: worker.trouble is not None)
+        troubles.append(worker.trouble)
+
+    with pytest.raises(GatewiseError, match="network thread"):
+        worker.run(ready)
+    assert "network thread" in troubles[0]
