@@ -17,7 +17,6 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.money import Bill
 from gatewise_sim.report.json_fields import from_document, to_document
 from gatewise_sim.report.policy_result import AnswerCounts, Measurement, PolicyResult
-from gatewise_sim.report.version_1 import upgraded
 
 __all__ = [
     "DEMO_KIND",
@@ -324,7 +323,10 @@ class Report:
             )
         if not isinstance(version, int) or not 1 <= version <= SCHEMA_VERSION:
             raise InputError(f"schema_version is {version!r:.40}, this is gatewise for 1 to 2")
-        report: Self = from_document(cls, upgraded(document) if version == 1 else document)
+        # A simulation's has had the same fields since version 1; the demo's had its own.
+        if version == 1 and document["kind"] == DEMO_KIND:
+            raise InputError("a demo's report of schema version 1: run gatewise demo again")
+        report: Self = from_document(cls, document)
         return report
 
     @classmethod

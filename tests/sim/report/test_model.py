@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.report.model import SCHEMA_VERSION, Report
+from gatewise_sim.report.model import DEMO_KIND, SCHEMA_VERSION, Report
 from gatewise_sim.report.policy_result import Measurement
 from tests.sim.report.reports import live, made_up
 
@@ -107,9 +107,11 @@ def test_keys_of_later_reports_are_not_read(document):
     assert Report.from_dict(document) == made_up(money=30.0)
 
 
-def test_a_simulation_of_version_1_has_the_same_fields(document):
+def test_a_simulation_of_version_1_has_the_same_fields_a_demo_has_not(document):
     del document["schema_version"]
     assert Report.from_dict(document) == made_up(money=30.0)
+    with pytest.raises(InputError, match="schema version 1"):
+        Report.from_dict(document | {"kind": DEMO_KIND})
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "{}", '{"kind": "gatewise-demo", '])
@@ -122,64 +124,3 @@ def test_an_interval_holds_its_value():
     with pytest.raises(InputError, match="interval"):
         Measurement(2.0, 3.0, 4.0)
     assert Measurement(2.0).low is None
-
-
-@pytest.fixture
-def first_demo() -> dict:
-    """The demo's report as it was in version 1."""
-    three = ("system", "edge_only", "cloud_only")
-    return {
-        "kind": "gatewise-demo",
-        "dataset": "digits",
-        "method": "staged",
-        "instances": 540,
-        "accuracy": {"system": 0.9, "edge_only": 0.8, "cloud_only": 0.95},
-        "feature_cost": {"system": 20.0, "edge_only": 18.0, "cloud_only": 64.0},
-        "cost": {"full": {"system": 21.0, "edge_only": 18.0, "cloud_only": 66.0}},
-        "traffic": {key: {"up": 5400, "down": 2700} for key in three},
-        "latency_ms": {key: {"p50": 1.0, "p95": 50.0, "p99": 90.0} for key in three},
-        "latency_histogram": {"edges_ms": [1.0, 10.0, 100.0], "counts": {"system": [500, 40]}},
-        "answers": {"edge": 498, "cloud": 40, "fallback": 2, "late": 1, "lost": 0},
-        "passes": {
-            key: {"edge": 0, "cloud": 540, "fallback": 0, "late": 0, "lost": 0, "retries": 1}
-            for key in three
-        },
-        "transport": {"kind": "mqtt", "broker": "embedded", "link": "wifi"},
-        "expected": {"compared": 538, "differing": {"labels": 0}, "cost": 20.0},
-        "frontier": made_up().to_dict()["frontier"],
-        "settings": {"devices": 4, "workers": 1, "deadline_ms": 2000.0},
-        "command": "gatewise demo",
-        "versions": {"python": "3.11.7"},
-        "troubles": [],
-        "created": "2026-01-01T00:00:00Z",
-    }
-
-
-def test_a_demo_of_version_1(first_demo):
-    report = Report.from_dict(first_demo)
-    assert report.accuracy == first_demo["accuracy"]
-    assert report.feature_cost == first_demo["feature_cost"]
-    assert report.system.cost.value == 21.0
-    assert report.bytes["system"] == 8100
-    assert report.latency_ms["system"]["p99"] == 90.0
-    assert report.answers.fallback == 2
-    assert report.policy("cloud_only").answers.retries == 1
-    assert report.expected.compared == 538
-    assert report.run["created"] == "2026-01-01T00:00:00Z"
-    assert Report.from_json(report.to_json()) == report
-
-
-def test_shares_of_a_demo_of_version_1_get_wilsons_interval(first_demo):
-    """As scipy gives it."""
-    from scipy.stats import binomtest
-
-    expected = binomtest(486, 540).proportion_ci(0.95, "wilson")
-    accuracy = Report.from_dict(first_demo).system.accuracy
-    assert (accuracy.low, accuracy.high) == pytest.approx((expected.low, expected.high), abs=1e-12)
-
-
-@pytest.mark.parametrize("key", ["accuracy", "latency_ms", "answers", "traffic", "cost"])
-def test_a_missing_field_of_version_1_is_named(first_demo, key):
-    del first_demo[key]
-    with pytest.raises(InputError, match=f"^{key}: is missing"):
-        Report.from_dict(first_demo)

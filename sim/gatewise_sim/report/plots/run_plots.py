@@ -15,13 +15,14 @@ from gatewise_sim.report.plots.style import (
     COLOURS,
     MARKERS,
     draw,
+    error_bars,
     head,
     log_ticks,
     percent_ticks,
 )
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
 
-__all__ = ["breakdown_plot", "classes_plot", "error_bars", "frontier_plot", "latency_plot"]
+__all__ = ["breakdown_plot", "classes_plot", "frontier_plot", "latency_plot"]
 
 _PART_COLOURS = {
     "device": "edge", "network": "network", "the cloud": "cloud", "waiting": "waiting",
@@ -83,23 +84,6 @@ def _zoom(
     right = max(active.cost, *(cost.value for _, cost, _ in placed))
     axes.set_ylim(low - margin, high + margin)
     axes.set_xlim(-0.03 * right, 1.05 * right)
-
-
-def error_bars(
-    axes: Axes, x: Measurement, y: Measurement, look: str, label: str | None = None
-) -> None:
-    """Plot a figure against another with both intervals, in a policy's look."""
-
-    def reach(figure: Measurement) -> list[list[float]] | None:
-        if figure.low is None or figure.high is None:
-            return None
-        return [[figure.value - figure.low], [figure.high - figure.value]]
-
-    axes.errorbar(
-        [x.value], [y.value], xerr=reach(x), yerr=reach(y), fmt=MARKERS[look], markersize=8,
-        color=COLOURS[look], markeredgecolor=COLOURS["panel"], markeredgewidth=0.8,
-        elinewidth=1.2, label=label,
-    )  # fmt: skip
 
 
 def latency_plot(report: Report) -> Markup | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import matplotlib
@@ -20,16 +20,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from gatewise.formats import Format
+from gatewise_sim.report.policy_result import Measurement
 
 __all__ = [
     "COLOURS",
     "HALF",
+    "LOOKS",
     "MARKERS",
     "draw",
+    "error_bars",
     "format_ticks",
     "head",
     "log_ticks",
+    "log_where_far",
     "percent_ticks",
+    "reach",
 ]
 
 HALF: Final = 370.0
@@ -50,6 +55,11 @@ MARKERS: Final = {
     "oracle": "P",
 }  # fmt: skip
 """A marker for each policy, so that colour is not all that tells them apart."""
+
+LOOKS: Final = tuple(MARKERS)
+"""Colour and marker of each of a few runs or lines, by key."""
+
+_FAR: Final = 20.0  # from here on a scale is logarithmic: largest over smallest
 
 _SETTINGS: Final[Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's font
@@ -119,6 +129,35 @@ def log_ticks(axis: Axis, form: Format) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
     axis.set_minor_locator(NullLocator())
     format_ticks(axis, form)
+
+
+def log_where_far(axis: Axis, values: Sequence[float], form: Format) -> bool:
+    """Make an axis logarithmic, with its ticks, where the largest value is far above the least."""
+    far = min(values) > 0 and max(values) / min(values) >= _FAR
+    if far:
+        axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+        log_ticks(axis, form)
+    else:
+        format_ticks(axis, form)
+    return far
+
+
+def reach(figure: Measurement) -> list[list[float]] | None:
+    """How far an interval goes below and above its figure, as matplotlib takes it."""
+    if figure.low is None or figure.high is None:
+        return None
+    return [[figure.value - figure.low], [figure.high - figure.value]]
+
+
+def error_bars(
+    axes: Axes, x: Measurement, y: Measurement, look: str, label: str | None = None
+) -> None:
+    """Plot a figure against another with both intervals, in a policy's look."""
+    axes.errorbar(
+        [x.value], [y.value], xerr=reach(x), yerr=reach(y), fmt=MARKERS[look], markersize=8,
+        color=COLOURS[look], markeredgecolor=COLOURS["panel"], markeredgewidth=0.8,
+        elinewidth=1.2, label=label,
+    )  # fmt: skip
 
 
 def _font_size(found: re.Match[str]) -> str:

@@ -11,14 +11,14 @@ from matplotlib.figure import Figure
 
 from gatewise.formats import number, percent
 from gatewise_sim.report.comparison.figures import FIGURES
-from gatewise_sim.report.plots.run_plots import error_bars
 from gatewise_sim.report.plots.style import (
     COLOURS,
+    LOOKS,
     MARKERS,
     draw,
-    format_ticks,
+    error_bars,
     head,
-    log_ticks,
+    log_where_far,
     percent_ticks,
 )
 from gatewise_sim.report.policy_result import Measurement
@@ -26,9 +26,7 @@ from gatewise_sim.report.sweep.setting_text import setting
 
 __all__ = ["SweepAxis", "lines_plot", "points_plot", "sweep_axis"]
 
-_FAR: Final = 20.0  # from here on a scale is logarithmic: largest over smallest
 _NUMBERED: Final = 30  # points; of more only those on the frontier have their number
-_LOOKS: Final = tuple(MARKERS)
 _FIRST: Final = ("devices", "workers", "seconds", "offload_rate", "budget", "max_loss")
 _FORMS: Final = {figure.key: figure.form for figure in FIGURES}
 
@@ -94,7 +92,7 @@ def points_plot(document: Mapping[str, Any], unit: str) -> Markup | None:
                     str(at + 1), (cost.value, accuracy.value), (7, 5), textcoords="offset points",
                     color=COLOURS[look],
                 )  # fmt: skip
-        _x_scale(axes, [cost.value for _, _, cost, _ in shown])
+        log_where_far(axes.xaxis, [cost.value for _, _, cost, _ in shown], number)
         percent_ticks(axes.yaxis)
         head(axes, "accuracy")
         axes.set_xlabel(unit, loc="right")
@@ -122,12 +120,12 @@ def lines_plot(document: Mapping[str, Any], key: str, axis: SweepAxis, title: st
     lines = {name: sorted(points, key=lambda p: p[0]) for name, points in lines.items() if points}
     if not lines:
         return None
-    form, many = _FORMS[key], len(lines) > len(_LOOKS)
+    form, many = _FORMS[key], len(lines) > len(LOOKS)
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
         for i, (name, points) in enumerate(lines.items()):
-            look = _LOOKS[2 if many else i]
+            look = LOOKS[2 if many else i]
             axes.plot(
                 [x for x, _ in points], [m.value for _, m in points], color=COLOURS[look],
                 marker=MARKERS[look], markersize=6, linestyle="-" if axis.numeric else "",
@@ -137,13 +135,9 @@ def lines_plot(document: Mapping[str, Any], key: str, axis: SweepAxis, title: st
                 if m.low is not None and m.high is not None:
                     axes.plot([x, x], [m.low, m.high], color=COLOURS[look], linewidth=1.2)
         values = [m.value for points in lines.values() for _, m in points]
-        if min(values) > 0 and max(values) / min(values) >= _FAR:
-            axes.set_yscale("log")
-            log_ticks(axes.yaxis, form)
-        else:
-            format_ticks(axes.yaxis, form)
+        log_where_far(axes.yaxis, values, form)
         if axis.numeric:
-            _x_scale(axes, axis.values)
+            log_where_far(axes.xaxis, axis.values, number)
         else:
             texts = [setting({axis.name: v}).partition("=")[2] for v in axis.values]
             axes.set_xticks(range(len(texts)), texts)
@@ -161,14 +155,6 @@ def lines_plot(document: Mapping[str, Any], key: str, axis: SweepAxis, title: st
         paint, name=f"panel-{key}", title=f"{title} by {axis.name}",
         description=f"{'; '.join(texts)}.", height=250,
     )  # fmt: skip
-
-
-def _x_scale(axes: Any, values: Sequence[float]) -> None:
-    if min(values) > 0 and max(values) / min(values) >= _FAR:
-        axes.set_xscale("log")
-        log_ticks(axes.xaxis, number)
-    else:
-        format_ticks(axes.xaxis, number)
 
 
 def _numeric(values: Sequence[Any]) -> bool:
