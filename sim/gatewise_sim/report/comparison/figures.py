@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from gatewise.errors import InputError
-from gatewise.formats import Format, millis, number, percent
+from gatewise.formats import Format, interval, millis, number, percent
 from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.policy_result import Measurement
 
-__all__ = ["FIGURES", "ComparedFigure", "ComparedRun", "figures_of_report"]
+__all__ = ["BY_KEY", "FIGURES", "ComparedFigure", "ComparedRun", "figures_of_report"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,16 @@ class ComparedFigure:
     form: Format
     get: Callable[[Report], Measurement | float | None]  # None where it was not measured
     better: int = -1  # 1 if more is better, -1 if less is, 0 if it depends
+
+    def text(self, found: Mapping[str, Any] | None) -> str:
+        """Write a figure of a document; a dash where there is none."""
+        return "-" if found is None else self.form(found["value"])
+
+    def interval(self, found: Mapping[str, Any] | None) -> str:
+        """Write its interval; empty where there is none."""
+        if found is None or found["low"] is None or found["high"] is None:
+            return ""
+        return interval(found["low"], found["high"], self.form)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +110,8 @@ FIGURES: Final = (
     ComparedFigure("utilisation", "workers' time used", percent, lambda r: r.system.utilisation, 0),
 )
 """In the order in which they are shown."""
+
+BY_KEY: Final = {figure.key: figure for figure in FIGURES}
 
 
 def figures_of_report(report: Report) -> dict[str, Measurement]:

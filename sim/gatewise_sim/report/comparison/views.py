@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from gatewise.console import table
-from gatewise.formats import interval, listed
-from gatewise_sim.report.comparison.figures import FIGURES, ComparedFigure
+from gatewise.formats import listed
+from gatewise_sim.report.comparison.figures import BY_KEY, FIGURES, ComparedFigure
 from gatewise_sim.report.tables import Cell, PageTable, plain_text
 
 __all__ = [
@@ -30,24 +30,45 @@ _HOW: Final = (
 
 def print_comparison(comparison: Mapping[str, Any]) -> None:
     """Print figures, differences to the first run, and the settings that differ."""
-    runs, figures = comparison["runs"], _figures(comparison)
-    if len(runs) == 1:
-        title = f"{runs[0]['dataset']}: {runs[0]['kind'].removeprefix('gatewise-')}"
-        rows = [[f.name, figure_text(f, runs[0], bounds=True)] for f in figures]
-        table(title, ["", runs[0]["name"]], rows)
-    elif len(runs) <= _SIDE_BY_SIDE:
-        _print_columns(comparison, figures)
-    else:
-        _print_rows(comparison, [f for f in figures if f.key in _CHOSEN])
-    settings = comparison["settings"]
+    runs, settings = comparison["runs"], comparison["settings"]
+    names = [run["name"] for run in runs]
+    _print_figures(comparison)
     if len(runs) <= _SIDE_BY_SIDE and settings:
         print()
         rows = [[s["name"], *map(_setting_text, s["values"])] for s in settings]
-        table("settings that differ", ["", *(run["name"] for run in runs)], rows)
+        table("settings that differ", ["", *names], rows)
     elif settings:
         print(f"\nsettings that differ: {', '.join(s['name'] for s in settings)}")
     if len(runs) > 1:
         print(f"\n{conclusion(comparison)}")
+
+
+def _print_figures(comparison: Mapping[str, Any]) -> None:
+    """Print a line for each figure; for many runs a line for each run, with the main figures."""
+    runs, figures = comparison["runs"], _figures(comparison)
+    many = len(runs) > _SIDE_BY_SIDE
+    if many:
+        figures = [figure for figure in figures if figure.key in _CHOSEN]
+        title = f"{len(runs)} runs; *: beyond the 95 % interval of the difference to the first"
+    elif len(runs) == 1:
+        title = f"{runs[0]['dataset']}: {runs[0]['kind'].removeprefix('gatewise-')}"
+    else:
+        title = f"differences to {runs[0]['name']}; within: inside the 95 % intervals"
+    columns = [["", *(figure.name for figure in figures)]]
+    for run in runs:
+        found = [_difference(comparison, figure, run) for figure in figures]
+        texts = [figure_text(figure, run, bounds=len(runs) == 1) for figure in figures]
+        if many:
+            texts = [t + " *" * bool(d and d["beyond"]) for t, d in zip(texts, found, strict=True)]
+        columns.append([run["name"], *texts])
+        if not many and run is not runs[0]:
+            pairs = list(zip(figures, found, strict=True))
+            columns.append(
+                ["difference", *("" if d is None else change_text(f, d["value"]) for f, d in pairs)]
+            )
+            columns.append(["", *(verdict(f, d) for f, d in pairs)])
+    header, *rows = columns if many else [list(row) for row in zip(*columns, strict=True)]
+    table(title, header, rows)
 
 
 def comparison_page(comparison: Mapping[str, Any]) -> str:
@@ -112,13 +133,11 @@ def comparison_page(comparison: Mapping[str, Any]) -> str:
 
 def figure_text(figure: ComparedFigure, run: Mapping[str, Any], *, bounds: bool = False) -> str:
     """Write a run's figure, with its interval if asked for; a dash where there is none."""
-    value = run["figures"].get(figure.key)
-    if value is None:
-        return "-"
-    text = figure.form(value["value"])
-    if figure.key.startswith("money") and run["currency"]:
+    found = run["figures"].get(figure.key)
+    text = figure.text(found)
+    if found is not None and figure.key.startswith("money") and run["currency"]:
         text += f" {run['currency']}"
-    ends = _bounds(figure, value) if bounds else ""
+    ends = figure.interval(found) if bounds else ""
     return f"{text} ({ends})" if ends else text
 
 
@@ -145,14 +164,13 @@ def verdict(figure: ComparedFigure, difference: Mapping[str, Any] | None) -> str
 
 def conclusion(comparison: Mapping[str, Any]) -> str:
     """Name in a sentence the differences that are beyond chance."""
-    names = {figure.key: figure.name for figure in FIGURES}
     known = [d for d in comparison["differences"] if d["beyond"] is not None]
     if not known:
         return "No figure has an interval in both: whether a difference is chance is not known."
     beyond = list(dict.fromkeys(d["figure"] for d in known if d["beyond"]))
     if not beyond:
         return "Where there are 95 % intervals, no difference is beyond them."
-    return f"Beyond the 95 % intervals: {'; '.join(names[key] for key in beyond)}."
+    return f"Beyond the 95 % intervals: {'; '.join(BY_KEY[key].name for key in beyond)}."
 
 
 def _figures(comparison: Mapping[str, Any]) -> list[ComparedFigure]:
@@ -160,45 +178,12 @@ def _figures(comparison: Mapping[str, Any]) -> list[ComparedFigure]:
     return [f for f in FIGURES if any(f.key in run["figures"] for run in comparison["runs"])]
 
 
-def _bounds(figure: ComparedFigure, value: Mapping[str, Any]) -> str:
-    if value["low"] is None or value["high"] is None:
-        return ""
-    return interval(value["low"], value["high"], figure.form)
-
-
-def _found(comparison: Mapping[str, Any]) -> dict[tuple[str, str], Mapping[str, Any]]:
-    return {(d["figure"], d["run"]): d for d in comparison["differences"]}
-
-
-def _print_columns(comparison: Mapping[str, Any], figures: Sequence[ComparedFigure]) -> None:
-    first, *others = comparison["runs"]
-    found = _found(comparison)
-    header = ["", first["name"]]
-    for run in others:
-        header += [run["name"], "difference", ""]
-    rows = []
-    for figure in figures:
-        row = [figure.name, figure_text(figure, first)]
-        for run in others:
-            difference = found.get((figure.key, run["name"]))
-            text = "" if difference is None else change_text(figure, difference["value"])
-            row += [figure_text(figure, run), text, verdict(figure, difference)]
-        rows.append(row)
-    table(f"differences to {first['name']}; within: inside the 95 % intervals", header, rows)
-
-
-def _print_rows(comparison: Mapping[str, Any], figures: Sequence[ComparedFigure]) -> None:
-    runs, found = comparison["runs"], _found(comparison)
-    rows = []
-    for run in runs:
-        row = [run["name"]]
-        for figure in figures:
-            difference = found.get((figure.key, run["name"]))
-            mark = " *" if difference is not None and difference["beyond"] else ""
-            row.append(figure_text(figure, run) + mark)
-        rows.append(row)
-    title = f"{len(runs)} runs; *: beyond the 95 % interval of the difference to the first"
-    table(title, ["", *(f.name for f in figures)], rows)
+def _difference(
+    comparison: Mapping[str, Any], figure: ComparedFigure, run: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    wanted = figure.key, run["name"]
+    found = (d for d in comparison["differences"] if (d["figure"], d["run"]) == wanted)
+    return next(found, None)
 
 
 def _setting_text(value: Any) -> str:
@@ -207,11 +192,10 @@ def _setting_text(value: Any) -> str:
 
 def _headline(comparison: Mapping[str, Any]) -> tuple[str, str]:
     """What the first two runs came to, and which differences are more than chance."""
-    figures = {figure.key: figure for figure in FIGURES}
     parts = []
     for run in comparison["runs"][:2]:
         texts = [
-            f"{figures[key].form(run['figures'][key]['value'])} {word}"
+            f"{BY_KEY[key].text(run['figures'][key])} {word}"
             for key, word in (("accuracy", "accurate"), ("offload_rate", "offloaded"))
             if key in run["figures"]
         ]
@@ -227,9 +211,8 @@ def _cell(comparison: Mapping[str, Any], figure: ComparedFigure, run: Mapping[st
     """A figure, and below it its difference, or for the first run its interval."""
     text = figure_text(figure, run)
     if run is comparison["runs"][0]:
-        value = run["figures"].get(figure.key)
-        return text, "" if value is None else _bounds(figure, value)
-    difference = _found(comparison).get((figure.key, run["name"]))
+        return text, figure.interval(run["figures"].get(figure.key))
+    difference = _difference(comparison, figure, run)
     if difference is None:
         return text
     parts = [change_text(figure, difference["value"]), verdict(figure, difference)]

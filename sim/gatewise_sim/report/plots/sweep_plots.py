@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from gatewise.formats import number, percent
-from gatewise_sim.report.comparison.figures import FIGURES
+from gatewise_sim.report.comparison.figures import BY_KEY
 from gatewise_sim.report.plots.style import (
     COLOURS,
     LOOKS,
@@ -22,13 +22,12 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
 )
 from gatewise_sim.report.policy_result import Measurement
-from gatewise_sim.report.sweep.setting_text import setting
+from gatewise_sim.report.sweep.setting_text import setting, value_text
 
 __all__ = ["SweepAxis", "lines_plot", "points_plot", "sweep_axis"]
 
 _NUMBERED: Final = 30  # points; of more only those on the frontier have their number
 _FIRST: Final = ("devices", "workers", "seconds", "offload_rate", "budget", "max_loss")
-_FORMS: Final = {figure.key: figure.form for figure in FIGURES}
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def lines_plot(document: Mapping[str, Any], key: str, axis: SweepAxis, title: st
     lines = {name: sorted(points, key=lambda p: p[0]) for name, points in lines.items() if points}
     if not lines:
         return None
-    form, many = _FORMS[key], len(lines) > len(LOOKS)
+    form, many = BY_KEY[key].form, len(lines) > len(LOOKS)
 
     def paint(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -139,7 +138,7 @@ def lines_plot(document: Mapping[str, Any], key: str, axis: SweepAxis, title: st
         if axis.numeric:
             log_where_far(axes.xaxis, axis.values, number)
         else:
-            texts = [setting({axis.name: v}).partition("=")[2] for v in axis.values]
+            texts = [value_text(v, axis.name) for v in axis.values]
             axes.set_xticks(range(len(texts)), texts)
             axes.margins(x=0.2)
         head(axes, title)

@@ -16,17 +16,16 @@ from typing import Any, Final
 from gatewise.errors import InputError
 from gatewise.formats import millis, percent
 from gatewise_sim.report.comparison.differences import difference
-from gatewise_sim.report.comparison.figures import FIGURES, figures_of_report
+from gatewise_sim.report.comparison.figures import BY_KEY, figures_of_report
 from gatewise_sim.report.model import SWEEP_KIND, Report
 from gatewise_sim.report.policy_result import Measurement
 from gatewise_sim.report.sweep.setting_text import Value, setting
 from gatewise_sim.report.tables import to_csv
 
-__all__ = ["FORMS", "PointResult", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
+__all__ = ["PointResult", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
 
 _TOLERANCE: Final = 0.005  # of accuracy, below the best
 _MORE_INSTANCES: Final = ("devices", "workload", "seconds")
-FORMS: Final = {figure.key: figure for figure in FIGURES}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +81,7 @@ def cost_of(sweeps: Mapping[str, Sequence[Value]], points: Sequence[Mapping[str,
 
 def csv_text(document: Mapping[str, Any]) -> str:
     """Write the points as a table: settings, error, then each figure with its interval."""
-    keys = [k for k in FORMS if any(k in point["figures"] for point in document["points"])]
+    keys = [k for k in BY_KEY if any(k in point["figures"] for point in document["points"])]
     rows = []
     for point in document["points"]:
         row = {**point["settings"], "digest": point["digest"], "error": point["error"]}
@@ -233,7 +232,7 @@ def _described(document: Mapping[str, Any], point: Mapping[str, Any]) -> str:
     if (accuracy := _value(point, "accuracy")) is not None:
         parts.append(f"{percent(accuracy)} accurate")
     if (cost := _value(point, key)) is not None:
-        text = FORMS[key].form(cost)
+        text = BY_KEY[key].form(cost)
         unit = cost_unit(document)
         parts.append(f"{text} {unit}" if key != "cost" else f"{unit} {text}")
     if (p95 := _value(point, "p95")) is not None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from gatewise.console import table
-from gatewise.formats import interval
+from gatewise_sim.report.comparison.figures import BY_KEY
 from gatewise_sim.report.page import Page, Plot, Section, write_page
 from gatewise_sim.report.plots.sweep_plots import lines_plot, points_plot, sweep_axis
-from gatewise_sim.report.sweep.setting_text import setting
-from gatewise_sim.report.sweep.summary import FORMS, cost_unit, sorted_points
+from gatewise_sim.report.sweep.setting_text import setting, value_text
+from gatewise_sim.report.sweep.summary import cost_unit, sorted_points
 from gatewise_sim.report.tables import Cell, PageTable
 
 __all__ = ["print_sweep", "sweep_page"]
@@ -39,7 +39,7 @@ def print_sweep(document: Mapping[str, Any], folder: Path) -> None:
     names = [sweep["name"] for sweep in document["sweeps"]]
     rows = []
     for at, point in sorted_points(document):
-        values = [_value_text(name, point["settings"][name]) for name in names]
+        values = [value_text(point["settings"][name], name) for name in names]
         cells = [_figure_text(point, key) for key in shown]
         rows.append([str(at + 1), *values, *cells, "*" if point["frontier"] else ""])
     table(
@@ -130,7 +130,7 @@ def _lines(document: Mapping[str, Any]) -> Section | None:
         return None
     plots = []
     for key in dict.fromkeys((_PLOTTED[0], document["cost"], *_PLOTTED[1:])):
-        title = cost_unit(document) if key == document["cost"] else FORMS[key].name
+        title = cost_unit(document) if key == document["cost"] else BY_KEY[key].name
         plot = lines_plot(document, key, axis, title)
         if plot is not None:
             plots.append(Plot(plot=plot))
@@ -152,7 +152,7 @@ def _every_point(document: Mapping[str, Any]) -> Section:
     rows: list[list[Cell]] = []
     for at, point in points:
         values: list[Cell] = [
-            (_value_text(name, value), "", _sortable(value))
+            (value_text(value, name), "", _sortable(value))
             for name, value in point["settings"].items()
         ]
         mark = " *" if point["frontier"] else ""
@@ -198,22 +198,13 @@ def _repeat(document: Mapping[str, Any]) -> Section:
 
 def _cell(point: Mapping[str, Any], key: str) -> Cell:
     """A figure, its interval below it where it matters, and what it is sorted by."""
-    figure = point["figures"].get(key)
-    if figure is None:
-        return "-", "", ""
-    ends = ""
-    if key in _INTERVALS and figure["low"] is not None and figure["high"] is not None:
-        ends = interval(figure["low"], figure["high"], FORMS[key].form)
-    return _figure_text(point, key), ends, _sortable(figure["value"])
+    found = point["figures"].get(key)
+    ends = BY_KEY[key].interval(found) if key in _INTERVALS else ""
+    return BY_KEY[key].text(found), ends, _sortable(None if found is None else found["value"])
 
 
 def _figure_text(point: Mapping[str, Any], key: str) -> str:
-    figure = point["figures"].get(key)
-    return "-" if figure is None else FORMS[key].form(figure["value"])
-
-
-def _value_text(name: str, value: Any) -> str:
-    return setting({name: value}).partition("=")[2]
+    return BY_KEY[key].text(point["figures"].get(key))
 
 
 def _sortable(value: Any) -> str:
