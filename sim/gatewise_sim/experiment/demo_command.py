@@ -66,31 +66,14 @@ def demo(
         gatewise demo --dataset table.csv --target label --budget 4
         gatewise demo --broker mqtt://127.0.0.1:1883 --workers 2
     """
+    options = dict(locals())
+    del options["as_json"]
     from gatewise_sim.experiment.demo import DemoSettings, run_demo
     from gatewise_sim.report.progress_display import shown_progress
     from gatewise_sim.report.terminal import print_report
 
-    settings = DemoSettings(
-        dataset=dataset,
-        target=target,
-        costs=costs,
-        method=method,
-        devices=devices,
-        workers=workers,
-        instances=instances,
-        broker=broker,
-        link=link,
-        budget=budget,
-        max_loss=max_loss,
-        offload_rate=offload_rate,
-        allow_missing=allow_missing,
-        stage_kb=stage_kb,
-        deadline_ms=deadline_ms,
-        seed=seed,
-        out=out,
-    )
     with exit_on_termination(), shown_progress() as watch:
-        report = run_demo(settings, watch=watch)
+        report = run_demo(DemoSettings(**options), watch=watch)
     if as_json:
         emit(report.to_dict())
     else:

@@ -43,49 +43,24 @@ _WORKER_US: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class EnergyTotals:
-    """Joules of all devices in the whole run.
+    """Joules of all devices in the whole run."""
 
-    Attributes
-    ----------
-    active : float
-        Of radios, sensors and models.
-    idle : float
-        At rest, radio and device.
-    per_device_day : float
-        Both, of one device in a day.
-    battery_days : float or None
-        None if it has a plug, or nothing is drawn.
-    """
-
-    active: float
-    idle: float
-    per_device_day: float
-    battery_days: float | None
+    active: float  # of radios, sensors and models
+    idle: float  # at rest, radio and device
+    per_device_day: float  # both, of one device in a day
+    battery_days: float | None  # None if it has a plug, or nothing is drawn
 
 
 @dataclass(frozen=True, eq=False)
 class PolicyRun:
-    """What the fleet did under one policy.
+    """What the fleet did under one policy."""
 
-    Attributes
-    ----------
-    key : str
-        One of :data:`~gatewise_sim.report.policy_result.POLICY_NAMES`.
-    engine : str
-        ``virtual`` or ``live``.
-    routes : Routes
-    settings : FleetSettings
-    estimate : FleetEstimate
-    lost : int
-        Instances without an answer.
-    """
-
-    key: str
-    engine: str
+    key: str  # of POLICY_NAMES
+    engine: str  # virtual or live
     routes: Routes
     settings: FleetSettings
     estimate: FleetEstimate
-    lost: int = 0
+    lost: int = 0  # instances without an answer
 
     def mean(self, name: str) -> float:
         """Mean of a figure per instance; 0 if there were none."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from gatewise.errors import InputError
 from gatewise.formats import plural
@@ -17,35 +16,18 @@ from gatewise_sim.fleet.money import Prices
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 
-if TYPE_CHECKING:
-    pass
-
 __all__ = ["Prepared", "prepare"]
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A scenario with all that it names read and checked; see :func:`prepare`.
-
-    Attributes
-    ----------
-    scenario : Scenario
-    rows : Rows
-    bundle : Bundle
-        At its operating point.
-    routes : Routes
-    settings : FleetSettings
-        With the calibration's service times.
-    calibration : Calibration
-    energy : DeviceEnergy or None
-    prices : Prices or None
-    """
+    """A scenario with all that it names read and checked; see :func:`prepare`."""
 
     scenario: Scenario
     rows: Rows
-    bundle: Bundle
+    bundle: Bundle  # at its operating point
     routes: Routes
-    settings: FleetSettings
+    settings: FleetSettings  # with the calibration's service times
     calibration: Calibration
     energy: DeviceEnergy | None
     prices: Prices | None

@@ -25,23 +25,12 @@ _USUAL_TARGETS: Final = ("target", "label", "class", "y")
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """A table that fits a bundle.
-
-    Attributes
-    ----------
-    name : str
-    X : ndarray of float32, shape (n, n_features)
-        In the manifest's order.
-    truth : ndarray of int64, shape (n,), or None
-        Class indices, or :data:`UNKNOWN_CLASS`; None if the labels are not known.
-    notes : tuple of str
-        What a reader of the figures must know about them.
-    """
+    """A table that fits a bundle."""
 
     name: str
-    X: NDArray[np.float32]
-    truth: NDArray[np.int64] | None
-    notes: tuple[str, ...] = ()
+    X: NDArray[np.float32]  # (n, n_features), in the manifest's order
+    truth: NDArray[np.int64] | None  # (n,), class indices or UNKNOWN_CLASS; None without labels
+    notes: tuple[str, ...] = ()  # what a reader of the figures must know about them
 
     @classmethod
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -140,6 +140,7 @@ def simulate(
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
         gatewise report sim-out/report.json other-out/report.json
     """
+    options = dict(locals())
     from gatewise_sim.experiment.scenario import Scenario
     from gatewise_sim.experiment.simulation import Job
     from gatewise_sim.fleet.workload.spans import read_span
@@ -150,34 +151,13 @@ def simulate(
         seconds = _LIVE_SECONDS if engine == "live" else 3600.0
     else:
         seconds = read_span(time, "--time")
+    asked = {f.name: options[f.name] for f in fields(Scenario) if f.name in options}
     scenario = Scenario(
-        devices=devices,
-        workers=workers,
+        **{name: str(v) if isinstance(v, Path) else v for name, v in asked.items()},
         seconds=seconds,
-        workload=workload,
-        mix=mix,
-        day_start=day_start,
-        link=link,
         outages=",".join(outage or []),
-        deadline_ms=deadline_ms,
-        pace=pace,
         breaker=not no_breaker,
-        outstanding=outstanding,
-        queue=queue,
-        max_batch=max_batch,
-        wait_ms=wait_ms,
-        parallel=parallel,
-        budget=budget,
-        max_loss=max_loss,
-        offload_rate=offload_rate,
-        engine=engine,  # type: ignore[arg-type]  # it is checked there
-        broker=broker,
-        processes=processes,
-        calibration=_text(calibration),
-        prices=_text(prices),
-        device_energy=_text(device_energy),
         baselines=not no_baselines,
-        seed=seed,
     )
     job = Job(str(bundle), data, target, scenario)
     with exit_on_termination():
@@ -190,10 +170,6 @@ def simulate(
 
 
 commands: dict[str, Callable[..., None]] = {"simulate": simulate}
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json: bool) -> bool:

@@ -36,7 +36,7 @@ class Job:
     bundle : str
         Path of a bundle.
     data : str
-        File of the rows, see :func:`gatewise_sim.experiment.rows.load`.
+        File of the rows, see :meth:`gatewise_sim.experiment.rows.Rows.load`.
     target : str or None
         Their label's column.
     scenario : Scenario
@@ -62,24 +62,12 @@ class Job:
         return bundle, Rows.load(self.data, bundle.manifest, target=self.target)
 
     def prepare(self) -> Prepared:
-        """Read and check the bundle, the rows and the scenario's files.
-
-        Raises
-        ------
-        InputError, BundleError
-            If something is not there, or does not fit.
-        """
+        """Read and check the bundle, the rows and the scenario's files; errors as :meth:`open`."""
         bundle, rows = self.open()
         return prepare(bundle, rows, self.scenario, calibration=self.calibration)
 
     def command(self, calibration: str | Path | None = None) -> str:
-        """Write the command line that repeats it.
-
-        Parameters
-        ----------
-        calibration : str or Path, optional
-            Where the one that was measured is kept.
-        """
+        """Write the command line that repeats it; a measured calibration is kept in that file."""
         words = ["gatewise simulate", shlex.quote(self.bundle), "--data", shlex.quote(self.data)]
         if self.target is not None:
             words += ["--target", shlex.quote(self.target)]
@@ -89,31 +77,13 @@ class Job:
         return " ".join(words)
 
     def run(self, watch: ProgressListener | None = None, jobs: int = 1) -> dict[str, Any]:
-        """Run it and return the report as in ``report.json``.
-
-        Parameters
-        ----------
-        watch : ProgressListener, optional
-        jobs : int, default 1
-            Processes; the figures do not depend on it.
-
-        Raises
-        ------
-        GatewiseError
-            For bad input, or a part of a live run that does not start.
-        """
+        """Run it and return the report as in ``report.json``; arguments as :func:`simulate`."""
         return run_scenario(self.prepare(), self.command(), watch=watch, jobs=jobs).to_dict()
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """Report of a simulation and the service times that it used.
-
-    Attributes
-    ----------
-    report : Report
-    calibration : Calibration
-    """
+    """Report of a simulation and the service times that it used."""
 
     report: Report
     calibration: Calibration

@@ -23,19 +23,8 @@ _REPORT: Final = "report.json"
 class OutputFolder:
     """What one kind of run leaves behind.
 
-    Parameters
-    ----------
-    kind : str
-        The value of ``kind`` in its report, as ``gatewise-demo``: by it a folder is known as one
-        of ours.
-    files : tuple of str
-        All that it may write, in this order. ``report.json`` is the last: a folder that has one
-        is complete.
-
-    Raises
-    ------
-    ValueError
-        If the last file is not ``report.json``.
+    By the `kind` in its report a folder is known as one of ours. `files` are all that it may
+    write, in this order; ``report.json`` is the last: a folder that has one is complete.
 
     Examples
     --------

@@ -31,18 +31,10 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class JobResult:
-    """Report of a job, or why it failed.
+    """Report of a job, or why it failed."""
 
-    Attributes
-    ----------
-    report : dict or None
-        None if it failed.
-    error : str
-        One line; empty if it did not fail.
-    """
-
-    report: dict[str, Any] | None
-    error: str = ""
+    report: dict[str, Any] | None  # None if it failed
+    error: str = ""  # one line; empty if it did not fail
 
 
 def run_jobs(

@@ -35,22 +35,12 @@ class SweepJob(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SweepResult:
-    """A sweep that has been run.
-
-    Attributes
-    ----------
-    folder : Path
-    sweeps : tuple of SweptSetting
-    points : tuple of PointResult
-        In the order of :func:`gatewise_sim.experiment.sweep.settings.combinations`.
-    document : dict
-        As written to ``sweep.json``.
-    """
+    """A sweep that has been run."""
 
     folder: Path
     sweeps: tuple[SweptSetting, ...]
-    points: tuple[PointResult, ...]
-    document: dict[str, Any]
+    points: tuple[PointResult, ...]  # in the order of combinations()
+    document: dict[str, Any]  # as written to sweep.json
 
     @property
     def failed(self) -> int:

@@ -51,19 +51,7 @@ _LEAVE_OUT: Final[dict[str, Value]] = {
 
 @dataclass(frozen=True)
 class SweptSetting:
-    """The values that one setting takes in turn.
-
-    Attributes
-    ----------
-    name : str
-        One of :data:`NAMES`.
-    values : tuple
-        At least one, none of them twice.
-
-    Raises
-    ------
-    InputError
-        If the name is not known, there are no values, or one of them comes twice.
+    """The values that one setting takes in turn: at least one, none of them twice.
 
     Examples
     --------
@@ -73,7 +61,7 @@ class SweptSetting:
     ('', 'cloud:12:00-12:10,link:+30s-+35s')
     """
 
-    name: str
+    name: str  # one of NAMES
     values: tuple[Value, ...]
 
     def __post_init__(self) -> None:

@@ -60,18 +60,7 @@ class Fingerprints:
 
 
 class SweepFolder:
-    """The folder of a sweep.
-
-    Parameters
-    ----------
-    folder : Path
-        Made if need be.
-
-    Raises
-    ------
-    InputError
-        If it is a file, or holds other files.
-    """
+    """The folder of a sweep, made if need be; one that holds other files is refused."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
