@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,15 @@ from typing import Any, Final
 from gatewise.console import plain
 from gatewise.errors import InputError
 
-__all__ = ["DEMO", "SIMULATION", "OutputFolder", "json_text", "write_text"]
+__all__ = [
+    "DEMO",
+    "SIMULATION",
+    "OutputFolder",
+    "check_folder",
+    "json_text",
+    "kind_of",
+    "write_text",
+]
 
 _REPORT: Final = "report.json"
 
@@ -41,24 +49,11 @@ class OutputFolder:
 
     def check(self, folder: Path) -> None:
         """Refuse a folder that holds something else than an earlier run's output."""
-        if folder.is_dir():
-            present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-            if _REPORT in present and not self._made(folder):
-                what = self.kind.removeprefix("gatewise-")
-                raise InputError(f"{folder}/{_REPORT} is not a {what}'s: give another --out")
-            if present - set(self.files) and _REPORT not in present:
-                raise InputError(
-                    f"{folder} holds other files: give another --out, or an empty folder"
-                )
-            place = folder
-        else:
-            place = folder
-            while not place.exists() and place != place.parent:
-                place = place.parent
-            if not place.is_dir():
-                raise InputError(f"{place} is a file, not a folder: give another --out")
-        if not os.access(place, os.W_OK | os.X_OK):
-            raise InputError(f"{place} cannot be written to: give another --out")
+        ours = kind_of(folder / _REPORT) == self.kind
+        if not ours and (folder / _REPORT).exists():
+            what = self.kind.removeprefix("gatewise-")
+            raise InputError(f"{folder}/{_REPORT} is not a {what}'s: give another --out")
+        check_folder(folder, self.files, ours=ours)
 
     def write(self, folder: Path, contents: Mapping[str, str | Path]) -> None:
         """Put everything into the folder, or nothing.
@@ -86,12 +81,29 @@ class OutputFolder:
                 if name in contents:
                     (new / name).replace(place)
 
-    def _made(self, folder: Path) -> bool:
-        try:
-            report = json.loads((folder / _REPORT).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return False
-        return isinstance(report, dict) and report.get("kind") == self.kind
+
+def kind_of(path: Path) -> str | None:
+    """Kind of a JSON document; None if there is none."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return document.get("kind") if isinstance(document, dict) else None
+
+
+def check_folder(folder: Path, files: Collection[str], *, ours: bool) -> None:
+    """Refuse a folder that cannot be written to, or has other files and is not one of ours."""
+    place = folder
+    while not place.exists() and place != place.parent:
+        place = place.parent
+    if not place.is_dir():
+        raise InputError(f"{place} is a file, not a folder: give another --out")
+    if place == folder and not ours:
+        present = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
+        if present - set(files):
+            raise InputError(f"{folder} holds other files: give another --out, or an empty folder")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise InputError(f"{place} cannot be written to: give another --out")
 
 
 DEMO: Final = OutputFolder(

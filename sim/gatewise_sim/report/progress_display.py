@@ -109,7 +109,7 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
 
 
 class _Display(ABC):
-    """What both displays keep: faults, and when the policy's run began."""
+    """Progress of one policy after another, with the faults that each meets; `clock` gives s."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -117,22 +117,28 @@ class _Display(ABC):
         self._began = self._policy_began = clock()
 
     def begin(self, title: str, seconds: float, expected: int | None) -> None:
+        self._close()
         self._faults = _Faults()
         self._began = self._policy_began = self._clock()
         self._write(title)
+        self._open(title.partition(":")[0], a_policy=False)
 
     def policy(self, key: str, name: str) -> None:
+        self._close()
         self._faults.restart()
         self._policy_began = self._clock()
+        self._open(name, a_policy=True)
 
     def advance(self, snapshot: Snapshot) -> None:
         for line in self._faults.due(snapshot):
             self._write(f"  {line}")
+        self._show(snapshot)
 
     def fault(self, what: str, up: bool, at: float) -> None:
         self._faults.add(what, up, at)
 
     def end(self, text: str) -> None:
+        self._close()
         took = duration(round(self._clock() - self._began))
         self._write(f"  ended after {took}: {text}" if text else f"  ended after {took}")
 
@@ -145,99 +151,71 @@ class _Display(ABC):
     def _write(self, line: str) -> None:
         """Show a line."""
 
+    @abstractmethod
+    def _open(self, name: str, *, a_policy: bool) -> None:
+        """Start the progress of a policy, or of what comes before the first one."""
+
+    @abstractmethod
+    def _show(self, snapshot: Snapshot) -> None:
+        """Show a state of it."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """End it, if there is one."""
+
 
 class TerminalBars(_Display):
-    """A bar for each policy; faults are lines above them.
-
-    Parameters
-    ----------
-    bars : rich.progress.Progress
-        With a text field ``state``; started.
-    clock : callable, optional
-        Gives seconds that never go back.
-    """
+    """A bar for each policy, with a text field ``state``; faults are lines above them."""
 
     def __init__(self, bars: Progress, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(clock)
         self._bars = bars
         self._task: TaskID | None = None
 
-    def begin(self, title: str, seconds: float, expected: int | None) -> None:
-        super().begin(title, seconds, expected)
-        self._finish()
-        self._task = self._bars.add_task(title.partition(":")[0], total=1.0, state="")
+    def _write(self, line: str) -> None:
+        self._bars.console.print(line)
 
-    def policy(self, key: str, name: str) -> None:
-        super().policy(key, name)
-        self._finish()
+    def _open(self, name: str, *, a_policy: bool) -> None:
         self._task = self._bars.add_task(name, total=1.0, state="")
 
-    def advance(self, snapshot: Snapshot) -> None:
-        super().advance(snapshot)
+    def _show(self, snapshot: Snapshot) -> None:
         if self._task is not None:
             state = _state(snapshot, self._rate(snapshot))
             self._bars.update(self._task, completed=snapshot.done, state=state)
 
-    def end(self, text: str) -> None:
-        self._finish()
-        super().end(text)
-
-    def _finish(self) -> None:
+    def _close(self) -> None:
         """Complete the current bar; one without any progress goes away."""
         if self._task is not None:
             task = next(task for task in self._bars.tasks if task.id == self._task)
             self._bars.update(task.id, completed=1.0, visible=task.completed > 0)
         self._task = None
 
-    def _write(self, line: str) -> None:
-        self._bars.console.print(line)
-
 
 class PlainLines(_Display):
-    """A line now and then: at most one in 2 s, at least one in 30 s.
+    """A line now and then: at most one in 2 s, at least one in 30 s."""
 
-    Parameters
-    ----------
-    clock : callable, optional
-        Gives seconds that never go back.
-    """
+    _name = ""
+    _last: Snapshot | None = None
+    _tenth = 0
+    _written = -math.inf
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(clock)
-        self._name = ""
-        self._last: Snapshot | None = None
-        self._tenth, self._written = 0, -math.inf
+    def _write(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # a closed standard error is no reason to stop a run
+            note(line)
 
-    def begin(self, title: str, seconds: float, expected: int | None) -> None:
-        super().begin(title, seconds, expected)
-        self._restart("")
+    def _open(self, name: str, *, a_policy: bool) -> None:
+        self._name, self._last = name if a_policy else "", None
+        self._tenth, self._written = 0, self._clock()
+        if a_policy:
+            self._write(f"  {name}")
 
-    def policy(self, key: str, name: str) -> None:
-        self._finish()
-        super().policy(key, name)
-        self._restart(name)
-        self._write(f"  {name}")
-
-    def advance(self, snapshot: Snapshot) -> None:
-        super().advance(snapshot)
+    def _show(self, snapshot: Snapshot) -> None:
         self._last = snapshot
         tenth, since = int(10 * snapshot.done), self._clock() - self._written
         if (tenth > self._tenth and since >= _EVERY) or since >= _AFTER:
             self._tenth, self._written = tenth, self._clock()
             self._write(f"  {percent(snapshot.done, 0)}, {_state(snapshot, self._rate(snapshot))}")
 
-    def end(self, text: str) -> None:
-        self._finish()
-        super().end(text)
-
-    def _restart(self, name: str) -> None:
-        self._name, self._last = name, None
-        self._tenth, self._written = 0, self._clock()
-
-    def _finish(self) -> None:
+    def _close(self) -> None:
         if self._name and self._last is not None:
             self._write(f"  done: {self._name}, {_state(self._last, None)}")
-
-    def _write(self, line: str) -> None:
-        with suppress(OSError, ValueError):  # a closed standard error is no reason to stop a run
-            note(line)

@@ -10,16 +10,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from gatewise import __version__
 from gatewise.console import plain
-from gatewise.errors import InputError
 from gatewise_sim.report.model import SWEEP_KIND
-from gatewise_sim.report.output import json_text, write_text
+from gatewise_sim.report.output import SIMULATION, check_folder, json_text, kind_of, write_text
 
 __all__ = ["CALIBRATION", "POINT_KIND", "Fingerprints", "SweepFolder"]
 
@@ -65,20 +63,13 @@ class SweepFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.points = folder / "points"
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"{folder} is a file, not a folder: give another --out")
-        if folder.is_dir():
-            there = {entry.name for entry in folder.iterdir() if not entry.name.startswith(".")}
-            if there - set(_FILES) and not self._is_ours():
-                raise InputError(
-                    f"{folder} holds other files: give another --out, or an empty folder"
-                )
-        try:
-            self.points.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:
-            raise InputError(f"{self.points} is a file, not a folder: give another --out") from None
-        if not os.access(self.points, os.W_OK | os.X_OK):
-            raise InputError(f"{self.points} cannot be written to: give another --out")
+        # A sweep may go beside a simulation: both write to sim-out by default.
+        swept = kind_of(folder / "sweep.json") == SWEEP_KIND
+        check_folder(
+            folder, _FILES, ours=swept or kind_of(folder / "report.json") == SIMULATION.kind
+        )
+        check_folder(self.points, (), ours=True)
+        self.points.mkdir(parents=True, exist_ok=True)
 
     def path(self, digest: str) -> Path:
         """Where a point is kept."""
@@ -103,20 +94,6 @@ class SweepFolder:
     def write(self, name: str, text: str) -> None:
         """Write another file of the folder, whole or not at all."""
         write_text(self.folder / name, text)
-
-    def _is_ours(self) -> bool:
-        """Whether a sweep, or a simulation, was written here before."""
-        for name in ("sweep.json", "report.json"):
-            try:
-                document = json.loads((self.folder / name).read_text(encoding="utf-8"))
-            except (OSError, ValueError):
-                continue
-            if isinstance(document, dict) and document.get("kind") in _OURS:
-                return True
-        return False
-
-
-_OURS: Final = (SWEEP_KIND, "gatewise-simulation")
 
 
 def _plain(value: object) -> Any:
