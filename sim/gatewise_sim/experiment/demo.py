@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_export.training_run import TrainingRun, TrainingSettings, train_bundle
-from gatewise_sim.experiment.output_files import report_files
 from gatewise_sim.experiment.preparation import prepare
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.simulation import Simulation
 from gatewise_sim.live.checks import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO
@@ -182,11 +182,10 @@ def run_demo(
         )
         report = run_scenario(prepared, settings.command(), watch=watch)
         report = _demo_report(report, settings, trained)
-        files = report_files(report, prepared.calibration)
         DEMO.write(
             settings.out,
             {
-                **files,
+                **Simulation(report, prepared.calibration).files(),
                 "arrivals.csv": arrivals.read_text(),
                 "bundle": trained.bundle.path,
                 "frontier.svg": _frontier_plot(trained.system, settings.method),

@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.experiment.operating_point import at_goal, open_whole
-from gatewise_sim.experiment.output_files import report_files
 from gatewise_sim.experiment.preparation import Prepared, prepare
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import run_scenario
@@ -97,7 +96,20 @@ class Simulation:
         """Write page, report, tables and service times into a folder, all or nothing."""
         folder = Path(folder)
         SIMULATION.check(folder)
-        SIMULATION.write(folder, report_files(self.report, self.calibration))
+        SIMULATION.write(folder, self.files())
+
+    def files(self) -> dict[str, str]:
+        """Texts by file name: page, report, tables, service times."""
+        # Here, since pages need a plotting library and a simulation by itself does not.
+        from gatewise_sim.report.page import render
+        from gatewise_sim.report.tables import csv_files
+
+        return {
+            **csv_files(self.report),
+            "calibration.json": self.calibration.to_json(),
+            "report.html": render(self.report),
+            "report.json": self.report.to_json(),
+        }
 
 
 def simulate(
