@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gatewise.console import plain
-from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
 from gatewise_sim.experiment.operating_point import on_disk, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
 from gatewise_sim.experiment.preparation import Prepared
-from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.fleet.answers import Answers
-from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.estimate.intervals import LEVEL
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
@@ -41,7 +38,7 @@ if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
     from gatewise_sim.live.run import LiveRun
 
-__all__ = ["check_rows", "run_live_policy", "run_scenario", "twin_figures"]
+__all__ = ["run_scenario"]
 
 _EDGE, _CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
 _TWIN_MEANS: Final = ("accuracy", "offload_rate", "fallback", "cost", "bytes_up", "bytes_down")
@@ -74,25 +71,15 @@ def run_scenario(
     listener.policy("system", POLICY_NAMES["system"])
     if scenario.engine == "live":
         as_set = scenario.settings(prepared.rows.truth)  # the link without the proxy's share
-        measured, live = run_live_policy(
-            prepared.bundle,
-            prepared.rows,
-            routes,
-            as_set,
-            energy=prepared.energy,
-            broker=scenario.broker,
-            processes=scenario.processes,
-            watch=listener,
-        )
-        system = PolicyRun("system", "live", routes, as_set, measured, live.lost)
+        system, live = _run_live(prepared, as_set, listener)
         listener.policy("twin", "Gatewise in virtual time")
         twin = run_virtual("system", routes, settings)
         extra = {
             "transport": Transport(kind="mqtt", broker=live.broker, link=settings.link.name),
-            "checked": check_rows(live.answers, routes),
-            "twin": twin_figures(system.estimate, twin.estimate),
+            "checked": _check_rows(live.answers, routes),
+            "twin": TwinFigures(live=_figures(system.estimate), virtual=_figures(twin.estimate)),
             "troubles": tuple(live.troubles),
-            "run": plain(run_figures(live)),
+            "run": plain(_run_figures(live)),
         }
     else:
         system = run_virtual("system", routes, settings)
@@ -176,7 +163,7 @@ def _notes(prepared: Prepared) -> tuple[str, ...]:
 # -- the live engine -----------------------------------------------------------------------
 
 
-def run_figures(run: LiveRun) -> dict[str, Any]:
+def _run_figures(run: LiveRun) -> dict[str, Any]:
     """Figures of a live run itself; the only part of a report that depends on time and place."""
     return {
         "seconds": round(run.seconds, 3),
@@ -192,28 +179,21 @@ def run_figures(run: LiveRun) -> dict[str, Any]:
     }
 
 
-def run_live_policy(
-    bundle: Bundle,
-    rows: Rows,
-    routes: Routes,
-    settings: FleetSettings,
-    *,
-    energy: DeviceEnergy | None,
-    broker: str | None,
-    processes: int | None,
-    watch: ProgressListener | None,
-) -> tuple[FleetEstimate, LiveRun]:
+def _run_live(
+    prepared: Prepared, settings: FleetSettings, watch: ProgressListener
+) -> tuple[PolicyRun, LiveRun]:
     """Let real processes answer the system's instances, in real time."""
     from gatewise_sim.live.run import run_live
 
-    with on_disk(bundle) as path:
+    scenario, rows, routes = prepared.scenario, prepared.rows, prepared.routes
+    with on_disk(prepared.bundle) as path:
         run = run_live(
             path,
             rows.X,
             settings,
             truth=rows.truth,
-            broker=broker,
-            processes=processes,
+            broker=scenario.broker,
+            processes=scenario.processes,
             watch=watch,
         )
     estimate = FleetEstimate.from_run(
@@ -221,14 +201,14 @@ def run_live_policy(
         settings,
         run.answers,
         run.joules,
-        device_energy=energy,
+        device_energy=prepared.energy,
         devices=run.devices,
         workers=run.workers,
     )
-    return estimate, run
+    return PolicyRun("system", "live", routes, settings, estimate, run.lost), run
 
 
-def check_rows(answers: Answers, routes: Routes) -> RowCheck:
+def _check_rows(answers: Answers, routes: Routes) -> RowCheck:
     """Compare each answer's label, route and cost with those of virtual time for its row.
 
     Fallbacks and errors are left out: which there are is a matter of time. So are answers that a
@@ -247,16 +227,8 @@ def check_rows(answers: Answers, routes: Routes) -> RowCheck:
     )
 
 
-def twin_figures(live: FleetEstimate, virtual: FleetEstimate) -> TwinFigures:
-    """Figures of a live run beside those of the same run in virtual time.
-
-    ``accuracy, offload_rate, fallback, cost, bytes_up, bytes_down`` per instance, and ``p50_ms,
-    p95_ms, offloaded_p50_ms, offloaded_p95_ms``; None where there is no such figure.
-    """
-    return TwinFigures(live=_figures(live), virtual=_figures(virtual))
-
-
 def _figures(estimate: FleetEstimate) -> dict[str, float | None]:
+    """Means per instance and latencies (ms) that a live run and its twin are compared by."""
     found: dict[str, float | None] = {
         name: estimate.means[name].value if name in estimate.means else None for name in _TWIN_MEANS
     }

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -151,9 +151,11 @@ def simulate(
         seconds = _LIVE_SECONDS if engine == "live" else 3600.0
     else:
         seconds = read_span(time, "--time")
-    asked = {f.name: options[f.name] for f in fields(Scenario) if f.name in options}
+    asked: dict[str, Any] = {}
+    for name in {field.name for field in fields(Scenario)} & options.keys():
+        asked[name] = str(options[name]) if isinstance(options[name], Path) else options[name]
     scenario = Scenario(
-        **{name: str(v) if isinstance(v, Path) else v for name, v in asked.items()},
+        **asked,
         seconds=seconds,
         outages=",".join(outage or []),
         breaker=not no_breaker,
@@ -202,6 +204,7 @@ def _sweep(
     """Run a sweep and show the result; True if a point failed."""
     from gatewise_sim.experiment.sweep.run import run_sweep
     from gatewise_sim.report.progress_display import shown_progress
+    from gatewise_sim.report.sweep.views import print_sweep
 
     job.open()  # an error in bundle or rows is reported once, not for every point
     if calibrate:
@@ -216,7 +219,7 @@ def _sweep(
     if as_json:
         emit(result.document)
     else:
-        result.show()
+        print_sweep(result.document, result.folder)
     return bool(result.failed)
 
 

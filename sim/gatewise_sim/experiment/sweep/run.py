@@ -47,17 +47,6 @@ class SweepResult:
         """How many points failed."""
         return sum(point.report is None for point in self.points)
 
-    @property
-    def status(self) -> int:
-        """The command's exit status: 1 if a point failed."""
-        return 1 if self.failed else 0
-
-    def show(self) -> None:
-        """Print the points as a table, and what follows from them."""
-        from gatewise_sim.report.sweep.views import print_sweep
-
-        print_sweep(self.document, self.folder)
-
 
 def run_sweep(
     job: SweepJob,

@@ -39,10 +39,11 @@ class Fingerprints:
 
     def contents(self, job: object) -> dict[str, Any]:
         """A job's fields, and the hashes of all files that they name."""
-        texts = sorted({text for text in _texts(job) if _is_file(text)})
+        fields = _plain(job)
+        texts = sorted({text for text in _texts(fields) if _is_file(text)})
         return {
             "gatewise": __version__,
-            "job": _plain(job),
+            "job": fields,
             "files": {text: self._hash(Path(text)) for text in texts},
         }
 
@@ -104,17 +105,14 @@ def _plain(value: object) -> Any:
     return plain(value)
 
 
-def _texts(value: object) -> Iterator[str]:
-    """Every text in a job that may name a file."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            yield from _texts(getattr(value, field.name))
-    elif isinstance(value, str | Path):
-        text = str(value)
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in the fields of a job that may name a file."""
+    if isinstance(value, str):
         # A trace is named within a workload: replay:trace.csv:every=1day.
-        yield text.removeprefix(_REPLAY).partition(":")[0] if text.startswith(_REPLAY) else text
-    elif isinstance(value, tuple | list):
-        for part in value:
+        named = value.startswith(_REPLAY)
+        yield value.removeprefix(_REPLAY).partition(":")[0] if named else value
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from _texts(part)
 
 

@@ -74,7 +74,7 @@ def strips_plot(
 def _scale(axes: Axes, figure: ComparedFigure, values: Sequence[Measurement]) -> None:
     """Amounts begin at 0, so that their places show ratios; shares do not; wide ranges are log."""
     ends = [end for m in values for end in (m.value, m.low, m.high) if end is not None]
-    log = log_where_far(axes.xaxis, ends, figure.form)
+    log = log_where_far(axes, "x", ends, figure.form)
     head(axes, f"{figure.name}{' (log scale)' if log else ''}")
     if log:
         return

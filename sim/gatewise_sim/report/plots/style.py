@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import matplotlib
 from markupsafe import Markup
@@ -131,11 +131,14 @@ def log_ticks(axis: Axis, form: Format) -> None:
     format_ticks(axis, form)
 
 
-def log_where_far(axis: Axis, values: Sequence[float], form: Format) -> bool:
+def log_where_far(
+    axes: Axes, which: Literal["x", "y"], values: Sequence[float], form: Format
+) -> bool:
     """Make an axis logarithmic, with its ticks, where the largest value is far above the least."""
+    axis: Axis = axes.xaxis if which == "x" else axes.yaxis
     far = min(values) > 0 and max(values) / min(values) >= _FAR
     if far:
-        axis.axes.set(**{f"{axis.axis_name}scale": "log"})
+        axes.set(**{f"{which}scale": "log"})
         log_ticks(axis, form)
     else:
         format_ticks(axis, form)

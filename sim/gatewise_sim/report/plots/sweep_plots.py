@@ -91,7 +91,7 @@ def points_plot(document: Mapping[str, Any], unit: str) -> Markup | None:
                     str(at + 1), (cost.value, accuracy.value), (7, 5), textcoords="offset points",
                     color=COLOURS[look],
                 )  # fmt: skip
-        log_where_far(axes.xaxis, [cost.value for _, _, cost, _ in shown], number)
+        log_where_far(axes, "x", [cost.value for _, _, cost, _ in shown], number)
         percent_ticks(axes.yaxis)
         head(axes, "accuracy")
         axes.set_xlabel(unit, loc="right")
@@ -134,9 +134,9 @@ def lines_plot(document: Mapping[str, Any], key: str, axis: SweepAxis, title: st
                 if m.low is not None and m.high is not None:
                     axes.plot([x, x], [m.low, m.high], color=COLOURS[look], linewidth=1.2)
         values = [m.value for points in lines.values() for _, m in points]
-        log_where_far(axes.yaxis, values, form)
+        log_where_far(axes, "y", values, form)
         if axis.numeric:
-            log_where_far(axes.xaxis, axis.values, number)
+            log_where_far(axes, "x", axis.values, number)
         else:
             texts = [value_text(v, axis.name) for v in axis.values]
             axes.set_xticks(range(len(texts)), texts)
