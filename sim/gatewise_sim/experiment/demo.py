@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import io
-import shlex
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ from gatewise_export.training_run import TrainingRun, TrainingSettings, train_bu
 from gatewise_sim.experiment.preparation import prepare
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import run_scenario
-from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.experiment.scenario import Scenario, option_words
 from gatewise_sim.experiment.simulation import Simulation
 from gatewise_sim.live.checks import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
@@ -90,18 +89,8 @@ class DemoSettings:
 
     def command(self) -> str:
         """Command line that repeats the run, without a password."""
-        words = ["gatewise", "demo"]
-        for option in fields(self):
-            value = getattr(self, option.name)
-            always = option.name in ("dataset", "method", "seed")
-            if value is None or value is False or (value == option.default and not always):
-                continue
-            if option.name == "broker":
-                value = Endpoint(value).url
-            name = f"--{option.name.replace('_', '-')}"
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            words += [name] if value is True else [name, shlex.quote(text)]
-        return " ".join(words)
+        words = option_words(self, always=("dataset", "method", "seed"))
+        return " ".join(["gatewise demo", *words])
 
     def training(self, out: Path) -> TrainingSettings:
         """Settings of the training; the bundle goes to `out`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Final, Literal, Self, get_args
 
@@ -22,7 +22,7 @@ from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.row_mix import RowMix
 from gatewise_sim.fleet.workload.spans import DAY, read_clock
 
-__all__ = ["GOALS", "Engine", "Scenario"]
+__all__ = ["GOALS", "Engine", "Scenario", "option_words"]
 
 Engine = Literal["virtual", "live"]
 GOALS: Final = ("budget", "max_loss", "offload_rate")
@@ -38,7 +38,6 @@ _WHOLE: Final = (
     "seed",
     "processes",
 )
-_FLAGS: Final = ("breaker", "baselines")
 _UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
 #: Options of the command line that have another name than their field.
 _OPTIONS: Final = {"seconds": "time", "outages": "outage"}
@@ -206,23 +205,8 @@ class Scenario:
 
     def words(self) -> list[str]:
         """Options of the command line for this scenario, beyond the defaults."""
-        found = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value == field.default and field.name != "seed":
-                continue
-            option = "--" + _OPTIONS.get(field.name, field.name).replace("_", "-")
-            if field.name in _FLAGS:
-                found.append(f"--no-{option[2:]}")
-                continue
-            if field.name == "seconds":
-                text = f"{value:.12g}s"
-            elif field.name == "broker":
-                text = Endpoint(value).url  # without user and password
-            else:
-                text = f"{value:.12g}" if isinstance(value, float) else str(value)
-            found += [option, shlex.quote(text)]
-        return found
+        texts = {"seconds": f"{self.seconds:.12g}s"}
+        return option_words(self, always=("seed",), names=_OPTIONS, texts=texts)
 
     def as_dict(self) -> dict[str, Any]:
         """The settings for a report: no password, and none that is None."""
@@ -230,3 +214,31 @@ class Scenario:
         if self.broker is not None:
             given["broker"] = Endpoint(self.broker).url
         return given
+
+
+def option_words(
+    settings: Any,
+    *,
+    always: Collection[str],
+    names: Mapping[str, str] | None = None,
+    texts: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Words of a command line for a dataclass of settings: what is no default, or `always` given.
+
+    `names` are those of options that are called otherwise than their fields, `texts` those of
+    values that are written otherwise. A broker is written without its user and password.
+    """
+    found = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if value == field.default and field.name not in always:
+            continue
+        option = (names or {}).get(field.name, field.name).replace("_", "-")
+        if isinstance(value, bool):
+            found.append(f"--{option}" if value else f"--no-{option}")
+            continue
+        if field.name == "broker":
+            value = Endpoint(value).url
+        text = f"{value:.12g}" if isinstance(value, float) else str(value)
+        found += [f"--{option}", shlex.quote((texts or {}).get(field.name, text))]
+    return found

@@ -12,21 +12,18 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from gatewise.console import plain
 from gatewise.errors import GatewiseError
 
-__all__ = ["JobResult", "Runnable", "run_jobs"]
+__all__ = ["Job", "JobResult", "run_jobs"]
 
 _CLOSE_SECONDS: Final = 10.0
 
 
-class Runnable(Protocol):
-    """A value that can be pickled and run."""
-
-    def run(self) -> dict[str, Any]:
-        """Make its report."""
+Job = Callable[[], dict[str, Any]]
+"""Makes a report; can be pickled."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +34,7 @@ class JobResult:
     error: str = ""  # one line; empty if it did not fail
 
 
-def run_jobs(
-    jobs: Sequence[Runnable], processes: int, done: Callable[[int, JobResult], None]
-) -> None:
+def run_jobs(jobs: Sequence[Job], processes: int, done: Callable[[int, JobResult], None]) -> None:
     """Run jobs and report each as soon as it ends."""
     left = dict(enumerate(jobs))
     while left:
@@ -52,8 +47,8 @@ def run_jobs(
 
 
 def _run_pool(
-    jobs: Mapping[int, Runnable], processes: int, done: Callable[[int, JobResult], None]
-) -> dict[int, Runnable]:
+    jobs: Mapping[int, Job], processes: int, done: Callable[[int, JobResult], None]
+) -> dict[int, Job]:
     """Run jobs in one pool; returns those unfinished when a process died."""
     left = dict(jobs)
     pool = ProcessPoolExecutor(
@@ -86,9 +81,9 @@ def _run_pool(
 # -- within a process of the pool ----------------------------------------------------------
 
 
-def _run_job(job: Runnable) -> JobResult:
+def _run_job(job: Job) -> JobResult:
     try:
-        return JobResult(plain(job.run()))
+        return JobResult(plain(job()))
     except GatewiseError as error:
         return JobResult(None, " ".join(str(error).split()))
     except Exception as error:

@@ -136,7 +136,7 @@ def run_sweep(
             progress(finished, len(points), setting(settings[at]))
 
     try:
-        run_jobs([tasks[at] for at in todo], _processes(job, jobs), done)
+        run_jobs([tasks[at].run for at in todo], _processes(job, jobs), done)
     except BaseException:
         note(
             f"stopped: {finished} of {len(points)} points are kept in {store.points}; "

@@ -9,6 +9,7 @@ point falls short of that accuracy by no more than its interval allows, that is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -65,7 +66,8 @@ def summarise(
     }
     _mark_frontier(document)
     document["cheapest"] = _cheapest(document)
-    document["fastest"] = _least(entries, ["p95"], range(len(entries)))
+    times = {at: p95 for at, e in enumerate(entries) if (p95 := _value(e, "p95")) is not None}
+    document["fastest"] = min(times, key=lambda at: times[at], default=None)
     document["answer"] = _answer(document)
     return document
 
@@ -103,12 +105,11 @@ def cost_unit(document: Mapping[str, Any]) -> str:
 
 def sorted_points(document: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
     """Give the points with their places, cheapest first, then fastest; what failed comes last."""
-    infinite = float("inf")
 
     def order(pair: tuple[int, Mapping[str, Any]]) -> tuple[float, float, int]:
         at, point = pair
         cost, p95 = _value(point, document["cost"]), _value(point, "p95")
-        return infinite if cost is None else cost, infinite if p95 is None else p95, at
+        return math.inf if cost is None else cost, math.inf if p95 is None else p95, at
 
     return sorted(enumerate(document["points"]), key=order)
 
@@ -152,28 +153,14 @@ def _mark_frontier(document: Mapping[str, Any]) -> None:
 def _cheapest(document: Mapping[str, Any]) -> int | None:
     points = document["points"]
     known = [a for p in points if (a := _value(p, "accuracy")) is not None]
-    enough = max(known) - _TOLERANCE if known else 0.0
-    good = [
+    enough = max(known) - _TOLERANCE if known else -math.inf
+    good = (
         at
-        for at, point in enumerate(points)
-        if not point["error"]
+        for at, point in sorted_points(document)
+        if _value(point, document["cost"]) is not None
         and (not known or ((a := _value(point, "accuracy")) is not None and a >= enough))
-    ]
-    return _least(points, [document["cost"], "p95"], good)
-
-
-def _least(
-    points: Sequence[Mapping[str, Any]], keys: Sequence[str], among: Sequence[int] | range
-) -> int | None:
-    """Give the place of the least, by several figures in turn; those without the first are out."""
-    some = [at for at in among if _value(points[at], keys[0]) is not None]
-    infinite = float("inf")
-
-    def order(at: int) -> list[float]:
-        values = [_value(points[at], key) for key in keys]
-        return [infinite if value is None else value for value in values]
-
-    return min(some, key=order, default=None)
+    )
+    return next(good, None)
 
 
 def _answer(document: Mapping[str, Any]) -> str:
@@ -207,15 +194,14 @@ def _doubtful(document: Mapping[str, Any]) -> int | None:
     limit, needed = _value(best, key), best["figures"].get("accuracy")
     if limit is None or needed is None:
         return None
-    some = []
-    for at, point in enumerate(points):
+    for at, point in sorted_points(document):
         cost, accuracy = _value(point, key), point["figures"].get("accuracy")
         if cost is None or accuracy is None or cost >= 0.99 * limit:
             continue
         step = difference(Measurement(**needed), Measurement(**accuracy))
         if step.high is not None and step.high >= -_TOLERANCE and step.value < 0:
-            some.append(at)
-    return _least(points, [key, "p95"], some)
+            return at
+    return None
 
 
 def _how_good(points: Sequence[Mapping[str, Any]]) -> str:
