@@ -18,6 +18,7 @@ from gatewise_sim.experiment.demo import DemoSettings
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
+from tests.sim.command import GATEWISE, gatewise
 
 KEYS = {
     "dataset": None,
@@ -36,14 +37,7 @@ QUICK = ("--dataset", "breast_cancer", "--method", "confidence", "--link", "none
 
 
 def demo(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "gatewise", "demo", *args],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
+    return gatewise(folder, "demo", *args)
 
 
 def check_report(report: dict) -> None:
@@ -157,7 +151,7 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status, pro
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = subprocess.Popen(
-        [sys.executable, "-m", "gatewise", "demo", *arguments, "--out", "out"],
+        [*GATEWISE, "demo", *arguments, "--out", "out"],
         cwd=tmp_path,
         env={**os.environ, "TMPDIR": str(scratch), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.report.output import SIMULATION
 
 pytestmark = pytest.mark.slow
 
@@ -18,9 +19,15 @@ LEGS = ["system", "edge_only", "cloud_only", "confidence", "random", "oracle"]
 QUICK = Scenario(devices=20, seconds=600.0, workload="poisson:6/min", link="wifi", seed=3)
 
 
+def report_of(small, **changes) -> dict:
+    """The report of a quick simulation of the small system."""
+    done = simulate(small.bundle, small.rows, small.truth, scenario=QUICK, **changes)
+    return done.report.to_dict()
+
+
 @pytest.fixture(scope="module")
 def whole(small):
-    return simulate(small.bundle, small.rows, small.truth, scenario=QUICK).report.to_dict()
+    return report_of(small)
 
 
 def leg(report, key):
@@ -167,9 +174,7 @@ def test_an_outage_in_the_middle(halves):
 
 
 def test_another_operating_point(small, whole):
-    report = simulate(
-        small.bundle, small.rows, small.truth, scenario=QUICK, offload_rate=0.1, baselines=False
-    ).report.to_dict()
+    report = report_of(small, offload_rate=0.1, baselines=False)
     assert report["offload_rate"] < whole["offload_rate"] - 0.1
     assert report["frontier"]["active"]["offload_rate"] <= 0.1
     assert report["frontier"]["points"] == whole["frontier"]["points"]
@@ -185,9 +190,7 @@ def test_the_bill(small, whole, tmp_path):
         "currency = 'CHF'\nper_mb = 0.5\nper_worker_hour = 0.1\nper_joule = 1e-3\n"
         "per_feature_unit = 1e-4\nper_million_requests = 7\nper_device_month = 0.25\n"
     )
-    report = simulate(
-        small.bundle, small.rows, small.truth, scenario=QUICK, prices=str(prices), workers=2
-    ).report.to_dict()
+    report = report_of(small, prices=str(prices), workers=2)
     months = MONTH / QUICK.seconds
     for entry in report["legs"]:
         bill, n = entry["money"], entry["instances"]
@@ -215,13 +218,7 @@ def test_energy_of_the_device(small, whole, tmp_path):
     (tmp_path / "pi.toml").write_text(
         "idle_w = 0.01\nbattery_wh = 20\nstage_j = 0.001\nfeature_j = 0.002\n"
     )
-    report = simulate(
-        small.bundle,
-        small.rows,
-        small.truth,
-        scenario=QUICK,
-        device_energy=str(tmp_path / "pi.toml"),
-    ).report.to_dict()
+    report = report_of(small, device_energy=str(tmp_path / "pi.toml"))
     for entry, plain in zip(report["legs"], whole["legs"], strict=True):
         joules = entry["joules"]
         assert joules["radio"] == plain["joules"]["radio"]
@@ -246,9 +243,7 @@ def test_energy_of_the_device(small, whole, tmp_path):
 
 def test_a_mix_that_drifts(small):
     mix = "steps,0s=1/1/0/0/0/0/0/0/0/0,5min=0/0/0/0/0/0/0/0/1/1"
-    report = simulate(
-        small.bundle, small.rows, small.truth, scenario=QUICK, mix=mix, baselines=False
-    ).report.to_dict()
+    report = report_of(small, mix=mix, baselines=False)
     assert [c["label"] for c in report["classes"] if c["instances"]] == ["0", "1", "8", "9"]
     with pytest.raises(InputError, match="need the rows' labels"):
         simulate(small.bundle, small.rows, scenario=QUICK, mix=mix)
@@ -284,29 +279,16 @@ def test_the_summary_and_the_folder(small, tmp_path, monkeypatch):
     assert simulation.summary.endswith(".")
     assert "\n" not in simulation.summary
     simulation.write(tmp_path / "out")
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {
-        "calibration.json",
-        "classes.csv",
-        "legs.csv",
-        "report.html",
-        "report.json",
-        "timeline.csv",
-    }
+    assert {p.name for p in (tmp_path / "out").iterdir()} == set(SIMULATION.files)
     assert json.loads((tmp_path / "out" / "report.json").read_text()) == simulation.report.to_dict()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     with pytest.raises(InputError, match="holds other files"):
         simulation.write(tmp_path / "mine")
     # what was used can be used again
-    again = simulate(
-        small.bundle,
-        small.rows,
-        small.truth,
-        scenario=QUICK,
-        calibration=str(tmp_path / "out" / "calibration.json"),
-    )
-    assert again.report.to_dict()["legs"] == simulation.report.to_dict()["legs"]
-    assert again.report.to_dict()["calibration"]["kind"] == "calibration.json"
+    again = report_of(small, calibration=str(tmp_path / "out" / "calibration.json"))
+    assert again["legs"] == simulation.report.to_dict()["legs"]
+    assert again["calibration"]["kind"] == "calibration.json"
 
 
 def test_no_arrival_is_told(small):

@@ -2,36 +2,18 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from gatewise import cli
 from gatewise_cloud.broker.broker import find_mosquitto
+from gatewise_sim.report.output import SIMULATION
+from tests.sim.command import GATEWISE, gatewise, write_rows
 
 pytestmark = pytest.mark.slow
 
-FILES = [
-    "calibration.json",
-    "classes.csv",
-    "legs.csv",
-    "report.html",
-    "report.json",
-    "timeline.csv",
-]
-COMMAND = [sys.executable, "-m", "gatewise"]
-
-
-def gatewise(folder, *args, **env):
-    return subprocess.run(
-        [*COMMAND, *args],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, **env},
-    )
+FILES = sorted(SIMULATION.files)
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +23,7 @@ def here(small, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("user")
     repack(small.bundle.path, folder / "digits.gwb")
-    names = small.bundle.manifest.feature_names
-    lines = [",".join([*names, "label"])]
-    for row, label in zip(small.rows.tolist(), small.truth.tolist(), strict=True):
-        lines.append(",".join([*(f"{v:g}" for v in row), str(label)]))
-    (folder / "rows.csv").write_text("\n".join(lines) + "\n")
+    write_rows(folder / "rows.csv", small)
     return folder
 
 
@@ -113,37 +91,39 @@ def test_a_sweep(here):
     [
         (["nowhere", "--data", "rows.csv"], "nowhere"),
         (["digits.gwb", "--data", "nothing.csv"], "nothing.csv does not exist"),
-        (["digits.gwb", "--data", "rows.csv", "--target", "x"], "rows.csv has no column 'x'"),
+        (["--target", "x"], "rows.csv has no column 'x'"),
         (["digits.gwb", "--data", "iris"], "iris has no column 'x0', which the bundle needs"),
-        (["digits.gwb", "--data", "rows.csv", "--time", "5"], "--time: '5' is not a span of time"),
-        (["digits.gwb", "--data", "rows.csv", "--time", "0s"], "seconds is 0.0"),
-        (["digits.gwb", "--data", "rows.csv", "--link", "5g"], "no link '5g'; choose one of"),
-        (["digits.gwb", "--data", "rows.csv", "--outage", "sun:1:00-2:00"], "outage 'sun:1:00"),
-        (["digits.gwb", "--data", "rows.csv", "--workload", "1/min"], "workload '1/min': choose"),
-        (["digits.gwb", "--data", "rows.csv", "--mix", "steps,0s=1/1,1h"], "class mix"),
-        (["digits.gwb", "--data", "rows.csv", "--budget", "0.001"], "no operating point costs"),
-        (["digits.gwb", "--data", "rows.csv", "--budget", "1", "--max-loss", "1"], "give one of"),
-        (["digits.gwb", "--data", "rows.csv", "--prices", "no.toml"], "price file no.toml"),
-        (["digits.gwb", "--data", "rows.csv", "--device-energy", "no.toml"], "device file no"),
-        (["digits.gwb", "--data", "rows.csv", "--calibration", "no.json"], "calibration file no"),
+        (["--time", "5"], "--time: '5' is not a span of time"),
+        (["--time", "0s"], "seconds is 0.0"),
+        (["--link", "5g"], "no link '5g'; choose one of"),
+        (["--outage", "sun:1:00-2:00"], "outage 'sun:1:00"),
+        (["--workload", "1/min"], "workload '1/min': choose"),
+        (["--mix", "steps,0s=1/1,1h"], "class mix"),
+        (["--budget", "0.001"], "no operating point costs"),
+        (["--budget", "1", "--max-loss", "1"], "give one of"),
+        (["--prices", "no.toml"], "price file no.toml"),
+        (["--device-energy", "no.toml"], "device file no"),
+        (["--calibration", "no.json"], "calibration file no"),
         (
-            ["digits.gwb", "--data", "rows.csv", "--calibration", "x.json", "--calibrate"],
+            ["--calibration", "x.json", "--calibrate"],
             "give --calibrate or --calibration",
         ),
-        (["digits.gwb", "--data", "rows.csv", "--engine", "fast"], "engine 'fast'; choose one"),
-        (["digits.gwb", "--data", "rows.csv", "--broker", "mqtt://x"], "goes with the live engine"),
+        (["--engine", "fast"], "engine 'fast'; choose one"),
+        (["--broker", "mqtt://x"], "goes with the live engine"),
         (
-            ["digits.gwb", "--data", "rows.csv", "--engine", "live", "--broker", "http://x"],
+            ["--engine", "live", "--broker", "http://x"],
             "http://x",
         ),
-        (["digits.gwb", "--data", "rows.csv", "--sweep", "colour=1,2"], "colour"),
-        (["digits.gwb", "--data", "rows.csv", "--out", "."], "holds other files"),
-        (["digits.gwb", "--data", "rows.csv", "--out", "rows.csv"], "is a file, not a folder"),
+        (["--sweep", "colour=1,2"], "colour"),
+        (["--out", "."], "holds other files"),
+        (["--out", "rows.csv"], "is a file, not a folder"),
     ],
 )
 def test_bad_input_is_one_line_and_2(here, monkeypatch, capsys, args, message):
     monkeypatch.chdir(here)
     before = {p.name for p in here.iterdir()}
+    if args[0].startswith("-"):
+        args = ["digits.gwb", "--data", "rows.csv", *args]
     assert cli.main(["simulate", *args]) == 2
     told = capsys.readouterr()
     lines = told.err.strip().splitlines()
@@ -186,7 +166,7 @@ def cpu_seconds(pid: int) -> float:
 def test_whoever_breaks_it_off_finds_nothing_left(here, processes, options, number, status):
     out = here / f"broken-{number}-{options[1]}"
     run = subprocess.Popen(
-        [*COMMAND, "simulate", "digits.gwb", "--data", "rows.csv", *options, "--out", str(out)],
+        [*GATEWISE, "simulate", "digits.gwb", "--data", "rows.csv", *options, "--out", str(out)],
         cwd=here,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

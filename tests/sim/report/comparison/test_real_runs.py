@@ -1,8 +1,6 @@
 """Reports of a real demo and of real simulations, held against each other."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -10,13 +8,9 @@ from gatewise_sim.experiment.sweep.run import run_sweep
 from gatewise_sim.report.comparison.differences import compare_runs
 from gatewise_sim.report.comparison.reading import read_runs
 from gatewise_sim.report.comparison.views import comparison_page
+from tests.sim.command import gatewise
 
 pytestmark = pytest.mark.slow  # a model is fitted, processes start
-
-
-def gatewise(*args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gatewise", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +18,7 @@ def runs(tmp_path_factory):
     """A demo, and a simulation of its bundle on its rows over two links."""
     folder = tmp_path_factory.mktemp("real")
     done = gatewise(
-        "demo", "--dataset", "breast_cancer", "--method", "confidence", "--instances", "90",
+        None, "demo", "--dataset", "breast_cancer", "--method", "confidence", "--instances", "90",
         "--devices", "2", "--out", str(folder / "demo"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -58,9 +52,9 @@ def test_a_demo_beside_simulations_of_its_bundle(runs):
 
 def test_the_command_on_real_reports(runs, tmp_path):
     sweep = runs / "sweep" / "sweep.json"
-    done = gatewise("report", str(sweep), "--html", str(tmp_path / "x.html"))
+    done = gatewise(None, "report", str(sweep), "--html", str(tmp_path / "x.html"))
     assert (done.returncode, done.stderr) == (0, "")
     assert "link=wifi" in done.stdout
     assert "95 % of the offloaded within" in done.stdout
-    as_json = gatewise("report", str(runs / "demo"), str(sweep), "--json")
+    as_json = gatewise(None, "report", str(runs / "demo"), str(sweep), "--json")
     assert len(json.loads(as_json.stdout)["runs"]) == 3
