@@ -13,6 +13,7 @@ that a device stops exactly where the estimator does. Scores are float32 and fre
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -24,10 +25,14 @@ __all__ = [
     "Link",
     "Score",
     "answers",
+    "as_float32",
     "is_value",
     "labels",
     "midway",
     "probabilities",
+    "row_answer",
+    "row_probabilities",
+    "row_stop_score",
     "split",
     "stop_score",
     "stops",
@@ -84,6 +89,26 @@ def answers(margins: Margins, link: Link) -> NDArray[Any]:
     return margins[:, 0] if is_value(margins, link) else labels(margins)
 
 
+def row_stop_score(margins: Sequence[float]) -> float:
+    """Get :func:`stop_score` of one row's float32 margins, the same bits without numpy's calls."""
+    if len(margins) == 1:
+        return abs(margins[0])
+    if math.isnan(sum(margins)):  # a NaN, or infinities of both signs
+        return float(stop_score(np.array([margins], np.float32))[0])
+    second, first = sorted(margins)[-2:]
+    # A difference of two float32 values in float64, rounded once more, is their float32 difference.
+    return float(np.float32(first - second))
+
+
+def row_answer(margins: Sequence[float], link: Link) -> int | float:
+    """Get :func:`answers` of one row's float32 margins."""
+    if len(margins) == 1:
+        return margins[0] if link == "identity" else int(margins[0] > 0)
+    if math.isnan(sum(margins)):
+        return int(labels(np.array([margins], np.float32))[0])
+    return margins.index(max(margins))
+
+
 def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     """Get class probabilities of each row, shape (n, n_classes), float64.
 
@@ -100,11 +125,25 @@ def probabilities(margins: Margins, link: Link) -> NDArray[np.float64]:
     return m[:, :0] if is_value(margins, link) else m
 
 
+def row_probabilities(margins: Sequence[float], link: Link) -> NDArray[np.float64]:
+    """Get :func:`probabilities` of one row's float32 margins, shape (n_classes,)."""
+    if link == "sigmoid":
+        p = 0.5 * (1.0 + float(np.tanh(0.5 * margins[0])))
+        return np.array([1.0 - p, p])
+    of_row: NDArray[np.float64] = probabilities(np.array([margins], np.float32), link)[0]
+    return of_row
+
+
 def stops(score: Margins, threshold: float | None) -> NDArray[np.bool_]:
     """Get where a stage stops: ``score >= threshold``; NaN and None never stop."""
     if threshold is None:
         return np.zeros(len(score), bool)
     return score >= np.float32(threshold)
+
+
+def as_float32(threshold: float | None) -> float | None:
+    """Round a threshold to float32, as :func:`stops` compares it."""
+    return None if threshold is None else float(np.float32(threshold))
 
 
 def midway(below: float, above: float) -> float:

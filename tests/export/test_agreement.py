@@ -218,7 +218,9 @@ def python_witnesses(case: Case) -> None:
             bought = np.broadcast_to(stage.acquired(rows), rows.shape)[:, stage.features]
             for i in range(0, len(rows), 11):
                 output, asked = stages.run_row(s, rows[i, stage.features])
-                assert_bits(output.outputs, expected[s][i : i + 1], f"{runner}, row {i}")
+                assert_bits(
+                    np.float32([output.outputs]), expected[s][i : i + 1], f"{runner}, row {i}"
+                )
                 assert asked.tolist() == bought[i].tolist()
     assert verify_graphs(bundle, rows).agrees
     report = verify(system, bundle, rows)

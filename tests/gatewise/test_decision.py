@@ -8,10 +8,15 @@ from hypothesis.extra.numpy import arrays
 
 from gatewise.decision import (
     ALWAYS_STOP,
+    answers,
+    as_float32,
     exit_stages,
     labels,
     midway,
     probabilities,
+    row_answer,
+    row_probabilities,
+    row_stop_score,
     split,
     stop_score,
     stops,
@@ -63,3 +68,23 @@ def test_first_stage_that_clears_its_threshold_answers():
 @pytest.mark.parametrize("margin", [0.0, -0.0])
 def test_a_binary_tie_is_class_zero(margin):
     assert labels(np.array([[margin]], np.float32)).tolist() == [0]
+
+
+ANY = st.floats(width=32)  # NaN, infinities, subnormals and zeros of both signs among them
+ROWS = st.integers(1, 6).flatmap(lambda k: arrays(np.float32, (1, k), elements=ANY | FLOATS))
+
+
+@given(ROWS, st.floats(width=32, allow_nan=False) | st.none())
+def test_a_row_in_plain_floats_is_decided_as_in_arrays(margins, threshold):
+    row = margins[0].tolist()
+    with np.errstate(all="ignore"):
+        score = stop_score(margins)
+        assert np.float32(row_stop_score(row)).tobytes() == score[0].tobytes() or np.isnan(score[0])
+        limit = as_float32(threshold)
+        stopped = limit is not None and row_stop_score(row) >= limit
+        assert stopped == stops(score, threshold)[0]
+        links = ("sigmoid", "identity") if len(row) == 1 else ("softmax", "identity")
+        for link in links:
+            np.testing.assert_equal(row_answer(row, link), answers(margins, link)[0].item())
+            expected = probabilities(margins, link)[0]
+            np.testing.assert_equal(row_probabilities(row, link), expected)

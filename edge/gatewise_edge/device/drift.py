@@ -89,6 +89,8 @@ class Drift:
             self._bets += [("above", *_bet(self.high, odds)) for odds in _ODDS]
         if self.low > _EDGE:
             self._bets += [("below", *_bet(self.low, 1 / odds)) for odds in _ODDS]
+        self._if_sent = [if_sent for _, if_sent, _ in self._bets]
+        self._if_not = [if_not for _, _, if_not in self._bets]
         self._sums = [0.0] * len(self._bets)
         self._recent = expected
         self._seen = 0
@@ -98,8 +100,8 @@ class Drift:
         """Update with whether the gate offloads an instance."""
         self._seen += 1
         self._recent += (sent - self._recent) / _RECENT
-        for k, (_, if_sent, if_not) in enumerate(self._bets):
-            self._sums[k] = (self._sums[k] + 1.0) * (if_sent if sent else if_not)
+        paid = self._if_sent if sent else self._if_not
+        self._sums = [(s + 1.0) * p for s, p in zip(self._sums, paid, strict=True)]
         if self._bets and sum(self._sums) >= self._height * len(self._bets):
             self._raise()
         elif self.state and self._seen >= self._calm_after:

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Final, Self
 
 from gatewise.costs import request_bytes
+from gatewise.decision import as_float32
 from gatewise_edge.device.drift import Drift
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.stages.plan import StagePlan
-from gatewise_edge.stages.stage_output import StageOutput
+from gatewise_edge.stages.stage_output import RowOutput
 from gatewise_export.bundle.manifest import Manifest
 
 __all__ = ["Gate"]
@@ -46,7 +47,7 @@ class Gate:
     ) -> Self:
         """Make the active operating point's gate; InputError if the pacer's budget is unfit."""
         point, last = manifest.active_point, plan.n_here - 1
-        threshold = point.thresholds[last]
+        threshold = as_float32(point.thresholds[last])
         pace = None
         if pacer is not None:
             costs = manifest.exit_costs()
@@ -77,12 +78,12 @@ class Gate:
         )
         return cls(threshold, drift, pace)
 
-    def decide(self, finished: StageOutput) -> tuple[bool, bool, bool]:
+    def decide(self, finished: RowOutput) -> tuple[bool, bool, bool]:
         """Whether an instance stops here, whether it would as packed, whether the pacer decided."""
-        as_packed = bool(finished.stops(self._packed)[0])
+        as_packed = finished.stops(self._packed)
         if self.pace is None or not self.pace.moved:
             return as_packed, as_packed, False
-        return bool(finished.stops(self.pace.threshold())[0]), as_packed, True
+        return finished.stops(as_float32(self.pace.threshold())), as_packed, True
 
     def watch_drift(self, offloads: bool) -> None:
         """Pass on to the drift alarm whether an instance is offloaded as packed."""

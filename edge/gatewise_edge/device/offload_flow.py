@@ -90,9 +90,9 @@ class OffloadFlow:
             if s == plan.n_here - 1 and gate is not None:
                 stopped, as_packed, pending.paced = gate.decide(finished)
                 pending.offloads_as_packed = not as_packed
-                pending.score = float(finished.score[0])
+                pending.score = finished.score
                 return stopped
-            if finished.stops(threshold)[0]:
+            if finished.stops(threshold):
                 return True
         return False
 
@@ -170,12 +170,12 @@ class OffloadFlow:
     ) -> Answer:
         finished = pending.finished
         assert finished is not None
-        classes, output = pending.installed.plan.classes, finished.labels[0].item()
+        classes, output = pending.installed.plan.classes, finished.label
         return self._answer(
             pending,
-            label=classes[output] if classes else output,  # without classes answers are values
-            index=output if classes else -1,
-            probabilities=finished.probabilities[0],
+            label=classes[int(output)] if classes else output,  # a value where there are none
+            index=int(output) if classes else -1,
+            probabilities=finished.probabilities,
             route=route,
             stage=pending.stage,
             extra_cost=extra_cost,
@@ -194,7 +194,7 @@ class OffloadFlow:
         extra_cost: float,
         reason: str,
     ) -> Answer:
-        feature_cost = pending.reading.cost
+        feature_cost, acquired = pending.reading.charge
         return Answer(
             label=label,
             class_index=index,
@@ -205,7 +205,7 @@ class OffloadFlow:
             feature_cost=feature_cost,
             latency_ms=1000.0 * (self._clock() - pending.started),
             reason=reason,
-            acquired=tuple(np.flatnonzero(pending.reading.acquired).tolist()),
+            acquired=acquired,
             paced=pending.paced,
         )
 

@@ -8,7 +8,7 @@ from gatewise_edge.device.installed import Installed
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.sensors.feature_reader import Reading
-from gatewise_edge.stages.stage_output import StageOutput
+from gatewise_edge.stages.stage_output import RowOutput
 
 __all__ = ["Pending"]
 
@@ -25,7 +25,7 @@ class Pending:
     started, deadline : float
     hold : bool
         Whether its request may wait for those of the rows behind it.
-    finished : StageOutput or None
+    finished : RowOutput or None
         Of the last finished stage, which is `stage`.
     error : SensorError or None
         Of the feature that ended the stages.
@@ -48,7 +48,7 @@ class Pending:
     started: float
     deadline: float
     hold: bool = False
-    finished: StageOutput | None = None
+    finished: RowOutput | None = None
     stage: int = -1
     error: SensorError | None = None
     reason: str = ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,15 +35,23 @@ class FeatureValues:
 
     __slots__ = ("failures", "have", "values")
 
-    def __init__(self, n_features: int) -> None:
-        self.values: Values = np.empty(n_features, np.float32)
-        self.values.fill(np.nan)  # three times as fast as np.full
-        self.have: Mask = np.zeros(n_features, np.bool_)
+    def __init__(self, values: Values, have: Mask) -> None:
+        self.values = values
+        self.have = have
         self.failures: dict[int, SensorError] = {}
+
+    @classmethod
+    def unread(cls, n_features: int) -> Self:
+        """Values of which none has been read."""
+        return cls(np.full(n_features, np.nan, np.float32), np.zeros(n_features, np.bool_))
 
 
 class FeatureSource(Protocol):
     """Where the values of one instance come from."""
+
+    def start(self) -> FeatureValues:
+        """Begin with an instance: the values that are at hand."""
+        ...
 
     def read(
         self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
@@ -61,14 +69,15 @@ class Meter:
 
     def __init__(self, costs: FeatureCosts) -> None:
         self.costs = costs
-        self._cost_of_bits = lru_cache(maxsize=256)(self._cost)
+        self._remembered = lru_cache(maxsize=256)(self._charge)
 
-    def cost(self, acquired: Mask) -> float:
-        """Cost of a mask of features: exactly ``costs.price(acquired)``."""
-        return self._cost_of_bits(acquired.tobytes())
+    def charge(self, acquired: Mask) -> tuple[float, tuple[int, ...]]:
+        """Cost of a mask of features, exactly ``costs.price(acquired)``, and their indices."""
+        return self._remembered(acquired.tobytes())
 
-    def _cost(self, bits: bytes) -> float:
-        return self.costs.price(np.frombuffer(bits, np.bool_))
+    def _charge(self, bits: bytes) -> tuple[float, tuple[int, ...]]:
+        acquired = np.frombuffer(bits, np.bool_)
+        return self.costs.price(acquired), tuple(np.flatnonzero(acquired).tolist())
 
 
 class Reading:
@@ -82,14 +91,19 @@ class Reading:
         self._source = source
         self._names = names
         self._meter = meter
-        self._known = FeatureValues(len(names))
+        self._known = source.start()
         self._troubled = False
         self.acquired: Mask = np.zeros(len(names), np.bool_)
 
     @property
     def cost(self) -> float:
         """Cost of the acquired features."""
-        return self._meter.cost(self.acquired)
+        return self.charge[0]
+
+    @property
+    def charge(self) -> tuple[float, tuple[int, ...]]:
+        """Cost of the acquired features, and their indices."""
+        return self._meter.charge(self.acquired)
 
     @property
     def failure(self) -> SensorError | None:
@@ -113,23 +127,24 @@ class Reading:
         known = self._known
         if self._troubled:
             self._raise_again(features, allow_missing, spare)
-        unread = features[~known.have[features]]
-        if known.failures:
-            unread = np.array([k for k in unread.tolist() if k not in known.failures], np.intp)
-        if len(unread):
-            try:
-                self._source.read(unread, known, timeout, spare=spare)
-            except SensorError:
-                self.acquired[features] |= known.have[features]
-                self._troubled = True
-                raise
+        if known.have is not _all_read(len(known.have)):
+            unread = features[~known.have[features]]
+            if known.failures:
+                unread = np.array([k for k in unread.tolist() if k not in known.failures], np.intp)
+            if len(unread):
+                try:
+                    self._source.read(unread, known, timeout, spare=spare)
+                except SensorError:
+                    self.acquired[features] |= known.have[features]
+                    self._troubled = True
+                    raise
         if known.failures:
             self._troubled = True
             self.acquired[features] |= known.have[features]
         else:
             self.acquired[features] = True
         values = known.values[features]
-        if not np.isfinite(values).all():
+        if not math.isfinite(values.dot(values)):  # a value is not, or a square is too large
             self._refuse(features, values, allow_missing)
         return values
 
@@ -182,11 +197,15 @@ class RowSource:
     def __init__(
         self, row: ArrayLike, n_values: int, columns: NDArray[np.intp] | None = None
     ) -> None:
-        try:
-            with np.errstate(over="ignore"):
-                self._row: Values = np.asarray(row, np.float32)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"an instance must be a row of numbers: {error}") from None
+        self._row: Values
+        if isinstance(row, np.ndarray) and row.dtype == np.float32:
+            self._row = row
+        else:
+            try:
+                with np.errstate(over="ignore"):
+                    self._row = np.asarray(row, np.float32)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"an instance must be a row of numbers: {error}") from None
         if self._row.shape != (n_values,):
             raise InputError(
                 f"an instance of shape {self._row.shape}; it must have {n_values} features"
@@ -194,9 +213,20 @@ class RowSource:
         if columns is not None:
             self._row = self._row[columns]
 
+    def start(self) -> FeatureValues:
+        """See :class:`FeatureSource`."""
+        return FeatureValues(self._row, _all_read(len(self._row)))
+
     def read(
         self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
     ) -> None:
         """See :class:`FeatureSource`."""
-        known.values = self._row
-        known.have.fill(True)
+        raise AssertionError("every value of a row is at hand")
+
+
+@lru_cache(maxsize=16)
+def _all_read(n_features: int) -> Mask:
+    """The mask of an instance with every value at hand; one object, which none changes."""
+    mask = np.ones(n_features, np.bool_)
+    mask.flags.writeable = False
+    return mask

@@ -231,6 +231,10 @@ class _BoundSensors:
         self._reader = reader
         self._timed = any(sensor.timeout < math.inf for sensor in sensors.values())
 
+    def start(self) -> FeatureValues:
+        """See :class:`FeatureSource`."""
+        return FeatureValues.unread(len(self._names))
+
     def read(
         self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
     ) -> None:

@@ -64,6 +64,11 @@ class GraphRunner:
         parts = range(0, len(x), self._rows)
         return np.concatenate([self._run(x[i : i + self._rows]) for i in parts])
 
+    def run_row(self, x: NDArray[np.float32]) -> list[float]:
+        """Margins of one row, shape (n_inputs,)."""
+        listed: list[float] = self._run(x[np.newaxis])[0].tolist()
+        return listed
+
     def _run(self, x: Matrix) -> Matrix:
         values = self._empty.copy()
         values[0] = x

@@ -5,6 +5,7 @@ A graph is checked before any runtime opens it (:mod:`gatewise_export.onnx_files
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any, Final, Literal, get_args
 
@@ -34,13 +35,35 @@ _MOST_LAZY_BYTES: Final = 64 << 20
 class GraphSession:
     """A stage's graph in onnxruntime, with the interface of :class:`GraphRunner`."""
 
-    def __init__(self, session: Any) -> None:
-        self._run = session.run
+    def __init__(self, session: Any, n_inputs: int, n_outputs: int) -> None:
+        self._session = session
+        self._widths = n_inputs, n_outputs
+        self._names = [output.name for output in session.get_outputs()]
+        self._thread = threading.local()
 
     def run(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Margins of rows, float32 (n, n_outputs)."""
-        margins: NDArray[np.float32] = self._run(None, {"x": x})[0]
+        margins: NDArray[np.float32] = self._session.run(self._names, {"x": x})[0]
         return margins
+
+    def run_row(self, x: NDArray[np.float32]) -> list[float]:
+        """Margins of one row (n_inputs,), in buffers bound once a thread: half the time of run."""
+        try:
+            row, margins, binding = self._thread.bound
+        except AttributeError:
+            row, margins, binding = self._thread.bound = self._bind()
+        row[:] = x
+        self._session.run_with_iobinding(binding)
+        listed: list[float] = margins.tolist()
+        return listed
+
+    def _bind(self) -> tuple[NDArray[np.float32], NDArray[np.float32], Any]:
+        row, margins = (np.zeros(width, np.float32) for width in self._widths)
+        binding = self._session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, (1, len(row)), row.ctypes.data)
+        name = self._names[0]
+        binding.bind_output(name, "cpu", 0, np.float32, (1, len(margins)), margins.ctypes.data)
+        return row, margins, binding
 
 
 StageModel = GraphSession | GraphRunner | Walker
@@ -74,7 +97,9 @@ def _check(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], Stag
         return lambda: GraphRunner(graph, file)
     check_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
     del content  # read again, and its hash checked, when its turn comes: many may be large
-    return lambda: GraphSession(_session(onnxruntime, bundle.read(spec.file), file))
+    return lambda: GraphSession(
+        _session(onnxruntime, bundle.read(spec.file), file), n_inputs, n_outputs
+    )
 
 
 def _import_onnxruntime(runner: Runner) -> Any:

@@ -1,20 +1,30 @@
 """Output of a stage: margins, stop score, labels and probabilities.
 
 They are made by :mod:`gatewise.decision`, with the very functions that training chose the
-thresholds with.
+thresholds with. A device decides one row at a time, in plain floats: numpy's calls for one row
+would take several times as long as the model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import answers, probabilities, split, stops
+from gatewise.decision import (
+    answers,
+    probabilities,
+    row_answer,
+    row_probabilities,
+    row_stop_score,
+    split,
+    stops,
+)
 from gatewise_export.bundle.manifest import StageSpec
 
-__all__ = ["StageOutput"]
+__all__ = ["RowOutput", "StageOutput"]
 
 Matrix = NDArray[np.float32]
 
@@ -45,3 +55,34 @@ class StageOutput:
     def probabilities(self) -> NDArray[np.float64]:
         """Class probabilities, shape (n, n_classes); (n, 0) for values."""
         return probabilities(self.margins, self._spec.link)
+
+
+class RowOutput:
+    """Output of one stage for one instance, decided as a :class:`StageOutput` of one row.
+
+    `outputs` are the float32 values of its graph or trees, `score` is the stop score.
+    """
+
+    __slots__ = ("_margins", "_spec", "outputs", "score")
+
+    def __init__(self, outputs: Sequence[float], spec: StageSpec) -> None:
+        self._spec = spec
+        self.outputs = outputs
+        if spec.score == "column":
+            self._margins, self.score = outputs[:-1], outputs[-1]
+        else:
+            self._margins, self.score = outputs, row_stop_score(outputs)
+
+    def stops(self, threshold: float | None) -> bool:
+        """Whether the instance stops here, given a float32 threshold; None never stops."""
+        return threshold is not None and self.score >= threshold
+
+    @property
+    def label(self) -> int | float:
+        """Class index, or where the model gives values this."""
+        return row_answer(self._margins, self._spec.link)
+
+    @property
+    def probabilities(self) -> NDArray[np.float64]:
+        """Class probabilities, shape (n_classes,); (0,) for a value."""
+        return row_probabilities(self._margins, self._spec.link)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.decision import exit_stages
+from gatewise.decision import as_float32, exit_stages
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.stages.stage_models import Runner, load_stage_models
-from gatewise_edge.stages.stage_output import StageOutput
+from gatewise_edge.stages.stage_output import RowOutput, StageOutput
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
 
@@ -46,7 +46,7 @@ class StageRunner:
     inputs : tuple of ndarray of intp
         Each stage's features, in the order of its model's columns: all that it may acquire.
     thresholds : tuple of float or None
-        The active operating point's.
+        The active operating point's, rounded to float32 as scores are.
 
     Raises
     ------
@@ -61,7 +61,9 @@ class StageRunner:
         manifest = bundle.manifest
         self.specs = tuple(manifest.stages)
         self.inputs = tuple(manifest.stage_inputs(s) for s in range(len(self.specs)))
-        self.thresholds: tuple[float | None, ...] = tuple(manifest.active_point.thresholds)
+        self.thresholds: tuple[float | None, ...] = tuple(
+            map(as_float32, manifest.active_point.thresholds)
+        )
         self._columns = [columns.tolist() for columns in self.inputs]
         self._models = load_stage_models(bundle, runner)
 
@@ -75,7 +77,7 @@ class StageRunner:
         *,
         allow_missing: bool,
         remaining: Callable[[], float],
-    ) -> StageOutput:
+    ) -> RowOutput:
         """Run one stage for one instance and acquire what it needs.
 
         `remaining` gives the seconds that sensors may still take. Raises SensorError if a feature
@@ -86,7 +88,7 @@ class StageRunner:
             x = reading.acquire(
                 self.inputs[stage], allow_missing=allow_missing, timeout=remaining()
             )
-            return self.run(stage, x[np.newaxis])
+            return RowOutput(model.run_row(x), self.specs[stage])
         columns = self._columns[stage]
 
         def value_of(column: int) -> float:
@@ -94,7 +96,7 @@ class StageRunner:
                 columns[column], allow_missing=allow_missing, timeout=remaining()
             )
 
-        return StageOutput(model.walk(value_of), self.specs[stage])
+        return RowOutput(model.walk(value_of)[0].tolist(), self.specs[stage])
 
     def run(self, stage: int, x: Matrix) -> StageOutput:
         """Run one stage on its own inputs, all at hand, shape (n, k)."""
@@ -102,18 +104,18 @@ class StageRunner:
         margins = model.run(x)[0] if isinstance(model, Walker) else model.run(x)
         return StageOutput(margins, self.specs[stage])
 
-    def run_row(self, stage: int, x: Matrix) -> tuple[StageOutput, NDArray[np.bool_]]:
+    def run_row(self, stage: int, x: Matrix) -> tuple[RowOutput, NDArray[np.bool_]]:
         """Run one stage on a row of its own inputs; output, and which it acquired, shape (k,)."""
         model = self._models[stage]
         if not isinstance(model, Walker):
-            return self.run(stage, x[np.newaxis]), np.ones(len(x), np.bool_)
+            return RowOutput(model.run_row(x), self.specs[stage]), np.ones(len(x), np.bool_)
         acquired, values = np.zeros(len(x), np.bool_), list(map(float, x))
 
         def value_of(column: int) -> float:
             acquired[column] = True
             return values[column]
 
-        return StageOutput(model.walk(value_of), self.specs[stage]), acquired
+        return RowOutput(model.walk(value_of)[0].tolist(), self.specs[stage]), acquired
 
     def run_all(self, X: Matrix) -> tuple[StageOutput, ...]:
         """Run every stage on whole instances, shape (n, n_features)."""
@@ -124,6 +126,11 @@ class StageRunner:
     def exits(self, outputs: Sequence[StageOutput]) -> NDArray[np.int64]:
         """First stage that stops, shape (n,); the number of stages where none does."""
         return exit_stages([o.score for o in outputs], self.thresholds)
+
+    def exit_of_row(self, outputs: Sequence[RowOutput]) -> int:
+        """First stage that stops for one instance; the number of stages if none does."""
+        stopped = (s for s, o in enumerate(outputs) if o.stops(self.thresholds[s]))
+        return next(stopped, len(self))
 
 
 def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
@@ -155,15 +162,15 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
     X = sample["X"]
     rows = [[runner.run_row(s, x[c]) for s, c in enumerate(runner.inputs)] for x in X]
     outputs = [[output for output, _ in row] for row in rows]
-    exits = np.concatenate([runner.exits(row) for row in outputs])
+    exits = np.array([runner.exit_of_row(row) for row in outputs])
     if bundle.manifest.cloud is None:
         exits = np.minimum(exits, len(runner) - 1)
     chosen = np.array(
-        [row[min(e, len(row) - 1)].labels[0] for row, e in zip(outputs, exits, strict=True)]
+        [row[min(e, len(row) - 1)].label for row, e in zip(outputs, exits, strict=True)]
     )
     differences = {
         f"stage_{s}": _rows_unlike(
-            np.concatenate([row[s].outputs for row in outputs]), sample[f"stage_{s}"]
+            np.array([row[s].outputs for row in outputs], np.float32), sample[f"stage_{s}"]
         )
         for s in range(len(runner))
     }
