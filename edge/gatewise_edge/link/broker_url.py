@@ -16,7 +16,7 @@ from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from gatewise.errors import InputError
 
@@ -118,7 +118,7 @@ class _Client(paho.Client):
     What paho raises there would end its network thread: a process that lives and hears nothing.
     """
 
-    def _packet_handle(self) -> paho.MQTTErrorCode:
+    def _packet_handle(self) -> MQTTErrorCode:
         try:
             return super()._packet_handle()
         except Exception:
