@@ -10,53 +10,38 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import pages, peers, problems, summary
+from benchmarks import harness, pages, peers, problems, summary
 from benchmarks.cells import CACHE, Cell, Settings, cached, run_cells, write_whole
 from gatewise.console import note, plain
-from gatewise.errors import GatewiseError, InputError
+from gatewise.errors import InputError
 
 __all__ = ["main"]
 
-RESULTS = Path(__file__).parent / "results"
 DEFAULT_PROBLEMS = tuple(p for p in problems.PROBLEMS if p not in ("breast_cancer", "digits"))
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "catboost")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    options = _options(arguments)
-    try:
-        return _run(options)
-    except GatewiseError as error:
-        note(str(error))
-        return 2
-    except KeyboardInterrupt:
-        note("stopped; what is finished is kept, the same command goes on from there")
-        return 130
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench_adapt", description=__doc__.split("\n")[0])
+    parser = harness.parser("bench_adapt", __doc__, "few rows and fits: only a look")
     parser.add_argument("--only", default=",".join(DEFAULT_PROBLEMS), metavar="PROBLEM,...")
     parser.add_argument("--methods", default=",".join(peers.methods()), metavar="METHOD,...")
     parser.add_argument("--seeds", type=int, default=None, help="default 5, with --quick 1")
-    parser.add_argument("--quick", action="store_true", help="few rows and fits: only a look")
     parser.add_argument("--jobs", type=int, default=-1, help="cells side by side; -1: all cores")
-    parser.add_argument("--out", type=Path, default=None, help="folder of the results")
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of finished cells")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    kept = "stopped; what is finished is kept, the same command goes on from there"
+    return harness.run_command(lambda: _run(options), kept)
 
 
 def _run(options: argparse.Namespace) -> int:
     settings = Settings(quick=options.quick)
-    out = options.out or (options.cache / "quick" if options.quick else RESULTS)
+    out = harness.out_folder(options)
     names, methods = _chosen(options)
     seeds = options.seeds or (1 if options.quick else 5)
     before = _before(out / "adapt.json", options.quick)
@@ -100,7 +85,7 @@ def _figures(name: str, cells: Sequence[Cell], settings: Settings, cache: Path) 
         n_test = sum(fold["n_test"] for fold in results[pages.OURS][0]["folds"])
         found["against"] = summary.compare(found, pages.OURS, n_test)
     found["settings"] = {"quick": settings.quick, "fits": settings.fits_of}
-    found["versions"] = _versions()
+    found["versions"] = harness.environment(PACKAGES)["versions"]
     return found
 
 
@@ -118,16 +103,6 @@ def _before(path: Path, quick: bool) -> dict[str, Any]:
         document: dict[str, Any] = json.loads(path.read_text())
         return document
     return {"quick": quick, "problems": {}}
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 if __name__ == "__main__":

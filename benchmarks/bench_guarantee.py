@@ -6,38 +6,37 @@ A staged cascade is fitted and tuned on 12,000 rows of Letters. From the other 8
 calibration sets are drawn again and again with replacement, and each certifies an operating
 point; its true risk is the pool's. Beside what is left unused stands the binomial's own floor:
 what the best test of a plain rate with the same bound and rows would leave unused. Writes
-guarantee.json into benchmarks/results.
+guarantee.json into benchmarks/results; a quick look into .bench-cache/quick.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
-import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks import harness
+from benchmarks import harness, problems
+from benchmarks.cells import write_whole
 from gatewise.console import note, table
 from gatewise.decision import labels, split
-from gatewise.errors import GatewiseError
 from gatewise_training import StagedCascade
 from gatewise_training.data.datasets import Dataset, load
 from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.guarantee import Loss, Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
-HERE = Path(__file__).parent
-DATA = Path(os.environ.get("GATEWISE_DATA", HERE.parents[1] / "shared" / "data")) / "letter.npz"
 TRAIN, TUNE = 8000, 4000
+ROWS = 4000
+"""Calibration rows."""
+RESAMPLINGS, QUICK_RESAMPLINGS = 500, 50
+CONFIDENCE, SEED = 0.95, 0
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
 Case = tuple[str, float, Loss]
 CASES: tuple[Case, ...] = (
@@ -50,52 +49,44 @@ HEADER = ("guarantee", "violated", "unused", "binomial", "accuracy", "cost", "of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="bench_guarantee", description=__doc__.split("\n")[0])
-    parser.add_argument("--data", type=Path, default=DATA, help="letter.npz")
-    parser.add_argument("--resamplings", type=int, default=500)
-    parser.add_argument("--rows", type=int, default=4000, help="calibration rows")
-    parser.add_argument("--confidence", type=float, default=0.95)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="50 resamplings, nothing written")
-    parser.add_argument("--out", type=Path, default=HERE / "results" / "guarantee.json")
-    options = parser.parse_args(arguments)
-    if options.quick:
-        options.resamplings = 50
-    try:
-        data = load(options.data)
-    except GatewiseError as error:
-        note(str(error))
-        return 2
-    found: dict[str, Any] = {
-        "settings": {
-            "data": options.data.name,
-            "train": TRAIN,
-            "tune": TUNE,
-            "pool": len(data.y) - TRAIN - TUNE,
-            "calibration_rows": options.rows,
-            "resamplings": options.resamplings,
-            "confidence": options.confidence,
-            "seed": options.seed,
-        },
-        **harness.environment(PACKAGES),
-        "systems": {},
-    }
-    for name, y in (("Letters, A-M against N-Z", data.y >= 13), ("Letters, 26 classes", data.y)):
-        found["systems"][name] = _system(data, y.astype(int), options)
-        _show(name, found["systems"][name])
-    if not options.quick:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found, indent=1) + "\n")
-        note(f"wrote {options.out}")
-    return 0
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    quick = f"{QUICK_RESAMPLINGS} resamplings: only a look"
+    options = harness.parser("bench_guarantee", __doc__, quick).parse_args(arguments)
+    resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
+
+    def action() -> int:
+        data = load(problems.data_folder() / "letter.npz")
+        found: dict[str, Any] = {
+            "settings": {
+                "data": "letter.npz",
+                "train": TRAIN,
+                "tune": TUNE,
+                "pool": len(data.y) - TRAIN - TUNE,
+                "calibration_rows": ROWS,
+                "resamplings": resamplings,
+                "confidence": CONFIDENCE,
+                "seed": SEED,
+            },
+            **harness.environment(PACKAGES),
+            "systems": {},
+        }
+        halves = ("Letters, A-M against N-Z", data.y >= 13)
+        for name, y in (halves, ("Letters, 26 classes", data.y)):
+            found["systems"][name] = _system(data, y.astype(int), resamplings)
+            _show(name, found["systems"][name])
+        path = harness.out_folder(options) / "guarantee.json"
+        write_whole(path, json.dumps(found, indent=1) + "\n")
+        note(f"wrote {path}")
+        return 0
+
+    return harness.run_command(action)
 
 
-def _system(data: Dataset, y: NDArray[Any], options: argparse.Namespace) -> dict[str, Any]:
-    rows = np.random.default_rng(options.seed).permutation(len(y))
+def _system(data: Dataset, y: NDArray[Any], resamplings: int) -> dict[str, Any]:
+    rows = np.random.default_rng(SEED).permutation(len(y))
     train, tune, pool = np.split(rows, [TRAIN, TRAIN + TUNE])
     started = time.perf_counter()
-    system = StagedCascade(random_state=options.seed).fit(
+    system = StagedCascade(random_state=SEED).fit(
         data.X[train], y[train], validation=(data.X[tune], y[tune])
     )
     seconds = time.perf_counter() - started
@@ -105,7 +96,9 @@ def _system(data: Dataset, y: NDArray[Any], options: argparse.Namespace) -> dict
         "stages": [len(chain) for chain in system.chains_],
         "fit_seconds": round(seconds, 1),
         "cloud_accuracy": float(truth[0].correct[-1].mean()),
-        "cases": [_case(tuning, truth, system.frontier_.points, case, options) for case in CASES],
+        "cases": [
+            _case(tuning, truth, system.frontier_.points, case, resamplings) for case in CASES
+        ],
     }
 
 
@@ -131,21 +124,21 @@ def _case(
     pool: Sequence[CascadeRecord],
     points: Sequence[Any],
     case: Case,
-    options: argparse.Namespace,
+    resamplings: int,
 ) -> dict[str, Any]:
     """Certify on many calibration sets; compare what was promised with the truth."""
     kind, bound, loss = case
-    promise = Promise.from_bounds(options.confidence, **{kind: bound})
+    promise = Promise.from_bounds(CONFIDENCE, **{kind: bound})
     started = time.perf_counter()
-    order = candidates(tuning, points, promise, rows=options.rows)
+    order = candidates(tuning, points, promise, rows=ROWS)
     laid_out = time.perf_counter() - started
-    rng = np.random.default_rng(options.seed)
+    rng = np.random.default_rng(SEED)
     reference = float(pool[-1].correct[-1].mean())
     truth: dict[Any, Any] = {}
     true, methods = [], []
     started = time.perf_counter()
-    for _ in range(options.resamplings):
-        drawn = rng.integers(0, len(pool[0].weights), options.rows)
+    for _ in range(resamplings):
+        drawn = rng.integers(0, len(pool[0].weights), ROWS)
         point = certify([p.rows(drawn) for p in pool], order, promise, loss=loss)
         if point is None:
             methods.append("none")
@@ -156,7 +149,7 @@ def _case(
         true.append(truth[key])
         assert point.guarantee is not None
         methods.append(point.guarantee["method"])
-    seconds = (time.perf_counter() - started) / options.resamplings
+    seconds = (time.perf_counter() - started) / resamplings
     if loss == "regret":
         risks = np.array([_regret(pool[p.chain], p.thresholds) for p in true])
     else:
@@ -167,10 +160,10 @@ def _case(
         "loss": loss if kind == "max_loss" else None,
         "candidates": len(order),
         "certified": len(true),
-        "violated": int((risks > bound + 1e-12).sum()) / options.resamplings,
-        "violated_at_most": _allowed(options.confidence, options.resamplings),
+        "violated": int((risks > bound + 1e-12).sum()) / resamplings,
+        "violated_at_most": _allowed(resamplings),
         "unused": 1 - float(risks.mean()) / bound if true else None,
-        "unused_by_binomial": _floor(kind, bound, options),
+        "unused_by_binomial": _floor(kind, bound),
         "accuracy": _mean(p.accuracy for p in true),
         "cost": _mean(p.cost for p in true),
         "offload_rate": _mean(p.offload_rate for p in true),
@@ -195,22 +188,21 @@ def _regret(pool: CascadeRecord, thresholds: Sequence[float | None]) -> float:
     return float((right < pool.correct[-1]).mean())
 
 
-def _allowed(confidence: float, resamplings: int) -> float:
+def _allowed(resamplings: int) -> float:
     """Violations that chance explains: the promise and two standard errors."""
-    level = 1 - confidence
-    return level + 2 * math.sqrt(level * confidence / resamplings)
+    level = 1 - CONFIDENCE
+    return level + 2 * math.sqrt(level * CONFIDENCE / resamplings)
 
 
-def _floor(kind: str, bound: float, options: argparse.Namespace) -> float | None:
+def _floor(kind: str, bound: float) -> float | None:
     """What the exact binomial test leaves unused at the best: its largest count against the bound.
 
     For a budget there is none: a cost is no rate.
     """
     if kind == "budget":
         return None
-    rows = int(options.rows)
-    most = float(stats.binom.ppf(1 - options.confidence, rows, bound)) - 1
-    return 1.0 - most / (rows * bound)
+    most = float(stats.binom.ppf(1 - CONFIDENCE, ROWS, bound)) - 1
+    return 1.0 - most / (ROWS * bound)
 
 
 def _show(name: str, found: dict[str, Any]) -> None:

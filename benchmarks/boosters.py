@@ -25,16 +25,7 @@ LARGE = 5000
 
 @dataclass(frozen=True, eq=False)
 class Booster:
-    """A fitted booster over some columns.
-
-    Attributes
-    ----------
-    model : lightgbm.Booster
-    columns : ndarray of intp
-        Columns of the instance that it was given.
-    n_classes : int
-    rounds : int
-    """
+    """A fitted booster over some columns of the instances."""
 
     model: lgb.Booster
     columns: NDArray[np.intp]
@@ -90,16 +81,7 @@ def booster_fit(
 ) -> Callable[[Rows, Rows | None, int | None], Booster]:
     """Make a fit for :func:`.cross_fit`, with early stopping.
 
-    Parameters
-    ----------
-    plan : ValidationSplit
-    columns : ndarray of intp
-    n_classes : int
-    params : mapping
-        A capacity, and penalties.
-    seed : int
-    callback : callable, optional
-        LightGBM callback, run after each round.
+    `params` are a capacity and penalties; LightGBM runs `callback` after each round.
     """
     x = np.ascontiguousarray(plan.x[:, columns])
     objective: dict[str, Any] = {"objective": "binary", "metric": "binary_logloss"}
@@ -138,19 +120,7 @@ def spread(
     """Fit at `n` penalties, placed where the cost of what comes out has its widest gap.
 
     A fixed grid of penalties wastes most of its fits on models that use everything or nothing.
-
-    Parameters
-    ----------
-    evaluate : callable (penalty) -> (cost, result)
-    low, high : float
-        Ends of the range, both tried.
-    n : int
-        Fits at most.
-
-    Returns
-    -------
-    list
-        Results, from the lowest penalty to the highest.
+    `evaluate` gives a penalty's cost and result; results are in the order of the penalties.
     """
     tried = {penalty: evaluate(penalty) for penalty in (low, high)}
     while len(tried) < n:

@@ -52,26 +52,14 @@ CODED: tuple[Coded | None, ...] = (None, 8, 16)
 
 @dataclass(frozen=True)
 class Target:
-    """A machine to build for.
-
-    Attributes
-    ----------
-    name : str
-    compiler, package : str
-        The command, and what brings it on Debian.
-    flags : tuple of str
-    runner : tuple of str
-        What runs a program: nothing here, an emulator elsewhere.
-    hosted : bool
-        Whether programs run at all.
-    """
+    """A machine to build for."""
 
     name: str
     compiler: str
-    package: str
+    package: str  # that brings the compiler on Debian
     flags: tuple[str, ...] = ("-O2",)
-    runner: tuple[str, ...] = ()
-    hosted: bool = True
+    runner: tuple[str, ...] = ()  # an emulator where programs do not run by themselves
+    hosted: bool = True  # whether programs run at all
 
     def lacks(self) -> str | None:
         """What is missing here, as a plain message, or None."""

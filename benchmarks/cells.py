@@ -37,18 +37,10 @@ OURS = ("benchmarks", "gatewise_training")
 
 @dataclass(frozen=True)
 class Settings:
-    """What all cells of a run share.
+    """What all cells of a run share."""
 
-    Attributes
-    ----------
-    quick : bool
-        At most 2,000 training rows, short sweeps, two folds: a look, not a result.
-    fits : int
-        Models of a peer's sweep.
-    """
-
-    quick: bool = False
-    fits: int = 14
+    quick: bool = False  # 2,000 training rows, short sweeps, two folds: a look, not a result
+    fits: int = 14  # models of a peer's sweep
 
     @property
     def fits_of(self) -> int:
@@ -94,14 +86,7 @@ def cached(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any
 
 
 def run(cell: Cell, settings: Settings, cache: Path = CACHE) -> dict[str, Any]:
-    """Run a cell, unless the cache has it, and write its result.
-
-    Returns
-    -------
-    dict
-        ``folds``: for each, ``n_test``, ``points`` (rows of ``columns``), ``own`` (one row or
-        None), ``seconds`` and ``about``; and what tells where the result came from.
-    """
+    """Run a cell, unless the cache has it, and write its result."""
     known = cached(cell, settings, cache)
     if known is not None:
         return known

@@ -23,7 +23,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise_edge.link import wire
 
-__all__ = ["Asker", "connected", "payloads"]
+__all__ = ["Asker", "bare_client", "connected", "payloads"]
 
 _PATIENCE = 60.0
 
@@ -102,13 +102,22 @@ def _id_of(payload: bytes) -> bytes:
     return payload[at : at + 16]
 
 
+def bare_client(name: str) -> paho.Client:
+    """Make a paho client that sends at once."""
+    client = paho.Client(CallbackAPIVersion.VERSION2, client_id=name, protocol=paho.MQTTv311)
+
+    def at_once(_client: Any, _userdata: Any, sock: Any) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    client.on_socket_open = at_once
+    return client
+
+
 @contextmanager
 def connected(port: int) -> Iterator[Asker]:
     """Connect one."""
     device = f"bench-{secrets.token_hex(4)}"
-    client = paho.Client(
-        CallbackAPIVersion.VERSION2, client_id=device, protocol=paho.MQTTv311, clean_session=True
-    )
+    client = bare_client(device)
     client.max_inflight_messages_set(1000)
     asker = Asker(client, device)
     ready = threading.Event()
@@ -116,10 +125,6 @@ def connected(port: int) -> Iterator[Asker]:
     def take(_client: Any, _userdata: Any, message: paho.MQTTMessage) -> None:
         asker.came.put((time.perf_counter(), bytes(message.payload)))
 
-    def at_once(_client: Any, _userdata: Any, sock: Any) -> None:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    client.on_socket_open = at_once
     client.on_connect = lambda c, *_: c.subscribe([(f"gw/v1/{device}/rsp", 1), (asker._echo, 1)])
     client.on_subscribe = lambda *_: ready.set()
     client.on_message = take

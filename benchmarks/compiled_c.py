@@ -77,15 +77,9 @@ int ${p}_selftest(void);
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """Answers of C to n rows.
+    """Answers of C to n rows: the fields of an answer, shape (n,), and what was acquired.
 
-    Attributes
-    ----------
-    outcomes, exits, labels, stages, refused : ndarray of int32, shape (n,)
-        The fields of an answer.
-    bought : ndarray of bool, shape (n, n_slots)
-    outputs : tuple of ndarray of float32, shape (n, outputs of the stage)
-        Of each stage, for all rows; zeros where a value was refused.
+    `outputs` are those of each stage for all rows; zeros where a value was refused.
     """
 
     outcomes: NDArray[np.int32]
@@ -100,11 +94,7 @@ class Answers:
 class Compiled:
     """A model that was compiled and loaded; made by :func:`build`.
 
-    Attributes
-    ----------
-    source : CSource
-    one : cdata
-        ``one(row, said)`` with pointers to floats and to five int32: the bare C call.
+    The bare C call is ``one(row, said)``, with pointers to floats and to five int32.
     """
 
     def __init__(self, source: CSource, outputs: Sequence[int], ffi: Any, lib: Any) -> None:
@@ -153,19 +143,10 @@ def compiler() -> list[str] | None:
 def build(
     sources: Sequence[tuple[CSource, Sequence[int]]], *, flags: Sequence[str] = ("-O2",)
 ) -> list[Compiled]:
-    """Compile models into one library, warnings being errors, and load it.
+    """Compile models, each with the outputs of its stages, into one library, and load it.
 
-    Parameters
-    ----------
-    sources : sequence of (CSource, outputs of each stage)
-        In folders of their own; names must differ.
-    flags : sequence of str
-        For the compiler, beside :data:`STRICT`.
-
-    Raises
-    ------
-    InputError
-        If there is no C compiler, or it does not compile them.
+    They lie in folders of their own, and their names differ. Warnings are errors: an InputError,
+    as is a compiler that is missing.
     """
     import cffi
 

@@ -24,34 +24,16 @@ SMALL = 2**16
 
 @dataclass(frozen=True)
 class Model:
-    """A packed model and rows to run it on.
-
-    Attributes
-    ----------
-    title : str
-    bundle : Bundle
-    rows : ndarray of float32, shape (n, 16)
-        Test rows of Letters.
-    about : dict
-        Sizes, and what the model does on those rows.
-    """
+    """A packed model and Letters' test rows, shape (n, 16), to run it on."""
 
     title: str
     bundle: Bundle
     rows: NDArray[np.float32]
-    about: dict[str, Any]
+    about: dict[str, Any]  # sizes, and what the model does on those rows
 
 
 def make_models(folder: Path, quick: bool) -> dict[str, Model]:
-    """Fit and pack: all on Letters, N-Z against A-M.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the bundles go.
-    quick : bool
-        Few rows: only a look.
-    """
+    """Fit all on Letters, N-Z against A-M, and pack them into a folder."""
     problem = problems.get(PROBLEM)
     fold = problem.deal(0)[0]
     if quick:

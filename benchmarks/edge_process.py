@@ -20,20 +20,10 @@ __all__ = ["measure"]
 def measure(mode: str, arguments: list[str]) -> dict[str, Any]:
     """Start one and read what it says.
 
-    Parameters
-    ----------
-    mode : {"nothing", "import", "serve"}
-        An interpreter alone; one that imports all that a device with a broker runs; ``gatewise
-        edge`` from start to end.
-    arguments : list of str
-        Of ``gatewise edge``.
-
-    Returns
-    -------
-    dict
-        ``seconds`` from starting the interpreter until the imports are done, and the ``cpu``
-        seconds of them, which a busy machine does not stretch; ``rss`` and ``peak`` in bytes at the
-        end (0 where the system does not say).
+    "nothing" is an interpreter alone, "import" one that imports all that a device with a broker
+    runs, "serve" is ``gatewise edge`` with some arguments from start to end. ``seconds`` are those
+    until the imports are done, ``cpu`` what they took, which a busy machine does not stretch;
+    ``rss`` and ``peak`` are in bytes at the end, 0 where the system does not say.
     """
     done = subprocess.run(
         [sys.executable, __file__, mode, repr(time.time()), *arguments],

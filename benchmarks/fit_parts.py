@@ -31,23 +31,14 @@ About = Mapping[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Bench:
-    """What a part is given.
-
-    Attributes
-    ----------
-    fold : Fold
-    folder : Path
-        Where the plain f0's answers are kept for the parts that need them.
-    threshold_rows : int
-        Judging rows that thresholds are tuned on.
-    """
+    """What a part is given."""
 
     fold: Fold
-    folder: Path
-    threshold_rows: int
+    folder: Path  # where the plain f0's answers are kept for the parts that need them
+    threshold_rows: int  # validation rows that thresholds are tuned on
 
     def plan(self) -> ValidationSplit:
-        """Deal rows that fit, and rows that judge."""
+        """Split rows into training and validation."""
         x, y = self.fold.train
         return ValidationSplit.choose(
             x, y, np.ones(len(y)), validation=self.fold.validation, seed=0

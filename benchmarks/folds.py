@@ -25,25 +25,16 @@ Table = tuple[NDArray[np.float32], NDArray[np.int64]]
 class Truth:
     """What is so on some rows, and how good an answer to it is.
 
-    Attributes
-    ----------
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    qid : ndarray of int, shape (n,), or None
-        Query of each document; then class 1 is the relevant one, and a ranking is asked for.
+    With queries class 1 is the relevant one, and a ranking is wanted.
     """
 
-    y: NDArray[np.int64]
-    qid: NDArray[Any] | None = None
+    y: NDArray[np.int64]  # class indices
+    qid: NDArray[Any] | None = None  # query of each document
 
     def answers(self, proba: NDArray[Any], labels: NDArray[Any] | None = None) -> NDArray[Any]:
         """Output of a model that is scored: labels, or for a ranking probabilities of relevance.
 
-        Parameters
-        ----------
-        proba : ndarray of float, shape (n, n_classes)
-        labels : ndarray, shape (n,), optional
-            The model's own, if they need not be the likeliest class.
+        `labels` are the model's own, if they need not be the likeliest class.
         """
         if self.qid is not None:
             return proba[:, 1]
@@ -73,19 +64,13 @@ class Truth:
 class Fold:
     """Rows to learn from and rows to report on.
 
-    Attributes
-    ----------
-    train, test : tuple of (ndarray of float32, ndarray of int64)
-    validation : tuple of the same, or None
-        None: the learner makes its own out of `train`, by five-fold cross-fitting.
-    queries : tuple of ndarray of int, or None
-        Of a ranking: the queries of validation and of test rows.
+    Without validation rows the learner makes its own out of `train`, by five-fold cross-fitting.
     """
 
     train: Table
     validation: Table | None
     test: Table
-    queries: tuple[NDArray[Any], NDArray[Any]] | None = None
+    queries: tuple[NDArray[Any], NDArray[Any]] | None = None  # of validation and test rows
 
     @property
     def truth(self) -> Truth:

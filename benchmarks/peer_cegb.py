@@ -90,19 +90,7 @@ def lazy(problem: Problem, fold: Fold, plan: ValidationSplit, seed: int, fits: i
 
 
 def path_costs(model: Booster, x: NDArray[np.float32], costs: FeatureCosts) -> NDArray[np.float64]:
-    """Cost of each instance that acquires what its paths through all trees test.
-
-    Parameters
-    ----------
-    model : Booster
-    x : ndarray of float32, shape (n, n_features)
-        Whole instances.
-    costs : FeatureCosts
-
-    Returns
-    -------
-    ndarray of float64, shape (n,)
-    """
+    """Cost of each whole instance, acquiring what its paths through all trees test."""
     leaves = np.asarray(
         model.model.predict(x[:, model.columns], pred_leaf=True, num_iteration=model.rounds)
     ).reshape(len(x), -1)

@@ -31,24 +31,13 @@ __all__ = ["SCORES", "Cloud", "Subset", "cloud", "cloud_only", "single", "subset
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """A model on a subset of the features.
-
-    Attributes
-    ----------
-    features : ndarray of intp
-        What it reads.
-    held, test : ndarray of float64, shape (n, n_classes)
-        Its probabilities.
-    nbytes : int
-    seconds : float
-        CPU time of the fit.
-    """
+    """A model on a subset of the features, and its probabilities, shape (n, n_classes)."""
 
     features: NDArray[np.intp]
     held: NDArray[np.float64]
     test: NDArray[np.float64]
     nbytes: int
-    seconds: float
+    seconds: float  # of CPU, for the fit
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,23 +28,13 @@ MAX_LOSS = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A fold to be solved.
-
-    Attributes
-    ----------
-    problem : Problem
-    fold : Fold
-    seed : int
-    fits : int
-        Models of a sweep.
-    keep : callable (name, make) -> Any
-        Gives what `make` makes, or what it made before for this fold.
-    """
+    """A fold to be solved."""
 
     problem: Problem
     fold: Fold
     seed: int
-    fits: int
+    fits: int  # models of a sweep
+    #: Gives by name what a function makes, or what it made before for this fold.
     keep: Callable[[str, Callable[[], Any]], Any]
 
     def plan(self) -> ValidationSplit:
@@ -56,23 +46,11 @@ class Task:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What a method made of a fold.
+    """What a method made of a fold."""
 
-    Attributes
-    ----------
-    points : list of Point
-        Sorted by validation's cost.
-    own : Point or None
-        What the method itself takes within 1 % of its high-cost model, where it can.
-    seconds : float
-        CPU time of fits, choices and judging.
-    about : dict
-        What a reader may want to know of the fit.
-    """
-
-    points: list[Point]
-    own: Point | None
-    seconds: float
+    points: list[Point]  # sorted by validation's cost
+    own: Point | None  # what it takes by itself within 1 % of its high-cost model, where it can
+    seconds: float  # CPU, of fits, choices and measuring
     about: dict[str, Any]
 
 

@@ -34,43 +34,20 @@ CIFAR_SEED = 2017
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A problem to be solved at several budgets.
-
-    Attributes
-    ----------
-    name, title : str
-    costs : FeatureCosts
-    n_classes : int
-    cheapest : float
-        The smallest budget of the grid: what the cheapest useful features cost.
-    deal : callable (seed) -> list of Fold
-        Several folds are pooled.
-    drawn : bool
-        Whether the split depends on the seed, be it only the one into fitting and judging rows.
-    target : float or None
-        Cost cut (a share) within 1 % of the top accuracy that the project aims at.
-    source : str
-        SHA-256 of the data file, "" for a bundled set.
-    note : str
-        What a reader must know about split and prices.
-    metric : str
-        What "accuracy" is: the share of right labels, or "AP@5".
-    noisy : bool
-        Whether large trees overfit whatever the number of rows; peers then try small ones, too.
-    """
+    """A problem to be solved at several budgets."""
 
     name: str
     title: str
     costs: FeatureCosts
     n_classes: int
-    cheapest: float
-    deal: Callable[[int], list[Fold]] = field(repr=False)
-    drawn: bool = False
-    target: float | None = None
-    source: str = ""
-    note: str = ""
-    metric: str = "accuracy"
-    noisy: bool = False
+    cheapest: float  # cost of the cheapest useful features: the smallest budget
+    deal: Callable[[int], list[Fold]] = field(repr=False)  # by seed; several folds are pooled
+    drawn: bool = False  # whether the split, be it only that of validation, depends on the seed
+    target: float | None = None  # cost cut (a share) within 1 % of the top accuracy
+    source: str = ""  # SHA-256 of the data file
+    note: str = ""  # about split and prices
+    metric: str = "accuracy"  # or AP@5
+    noisy: bool = False  # large trees overfit whatever the number of rows: peers try small ones
 
     def budgets(self, n: int = 12) -> NDArray[np.float64]:
         """Budgets from the cheapest useful one to the full price, geometric."""
@@ -84,13 +61,7 @@ def data_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def get(name: str) -> Problem:
-    """Load a problem.
-
-    Raises
-    ------
-    InputError
-        If there is no such problem, or its data file is not there.
-    """
+    """Load a problem; an unknown one, or one without its data file, is an InputError."""
     if name not in PROBLEMS:
         raise InputError(f"no problem {name!r}; there are {', '.join(PROBLEMS)}")
     return PROBLEMS[name](name)

@@ -25,29 +25,18 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Point:
-    """One operating point. Costs are means per instance.
+    """One operating point, chosen on validation rows and reported on test rows.
 
-    Attributes
-    ----------
-    val_accuracy, val_cost : float
-        On validation rows: what the point is chosen by. Of a ranking accuracy is AP@5.
-    accuracy, cost : float
-        On test rows, an offloaded instance paying the union of device's and cloud's features.
-    cost_paper : float
-        The same, an offloaded instance paying the cloud's features only.
-    offload_rate : float
-        Share of test rows sent to the high-cost model.
-    nbytes : int
-        Size of the device's models as flat arrays.
+    Costs are means per instance; accuracy of a ranking is AP@5.
     """
 
     val_accuracy: float
     val_cost: float
     accuracy: float
-    cost: float
-    cost_paper: float
+    cost: float  # an offloaded instance pays the union of device's and cloud's features
+    cost_paper: float  # it pays the cloud's features only
     offload_rate: float = 0.0
-    nbytes: int = 0
+    nbytes: int = 0  # of the device's models as flat arrays
 
     @classmethod
     def single(
@@ -84,20 +73,10 @@ def cascade_points(
     features: NDArray[np.intp],
     nbytes: int,
 ) -> list[Point]:
-    """Points of one low-cost model, one threshold, and a cloud that reads every feature.
+    """Points of a low-cost model at thresholds, and a cloud that reads every feature.
 
-    Parameters
-    ----------
-    held, test : (answers, score)
-        The low-cost model's answers and stop scores; it answers where the score is at least
-        the threshold.
-    cloud, truth : (on held rows, on test rows)
-        The cloud's answers, and what is so.
-    thresholds : iterable of float
-    costs : FeatureCosts
-    features : ndarray of intp
-        What the low-cost model reads.
-    nbytes : int
+    `held` and `test` are the low-cost model's answers and stop scores; it answers where the score
+    is at least the threshold. `cloud` and `truth` are of held rows, then of test rows.
     """
     price = costs.price(features)
     points = []

@@ -67,14 +67,7 @@ def pick_floor(points: Iterable[Point], floor: float) -> Point | None:
 
 
 def summarise(problem: Problem, results: Results) -> dict[str, Any]:
-    """Figures of a problem: means over seeds, with standard errors.
-
-    Parameters
-    ----------
-    problem : Problem
-    results : mapping of method to cells, one a seed
-        The folds of a cell are pooled.
-    """
+    """Figures of a problem: means over seeds, with standard errors; folds are pooled."""
     folds = {m: [[_Fold.of(f) for f in c["folds"]] for c in cells] for m, cells in results.items()}
     top = _top_method(folds)
     references = folds[top]
@@ -174,13 +167,8 @@ def compare(
 
     A t-test a budget and peer, Holm's correction over all of them. Without any spread over the
     seeds (models that no seed changes) half a test row stands in for the standard deviation, of
-    a ranking half a test query.
-
-    Returns
-    -------
-    dict
-        For each peer: mean differences, p-values after Holm, and the counts ``significant``
-        (wins, ties, losses) and ``plain`` (the same by means further apart than 0.1 %).
+    a ranking half a test query. Wins, ties and losses are counted by ``significant`` differences,
+    and by ``plain`` ones: means further apart than 0.1 %.
     """
     mine = summary["methods"][ours]
     peers = [m for m in summary["methods"] if m != ours]

@@ -22,13 +22,8 @@ def system_points(system: Any, fold: Fold) -> list[Point]:
 
     The stages run once, not once a point. The figures are those that ``system.at(...)`` would
     give with ``predict`` and ``cost``; a test holds them to that. A ranking is measured on
-    validation rows, too: the frontier itself knows the accuracy of classes only.
-
-    Parameters
-    ----------
-    system : a fitted budgeted model or cascade
-        Fitted on class indices.
-    fold : Fold
+    validation rows, too: the frontier itself knows the accuracy of classes only. The system was
+    fitted on class indices.
     """
     parts = [(fold.test[0], fold.truth)]
     if fold.queries is not None:
@@ -91,23 +86,12 @@ def own_choice(system: Any, fold: Fold, max_loss: float) -> Point:
 
 @dataclass(frozen=True, eq=False)
 class _Run:
-    """What a chain of stages does on some rows.
+    """What a cascade's stages do on some rows."""
 
-    Attributes
-    ----------
-    scores : list of ndarray of float32, shape (n,)
-        Stop scores, one a stage.
-    answers : ndarray, shape (n_stages + 1, n)
-        Labels or probabilities of relevance; the last are the cloud's.
-    truth : Truth
-    cloud : bool
-        Without a cloud its answers are the last stage's.
-    """
-
-    scores: list[NDArray[np.float32]]
-    answers: NDArray[Any]
+    scores: list[NDArray[np.float32]]  # stop scores, of each stage
+    answers: NDArray[Any]  # shape (n_stages + 1, n); the last are the cloud's
     truth: Truth
-    cloud: bool
+    cloud: bool  # without one its answers are the last stage's
 
     @classmethod
     def of(

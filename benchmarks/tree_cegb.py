@@ -30,18 +30,7 @@ METHODS = {
 def figures(
     name: str, *, n_rounds: int, n_penalties: int, fold: Fold | None = None
 ) -> dict[str, Any]:
-    """Fit every method on one problem.
-
-    Parameters
-    ----------
-    name : str
-    n_rounds : int
-        At most; of figure 3b exactly.
-    n_penalties : int
-        Models of a sweep.
-    fold : Fold, optional
-        The problem's own by default.
-    """
+    """Fit every method on one problem: `n_rounds` at most, of figure 3b exactly."""
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]
     shared: dict[str, Any] = {

@@ -34,23 +34,10 @@ TURNS = 3
 def table(
     name: str, seeds: Sequence[int], *, numbers: Sequence[int] = NUMBERS, fold: Fold | None = None
 ) -> dict[str, Any]:
-    """Measure cost and error on test rows of the first trees of each kind of forest.
+    """Measure the first trees of each kind of forest on test rows, for some numbers of trees.
 
-    Parameters
-    ----------
-    name : str
-        Of a problem.
-    seeds : sequence of int
-    numbers : sequence of int
-        Of trees.
-    fold : Fold, optional
-        The problem's own by default.
-
-    Returns
-    -------
-    dict
-        ``kinds``: for each a row a number of trees, with cost as a share of all features, and
-        the error of the majority vote (as in the paper) and of averaged leaf distributions.
+    Costs are shares of all features; errors are those of the majority vote (as in the paper) and
+    of averaged leaf distributions.
     """
     problem = problems.get(name)
     fold = fold or problem.deal(0)[0]

@@ -30,25 +30,10 @@ def available() -> bool:
 
 
 def max_flow(closure: Closure, lam: float) -> dict[str, Any]:
-    """Solve the minimum cut of a closure problem.
+    """Solve the minimum cut of a closure problem, the same as :func:`.best_closure` gets.
 
-    Parameters
-    ----------
-    closure : Closure
-        The reduced problem, the same as for :func:`.best_closure`.
-    lam : float
-
-    Returns
-    -------
-    dict
-        ``flow`` in the unit of the profits, ``resolution`` (the most that rounding to integers
-        can change it by), CPU seconds of making the graph (``build_cpu``) and of the
-        flow alone (``cpu``), and ``arcs``.
-
-    Raises
-    ------
-    InputError
-        If OR-tools finds no optimum.
+    ``flow`` is in the unit of the profits, ``resolution`` the most that rounding to integers can
+    change it by; CPU seconds are ``build_cpu`` of making the graph and ``cpu`` of the flow alone.
     """
     from ortools.graph.python import max_flow as graph
 

@@ -69,16 +69,7 @@ def grown(
 
 
 def figure(name: str, *, n_trees: int, n_points: int, fold: Fold | None = None) -> dict[str, Any]:
-    """Measure BudgetPrune's figure 2 on one problem: error at budgets, a curve a method.
-
-    Parameters
-    ----------
-    name : str
-    n_trees, n_points : int
-        Of a forest; of a curve.
-    fold : Fold, optional
-        The problem's own by default.
-    """
+    """Measure BudgetPrune's figure 2 on one problem: error at budgets, a curve a method."""
     problem = problems.get(name)
     costs, fold = problem.costs, fold or problem.deal(0)[0]
     assert fold.validation is not None
@@ -138,13 +129,6 @@ def table(
     """Measure table 1 of 2016 on one problem: BudgetRF, unpruned and pruned at two levels.
 
     Every feature costs 1 there, on Heart too.
-
-    Parameters
-    ----------
-    name : str
-    seeds : sequence of int
-    folds : sequence of Fold, optional
-        For all seeds; the problem's own by default.
     """
     problem = problems.get(name)
     costs = FeatureCosts.uniform(problem.costs.n_features)

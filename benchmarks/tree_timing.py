@@ -42,14 +42,7 @@ PATIENCE = 30.0
 def timings(fold: Fold, costs: FeatureCosts, *, n_trees: int, quick: bool) -> dict[str, Any]:
     """Measure the whole frontier of a forest, single prices and other solvers.
 
-    Parameters
-    ----------
-    fold : Fold
-        Training rows grow the forest, validation rows are the instances.
-    costs : FeatureCosts
-    n_trees : int
-    quick : bool
-        One turn, one small size, few prices.
+    Training rows grow the forest, validation rows are the instances.
     """
     assert fold.validation is not None
     turns, x = 1 if quick else TURNS, fold.validation[0]

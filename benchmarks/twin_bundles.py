@@ -34,37 +34,18 @@ TREES: Final = 100
 
 @dataclass(frozen=True)
 class Subject:
-    """A packed cascade, and rows that it has not seen.
-
-    Attributes
-    ----------
-    name : str
-    bundle : Bundle
-    rows : ndarray of float32, shape (n, n_features)
-    truth : ndarray of int64, shape (n,)
-        Class indices.
-    spare : ndarray of float32, shape (n_spare, n_features)
-        Further rows, to calibrate on.
-    about : dict
-        How it was made.
-    """
+    """A packed cascade, and rows that it has not seen."""
 
     name: str
     bundle: Bundle
     rows: NDArray[np.float32]
-    truth: NDArray[np.int64]
-    spare: NDArray[np.float32]
-    about: dict[str, Any]
+    truth: NDArray[np.int64]  # class indices
+    spare: NDArray[np.float32]  # further rows, to calibrate on
+    about: dict[str, Any]  # how it was made
 
 
 def subject(name: str) -> Subject:
-    """Get one from the cache, or train and pack it.
-
-    Raises
-    ------
-    InputError
-        If its data file is not there.
-    """
+    """Get one from the cache, or train and pack it; without its data file an InputError."""
     X, y, train, spare, test = _data(name)
     about = {
         "data": name,

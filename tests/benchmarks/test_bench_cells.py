@@ -91,6 +91,9 @@ def test_a_peer_does_not_depend_on_the_systems_it_is_compared_with(monkeypatch):
 @pytest.mark.slow
 def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(Settings, "fits_of", 3)
+    monkeypatch.setattr(
+        Settings, "folds", lambda _, problem, seed: [problem.deal(seed)[0].thinned(120)]
+    )
     arguments = [
         "--quick", "--only", "breast_cancer", "--methods", "staged,f0,two-stage,cegb-lazy",
         "--jobs", "1", "--cache", str(tmp_path / "cache"), "--out", str(tmp_path / "out"),

@@ -116,4 +116,4 @@ def test_the_guard_of_a_program_leaves_with_it():
         began = time.monotonic()
     with pytest.raises(ProcessLookupError):
         os.killpg(child.pid, 0)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60

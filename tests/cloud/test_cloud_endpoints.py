@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 
 def page(port, path, method="GET"):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request(method, path)
     answer = connection.getresponse()
     text = answer.read().decode()

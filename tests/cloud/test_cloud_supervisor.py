@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
 
 
 def page(port, path):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     connection.request("GET", path)
     answer = connection.getresponse()
     text = answer.read().decode()

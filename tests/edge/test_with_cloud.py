@@ -52,7 +52,7 @@ def test_device_and_worker_decide_as_the_sample_says(bundle, broker, start_worke
     start_worker()
     expected = bundle.sample()
     link = MqttLink(broker.url)
-    with Device(bundle, link=link, deadline_ms=5000) as device:
+    with Device(bundle, link=link, deadline_ms=20_000) as device:
         link.connect(60)
         answers = [device.answer(row) for row in expected["X"]]
     assert [a.stage for a in answers] == expected["exit"].tolist()

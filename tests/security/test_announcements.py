@@ -52,7 +52,7 @@ def running(tmp_path, secure, fleet):
     bundle = Bundle.open(first, public_key=fleet.pub, for_device=True)
     with Device(bundle, link=link, observe=updater.observe) as device, updater:
         updater.start(device)
-        link.connect(10)
+        link.connect(60)
         yield device, updater
 
 

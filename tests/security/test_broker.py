@@ -32,7 +32,7 @@ def test_device_and_worker_through_certificates_and_access_list(secure, bundle, 
         assert worker.subscription.startswith("$share/")
         link = MqttLink(secure.url, device="pi-1", **files("pi-1"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
-            link.connect(10)
+            link.connect(60)
             answers = [device.answer(tools.HARD) for _ in range(20)]
     assert {answer.route for answer in answers} == {"cloud"}
     assert worker.counters["answered"] == 20
@@ -122,7 +122,7 @@ def test_an_oversized_message_ends_the_connection(secure, enter):
 def connect(url, device="pi-1", **files):
     link = MqttLink(url, device=device, **files)
     try:
-        link.connect(10)
+        link.connect(60)
     finally:
         link.close()
 

@@ -173,7 +173,7 @@ def test_a_running_worker_and_device_over_a_broker(bundle, tools, count):
         messages = [m for m in mutants(seeds, count, seed=7) if len(m) <= wire.MAX_PAYLOAD]
         link = MqttLink(broker.url, device="pi-1")
         with Device(bundle, link=link, deadline_ms=60_000) as device:
-            link.connect(10)
+            link.connect(60)
             before = None
             strays = iter(mutants(responses("small", "7", 2, [wire.new_id()]), count, seed=8))
             sent = 0

@@ -16,7 +16,7 @@ from gatewise_edge.link.mqtt import MqttLink
 def device(secure, bundle):
     link = MqttLink(secure.url, device="pi-1", **secure.made.client("pi-1"))
     with Device(bundle, link=link, deadline_ms=30_000) as device:
-        link.connect(10)
+        link.connect(60)
         yield device
 
 

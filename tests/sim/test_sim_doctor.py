@@ -75,7 +75,7 @@ def files(made, name="pi-1"):
 
 def test_all_is_well(made, secure, bundle):
     with Worker(bundle, secure.url, **made.client("w-1")) as worker:
-        findings = look(secure.url, bundle=bundle.path, timeout=10, **files(made))
+        findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made))
         assert worker.counters["answered"] == 1
     assert {finding.state for finding in findings} == {"ok"}, findings
     checks = [finding.check for finding in findings]
@@ -87,14 +87,14 @@ def test_all_is_well(made, secure, bundle):
 
 def test_an_open_broker_for_trying_out_is_noted(bundle):
     with MosquittoBroker() as broker, Worker(bundle, broker.url):
-        findings = look(broker.url, bundle=bundle.path, device="pi-1", timeout=10)
+        findings = look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)
     assert problems(findings) == []
     assert [f.code for f in findings if f.state == "note"] == ["open-broker"]
 
 
 def test_it_leaves_nothing_behind(made, secure, bundle):
     with Worker(bundle, secure.url, **made.client("w-1")):
-        assert problems(look(secure.url, timeout=10, **files(made, "pi-2"))) == []
+        assert problems(look(secure.url, timeout=60, **files(made, "pi-2"))) == []
     with Probe(Endpoint(secure.url, **files(made, "boss")), 5) as boss:
         boss.subscribe("gw/v1/pi-2/#")
         assert boss.wait(lambda *_: True, 0.5) is None
@@ -107,8 +107,8 @@ def test_it_does_not_disturb_a_device_that_runs(made, secure, bundle):
     with Worker(bundle, secure.url, **made.client("w-1")):
         link = MqttLink(secure.url, device="pi-2", **made.client("pi-2"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
-            link.connect(10)
-            findings = look(secure.url, bundle=bundle.path, timeout=10, **files(made, "pi-2"))
+            link.connect(60)
+            findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made, "pi-2"))
             assert problems(findings) == []
             says = next(f.says for f in findings if f.check == "presence")
             assert "online" in says
@@ -277,14 +277,14 @@ def test_no_worker_on_a_broker_without_reasons():
 def test_a_model_of_another_version(tmp_path, made, secure, bundle):
     newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
     with Worker(newer, secure.url, **made.client("w-1")):
-        found = the_problem(look(secure.url, bundle=bundle.path, timeout=10, **files(made)))
+        found = the_problem(look(secure.url, bundle=bundle.path, timeout=60, **files(made)))
     assert found.code == "no-model"
     assert "small 7" in found.says
 
 
 def test_without_a_bundle_a_worker_is_found_all_the_same(made, secure, bundle):
     with Worker(bundle, secure.url, **made.client("w-1")):
-        findings = look(secure.url, timeout=10, **files(made))
+        findings = look(secure.url, timeout=60, **files(made))
     assert problems(findings) == []
     assert "worker" in [finding.check for finding in findings if finding.state == "ok"]
 
@@ -295,7 +295,7 @@ def test_without_a_bundle_a_worker_is_found_all_the_same(made, secure, bundle):
 def test_a_broker_without_nodelay(with_lines, bundle):
     url = with_lines("allow_anonymous true", "set_tcp_nodelay false")
     with Worker(bundle, url):
-        found = look(url, device="pi-1", timeout=10)
+        found = look(url, device="pi-1", timeout=60)
     assert the_problem(found).code == "nodelay"
 
 
@@ -306,9 +306,9 @@ def test_a_slow_broker(bundle):
         Worker(bundle, broker.url),
         DelayProxy(broker.url, LinkProfile("slow", rtt_ms=200)) as link,
     ):
-        found = look(link.url, device="pi-1", timeout=10)
+        found = look(link.url, device="pi-1", timeout=60)
         assert the_problem(found).code == "slow-broker"
-        assert problems(look(link.url, device="pi-1", timeout=10, deadline_ms=2000)) == []
+        assert problems(look(link.url, device="pi-1", timeout=60, deadline_ms=2000)) == []
 
 
 # -- the machine itself ----------------------------------------------------------------------------

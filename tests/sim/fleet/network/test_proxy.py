@@ -190,7 +190,7 @@ def test_leaving_with_connections_open_ends_the_thread():
             client = connect(proxy.url)
             client.sendall(b"never seen again")
             began = time.monotonic()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 30
         with client, contextlib.suppress(ConnectionResetError):
             assert client.recv(1) == b""
     assert threading.active_count() == before
