@@ -10,7 +10,6 @@ are compared bit for bit, then exits, labels, purchases and costs. The shared da
 from __future__ import annotations
 
 import functools
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,10 @@ from gatewise_training import (
     StagedCascade,
 )
 from tests.support.bundle_files import run_onnx
+from tests.support.shared_data import shared_data
 
 Matrix = NDArray[np.float32]
 
-DATA = Path(
-    os.environ.get("GATEWISE_DATA", Path(__file__).parents[3].resolve() / "shared" / "data")
-)
 CARRIED = {"wine": load_wine, "digits": load_digits}
 SHARED = (
     "cleveland_heart", "covertype", "hapt", "letter", "mbne_tiny", "mq2008", "occupancy", "sonar",
@@ -77,10 +74,7 @@ def problem(name: str, offset: float) -> Problem:
     if name in CARRIED:
         x, y = CARRIED[name](return_X_y=True)
     else:
-        path = DATA / f"{name}.npz"
-        if not path.is_file():
-            pytest.skip(f"data file {path} is not there; set GATEWISE_DATA to its folder")
-        with np.load(path) as found:
+        with np.load(shared_data(f"{name}.npz")) as found:
             x, y = found["X"], found["y"]
     # every so many columns of wide tables: fits stay quick
     x = np.asarray(x[:, :: -(-x.shape[1] // MOST_COLUMNS)], np.float32) + np.float32(offset)

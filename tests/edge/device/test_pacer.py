@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,8 +16,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer, PacerBudget
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.link.link import InProcessLink
-
-LETTERS = Path(__file__).parents[4] / "shared" / "data" / "letter.npz"
+from tests.support.shared_data import shared_data
 
 EASY = [1.0, 0, 0, 0, 0, 0]
 
@@ -321,7 +319,6 @@ def test_a_pacer_needs_something_to_pace(bundle, tools, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not LETTERS.is_file(), reason="needs ../shared/data/letter.npz")
 def test_on_letters_the_rate_is_held_when_the_classes_shift(tmp_path):
     """10,000 instances; half-way come only the six letters that the gate sends on most."""
     from sklearn.ensemble import RandomForestClassifier
@@ -330,7 +327,7 @@ def test_on_letters_the_rate_is_held_when_the_classes_shift(tmp_path):
     from gatewise_export import pack
     from gatewise_training import StagedCascade
 
-    with np.load(LETTERS) as data:
+    with np.load(shared_data("letter.npz")) as data:
         X, y = data["X"].astype(np.float32), data["y"].astype(np.int64)
     system = StagedCascade(
         high_cost_model=RandomForestClassifier(60, random_state=0),

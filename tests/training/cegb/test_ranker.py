@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -11,8 +9,8 @@ from gatewise.errors import InputError
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.ranking_data import load_mq2008
+from tests.support.shared_data import shared_data
 
-SHARED = Path(__file__).parents[3] / "shared" / "data"
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 
 
@@ -111,10 +109,7 @@ def test_grades_and_settings_of_a_ranking_are_checked():
 @pytest.mark.slow
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 def test_mq2008_is_ranked_better_than_by_chance(accounting):
-    path = SHARED / "mq2008.npz"
-    if not path.is_file():
-        pytest.skip("the shared data folder is not beside this checkout")
-    data = load_mq2008(path)
+    data = load_mq2008(shared_data("mq2008.npz"))
     parts = [
         (data.X[rows], data.y[rows], data.qid[rows])
         for rows in (data.parts[p] for p in ("train", "validation", "test"))

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
-
-SHARED = Path(__file__).parents[4] / "shared" / "data"
+from tests.support.shared_data import shared_data
 
 
 @pytest.mark.parametrize("name", datasets.names())
@@ -78,14 +75,12 @@ def test_missing_and_strange_files_are_refused(tmp_path):
 
 
 def test_real_prices_are_read():
-    if not SHARED.is_dir():
-        pytest.skip("the shared data folder is not beside this checkout")
-    heart = datasets.load(SHARED / "statlog_heart.npz")
+    heart = datasets.load(shared_data("statlog_heart.npz"))
     chol, fbs = (heart.feature_names.index(n) for n in ("chol", "fbs"))
     # Turney: 7.27 for cholesterol, then 3.10 for blood sugar from the same sample
     assert heart.feature_costs.price([chol]) == pytest.approx(7.27)
     assert heart.feature_costs.price([chol, fbs]) == pytest.approx(7.27 + 3.10)
-    tiny = datasets.load(SHARED / "mbne_tiny.npz")
+    tiny = datasets.load(shared_data("mbne_tiny.npz"))
     assert {k: len(v) for k, v in tiny.parts.items()} == {
         "train": 2000, "validation": 1000, "test": 2000,
     }  # fmt: skip

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
 from gatewise_training.data.ranking_data import load_mq2008, load_svmlight
-
-SHARED = Path(__file__).parents[4] / "shared" / "data"
+from tests.support.shared_data import shared_data
 
 GOOD = """\
 # as Yahoo writes it
@@ -70,11 +67,9 @@ def test_prices_belong_to_all_columns_or_to_those_in_use(file, tmp_path):
 
 
 def test_the_published_prices_load(tmp_path):
-    if not SHARED.is_dir():
-        pytest.skip("the shared data folder is not beside this checkout")
     path = tmp_path / "train.txt"
     path.write_text("1 qid:1 1:1 519:1\n0 qid:1 2:1\n")
-    costs = load_svmlight(path, prices=SHARED / "yahoo_ltr_costs.txt").feature_costs
+    costs = load_svmlight(path, prices=shared_data("yahoo_ltr_costs.txt")).feature_costs
     assert costs.n_features == 519
     # CEGB, section 5, names 10 beside these; no price of the published file is 10
     assert set(costs.own.tolist()) == {1, 5, 20, 50, 100, 150, 200}

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,8 +12,8 @@ from gatewise_training.operating_points.candidate_points import candidates
 from gatewise_training.operating_points.frontier import Frontier
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from tests.support.shared_data import shared_data
 
-LETTERS = Path(__file__).parents[4] / "shared" / "data" / "letter.npz"
 TIMES = 500
 
 promise = Promise.from_bounds
@@ -80,14 +79,12 @@ def test_a_guarantee_holds_as_often_as_it_says(bound):
 
 @pytest.fixture(scope="module")
 def letters():
-    if not LETTERS.is_file():
-        pytest.skip("needs ../shared/data/letter.npz")
     from sklearn.ensemble import ExtraTreesClassifier
 
     from gatewise_training import StagedCascade
     from gatewise_training.data.datasets import load
 
-    data = load(LETTERS)
+    data = load(shared_data("letter.npz"))
     y = (data.y >= 13).astype(int)
     train, tune, rest = np.split(np.random.default_rng(0).permutation(len(y)), [4000, 7000])
     forest = ExtraTreesClassifier(100, random_state=0)
