@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit \
-	bench-trees bench-cloud bench-edge bench-fleet bench-twin bench-live test-c test-pi test-chaos docs install clean mosquitto
+	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs install clean mosquitto
 .DEFAULT_GOAL := help
 
 help:            ## this list
@@ -80,9 +80,6 @@ bench-cloud: $(STAMP) mosquitto  ## what a worker carries beside a bare broker a
 
 bench-edge: $(STAMP) mosquitto   ## what a decision on the device costs, in us and MB: minutes
 	$(BIN)/python -m benchmarks.bench_edge
-
-bench-live: $(STAMP) mosquitto   ## what running a fleet live costs, to 500 devices: minutes
-	$(BIN)/python -m benchmarks.bench_live
 
 bench-fleet: $(STAMP)      ## how fast a fleet is simulated, and what sampling costs: minutes
 	$(BIN)/python -m benchmarks.bench_fleet

@@ -30,17 +30,21 @@ static float ${p}_row_value(int feature, void *context)
 }
 void ${p}_one(const float *row, int32_t *said);
 void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs);
-/* One row, as a device would; what a foreign function interface costs is on top. */
-void ${p}_one(const float *row, int32_t *said)
+static void ${p}_answered(${p}_instance *instance, const float *row, int32_t *said)
 {
-    ${p}_instance instance;
     ${p}_answer answer;
-    ${p}_decide(&instance, ${p}_row_value, (void *)row, &answer);
+    ${p}_decide(instance, ${p}_row_value, (void *)row, &answer);
     said[0] = answer.outcome;
     said[1] = answer.exit;
     said[2] = answer.label;
     said[3] = answer.stage;
     said[4] = answer.refused;
+}
+/* One row, as a device would; what a foreign function interface costs is on top. */
+void ${p}_one(const float *row, int32_t *said)
+{
+    ${p}_instance instance;
+    ${p}_answered(&instance, row, said);
 }
 void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, float *outputs)
 {
@@ -48,13 +52,7 @@ void ${p}_rows(const float *rows, int32_t n, int32_t *said, uint8_t *bought, flo
     int32_t row, i, s;
     for (row = 0; row < n; row++, rows += ${P}_FEATURES, said += 5) {
         ${p}_instance instance;
-        ${p}_answer answer;
-        ${p}_decide(&instance, ${p}_row_value, (void *)rows, &answer);
-        said[0] = answer.outcome;
-        said[1] = answer.exit;
-        said[2] = answer.label;
-        said[3] = answer.stage;
-        said[4] = answer.refused;
+        ${p}_answered(&instance, rows, said);
         for (i = 0; i < ${P}_SLOTS; i++)
             bought[i] = instance.known[i] != 0;
         bought += ${P}_SLOTS;
