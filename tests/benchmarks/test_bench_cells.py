@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks import bench_adapt, cells, peers, problems
+from benchmarks import bench_adapt, cells, peers
 from benchmarks.cells import Cell, Settings
 
 QUICK = Settings(quick=True, fits=3)
@@ -109,20 +109,3 @@ def test_a_quick_run_from_end_to_end(tmp_path, monkeypatch):
         assert [row["cost"]["mean"] for row in figures["at_budgets"]][-1] <= 30
     assert "## breast_cancer" in (tmp_path / "out" / "adapt.md").read_text()
     assert (tmp_path / "out" / "breast_cancer.svg").read_text().startswith("<?xml")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--only", "nothing"], "no problem 'nothing'"),
-        (["--methods", "nothing"], "no method 'nothing'"),
-        (["--only", "thyroid"], "is not there; put it there or set GATEWISE_DATA"),
-    ],
-)
-def test_bad_input_is_told_in_one_line(arguments, says, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
-    problems.get.cache_clear()
-    assert bench_adapt.main([*arguments, "--cache", str(tmp_path / "cache")]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1

@@ -98,20 +98,6 @@ def test_memory_sees_a_peak_that_has_passed_and_can_forget_it():
     assert bench_fit.memory(peak=True) < before + 150e6
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--only", "nothing"], "no part 'nothing'"), ([], "is not there; put it there")],
-)
-def test_bad_input_is_told_in_one_line(arguments, says, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
-    problems.get.cache_clear()
-    assert bench_fit.main([*arguments, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (problems.data_folder() / "covertype.npz").is_file(), reason="needs the data folder"

@@ -115,20 +115,6 @@ def test_cost_aware_growth_buys_less(bundled):
     assert measured(aware, costs, fold.test)[0] < measured(plain, costs, fold.test)[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--only", "nothing"], "no part 'nothing'"), ([], "is not there; put it there")],
-)
-def test_bad_input_is_told_in_one_line(arguments, says, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
-    problems.get.cache_clear()
-    assert bench_trees.main([*arguments, "--out", str(tmp_path / "out")]) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert len(said.strip().splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
 @needs_data
 def test_a_quick_run_of_two_parts_writes_both_into_one_page(tmp_path):
     problems.get.cache_clear()

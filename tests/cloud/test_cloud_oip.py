@@ -267,14 +267,14 @@ def test_servers_that_are_away_slow_or_without_the_model(tiny, bundle, serving):
 # -- MLServer ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def mlserver(tmp_path_factory):
-    """MLServer in an environment of its own: it brings some fifty packages."""
-    given = os.environ.get("GATEWISE_MLSERVER")  # one that is there already
-    if given:
-        return Path(given)
-    home = tmp_path_factory.mktemp("mlserver")
-    subprocess.run([sys.executable, "-m", "venv", home / "venv"], check=True)
+def _install(home):
+    """Install MLServer, unless that was done for these versions; what went wrong, if anything."""
+    versions = sys.version + (ROOT / "constraints.txt").read_text()
+    done = home / "versions"
+    if done.is_file() and done.read_text() == versions:
+        return ""
+    done.unlink(missing_ok=True)
+    subprocess.run([sys.executable, "-m", "venv", "--clear", home / "venv"], check=True)
     install = subprocess.run(
         [
             home / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-input",
@@ -285,8 +285,22 @@ def mlserver(tmp_path_factory):
         text=True,
     )  # fmt: skip
     if install.returncode:
-        last = (install.stderr.strip().splitlines() or ["no word"])[-1]
-        pytest.skip(f"MLServer cannot be installed from the package index here: {last}")
+        return (install.stderr.strip().splitlines() or ["no word"])[-1]
+    done.write_text(versions)
+    return ""
+
+
+@pytest.fixture(scope="module")
+def mlserver(make_once):
+    """MLServer in an environment of its own, kept from run to run; it brings fifty packages."""
+    given = os.environ.get("GATEWISE_MLSERVER")  # one that is there already
+    if given:
+        return Path(given)
+    home = ROOT / ".pytest_cache" / "mlserver"
+    home.mkdir(parents=True, exist_ok=True)
+    trouble = make_once("mlserver", lambda _: _install(home))
+    if trouble:
+        pytest.skip(f"MLServer cannot be installed from the package index here: {trouble}")
     return home / "venv/bin/mlserver"
 
 

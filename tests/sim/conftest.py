@@ -49,55 +49,10 @@ def small(make_once: MakeOnce) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def made_up() -> Callable[..., Any]:
-    """A function that makes routes: `n` rows, the first `hard` of which are offloaded.
+    """Give :func:`tests.support.routes.made_up_routes`, loaded when a test wants it."""
+    from tests.support.routes import made_up_routes
 
-    The truth is class 1 everywhere; so say the cloud, and the device of rows that it keeps.
-    """
-    from gatewise_edge.stages.plan import StagePlan
-    from gatewise_sim.fleet.messages import Sizes
-    from gatewise_sim.fleet.routes import Routes
-
-    def make(n: int = 10, hard: int = 10) -> Routes:
-        offload = np.arange(n) < hard
-        plan = StagePlan(
-            model="m",
-            version="1",
-            names=("a", "b"),
-            classes=(0, 1),
-            n_stages=1,
-            n_here=1,
-            tiers=("device",),
-            stage_inputs=np.array([0]),
-            request_inputs=np.array([0, 1]),
-            has_cloud=True,
-            stages_take_nan=False,
-            cloud_takes_nan=False,
-            offload_price=0.5,
-            gateway_price=0.25,
-            request_price=0.125,
-        )
-        return Routes(
-            plan=plan,
-            sizes=Sizes.from_plan(plan, exits=False),
-            truth=np.ones(n, np.int64),
-            exit=np.zeros(n, np.int64),
-            offload=offload,
-            local_route=np.zeros(n, np.int64),
-            local_label=np.where(offload, 0, 1),
-            local_cost=np.ones(n),
-            cloud_label=np.ones(n, np.int64),
-            cloud_stage=np.ones(n, np.int64),
-            asked_cost=np.full(n, 3.0),
-            alone_cost=3.0,
-            score=np.linspace(0, 1, n, dtype=np.float32),
-            sets=np.array([[True, False], [True, True]]),
-            local_set=np.zeros(n, np.int64),
-            asked_set=np.ones(n, np.int64),
-            threshold=float(np.float32((hard - 0.5) / max(n - 1, 1))),
-            confidence=np.linspace(0.5, 1, n, dtype=np.float32),
-        )
-
-    return make
+    return made_up_routes
 
 
 @pytest.fixture(scope="session")

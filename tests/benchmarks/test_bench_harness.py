@@ -1,0 +1,30 @@
+"""What all benchmarks share: bad input is one line, and nothing is written."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import bench_adapt, bench_fit, bench_guarantee, bench_trees, problems
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "arguments", "says"),
+    [
+        (bench_adapt, ["--only", "nothing"], "no problem 'nothing'"),
+        (bench_adapt, ["--methods", "nothing"], "no method 'nothing'"),
+        (bench_adapt, ["--only", "thyroid"], "is not there; put it there or set GATEWISE_DATA"),
+        (bench_fit, ["--only", "nothing"], "no part 'nothing'"),
+        (bench_fit, [], "is not there; put it there"),
+        (bench_trees, ["--only", "nothing"], "no part 'nothing'"),
+        (bench_trees, [], "is not there; put it there"),
+        (bench_guarantee, [], "letter.npz"),
+    ],
+)
+def test_bad_input_is_told_in_one_line(benchmark, arguments, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GATEWISE_DATA", str(tmp_path))
+    problems.get.cache_clear()
+    assert benchmark.main([*arguments, "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert says in said
+    assert len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
