@@ -6,6 +6,8 @@ STAMP := $(VENV)/.installed
 # One thread per fit, parallel fits: on small data a second thread costs more than it brings.
 export OMP_NUM_THREADS ?= 1
 # One thread of linear algebra a process: on few cores more would only wait for each other.
+# Test processes side by side; some tests wait for deadlines, so that a third may pay.
+TEST_PROCESSES ?= 2
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit \
@@ -47,14 +49,14 @@ mosquitto:
 
 # The chaos suite has the machine to itself: it is about deadlines.
 test: $(STAMP) mosquitto       ## every test, the README and docstring examples included
-	$(PYTEST) -n 2 --dist worksteal --ignore=tests/chaos
+	$(PYTEST) -n $(TEST_PROCESSES) --dist worksteal --ignore=tests/chaos
 	$(PYTEST) tests/chaos
 
 test-chaos: $(STAMP) mosquitto ## a fleet whose workers, broker and link are killed and cut
 	$(PYTEST) -s tests/chaos
 
 test-fast: $(STAMP) mosquitto  ## the tests that take no longer than a few seconds each
-	$(PYTEST) -m "not slow" -n 2 --dist worksteal
+	$(PYTEST) -m "not slow" -n $(TEST_PROCESSES) --dist worksteal
 
 lint: $(STAMP)   ## ruff: style, docstrings, imports
 	$(BIN)/ruff check .
