@@ -38,14 +38,12 @@ from gatewise_training.data.input_checks import (
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 __all__ = ["BudgetedClassifier"]
 
 MAX_LOSS = 0.01
-SLACK = 1.0
-"""Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
 class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):

@@ -23,14 +23,14 @@ from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
-from gatewise_training.cascades.base import MAX_LOSS, SLACK
+from gatewise_training.cascades.base import MAX_LOSS
 from gatewise_training.cegb.growth import Order, TreeGrowth
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting
 from gatewise_training.cegb.sweep import Fitted, Goal, PenaltySweep, Task
 from gatewise_training.data.input_checks import check_costs, check_rows, feature_names
 from gatewise_training.data.validation_split import Rows
-from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
 
 __all__ = ["CostEfficient", "CostReport", "Scored"]
 

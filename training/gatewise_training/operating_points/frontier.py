@@ -14,7 +14,10 @@ import numpy as np
 
 from gatewise.errors import InputError
 
-__all__ = ["Frontier", "FrontierDisplay", "OperatingPoint"]
+__all__ = ["SLACK", "Frontier", "FrontierDisplay", "OperatingPoint"]
+
+SLACK = 1.0
+"""Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
 @dataclass(frozen=True)
