@@ -44,7 +44,7 @@ class CloudPrices:
     Examples
     --------
     >>> CloudPrices(request=1.0, byte=0.01).of_offload(n_features=16)
-    2.24
+    2.33
     """
 
     request: float = 0.0
@@ -68,16 +68,16 @@ class CloudPrices:
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
     """Estimate the bytes of an offload request's payload.
 
-    The message is a CBOR map (docs/wire.md): fields of fixed size take about 60 bytes,
+    The message is a CBOR map (docs/wire.md): fields of fixed size take about 69 bytes,
     the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this
     within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not in it.
 
     Examples
     --------
     >>> request_bytes(16), request_bytes(16, rows=10)
-    (124, 700)
+    (133, 709)
     """
-    return 60 + rows * n_features * item_size
+    return 69 + rows * n_features * item_size
 
 
 # -- files ---------------------------------------------------------------------------------

@@ -77,6 +77,61 @@ def test_full_is_busy_at_once_and_may_be_tried_again():
     assert batcher.offer(ticket(2), 0.0).verdict is Verdict.QUEUED
 
 
+def drained(batcher):
+    """Take all: the device of each request, in their turn."""
+    devices = []
+    while len(batcher):
+        devices += [t.device for t in batcher.take(0.0).batch.tickets]
+    return devices
+
+
+def test_a_device_that_sends_much_waits_for_itself():
+    batcher = Batcher(max_batch=1, device_rows=100_000)
+    for number in range(50):
+        batcher.offer(ticket(number, rows=500, device="noisy"), 0.0)
+    batcher.take(0.0)
+    for number in range(5):
+        for device in ("quiet", "other"):
+            batcher.offer(ticket(number, device=device), 0.0)
+    assert drained(batcher)[:11] == ["quiet", "other"] * 5 + ["noisy"]
+
+
+def test_turns_are_by_rows():
+    batcher = Batcher(max_batch=1)
+    for number in range(12):
+        batcher.offer(ticket(number, rows=3, device="wide"), 0.0)
+        batcher.offer(ticket(number, rows=1, device="narrow"), 0.0)
+    first = drained(batcher)[:12]
+    assert (first.count("wide"), first.count("narrow")) == (3, 9)
+
+
+def test_noisy_devices_leave_room_and_get_it_again():
+    batcher = Batcher(capacity=100, device_rows=40)
+
+    def accepted(device, rows=1):
+        return sum(
+            batcher.offer(ticket(n, device=device, rows=rows), 0.0).verdict is Verdict.QUEUED
+            for n in range(200)
+        )
+
+    assert accepted("wide", rows=15) == 2
+    assert accepted("large", rows=500) == 1  # one is always taken
+    assert accepted("noisy") == 40
+    assert accepted("other") == 29
+    assert [accepted(f"device-{n}") for n in range(5)] == [15, 7, 4, 2, 0]
+    assert batcher.rows == 30 + 500 + 40 + 29 + 15 + 7 + 4 + 2
+    drained(batcher)
+    assert accepted("noisy") == 40
+
+
+def test_devices_that_come_once_are_not_remembered():
+    batcher = Batcher(capacity=10)
+    for number in range(1000):
+        batcher.offer(ticket(number, rows=4, device=f"device-{number}"), 0.0)
+        batcher.take(0.0)
+    assert len(batcher._ends) <= 21
+
+
 def test_expired_requests_are_dropped_and_forgotten():
     batcher = Batcher()
     batcher.offer(ticket(0, ttl=1.0), 0.0)
@@ -153,12 +208,14 @@ class BatcherMachine(RuleBasedStateMachine):
 
     @rule(
         number=st.integers(0, 7),
+        device=st.sampled_from(["pi", "other"]),
         rows=st.integers(1, 6),
         model=st.sampled_from([DIGITS, WINE]),
         ttl=st.floats(0, 5),
     )
-    def offer(self, number, rows, model, ttl):
-        given = ticket(number, rows=rows, model=model, arrived=self.now, ttl=ttl)
+    def offer(self, number, device, rows, model, ttl):
+        given = ticket(number, device=device, rows=rows, model=model, arrived=self.now, ttl=ttl)
+        own = sum(t.device == device for t in self.queued.values())
         self.answers = {
             key: (when, answer)
             for key, (when, answer) in list(self.answers.items())[-3:]
@@ -169,7 +226,7 @@ class BatcherMachine(RuleBasedStateMachine):
             assert verdict is Verdict.DUPLICATE
         elif given.key in self.answers:
             assert (verdict, answer) == (Verdict.REPEATED, self.answers[given.key][1])
-        elif len(self.queued) == 5:
+        elif len(self.queued) == 5 or own > 5 - len(self.queued):
             assert verdict is Verdict.BUSY
         else:
             assert verdict is Verdict.QUEUED
@@ -184,12 +241,13 @@ class BatcherMachine(RuleBasedStateMachine):
         if batch is None:
             assert not self.queued
             return
-        oldest = next(t for t in self.queued.values() if t.expires > self.now)
-        assert batch.tickets[0] is oldest
-        same = [t for t in self.queued.values() if t.model == oldest.model]
-        assert (
-            list(batch.tickets) == [t for t in same if t.expires > self.now][: len(batch.tickets)]
-        )
+        alive = [t for t in self.queued.values() if t.expires > self.now]
+        first = batch.tickets[0]
+        assert first is next(t for t in alive if t.device == first.device)
+        for device in ("pi", "other"):
+            taken = [t for t in batch.tickets if t.device == device]
+            same = [t for t in alive if (t.model, t.device) == (batch.model, device)]
+            assert taken == same[: len(taken)]
         assert len(batch.tickets) == 1 or len(batch.rows) <= 4
         assert (batch.rows == np.concatenate([t.rows for t in batch.tickets])).all()
         for taken in batch.tickets:

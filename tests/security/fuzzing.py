@@ -16,26 +16,27 @@ _HUGE = [bytes([major | 27]) + size for major in (0x40, 0x60, 0x80, 0xA0, 0xC0)
          for size in (b"\xff" * 8, b"\x7f" + b"\xff" * 7, b"\x00\x00\x00\x00\xff\xff\xff\xff",
                       b"\x00\x00\x00\x10\x00\x00\x00\x00")]  # fmt: skip
 _OPENERS = [b"\x9f", b"\xbf", b"\x5f", b"\x7f", b"\x81" * 500, b"\xa1\x61a" * 300, b"\xd8\x1c" * 99]
-_KEYS = ["v", "id", "m", "mv", "ttl", "n", "k", "x", "c", "y", "p", "us", "e", "d", "exits"]
+_KEYS = ["v", "id", "m", "mv", "ttl", "n", "k", "x", "c", "y", "p", "us", "e", "d", "w", "crc"]
 _TAGS = [0, 1, 2, 3, 4, 5, 24, 25, 28, 29, 30, 35, 36, 37, 55799, 64, 69, 84, 85, 86, 256, 258, 260]
 
 
 def requests(model: str, version: str, columns: int) -> list[bytes]:
-    """Give real requests to begin with."""
+    """Give real requests to begin with, half of them without a checksum."""
     rng = np.random.default_rng(0)
     matrices = [rng.normal(size=(n, columns)).astype(t) for n in (1, 3) for t in ("f4", "f2")]
-    return [
+    encoded = [
         wire.encode_request(
             wire.Request(id=wire.new_id(), model=model, version=version, ttl_ms=9000, X=X)
         )
         for X in matrices
     ]
+    return encoded + [_without_checksum(message) for message in encoded]
 
 
 def responses(model: str, version: str, classes: int, ids: Sequence[bytes]) -> list[bytes]:
-    """Give real answers to begin with, one for each id."""
+    """Give real answers to begin with: for each id one with and one without a checksum."""
     probabilities = np.full((1, classes), 1 / classes)
-    return [
+    encoded = [
         wire.encode_response(
             wire.Response(
                 id=i, model=model, version=version, labels=[0], probabilities=probabilities
@@ -43,6 +44,14 @@ def responses(model: str, version: str, classes: int, ids: Sequence[bytes]) -> l
         )
         for i in ids
     ]
+    return encoded + [_without_checksum(message) for message in encoded]
+
+
+def _without_checksum(payload: bytes) -> bytes:
+    """Give a message as versions before the checksum sent it: only its structure is checked."""
+    entries = cbor2.loads(payload)
+    del entries["crc"]
+    return cbor2.dumps(entries)
 
 
 def _flip(r: random.Random, seed: bytes, _: bytes) -> bytes:

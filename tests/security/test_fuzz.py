@@ -22,6 +22,7 @@ from tests.support.mqtt_clients import MqttClient
 
 REASONS = {
     "size", "cbor", "version", "id", "name", "range", "type", "shape", "infinite", "missing",
+    "checksum",
 }  # fmt: skip
 #: What resident memory may grow by, in MB, beyond noise of the allocator: at 10^5 messages a
 #: leak of 100 bytes a message would show.
@@ -76,7 +77,17 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, count):
     assert set(outcomes) <= REASONS | {"taken"}
     assert ids == {None, 16}
     # The mutations reach every check, and some do no harm.
-    assert set(outcomes) >= {"taken", "cbor", "version", "id", "type", "shape", "range", "size"}
+    assert set(outcomes) >= {
+        "taken",
+        "cbor",
+        "version",
+        "id",
+        "type",
+        "shape",
+        "range",
+        "size",
+        "checksum",
+    }
     assert growth < GROWTH
 
 

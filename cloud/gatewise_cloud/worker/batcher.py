@@ -1,14 +1,22 @@
-"""A bounded queue of requests that forms batches, with expiry and duplicates. Pure.
+"""A bounded queue of requests that forms batches, fair to devices, with expiry and duplicates.
 
-A batch holds requests of one model, the oldest first, up to a number of instances that may differ
-from model to model, and waits for more only where the model's plan says so. The clock is an
-argument, so a simulator runs this very code in virtual time. Not thread-safe: its owner holds a
-lock.
+A batch holds requests of one model up to a number of instances that may differ from model to model,
+and waits for more only where the model's plan says so.
+
+Devices take turns by rows (start-time fair queueing, Goyal, Vin and Cheng 1997): a request starts,
+in virtual time, when its device's last one ends, which is as many units later as that has rows; the
+request that starts first goes first. A device that sends little is served as if it were alone, one
+that sends much waits for itself. Of the queue a device may take as much as it leaves free, so that
+however many are noisy there is room for others.
+
+Pure: the clock is an argument, so a simulator runs this very code in virtual time. Not thread-safe:
+its owner holds a lock.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+import heapq
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -61,7 +69,7 @@ class Verdict(Enum):
 
     QUEUED = "queued"
     BUSY = "busy"
-    """The queue is full."""
+    """The queue is full, or the device's share of it."""
     DUPLICATE = "duplicate"
     """The same request is queued or running."""
     REPEATED = "repeated"
@@ -113,6 +121,8 @@ class Batcher:
     ----------
     capacity : int, default 1024
         Requests queued at most; a further one is told that the worker is busy.
+    device_rows : int, default 4096
+        Instances of one device queued at most, or else one request.
     max_batch : int, default 16
         Instances in one run at most. A request with more instances runs alone.
     plan : callable, optional
@@ -134,6 +144,7 @@ class Batcher:
         self,
         *,
         capacity: int = 1024,
+        device_rows: int = 4096,
         max_batch: int = 16,
         plan: Callable[[ModelKey], Plan] | None = None,
         memory: int = 4096,
@@ -141,13 +152,19 @@ class Batcher:
         memory_seconds: float = 60.0,
     ) -> None:
         self.capacity = capacity
+        self.device_rows = device_rows
         self.plan = plan if plan is not None else lambda model: Plan(max_batch)
         self.memory = memory
         self.memory_bytes = memory_bytes
         self.memory_seconds = memory_seconds
-        self._queues: dict[ModelKey, deque[tuple[int, Ticket]]] = {}
+        # Heaps by virtual start, then by arrival.
+        self._queues: dict[ModelKey, list[tuple[int, int, Ticket]]] = {}
         self._arrivals = 0
         self._queued = 0
+        self._now = 0  # virtual time: the start of the request taken last
+        self._ends: dict[str, int] = {}  # by device: virtual end of its last request
+        self._device_requests: Counter[str] = Counter()  # queued
+        self._device_rows: Counter[str] = Counter()
         self._open: set[tuple[str, bytes, bytes]] = set()
         self._pending: Counter[ModelKey] = Counter()
         self._rows: Counter[ModelKey] = Counter()  # instances queued
@@ -157,6 +174,11 @@ class Batcher:
     def __len__(self) -> int:
         """Requests queued."""
         return self._queued
+
+    @property
+    def rows(self) -> int:
+        """Instances queued."""
+        return self._rows.total()
 
     @property
     def remembered(self) -> int:
@@ -171,15 +193,34 @@ class Batcher:
         known = self._answers.get(ticket.key)
         if known is not None:
             return Offer(Verdict.REPEATED, known[1])
-        if self._queued >= self.capacity:
+        if not self._has_room(ticket):
             return Offer(Verdict.BUSY)
         self._open.add(ticket.key)
         self._pending[ticket.model] += 1
-        self._rows[ticket.model] += len(ticket.rows)
-        self._queues.setdefault(ticket.model, deque()).append((self._arrivals, ticket))
+        self._push(ticket)
+        return Offer(Verdict.QUEUED)
+
+    def _has_room(self, ticket: Ticket) -> bool:
+        """Whether the queue and the device's share of it have room."""
+        requests = self._device_requests[ticket.device]
+        free = self.capacity - self._queued
+        rows = self._device_rows[ticket.device] + len(ticket.rows)
+        return free > 0 and requests <= free and (not requests or rows <= self.device_rows)
+
+    def _push(self, ticket: Ticket) -> None:
+        device, rows = ticket.device, len(ticket.rows)
+        start = max(self._now, self._ends.get(device, 0))
+        self._ends[device] = start + rows
+        if len(self._ends) > 2 * self.capacity:  # devices that have nothing queued any more
+            self._ends = {d: self._ends[d] for d in self._device_requests if d in self._ends}
+            self._ends[device] = start + rows
+        entry = start, self._arrivals, ticket
+        heapq.heappush(self._queues.setdefault(ticket.model, []), entry)
         self._arrivals += 1
         self._queued += 1
-        return Offer(Verdict.QUEUED)
+        self._rows[ticket.model] += rows
+        self._device_requests[device] += 1
+        self._device_rows[device] += rows
 
     def pending(self, model: ModelKey) -> int:
         """Requests for a model that are queued, or taken and not finished."""
@@ -192,14 +233,15 @@ class Batcher:
         """
         pause = float("inf") if self._queues else 0.0
         for model, queue in self._queues.items():
-            plan, oldest = self.plan(model), queue[0][1]
+            plan = self.plan(model)
             if plan.wait <= 0 or self._rows[model] >= plan.max_batch:
                 return 0.0
-            pause = min(pause, oldest.arrived + plan.wait - now, oldest.expires - now)
+            for _, _, ticket in queue:
+                pause = min(pause, ticket.arrived + plan.wait - now, ticket.expires - now)
         return max(0.0, pause)
 
     def take(self, now: float) -> Taken:
-        """Take the next batch: the oldest request, and what fits with it.
+        """Take the next batch: the request whose turn it is, and what fits with it.
 
         Requests that expired are taken out and forgotten.
         """
@@ -208,11 +250,11 @@ class Batcher:
             self._drop_expired(model, now, expired)
         if not self._queues:
             return Taken(None, expired)
-        model = min(self._queues, key=lambda m: self._queues[m][0][0])
+        model = min(self._queues, key=lambda m: self._queues[m][0][:2])
         tickets: list[Ticket] = []
         rows, max_batch = 0, self.plan(model).max_batch
         while model in self._queues:
-            ticket = self._queues[model][0][1]
+            ticket = self._queues[model][0][2]
             rows += len(ticket.rows)
             if tickets and rows > max_batch:
                 break
@@ -223,16 +265,21 @@ class Batcher:
 
     def _drop_expired(self, model: ModelKey, now: float, expired: list[Ticket]) -> None:
         """Drop what expired from the front of a model's queue."""
-        while model in self._queues and self._queues[model][0][1].expires <= now:
-            expired.append(self._queues[model][0][1])
+        while model in self._queues and self._queues[model][0][2].expires <= now:
+            expired.append(self._queues[model][0][2])
             self._close(expired[-1])
             self._pop(model)
 
     def _pop(self, model: ModelKey) -> None:
         queue = self._queues[model]
-        _, ticket = queue.popleft()
+        start, _, ticket = heapq.heappop(queue)
+        self._now = max(self._now, start)
         self._queued -= 1
         self._rows[model] -= len(ticket.rows)
+        self._device_requests[ticket.device] -= 1
+        self._device_rows[ticket.device] -= len(ticket.rows)
+        if not self._device_requests[ticket.device]:
+            del self._device_requests[ticket.device], self._device_rows[ticket.device]
         if not queue:
             del self._queues[model], self._rows[model]
 

@@ -111,6 +111,9 @@ class CloudAbove:
         if ttl_ms <= 0 or not self._link.ready:
             self._stand_in(ticket, answer, "deadline" if ttl_ms <= 0 else "link-down")
             return
+        if now < self._offloads.hold_until:
+            self._stand_in(ticket, answer, "cloud:busy")
+            return
         name, version = ticket.model
         rows = ticket.rows[answer.offload]
         request = wire.Request(id=wire.new_id(), model=name, version=version, ttl_ms=ttl_ms, X=rows)

@@ -86,7 +86,9 @@ class Receiver:
             return
         verdict, answer = self._server.offer(ticket)
         if verdict is Verdict.BUSY:
-            self._responses.refuse_request(ticket, wire.BUSY, "the queue is full")
+            detail = "the queue, or this device's share of it, is full"
+            wait_ms = self._server.wait_ms()
+            self._responses.refuse_request(ticket, wire.BUSY, detail, wait_ms=wait_ms)
         elif verdict is Verdict.DUPLICATE:
             self._counters.add("duplicates")
         elif answer is not None:

@@ -37,16 +37,20 @@ class Responses:
         model: ModelKey,
         code: str,
         detail: str,
+        *,
+        wait_ms: int = 0,
     ) -> None:
         """Send an error; `model` is a pair of empty texts if it is not known."""
         name, version = model
-        refusal = wire.Response(id=id, model=name, version=version, error=code, detail=detail)
+        refusal = wire.Response(
+            id=id, model=name, version=version, error=code, detail=detail, wait_ms=wait_ms
+        )
         self._counters.add("errors", label=code)
         self.send(device, wire.encode_response(refusal))
 
-    def refuse_request(self, ticket: Ticket, code: str, detail: str) -> None:
+    def refuse_request(self, ticket: Ticket, code: str, detail: str, *, wait_ms: int = 0) -> None:
         """Send an error for a request that was decoded."""
-        self.refuse(ticket.device, ticket.id, ticket.model, code, detail)
+        self.refuse(ticket.device, ticket.id, ticket.model, code, detail, wait_ms=wait_ms)
 
     def dead_letter(self, reason: str, payload: bytes) -> None:
         """Publish a message that gets no response on the dead-letter topic."""

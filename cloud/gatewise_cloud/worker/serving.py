@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -26,6 +27,10 @@ __all__ = ["BatchServer", "Forward"]
 #: Seconds of a run that the thread which reads may do itself while nothing else is to do: handing
 #: it to another thread and back costs about a third of that.
 _AT_ONCE: Final = 0.0003
+#: Longest wait, in ms, that a refused request is told.
+_LONGEST_WAIT_MS: Final = 30_000
+#: Share of the last run in the smoothed time of a row.
+_GAIN: Final = 0.1
 
 _LOG = logging.getLogger("gatewise_cloud")
 
@@ -67,6 +72,7 @@ class BatchServer:
         self._clock = clock
         self._more = more
         self._work = threading.Condition()  # guards the batcher, _end and _runs
+        self._row_seconds = 0.0  # of the last runs
         self._runs = 0  # batches that were taken and are not answered
         self._end: Literal["", "drain", "now"] = ""
         self._threads = [
@@ -131,6 +137,12 @@ class BatchServer:
         if batch is not None:
             self._answer(batch)
         return offer
+
+    def wait_ms(self) -> int:
+        """Milliseconds until what is queued now will have run: what a refused request is told."""
+        with self._work:
+            seconds = self._batcher.rows * self._row_seconds / len(self._threads)
+        return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
 
     def _quick(self, ticket: Ticket) -> bool:
         """Whether a request may be answered by the thread that reads."""
@@ -244,6 +256,7 @@ class BatchServer:
         seconds = self._clock() - started
         self._counters.ran(len(answer.labels), seconds)
         self._plans.learn(batch.model, len(answer.labels), seconds)
+        self._row_seconds += _GAIN * (seconds / len(answer.labels) - self._row_seconds)
         start = 0
         for ticket in batch.tickets:
             part = slice(start, start + len(ticket.rows))

@@ -162,7 +162,10 @@ class MqttSession:
     ) -> None:
         with self._changed:
             if reasons[0].is_failure:
-                self._refusal = f"the subscription {self._filter} is not allowed"
+                self._refusal = (
+                    f"the subscription {self._filter} is not allowed: is the pool's name that of "
+                    "the broker's `clients/pool` (--pool-file)?"
+                )
             else:
                 self._subscribed = self._granted = True
             self._changed.notify_all()

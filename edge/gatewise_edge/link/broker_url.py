@@ -123,7 +123,7 @@ class _Client(paho.Client):
             return super()._packet_handle()
         except Exception:
             _LOG.exception("a packet from the broker cannot be handled: connecting again")
-            return paho.MQTT_ERR_PROTOCOL
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
 
 
 def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:

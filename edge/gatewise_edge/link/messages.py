@@ -128,6 +128,8 @@ class Response:
         Error code; then `labels` and `probabilities` are empty.
     detail : str
         What went wrong, for people; cut to 200 bytes.
+    wait_ms : int, default 0
+        With the error ``busy``: milliseconds to wait before the next request.
 
     Raises
     ------
@@ -145,6 +147,7 @@ class Response:
     exits: NDArray[np.int64] | None = None
     error: str | None = None
     detail: str = ""
+    wait_ms: int = 0
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -153,6 +156,7 @@ class Response:
             check_model(self.version, "model version")
         object.__setattr__(self, "labels", np.asarray(self.labels, np.int64))
         object.__setattr__(self, "probabilities", np.asarray(self.probabilities, np.float32))
+        check_int("wait_ms", self.wait_ms, 0, MAX_TTL_MS)
         if self.error is not None:
             check_text("error code", self.error, 1, MAX_CODE)
             detail = str(self.detail).encode("utf-8", "replace")[:MAX_DETAIL]

@@ -45,6 +45,8 @@ WAIT: Final[Step] = "wait"
 #: A retry waits at least this long, in seconds: below it, a worker's own time is the noise.
 _SHORTEST_RETRY: Final = 0.02
 _LARGEST_BACKOFF: Final = 4
+#: Seconds for which a busy worker may keep a device from sending.
+_LONGEST_HOLD: Final = 30.0
 
 
 #: ``full`` and ``deadline`` are requests that were never opened.
@@ -191,7 +193,8 @@ class Offloads:
     """Requests in flight, at most `limit`.
 
     `remember` settled ids are kept, to distinguish a late response from an unknown one.
-    `on_outcome` gets each request as it is settled, and the time.
+    `on_outcome` gets each request as it is settled, and the time. Until `hold_until` no request
+    should be made: the workers said that they are busy so long.
     """
 
     limit: int = 32
@@ -199,6 +202,7 @@ class Offloads:
     round_trip: RoundTrip = field(default_factory=RoundTrip)
     counts: OffloadCounts = field(default_factory=OffloadCounts)
     on_outcome: Callable[[InFlight, float], None] | None = None
+    hold_until: float = -math.inf
     _out: dict[bytes, InFlight] = field(default_factory=dict)
     _settled: OrderedDict[bytes, InFlight] = field(default_factory=OrderedDict)
 
@@ -254,9 +258,12 @@ class Offloads:
         flight.error = response
         flight.copies -= 1
         if response.retryable:
+            wait = min(response.wait_ms / 1000.0, _LONGEST_HOLD)
+            if wait > 0:
+                self.hold_until = max(self.hold_until, now + wait)
             if flight.copies == 0 and flight.retries == 0:
                 pause = self.round_trip.expected(flight.deadline - flight.opened)
-                self._plan_retry(flight, now + pause)
+                self._plan_retry(flight, now + max(pause, wait))
             if flight.copies > 0 or flight.retry_at < math.inf:
                 return None
         self._settle(flight, "refused", response, now)

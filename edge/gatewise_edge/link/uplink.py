@@ -95,6 +95,8 @@ class Uplink:
         if not self._link.ready:
             return "link-down"
         with self._changed:
+            if self._clock() < self._offloads.hold_until:
+                return "cloud:busy"
             if len(self._offloads) >= self._offloads.limit:
                 self._offloads.counts.full += 1
                 return "full"

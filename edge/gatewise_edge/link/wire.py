@@ -10,6 +10,7 @@ key      CBOR type             meaning
 ``id``   16 bytes              the request's id; a response repeats it
 ``m``    text, 1 to 64 bytes   model name
 ``mv``   text, 1 to 64 bytes   model version
+``crc``  4 bytes               the last entry: CRC-32 of all bytes before its value, big-endian
 -------- --------------------- ---------------------------------------------------------------
 Request
 ----------------------------------------------------------------------------------------------
@@ -32,25 +33,28 @@ Response that refuses (``m`` and ``mv`` are left out where the request's were un
 ----------------------------------------------------------------------------------------------
 ``e``    text, 1 to 32 bytes   error code; ``busy`` and ``no-model`` may be retried
 ``d``    text, 0 to 200 bytes  detail for people
+``w``    unsigned              optional, with ``busy``: ms to wait before the next request
 ======== ===================== ===============================================================
 
 A decoder checks everything. A payload is at most :data:`MAX_PAYLOAD` bytes and exactly one map of
 at most 32 entries, definite lengths, no key twice, no nesting beyond it, no CBOR tag but the
 typed arrays above; every type, range and shape is checked. Keys that are not listed are
-ignored, so that version 1 may grow. Infinite values are refused; NaN, the mark of a missing
-value, only passes where the caller allows it.
+ignored, so that version 1 may grow. Versions before the checksum send none: a message without
+``crc`` is taken if it has no key that they did not know, which may be a damaged ``crc``. Infinite
+values are refused; NaN, the mark of a missing value, only passes where the caller allows it.
 
 >>> import numpy as np
 >>> request = Request(id=bytes(16), model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))
 >>> payload = encode_request(request)
 >>> len(payload), decode_request(payload).X.tolist()
-(64, [[1.0, 1.0]])
+(73, [[1.0, 1.0]])
 """
 
 from __future__ import annotations
 
 import io
 import math
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -129,6 +133,10 @@ __all__ = [
 
 WIRE_VERSION: Final = 1
 MAX_ENTRIES: Final = 32
+#: Keys of a message without a checksum.
+_OLD_KEYS: Final = frozenset(
+    {"v", "id", "m", "mv", "ttl", "n", "k", "x", "c", "y", "p", "us", "s", "e", "d"}
+)
 
 _ARRAYS: Final[dict[int, np.dtype[Any]]] = {
     69: np.dtype("<u2"),
@@ -164,7 +172,8 @@ def encode_response(response: Response) -> bytes:
     if response.model:
         message |= {"m": response.model, "mv": response.version}
     if response.error is not None:
-        return _dumps(message | {"e": response.error, "d": response.detail})
+        wait = {"w": response.wait_ms} if response.wait_ms else {}
+        return _dumps(message | {"e": response.error, "d": response.detail} | wait)
     message |= {
         "n": response.rows,
         "c": response.probabilities.shape[1],
@@ -183,10 +192,15 @@ def _typed(array: NDArray[Any], dtype: str) -> cbor2.CBORTag:
 
 
 def _dumps(message: dict[str, Any]) -> bytes:
-    payload: bytes = cbor2.dumps(message)
+    covered = cbor2.dumps(message | {"crc": bytes(4)})[:-4]
+    payload: bytes = covered + _checksum(covered)
     if len(payload) > MAX_PAYLOAD:
         raise WireError("size", f"a message of {len(payload)} bytes; at most {MAX_PAYLOAD} may go")
     return payload
+
+
+def _checksum(covered: bytes | memoryview) -> bytes:
+    return zlib.crc32(covered).to_bytes(4, "big")
 
 
 # -- decoding ------------------------------------------------------------------------------
@@ -228,6 +242,7 @@ def decode_response(payload: bytes) -> Response:
                 version=message.text("mv") if message.has("mv") else "",
                 error=message.text("e", MAX_CODE),
                 detail=message.text("d", MAX_DETAIL, shortest=0) if message.has("d") else "",
+                wait_ms=message.integer("w", 0, MAX_TTL_MS) if message.has("w") else 0,
             )
         rows, classes = message.integer("n", 1, MAX_ROWS), message.integer("c", 2, MAX_COLUMNS)
         return Response(
@@ -323,4 +338,10 @@ def _loads(payload: bytes) -> _Entries:
         raise WireError("cbor", "a message with bytes after its end")
     if type(entries) is not dict or len(entries) > MAX_ENTRIES:
         raise WireError("cbor", f"a message is one CBOR map of at most {MAX_ENTRIES} entries")
+    if "crc" in entries:
+        whole = entries["crc"] == payload[-4:] == _checksum(memoryview(payload)[:-4])
+    else:
+        whole = entries.keys() <= _OLD_KEYS
+    if not whole:
+        raise WireError("checksum", "a message that was damaged on its way")
     return _Entries(entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -174,6 +175,22 @@ def test_a_cloud_that_refuses_is_asked_again(bundle, tools, code):
         reasons = {answer(device, clock).reason for _ in range(50)}
         assert device.counters["breaker_opened"] == 0
     assert reasons == {f"cloud:{code}"}
+
+
+def test_a_busy_cloud_is_left_alone_as_long_as_it_says(bundle, tools):
+    def refuses(payload, receive):
+        request = wire.decode_request(payload)
+        busy = wire.Response.refusal(request, "busy")
+        receive(wire.encode_response(replace(busy, wait_ms=500)))
+
+    clock, link = Clock(), tools.Link(refuses)
+    with Device(bundle, link=link, deadline_ms=100, clock=clock) as device:
+        answers = [answer(device, clock) for _ in range(10)]
+        assert {(a.route, a.reason) for a in answers} == {("fallback", "cloud:busy")}
+        assert len(link.sent) == 1
+        clock.now += 0.5
+        link._behave = tools.answers
+        assert answer(device, clock).route == "cloud"
 
 
 def test_a_slow_cloud_in_time_stays_in_use(bundle, tools):

@@ -81,6 +81,21 @@ def test_one_retry_after_twice_the_round_trip():
     assert (offloads.counts.answered, offloads.counts.duplicates) == (1, 1)
 
 
+def test_a_busy_worker_is_given_the_time_that_it_asks_for():
+    offloads = measured(0.01)
+    item = opened(offloads)
+    busy = Response(id=item.id, model="m", version="1", error=BUSY, wait_ms=400)
+    assert offloads.receive(busy, 0.02) is None
+    assert offloads.hold_until == pytest.approx(0.42)
+    assert offloads.poll(item, 0.41) == WAIT
+    assert offloads.poll(item, 0.43) == RESEND
+    again = opened(offloads, 0.5)
+    offloads.receive(Response(id=again.id, model="m", version="1", error=BUSY, wait_ms=10**6), 0.6)
+    assert again.outcome is not None
+    assert again.outcome.kind == "refused"  # no retry fits
+    assert offloads.hold_until == pytest.approx(30.6)  # however long it says
+
+
 @pytest.mark.parametrize(("round_trip", "retried"), [(0.3, True), (0.34, False), (2.0, False)])
 def test_no_retry_where_none_fits(round_trip, retried):
     offloads = measured(round_trip)
