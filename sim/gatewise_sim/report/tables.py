@@ -388,17 +388,29 @@ def csv_files(report: Report) -> dict[str, str]:
 def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     r"""Write rows as CSV; columns are those of all rows, in their order of appearance.
 
+    A text that a spreadsheet would take for a formula gets an apostrophe before it.
+
     Examples
     --------
-    >>> to_csv([{"a": 1}, {"a": None, "b": "x,y"}])
-    'a,b\n1,\n,"x,y"\n'
+    >>> to_csv([{"a": -1}, {"a": None, "b": "x,y"}, {"b": "=1+1"}])
+    'a,b\n-1,\n,"x,y"\n,\'=1+1\n'
     """
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
+
+
+def _no_formula(value: object) -> object:
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return f"'{value}"
+    return value
 
 
 def _flat(row: Mapping[str, Any], skip: Iterable[str]) -> dict[str, Any]:

@@ -45,6 +45,23 @@ def test_rows_of_different_columns_share_one_header():
     assert tables.to_csv([{"a": 1}, {"b": 'x,"y'}]) == 'a,b\n1,\n,"x,""y"\n'
 
 
+@pytest.mark.parametrize(
+    ("label", "written"),
+    [
+        ("=HYPERLINK(0)", "'=HYPERLINK(0)"),
+        ("+1+1", "'+1+1"),
+        ("-x", "'-x"),
+        ("@SUM", "'@SUM"),
+        ("\t=1", "'\t=1"),
+        ("-1.5", "-1.5"),
+        (-1.5, "-1.5"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_no_text_is_a_formula_to_a_spreadsheet(label, written):
+    assert tables.to_csv([{"class": label}]) == f"class\n{written}\n"
+
+
 def test_figures_have_their_intervals_below_them():
     rows = cells(tables.policy_table(made_up()))
     assert rows["accuracy"][0] == ("90.0 %", "89.0 to 91.0 %")
