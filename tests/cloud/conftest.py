@@ -19,6 +19,7 @@ def tiny():
         rows=tiny_bundle.rows,
         expected=tiny_bundle.expected,
         linear_graph=tiny_bundle.linear_graph,
+        growing_graph=tiny_bundle.growing_graph,
         fragile_graph=tiny_bundle.fragile_graph,
         write=tiny_bundle.write_bundle,
     )

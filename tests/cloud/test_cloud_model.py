@@ -1,5 +1,7 @@
 """The high-cost model: what it answers, what it refuses, what is not served."""
 
+import resource
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,13 @@ def test_missing_values_pass_where_the_manifest_allows_them(tiny, tmp_path):
     model.check(X)
     with pytest.raises(RefusedRows, match="infinite"):
         model.check(np.full((1, 4), -np.inf, np.float32))
+
+
+def test_a_graph_that_takes_gigabytes_is_not_served(tiny, tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with pytest.raises(ModelError, match="failed"):
+        CloudModel.from_bundle(tiny.write(tmp_path / "b", graph=tiny.growing_graph(tiny.W)))
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 def test_a_bundle_that_computes_otherwise_is_not_served(tiny, tmp_path):

@@ -103,6 +103,30 @@ def slow_graph(W, size=1024, turns=4, limit=None):
     return _graph(nodes, [("margins", TensorProto.FLOAT, [None, None])], constants)
 
 
+def growing_graph(W, size=22_600):
+    """The linear graph, after a product of two vectors that takes 2 GB and changes nothing.
+
+    Each is a reshaped constant, so that no shape says beforehand how large their product is.
+    """
+    constants = {
+        "W": W,
+        "v": np.ones(size, np.float32),
+        "column": np.array([size, 1]),
+        "row": np.array([1, size]),
+        "zero": np.float32(0.0),
+    }
+    nodes = [
+        helper.make_node("Reshape", ["v", "column"], ["a"]),
+        helper.make_node("Reshape", ["v", "row"], ["b"]),
+        helper.make_node("MatMul", ["a", "b"], ["product"]),
+        helper.make_node("ReduceSum", ["product"], ["sum"], keepdims=0),
+        helper.make_node("Mul", ["sum", "zero"], ["nothing"]),
+        helper.make_node("MatMul", ["x", "W"], ["m"]),
+        helper.make_node("Add", ["m", "nothing"], ["margins"]),
+    ]
+    return _graph(nodes, [("margins", TensorProto.FLOAT, [None, None])], constants)
+
+
 def write_bundle(
     path,
     *,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gatewise import decision
 from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.backends import Backend, OnnxBackend
+from gatewise_cloud.models.memory_limit import memory_limit
 from gatewise_cloud.models.tier_stages import (
     TierAnswer,
     TierStages,
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 __all__ = ["CloudAnswer", "CloudModel"]
+
+#: Bytes that loading and proving a model may take, and more for each byte of its graph: some
+#: operators make gigabytes of a few kilobytes.
+_MEMORY: Final = 1 << 30
+_MEMORY_PER_BYTE: Final = 8
 
 
 class CloudAnswer(NamedTuple):
@@ -115,11 +121,17 @@ class CloudModel:
             If the bundle cannot be read, a hash or the signature does not hold, or a graph holds
             what none may.
         ModelError
-            If it has no cloud model, or onnxruntime does not load it.
+            If it has no cloud model, onnxruntime does not load it, or it takes too much memory.
         SelfTestError
             If a sample row gets another label than where the bundle was packed.
         """
         bundle = opened(bundle, public_key)
+        size = bundle.manifest.files[_cloud(bundle.manifest).file].size
+        with memory_limit(_MEMORY + _MEMORY_PER_BYTE * size):
+            return cls._load(bundle, threads, backend)
+
+    @classmethod
+    def _load(cls, bundle: Bundle, threads: int, backend: Backend | None) -> CloudModel:
         manifest = bundle.manifest
         cloud = _cloud(manifest)
         if backend is None:
