@@ -120,7 +120,7 @@ def _close_backends(monkeypatch):
     monkeypatch.setattr(OipBackend, "__init__", remember)
     yield
     for backend in made:
-        if hasattr(backend, "_idle"):
+        if hasattr(backend, "_pool"):
             backend.close()
 
 

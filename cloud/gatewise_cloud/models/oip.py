@@ -8,16 +8,14 @@ https://github.com/kserve/open-inference-protocol; the binary form is the protoc
 
 from __future__ import annotations
 
-import http.client
 import json
 import math
-import ssl
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import numpy as np
+import urllib3
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["OipBackend", "backend_at"]
 
 _MOST_BYTES: Final = 64 << 20
+_MOST_CONNECTIONS: Final = 64
 _HEADER: Final = "Inference-Header-Content-Length"
 _BUSY: Final = frozenset({408, 429, 502, 503, 504})
 _DTYPES: Final = {
@@ -96,15 +95,17 @@ class OipBackend:
             )
         if "/v2/models/" not in parts.path:
             raise InputError(f"backend {url}: the path must hold /v2/models/NAME")
-        self.url = f"{parts.scheme}://{parts.hostname}:{_port(parts)}{parts.path.rstrip('/')}"
         self._path = parts.path.rstrip("/")
-        self._address = parts.hostname, _port(parts)
-        self._context = ssl.create_default_context() if parts.scheme == "https" else None
+        try:
+            self._pool = urllib3.connection_from_url(
+                url, maxsize=_MOST_CONNECTIONS, timeout=timeout, retries=False
+            )
+        except urllib3.exceptions.LocationParseError as error:
+            raise InputError(f"backend {url}: {error}") from None
+        self.url = f"{parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
         self._model = model
         self._kind = kind
-        self._timeout = timeout
         self._binary = binary
-        self._idle: deque[http.client.HTTPConnection] = deque()
         self._trouble: str | None = None
         try:
             self._input = self._agree(n_inputs)
@@ -185,42 +186,24 @@ class OipBackend:
 
     def _call(
         self, method: str, path: str, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, http.client.HTTPMessage, bytes]:
-        """Call; once more on a new connection if a kept one was closed meanwhile."""
-        kept = self._idle.pop() if self._idle else None
-        connection = kept or self._connect()
+    ) -> tuple[int, Mapping[str, str], bytes]:
         try:
-            try:
-                answer = _exchange(connection, method, path, body, headers)
-            except (ConnectionError, http.client.RemoteDisconnected):
-                connection.close()
-                if kept is None:
-                    raise
-                connection = self._connect()
-                answer = _exchange(connection, method, path, body, headers)
+            answer = self._pool.urlopen(method, path, body or None, headers, preload_content=False)
             content = answer.read(_MOST_BYTES + 1)
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
             raise self._away(error) from None
         if len(content) > _MOST_BYTES:
-            connection.close()
+            answer.close()
             raise self._bad(f"its answer is larger than {_MOST_BYTES} bytes")
-        self._idle.append(connection)
+        answer.release_conn()
         if answer.status in _BUSY:
             raise self._away(f"it answered {answer.status} {_excerpt(content)}")
         self._trouble = None
         return answer.status, answer.headers, content
 
-    def _connect(self) -> http.client.HTTPConnection:
-        host, port = self._address
-        if self._context is None:
-            return http.client.HTTPConnection(host, port, timeout=self._timeout)
-        return http.client.HTTPSConnection(host, port, timeout=self._timeout, context=self._context)
-
     def close(self) -> None:
-        """Close the connections; a later call opens new ones."""
-        while self._idle:
-            self._idle.pop().close()
+        """Close the connections."""
+        self._pool.close()
 
     def _bad(self, why: str) -> ModelError:
         return ModelError(self._model, f"backend {self.url} of model {self._model}: {why}")
@@ -229,17 +212,6 @@ class OipBackend:
         text = one_line(why) if isinstance(why, Exception) else why
         self._trouble = f"backend {self.url} does not answer: {text or type(why).__name__}"
         return BackendBusy(self._model, self._trouble)
-
-
-def _exchange(
-    connection: http.client.HTTPConnection,
-    method: str,
-    path: str,
-    body: bytes,
-    headers: dict[str, str],
-) -> http.client.HTTPResponse:
-    connection.request(method, path, body or None, headers)
-    return connection.getresponse()
 
 
 def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
@@ -265,14 +237,6 @@ def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
             raise ValueError(f"{array.size} numbers for shape {shape}")
         arrays.append(array.reshape(shape))
     return arrays
-
-
-def _port(parts: Any) -> int:
-    try:
-        port: int | None = parts.port
-    except ValueError:
-        raise InputError(f"backend {parts.geturl()}: the port is no number") from None
-    return port or (443 if parts.scheme == "https" else 80)
 
 
 def _excerpt(body: bytes) -> str:
