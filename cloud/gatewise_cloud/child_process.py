@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 __all__ = ["ChildProcess", "close_all", "end_with_owner", "first_message", "send_message"]
@@ -165,12 +164,7 @@ class ChildProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _read(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from cryptography import x509
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.authority import read_certificate
+from gatewise_cloud.broker.authority import Authority, read_certificate
 from gatewise_cloud.broker.broker_init import init_broker
 
 DAY = datetime.timedelta(days=1)
@@ -53,8 +53,48 @@ def test_a_folder_that_holds_all_that_is_needed(tmp_path):
         "persistence true",
         "autosave_interval 1",
         "message_size_limit 131072",
-        f"acl_file {folder.resolve()}/acl",
+        "use_username_as_clientid true",
+        "persistent_client_expiration 1h",
+        "memory_limit 536870912",
+        "max_connections 1000",
+        "max_queued_messages 4096",
+        "max_queued_bytes 8388608",
+        f"plugin {made.plugin}",
+        f"plugin_opt_config_file {folder.resolve()}/rights.json",
     } <= set(config)
+    for name in ("acl", "rights.json", "roster.json", "clients/pool"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
+
+
+def test_the_pool_has_an_unguessable_name_that_stays(tmp_path):
+    made, other = (init_broker(tmp_path / n, hosts=["x"]) for n in ("a", "b"))
+    assert made.pool != other.pool
+    assert len(made.pool) >= 32
+    assert (made.folder / "clients" / "pool").read_text().strip() == made.pool
+    assert made.worker("worker-1")["pool"] == made.pool == init_broker(made.folder).pool
+    # A folder of a version without one gets one.
+    roster = json.loads((made.folder / "roster.json").read_text())
+    del roster["pool"]
+    (made.folder / "roster.json").write_text(json.dumps(roster))
+    assert len(init_broker(made.folder).pool) >= 32
+
+
+@pytest.mark.parametrize(
+    ("settings", "lines", "absent"),
+    [
+        ({"plugin": None}, ["acl_file /there/acl"], "plugin"),
+        ({"plugin": "/lib/x.so"}, ["plugin /lib/x.so"], "acl_file"),
+        ({}, ["acl_file /there/acl"], "plugin"),  # what is on the other machine is not known
+        ({"bind_ids": False}, ["use_identity_as_username true"], "use_username_as_clientid"),
+        ({"devices": [f"pi-{n}" for n in range(300)]}, ["max_connections 1208"], "plugin"),
+    ],
+)
+def test_what_the_broker_has_and_may_do(tmp_path, monkeypatch, settings, lines, absent):
+    monkeypatch.setattr(Authority, "issue_client", lambda self, files, *_: files)
+    made = init_broker(tmp_path, hosts=["x"], at="/there", **settings)
+    config = made.config.read_text().splitlines()
+    assert set(lines) <= set(config)
+    assert not [line for line in config if line.startswith(absent)]
 
 
 def test_a_second_call_adds_and_keeps_the_rest(tmp_path):
@@ -67,7 +107,7 @@ def test_a_second_call_adds_and_keeps_the_rest(tmp_path):
     assert made.port == 8884
     after = contents(folder)
     changed = {name for name, content in before.items() if after[name] != content}
-    assert changed == {"roster.json"}
+    assert changed == {"roster.json", "rights.json"}
     assert "user w-2" in (folder / "acl").read_text()
 
 

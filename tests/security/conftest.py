@@ -34,17 +34,18 @@ def secure(made: BrokerFolder) -> Iterator[SecureBroker]:
 
 @pytest.fixture
 def enter(secure: SecureBroker) -> Iterator[Callable[..., MqttClient]]:
-    """Enter as a client of the roster: ``enter("pi-1", "topic", ...)``."""
-    clients: list[MqttClient] = []
+    """Enter as a client of the roster: ``enter("pi-1", "topic", ...)``; again: the same session."""
+    clients: dict[str, MqttClient] = {}
 
     def come(name: str, *topics: str) -> MqttClient:
-        id_ = f"test-{len(clients)}-{name}"
-        files = secure.made.client(name)
-        clients.append(MqttClient(secure.url, *topics, name=id_, files=files))
-        return clients[-1]
+        if name not in clients:
+            clients[name] = MqttClient(secure.url, *topics, files=secure.made.client(name))
+        elif topics:
+            clients[name].subscribe(*topics)
+        return clients[name]
 
     yield come
-    for client in clients:
+    for client in clients.values():
         client.close()
 
 

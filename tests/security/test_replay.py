@@ -74,7 +74,7 @@ def test_another_devices_request_and_response_stay_its_own(secure, enter, device
     request = wire.decode_request(payload)
     wrong = wire.encode_response(tools.answer_to(request, labels=[1]))
     thief.publish("gw/v1/pi-1/rsp", wrong)
-    secure.wait_for_line(r"Denied PUBLISH from test-1-pi-2 .*'gw/v1/pi-1/rsp'")
+    secure.wait_for_line(r"Denied PUBLISH from pi-2 .*'gw/v1/pi-1/rsp'")
     worker.publish("gw/v1/pi-1/rsp", wire.encode_response(tools.answer_to(request)))
     thread.join(20)
     assert [(a.route, a.class_index) for a in answers] == [("cloud", 0)]
@@ -113,7 +113,7 @@ def test_a_request_whose_time_is_over_is_dropped_and_counted(secure, enter, bund
         sender.publish("gw/v1/pi-1/req", wire.encode_request(request))
         return request.id
 
-    with Worker(bundle, secure.url, **secure.made.client("w-1")) as worker:
+    with Worker(bundle, secure.url, **secure.made.worker("w-1")) as worker:
         for _ in range(20):
             ask(0)
             # One at a time: whichever thread of the worker takes it up.

@@ -26,6 +26,7 @@ from gatewise_sim.fleet.network.proxy import DelayProxy
 from tests.support import small_bundle
 from tests.support.mosquitto import Mosquitto, SecureBroker, make_folder, run_as
 from tests.support.ports import free_port
+from tests.support.waiting import wait_until
 
 bundle = small_bundle.bundle
 
@@ -74,14 +75,14 @@ def files(made, name="pi-1"):
 
 
 def test_all_is_well(made, secure, bundle):
-    with Worker(bundle, secure.url, **made.client("w-1")) as worker:
+    with Worker(bundle, secure.url, **made.worker("w-1")) as worker:
         findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made))
         assert worker.counters["answered"] == 1
     assert {finding.state for finding in findings} == {"ok"}, findings
     checks = [finding.check for finding in findings]
     assert checks == [
         "packages", "bundle", "clock", "certificate", "dns", "tcp", "tls", "login", "request",
-        "worker", "model", "presence", "rights", "delay",
+        "worker", "model", "presence", "rights", "pool", "delay", "sessions",
     ]  # fmt: skip
 
 
@@ -93,27 +94,41 @@ def test_an_open_broker_for_trying_out_is_noted(bundle):
 
 
 def test_it_leaves_nothing_behind(made, secure, bundle):
-    with Worker(bundle, secure.url, **made.client("w-1")):
+    with Worker(bundle, secure.url, **made.worker("w-1")):
         assert problems(look(secure.url, timeout=60, **files(made, "pi-2"))) == []
     with Probe(Endpoint(secure.url, **files(made, "boss")), 5) as boss:
         boss.subscribe("gw/v1/pi-2/#")
         assert boss.wait(lambda *_: True, 0.5) is None
 
 
-def test_it_does_not_disturb_a_device_that_runs(made, secure, bundle):
+@pytest.mark.parametrize("bind_ids", [False, True])
+def test_a_device_that_runs_is_not_disturbed_unless_ids_are_bound(tmp_path, bundle, bind_ids):
     from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
 
-    with Worker(bundle, secure.url, **made.client("w-1")):
+    made = make_folder(tmp_path / "broker", bind_ids=bind_ids)
+    with SecureBroker(made) as secure, Worker(bundle, secure.url, **made.worker("w-1")):
         link = MqttLink(secure.url, device="pi-2", **made.client("pi-2"))
         with Device(bundle, link=link, deadline_ms=20_000) as device:
             link.connect(60)
             findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made, "pi-2"))
-            assert problems(findings) == []
-            says = next(f.says for f in findings if f.check == "presence")
-            assert "online" in says
+            if bind_ids:
+                # None if the device comes back only when the doctor is done.
+                assert problems(findings) in ([], ["session-taken"])
+                wait_until(lambda: link.ready, "the device")
+            else:
+                assert problems(findings) == []
+                assert [f.code for f in findings if f.state == "note"] == ["free-ids"]
+                says = next(f.says for f in findings if f.check == "presence")
+                assert "online" in says
             assert link.ready
             assert device.answer([0.1, 0, 0.1, 0, -1.0, 0]).route == "cloud"
+
+
+def test_a_broker_that_lets_devices_join_the_pool(tmp_path):
+    with SecureBroker(make_folder(tmp_path / "broker", plugin=None)) as broker:
+        found = look(broker.url, **files(broker.made))
+    assert "open-pool" in problems(found)
 
 
 # -- on the way to the broker --------------------------------------------------------------------
@@ -276,14 +291,14 @@ def test_no_worker_on_a_broker_without_reasons():
 
 def test_a_model_of_another_version(tmp_path, made, secure, bundle):
     newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
-    with Worker(newer, secure.url, **made.client("w-1")):
+    with Worker(newer, secure.url, **made.worker("w-1")):
         found = the_problem(look(secure.url, bundle=bundle.path, timeout=60, **files(made)))
     assert found.code == "no-model"
     assert "small 7" in found.says
 
 
 def test_without_a_bundle_a_worker_is_found_all_the_same(made, secure, bundle):
-    with Worker(bundle, secure.url, **made.client("w-1")):
+    with Worker(bundle, secure.url, **made.worker("w-1")):
         findings = look(secure.url, timeout=60, **files(made))
     assert problems(findings) == []
     assert "worker" in [finding.check for finding in findings if finding.state == "ok"]

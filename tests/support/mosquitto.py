@@ -6,7 +6,6 @@ import os
 import re
 import signal
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -99,12 +98,7 @@ class Mosquitto:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.kill()
 
 

@@ -40,6 +40,8 @@ class MqttClient:
         Topic, payload, and whether it was retained, of all messages.
     inbox : queue of (str, bytes)
         The same messages without the last.
+    granted : list of int
+        The broker's codes for the topics subscribed to last; 128 and more: refused.
     """
 
     def __init__(
@@ -59,7 +61,8 @@ class MqttClient:
         if will is not None:
             self.client.will_set(*will)
         self.client.on_connect = self._on_connect
-        self.client.on_subscribe = lambda *_: self._ready.set()
+        self.granted: list[int] = []
+        self.client.on_subscribe = self._on_subscribe
         self.client.on_message = lambda _c, _u, message: self.take(message)
         self.client.connect(endpoint.host, endpoint.port)
         self.client.loop_start()
@@ -70,6 +73,16 @@ class MqttClient:
             client.subscribe(self._topics)
         else:
             self._ready.set()
+
+    def _on_subscribe(self, _c: Any, _u: Any, _mid: int, reasons: Any, _p: Any) -> None:
+        self.granted = [int(reason.value) for reason in reasons]
+        self._ready.set()
+
+    def subscribe(self, *topics: str) -> None:
+        """Subscribe to more topics and wait until they are granted or refused."""
+        self._ready.clear()
+        self.client.subscribe([(topic, 1) for topic in topics])
+        assert self._ready.wait(SECONDS), "no acknowledgement"
 
     def take(self, message: paho.MQTTMessage) -> None:
         """Keep a message; on paho's thread."""

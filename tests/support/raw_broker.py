@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import socket
 import threading
-from types import TracebackType
 from typing import Self
 
 __all__ = ["RawBroker", "publish_packet"]
@@ -106,12 +105,7 @@ class RawBroker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # Otherwise accept() goes on waiting.
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

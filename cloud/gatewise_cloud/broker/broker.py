@@ -32,7 +32,6 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from gatewise_cloud.broker.mqtt_client import connect_reason
@@ -118,12 +117,7 @@ class Broker(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @abstractmethod

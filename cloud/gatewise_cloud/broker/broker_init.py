@@ -3,11 +3,12 @@
 ::
 
     broker/
-      mosquitto.conf  acl  data/           for mosquitto
+      mosquitto.conf  acl  rights.json  data/   for mosquitto
       ca.crt  ca.crl  server.crt  server.key
-      ca.key                               keep it off the broker's machine
-      clients/pi-1.crt  pi-1.key ...       one pair each for devices, workers, operators
-      roster.json                          who is who
+      ca.key                                    keep it off the broker's machine
+      clients/pi-1.crt  pi-1.key ...            one pair each for devices, workers, operators
+      clients/pool                              name of the workers' pool: a secret of theirs
+      roster.json                               who is who
 
 A second call adds to the folder: the authority stays, and so does every certificate but a
 server's that is near its end or whose hosts changed.
@@ -18,22 +19,25 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.authority import Authority, Issued, read_certificate, write_public
-from gatewise_cloud.broker.broker_files import access_list, secure_config
+from gatewise_cloud.broker.broker_files import access_list, rights, secure_config
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.wire import check_device
 
-__all__ = ["BrokerFolder", "init_broker"]
+__all__ = ["BrokerFolder", "find_plugin", "init_broker"]
 
 _ROLES: Final = ("devices", "workers", "operators")
 _RENEW: Final = datetime.timedelta(days=30)
+_PLUGIN: Final = "mosquitto_dynamic_security.so"
+_PLUGIN_PLACES: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homebrew/lib")
 
 
 @dataclass(slots=True)
@@ -45,6 +49,10 @@ class BrokerFolder:
     folder, config : Path
     hosts, devices, workers, operators : list of str
         All of them, those of former calls included.
+    pool : str
+        Name of the workers' pool, see :class:`.Worker`.
+    plugin : PurePath or None
+        The dynamic security plugin; None: the access list rules, which refuses no subscription.
     made : list of Path
         Certificates made by this call.
     revoked : list of str
@@ -58,6 +66,8 @@ class BrokerFolder:
     workers: list[str]
     operators: list[str]
     port: int
+    pool: str
+    plugin: PurePath | None
     made: list[Path] = field(default_factory=list)
     revoked: list[str] = field(default_factory=list)
 
@@ -69,6 +79,10 @@ class BrokerFolder:
             "cert_file": str(clients / f"{name}.crt"),
             "key_file": str(clients / f"{name}.key"),
         }
+
+    def worker(self, name: str) -> dict[str, str]:
+        """Files of a worker and its pool, as keyword arguments of ``Worker``."""
+        return self.client(name) | {"pool": self.pool}
 
 
 def init_broker(
@@ -84,6 +98,8 @@ def init_broker(
     at: str | PurePath | None = None,
     data: str | PurePath | None = None,
     run_as: str | None = None,
+    plugin: str | PurePath | Literal["auto"] | None = "auto",
+    bind_ids: bool = True,
     clock: Callable[[], datetime.datetime] | None = None,
 ) -> BrokerFolder:
     """Make, or add to, the folder of a broker with TLS, client certificates and an access list.
@@ -109,6 +125,13 @@ def init_broker(
     run_as : str, optional
         User that mosquitto becomes when started by root. Run by root, this gives it the key
         and the folder of the persistent messages.
+    plugin : path, "auto" or None, default "auto"
+        The broker's dynamic security plugin; "auto": where it is found on this machine, unless
+        the folder will lie elsewhere (`at`). None: the access list rules. It grants every
+        subscription; only the unguessable name of the pool keeps devices from the requests.
+    bind_ids : bool, default True
+        A certificate is good for one session at a time. False where several workers share one;
+        then a device may leave many sleeping sessions behind.
     clock : callable, optional
         The time, with a time zone.
 
@@ -143,6 +166,8 @@ def init_broker(
     (folder / "clients").mkdir(parents=True, exist_ok=True)
     (folder / "data").mkdir(mode=0o700, exist_ok=True)
     authority = Authority(folder, clock=now)
+    if plugin == "auto":
+        plugin = find_plugin() if at is None else None
     done = BrokerFolder(
         folder,
         folder / "mosquitto.conf",
@@ -151,6 +176,8 @@ def init_broker(
         workers=roster["workers"],
         operators=roster["operators"],
         port=roster["port"],
+        pool=roster["pool"],
+        plugin=None if plugin is None else PurePath(plugin),
         revoked=gone,
     )
     for name in (*gone, *anew):
@@ -171,16 +198,41 @@ def init_broker(
                 done.made.append(pair.certificate)
     place = PurePath(at) if at is not None else folder.resolve()
     store = None if data is None else PurePath(data)
-    config = secure_config(place, port=roster["port"], data=store, run_as=run_as)
+    config = secure_config(
+        place,
+        port=done.port,
+        data=store,
+        run_as=run_as,
+        plugin=done.plugin,
+        bind_ids=bind_ids,
+        clients=sum(len(roster[role]) for role in _ROLES),
+    )
     write_public(done.config, config.encode())
-    write_public(folder / "acl", access_list(roster["workers"], roster["operators"]).encode())
-    write_public(roster_file, json.dumps(roster, indent=1).encode())
-    # mosquitto warns of, and newer ones refuse, an access list that others may read.
-    (folder / "acl").chmod(0o600)
+    # mosquitto warns of, and newer ones refuse, an access list that others may read; the name of
+    # the pool is for workers alone.
+    _write_private(folder / "acl", access_list(done.workers, done.operators))
+    of_all = rights(done.devices, done.workers, done.operators, pool=done.pool)
+    _write_private(folder / "rights.json", of_all)
+    _write_private(folder / "clients" / "pool", f"{done.pool}\n")
+    _write_private(roster_file, json.dumps(roster, indent=1))
     if run_as is not None and os.geteuid() == 0:
-        for path in (server.key, folder / "data", folder / "acl"):
+        for path in (server.key, folder / "data", folder / "acl", folder / "rights.json"):
             _give(path, run_as)
     return done
+
+
+def find_plugin() -> Path | None:
+    """Find mosquitto's dynamic security plugin on this machine."""
+    found = (path for place in _PLUGIN_PLACES for path in sorted(Path(place).glob(f"*/{_PLUGIN}")))
+    beside = (Path(place) / _PLUGIN for place in _PLUGIN_PLACES)
+    return next((path for path in (*beside, *found) if path.is_file()), None)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read."""
+    path.touch(0o600)
+    path.chmod(0o600)
+    path.write_text(text)
 
 
 def _names(names: Iterable[str]) -> list[str]:
@@ -205,13 +257,16 @@ def _check_host(host: str) -> None:
 
 
 def _empty() -> dict[str, Any]:
-    return {"hosts": [], "port": 8883, "devices": [], "workers": [], "operators": []}
+    clients: dict[str, list[str]] = {role: [] for role in _ROLES}
+    return {"hosts": [], "port": 8883, "pool": secrets.token_hex(16), **clients}
 
 
 def _read_roster(path: Path) -> dict[str, Any]:
     try:
         roster = json.loads(path.read_text("utf-8"))
-        known = {key: type(value)(roster[key]) for key, value in _empty().items()}
+        new = _empty()
+        roster.setdefault("pool", new["pool"])  # written before there was one
+        known = {key: type(value)(roster[key]) for key, value in new.items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} cannot be used ({error!r}): restore it") from None
     return known

@@ -79,6 +79,20 @@ def broker(
     run_as: Annotated[
         str | None, typer.Option(help=_FOR_INIT + "user that mosquitto becomes if root starts it.")
     ] = None,
+    plugin: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|none",
+            help=_FOR_INIT + "mosquitto_dynamic_security.so there; by default where it is found.",
+        ),
+    ] = None,
+    bind_ids: Annotated[
+        bool,
+        typer.Option(
+            "--bind-ids/--free-ids",
+            help=_FOR_INIT + "one session for each certificate, or any number.",
+        ),
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document a line.")] = False,
 ) -> None:
     """Run an MQTT broker on this machine, or prepare a secured one.
@@ -88,8 +102,9 @@ def broker(
     embedded one does not serve shared subscriptions: run one worker on it, with
     --plain-subscription.
 
-    `init` writes an authority, certificates for the server and every client, an access list
-    and mosquitto.conf into DIR. Called again it adds what is new and keeps the authority.
+    `init` writes an authority, certificates for the server and every client, their rights, the
+    secret name of the workers' pool and mosquitto.conf into DIR. Called again it adds what is new
+    and keeps the authority.
 
       gatewise broker --port 1883
 
@@ -106,6 +121,8 @@ def broker(
             at=at,
             data=data,
             run_as=run_as,
+            plugin={None: "auto", "none": None}.get(plugin, plugin),
+            bind_ids=bind_ids,
             devices=_split(devices),
             workers=_split(workers),
             operators=_split(operators),
@@ -123,6 +140,8 @@ def broker(
         "--at": at,
         "--data": data,
         "--run-as": run_as,
+        "--plugin": plugin,
+        "--free-ids": not bind_ids,
     }
     given = [name for name, value in of_init.items() if value]
     if given:
@@ -170,6 +189,7 @@ def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
         "config": str(done.config),
         "hosts": done.hosts,
         "port": done.port,
+        "plugin": None if done.plugin is None else str(done.plugin),
         "devices": done.devices,
         "workers": done.workers,
         "operators": done.operators,
@@ -185,10 +205,16 @@ def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
         print(f"revoked {name}: restart the broker")
     people = [f"{len(document[role])} {role}" for role in ("devices", "workers", "operators")]
     print(f"{', '.join(people)}; start it with: mosquitto -c {done.config}")
+    clients = done.folder / "clients"
     print(
-        f"each client needs its .crt and .key from {done.folder / 'clients'} and "
-        f"{done.folder / 'ca.crt'}; keep ca.key to yourself"
+        f"each client needs its .crt and .key from {clients} and {done.folder / 'ca.crt'}, "
+        f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
     )
+    if done.plugin is None:
+        note(
+            "note: without mosquitto's dynamic security plugin (--plugin) no subscription is "
+            "refused: whoever learns the pool's name may take requests away"
+        )
 
 
 def _split(names: str) -> list[str]:

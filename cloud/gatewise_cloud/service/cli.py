@@ -44,6 +44,9 @@ def cloud(
         ),
     ] = True,
     pool: Annotated[str, typer.Option(help="Name of the pool of workers.")] = "gw",
+    pool_file: Annotated[
+        Path | None, typer.Option(help="A file with that name: clients/pool of `broker init`.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     queue: Annotated[int, typer.Option(min=1, help="Requests queued at most; then: busy.")] = 1024,
     max_batch: Annotated[
@@ -82,8 +85,11 @@ def cloud(
         float, typer.Option(min=0, help="How long what is queued is answered at the end.")
     ] = 10.0,
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for TLS.")] = None,
-    cert_file: Annotated[Path | None, typer.Option(help="This worker's certificate.")] = None,
-    key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
+    cert_file: Annotated[
+        Path | None,
+        typer.Option(help="This worker's certificate; {n}: the number of its process, from 1."),
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(help="Its key; {n} likewise.")] = None,
     uplink_device: Annotated[
         str | None, typer.Option(help="Of a gateway: its device id on the broker above.")
     ] = None,
@@ -117,7 +123,7 @@ def cloud(
         "broker": broker,
         "tier": _one_of("--tier", tier, "cloud", "gateway"),
         "uplink": None if uplink is None else {"url": uplink, **above},
-        "pool": pool,
+        "pool": pool if pool_file is None else _read_pool(pool_file),
         "shared": shared,
         "queue": queue,
         "max_batch": _batch(max_batch),
@@ -180,6 +186,13 @@ def _several(
     supervisor.run(ready)
     counters = supervisor.counters
     _print(_summary(counters), counters, as_json=as_json)
+
+
+def _read_pool(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise InputError(f"--pool-file {path} cannot be read: {error}") from None
 
 
 def _batch(text: str) -> int | str:

@@ -39,7 +39,8 @@ class Supervisor:
     Parameters
     ----------
     options : dict
-        See :func:`.make_worker`.
+        See :func:`.make_worker`. ``{n}`` in ``cert_file`` and ``key_file`` is the number of the
+        process, from 1: a broker that binds client ids to certificates takes one session of each.
     workers : int
         At least 1.
     metrics_port : int, optional
@@ -95,7 +96,7 @@ class Supervisor:
         """
         try:
             with until_interrupted():
-                self.children = [WorkerProcess(self._options) for _ in range(self._workers)]
+                self.children = [self._make(i) for i in range(self._workers)]
                 self._wait_for_all()
                 if self._metrics_port is None:
                     self._look_after(ready)
@@ -142,6 +143,14 @@ class Supervisor:
                     totals[name] = value
         return totals
 
+    def _make(self, i: int) -> WorkerProcess:
+        files = {
+            name: self._options[name].replace("{n}", str(i + 1))
+            for name in ("cert_file", "key_file")
+            if self._options.get(name) is not None
+        }
+        return WorkerProcess(self._options | files)
+
     def _wait_for_all(self) -> None:
         until = time.monotonic() + _START_SECONDS
         for child in self.children:
@@ -176,7 +185,7 @@ class Supervisor:
                     self._due[i] = 0.0
                     child.close(0.0)
                     self.restarts += 1
-                    self.children[i] = WorkerProcess(self._options)
+                    self.children[i] = self._make(i)
 
     def _end_all(self) -> None:
         self._stopping.set()

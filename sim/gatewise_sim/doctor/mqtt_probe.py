@@ -107,6 +107,11 @@ class Probe:
             self._changed.wait_for(lambda: self._connected is not None, self._timeout)
             return bool(self._connected)
 
+    def lost_within(self, seconds: float) -> bool:
+        """Whether the broker ends the connection, or has ended it, within some seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._connected is False, seconds)
+
     # -- sending ---------------------------------------------------------------------------
 
     def subscribe(self, topic: str) -> int:

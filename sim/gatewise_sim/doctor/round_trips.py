@@ -47,12 +47,24 @@ def check_round_trips(settings: DeviceSettings, bundle: Bundle | None) -> Iterat
     endpoint = settings.endpoint
     try:
         with Probe(endpoint, settings.timeout) as probe:
-            yield from _request_and_response(probe, settings, bundle)
-            yield _presence(probe, settings)
-            yield _rights(probe, endpoint)
-            yield from _delays(probe, settings)
+            for finding in _check(probe, settings, bundle):
+                if probe.lost_within(0.0):
+                    yield _session_taken()
+                    return
+                yield finding
+            if endpoint.tls:
+                yield _sessions(probe, endpoint, settings)
     except LinkError as error:
         yield problem("login", "no-connection", f"no connection: {error}", "look at its log")
+
+
+def _check(probe: Probe, settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
+    yield from _request_and_response(probe, settings, bundle)
+    yield _presence(probe, settings)
+    yield _rights(probe, settings.endpoint)
+    if settings.endpoint.tls:
+        yield _pool(probe)
+    yield from _delays(probe, settings)
 
 
 # -- a request and its response --------------------------------------------------------------
@@ -247,6 +259,42 @@ def _rights(probe: Probe, endpoint: Endpoint) -> Finding:
             "rights", "open-broker", says, "fine for trying out; else: gatewise broker init"
         )
     return problem("rights", "open-broker", says, f"only workers may write gw/v1/+/rsp: {_ACL}")
+
+
+def _pool(probe: Probe) -> Finding:
+    """Try to join a pool of workers, one of this trial's own: no device should be able to."""
+    granted = probe.subscribe(wire.shared(f"doctor-{secrets.token_hex(6)}"))
+    if granted >= _FAILURE:
+        return ok("pool", "this client cannot join the workers")
+    return problem(
+        "pool",
+        "open-pool",
+        "the broker grants every subscription: who knows the name of the workers' pool takes "
+        "requests away from them",
+        "mosquitto's dynamic security plugin (gatewise broker init --plugin)",
+    )
+
+
+def _sessions(probe: Probe, endpoint: Endpoint, settings: DeviceSettings) -> Finding:
+    """Connect a second time, under another client id: the first connection should end."""
+    with Probe(endpoint, settings.timeout):
+        if probe.lost_within(1.0):
+            return ok("sessions", "this certificate is good for one session")
+    return note(
+        "sessions",
+        "free-ids",
+        "a certificate is good for any number of sessions, and for other clients' ids",
+        "use_username_as_clientid true, where no two workers share one (gatewise broker init)",
+    )
+
+
+def _session_taken() -> Finding:
+    return problem(
+        "login",
+        "session-taken",
+        "another client with this certificate took the connection over: the broker allows one",
+        "stop the device's service while the doctor runs",
+    )
 
 
 # -- delays ------------------------------------------------------------------------------------

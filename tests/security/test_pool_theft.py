@@ -1,0 +1,77 @@
+"""A device that reaches for other devices' requests, or for the broker's memory."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+
+from gatewise_cloud.broker.broker_init import find_plugin
+from gatewise_cloud.broker.mqtt_client import close_client
+from gatewise_cloud.worker.worker import Worker
+from gatewise_edge.link import wire
+from gatewise_edge.link.mqtt import Endpoint, make_client
+from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mqtt_clients import MqttClient
+
+REQUESTS = 40
+
+needs_plugin = pytest.mark.skipif(find_plugin() is None, reason="needs the plugin")
+
+
+def small_request() -> bytes:
+    request = wire.Request(
+        id=wire.new_id(), model="small", version="7", ttl_ms=30_000, X=[[0.1, 0.1, -1.0]]
+    )
+    return wire.encode_request(request)
+
+
+@pytest.mark.parametrize("plugin", [pytest.param("auto", marks=needs_plugin), None])
+def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
+    """Of 200 requests 117 were answered beside one such session, and 4 beside nine."""
+    made = make_folder(tmp_path / "broker", plugin=plugin)
+    with SecureBroker(made) as broker:
+        # Without the plugin every subscription is granted, and the pool's name is not known.
+        pools = ["gw", made.pool] if plugin else ["gw"]
+        thief = MqttClient(
+            broker.url, *(wire.shared(pool) for pool in pools), files=made.client("pi-2")
+        )
+        assert all(code >= 128 for code in thief.granted) == (plugin is not None)
+        device = MqttClient(broker.url, "gw/v1/pi-1/rsp", files=made.client("pi-1"))
+        with Worker(bundle, broker.url, **made.worker("w-1")):
+            for _ in range(REQUESTS):
+                device.publish("gw/v1/pi-1/req", small_request())
+            answers = [wire.decode_response(device.get()[1]) for _ in range(REQUESTS)]
+        assert all(answer.error is None for answer in answers)
+        thief.close()
+        device.close()
+
+
+def leave_sleeping_session(broker: SecureBroker, client_id: str) -> None:
+    """Subscribe to responses in a persistent session and go."""
+    endpoint = Endpoint(broker.url, **broker.made.client("pi-1"))
+    client = make_client(endpoint, client_id, max_inflight=1)
+    client._clean_session = False
+    granted = threading.Event()
+    client.on_connect = lambda *_: client.subscribe("gw/v1/pi-1/rsp", qos=1)
+    client.on_subscribe = lambda *_: granted.set()
+    client.connect(endpoint.host, endpoint.port)
+    client.loop_start()
+    assert granted.wait(30)
+    close_client(client)
+
+
+def test_sleeping_sessions_do_not_fill_the_broker(secure, enter):
+    """One certificate left as many as it liked, each with 64 MB, written anew each second."""
+    for number in range(5):
+        leave_sleeping_session(secure, f"sleeper-{number}")
+    # One certificate, one session.
+    assert len(re.findall(r"New client connected from \S+ as pi-1", secure.log)) == 5
+    assert "as sleeper" not in secure.log
+    worker = enter("w-1")
+    for _ in range(200):
+        worker.publish("gw/v1/pi-1/rsp", bytes(wire.MAX_PAYLOAD))
+    secure.close()
+    kept = (secure.made.folder / "data" / "mosquitto.db").stat().st_size
+    assert 1e6 < kept < 10e6
