@@ -193,15 +193,15 @@ class Batcher:
         known = self._answers.get(ticket.key)
         if known is not None:
             return Offer(Verdict.REPEATED, known[1])
-        if not self._has_room(ticket):
+        if not self._fits_queue(ticket):
             return Offer(Verdict.BUSY)
         self._open.add(ticket.key)
         self._pending[ticket.model] += 1
         self._push(ticket)
         return Offer(Verdict.QUEUED)
 
-    def _has_room(self, ticket: Ticket) -> bool:
-        """Whether the queue and the device's share of it have room."""
+    def _fits_queue(self, ticket: Ticket) -> bool:
+        """Whether the queue and the device's share of it take one more."""
         requests = self._device_requests[ticket.device]
         free = self.capacity - self._queued
         rows = self._device_rows[ticket.device] + len(ticket.rows)
