@@ -21,6 +21,13 @@ from tests.support.mosquitto import SecureBroker
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[1]
+#: As the README has it for the containers.
+CONTAINER = {
+    "at": "/mosquitto/config",
+    "data": "/mosquitto/data",
+    "plugin": "/usr/lib/mosquitto_dynamic_security.so",
+    "bind_ids": False,
+}
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 bundle = small_bundle.bundle
@@ -101,9 +108,7 @@ def test_compose(tmp_path):
     (compose,) = read("compose.yaml")
     services = compose["services"]
     assert set(services) == {"broker", "worker", "prometheus", "grafana"}
-    made = init_broker(
-        tmp_path / "broker", hosts=["broker"], at="/mosquitto/config", data="/mosquitto/data"
-    )
+    made = init_broker(tmp_path / "broker", hosts=["broker"], **CONTAINER)
     inside = {}
     for name, service in services.items():
         for volume in service["volumes"]:
@@ -123,7 +128,7 @@ def test_compose(tmp_path):
     assert not any(source.endswith(("ca.key", "/broker")) for source in inside.values())
     command = services["worker"]["command"]
     check_command(command)
-    for flag in ("--ca-file", "--cert-file", "--key-file", "--watch"):
+    for flag in ("--ca-file", "--cert-file", "--key-file", "--pool-file", "--watch"):
         assert command[command.index(flag) + 1] in inside
     port = command[command.index("--metrics-port") + 1]
     (prometheus,) = read("prometheus/prometheus.yml")
@@ -368,7 +373,7 @@ def test_the_workers_command_exists():
 
 def test_mosquitto_on_kubernetes_finds_its_files(tmp_path):
     """What the secret of the README holds is what the configuration names."""
-    made = init_broker(tmp_path, hosts=["b"], at="/mosquitto/config", data="/mosquitto/data")
+    made = init_broker(tmp_path, hosts=["b"], **CONTAINER)
     readme = (DEPLOY / "README.md").read_text()
     (line,) = re.findall(r".*create secret generic gatewise-broker .*", readme)
     held = {Path(p).name for p in re.findall(r"--from-file=(\S+)", line)}

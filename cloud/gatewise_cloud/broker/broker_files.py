@@ -130,7 +130,7 @@ def _device_role(name: str) -> dict[str, Any]:
 
 def _worker_role(name: str, pool: str) -> dict[str, Any]:
     # With the last two it finds out whether shared subscriptions work here.
-    probes = ["gw/v1/+/plain", "gw/v1/+/shared"]
+    probes = [f"gw/v1/{name}/probe", "gw/v1/+/plain", "gw/v1/+/shared"]
     role = _role(name, writes=["gw/v1/+/rsp", "gw/v1/dead/+", *probes], reads=[REQUESTS, *probes])
     role["acls"] += [
         _acl("subscribeLiteral", shared(pool)),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -53,18 +53,24 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
     client = make_client(endpoint, "", max_inflight=1)
     client.connect_timeout = timeout
     client.on_connect = lambda _c, _u, _f, reason, _p: reasons.append(reason)
-    end = time.monotonic() + timeout
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
-        while not reasons and time.monotonic() < end:
-            if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
-                break
+        _run(client, lambda: bool(reasons), timeout)
     except OSError:
         return None
     finally:
         client.disconnect()
         client.reinitialise()
     return reasons[0] if reasons else None
+
+
+def _run(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
+    """Run a client's network loop on this thread until something is done; whether it is."""
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        if client.loop(0.05) != paho.MQTT_ERR_SUCCESS:
+            break
+    return done()
 
 
 def refused(endpoint: Endpoint, why: str) -> LinkError:
@@ -103,15 +109,12 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     pool = shared(secrets.token_hex(8), pooled)
     came: set[str] = set()
     refusals: list[str] = []
-    changed = threading.Condition()
 
     def on_connect(
         client: paho.Client, _userdata: Any, _flags: Any, reason: Any, _properties: Any
     ) -> None:
         if reason.is_failure:
-            with changed:
-                refusals.append(str(reason))
-                changed.notify_all()
+            refusals.append(str(reason))
         else:
             client.subscribe([(plain, 1), (pool, 1)])
 
@@ -119,25 +122,19 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
         client.publish(pooled, b"", qos=1)
         client.publish(plain, b"", qos=1)
 
-    def on_message(_client: paho.Client, _userdata: Any, message: paho.MQTTMessage) -> None:
-        with changed:
-            came.add(message.topic)
-            changed.notify_all()
-
     endpoint = broker if isinstance(broker, Endpoint) else Endpoint(broker)
     client = make_client(endpoint, base.replace("/", "-"), max_inflight=8)
     client.on_connect = on_connect
     client.on_subscribe = on_subscribe
-    client.on_message = on_message
+    client.on_message = lambda _client, _userdata, message: came.add(message.topic)
     open_client(client, endpoint)
-    client.loop_start()
     try:
-        with changed:
-            changed.wait_for(lambda: plain in came or refusals, timeout)
-            if refusals:
-                raise refused(endpoint, refusals[0])
-            # The shared one went first: it is here by now, or soon, or never.
-            works = changed.wait_for(lambda: pooled in came, _GRACE_SECONDS)
-            return works if plain in came else None
+        arrived = _run(client, lambda: plain in came or bool(refusals), timeout)
+        if refusals:
+            raise refused(endpoint, refusals[0])
+        # The shared one went first: it is here by now, or soon, or never.
+        works = arrived and _run(client, lambda: pooled in came, _GRACE_SECONDS)
+        return works if arrived else None
     finally:
-        close_client(client)
+        client.disconnect()
+        client.reinitialise()
