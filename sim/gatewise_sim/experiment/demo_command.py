@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from gatewise.console import emit
 from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.signal_handling import exit_on_termination
 
@@ -70,15 +69,11 @@ def demo(
     del options["as_json"]
     from gatewise_sim.experiment.demo import DemoSettings, run_demo
     from gatewise_sim.report.progress_display import shown_progress
-    from gatewise_sim.report.terminal import print_report
+    from gatewise_sim.report.terminal import show_run
 
     with exit_on_termination(), shown_progress() as watch:
         report = run_demo(DemoSettings(**options), watch=watch)
-    if as_json:
-        emit(report.to_dict())
-    else:
-        print_report(report)
-        print(out / "report.html", flush=True)
+    show_run(report, out, as_json=as_json)
     if report.answers.lost:
         raise typer.Exit(1)
 

@@ -180,7 +180,7 @@ def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json
     from gatewise_sim.experiment.simulation import Simulation
     from gatewise_sim.report.output import SIMULATION
     from gatewise_sim.report.progress_display import shown_progress
-    from gatewise_sim.report.terminal import print_report
+    from gatewise_sim.report.terminal import show_run
 
     SIMULATION.check(out)
     with shown_progress() as watch:
@@ -190,11 +190,7 @@ def _simulate(job: Job, out: Path, *, calibrate: bool, jobs: int | None, as_json
         command = job.command(out / "calibration.json")
         report = run_scenario(prepared, command, watch=watch, jobs=jobs or _cores())
         Simulation(report, prepared.calibration).write(out)
-    if as_json:
-        emit(report.to_dict())
-    else:
-        print_report(report)
-        print(out / "report.html", flush=True)
+    show_run(report, out, as_json=as_json)
     return any(policy.answers.lost for policy in report.policies)
 
 

@@ -22,7 +22,7 @@ from gatewise.formats import (
     plural,
 )
 from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
-from gatewise_sim.report.policy_result import Measurement, PolicyResult
+from gatewise_sim.report.policy_result import Measurement, PolicyResult, value
 
 __all__ = [
     "KeyFigure",
@@ -33,7 +33,6 @@ __all__ = [
     "fault_name",
     "key_figures",
     "outage_effect",
-    "value",
     "when",
 ]
 
@@ -62,11 +61,6 @@ class OutageEffect:
     alone: float | None  # what the device alone would have got right during it
     fallback: float | None  # share of the instances during it
     instances: float  # during it
-
-
-def value(figure: Measurement | None) -> float | None:
-    """A figure without its interval."""
-    return None if figure is None else figure.value
 
 
 def bounds(figure: Measurement | None, form: Format) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 from gatewise.errors import InputError
 from gatewise_sim.fleet.money import Bill
 from gatewise_sim.report.json_fields import from_document, to_document
-from gatewise_sim.report.policy_result import AnswerCounts, Measurement, PolicyResult
+from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult, value
 
 __all__ = [
     "DEMO_KIND",
@@ -248,17 +248,17 @@ class Report:
     @property
     def offload_rate(self) -> float:
         """Share of them that was offloaded."""
-        return _value(self.system.offload_rate) or 0.0
+        return value(self.system.offload_rate) or 0.0
 
     @property
     def accuracy(self) -> dict[str, float | None]:
         """Accuracy under each of system, edge-only and cloud-only that was run."""
-        return self._three(lambda policy: _value(policy.accuracy))
+        return self._three(lambda policy: value(policy.accuracy))
 
     @property
     def feature_cost(self) -> dict[str, float]:
         """Feature cost per instance."""
-        return self._three(lambda policy: _value(policy.feature_cost) or 0.0)
+        return self._three(lambda policy: value(policy.feature_cost) or 0.0)
 
     @property
     def cost_reduction(self) -> float | None:
@@ -345,7 +345,3 @@ _HEADLINE: Final = (
     "instances", "offload_rate", "accuracy", "feature_cost", "cost_reduction", "bytes",
     "latency_ms", "answers", "money",
 )  # fmt: skip
-
-
-def _value(figure: Measurement | None) -> float | None:
-    return None if figure is None else figure.value

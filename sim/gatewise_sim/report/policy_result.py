@@ -16,6 +16,7 @@ __all__ = [
     "LatencyHistogram",
     "Measurement",
     "PolicyResult",
+    "value",
 ]
 
 POLICY_NAMES: Final = {
@@ -44,6 +45,11 @@ class Measurement:
             and not (self.low <= self.value <= self.high or self.value != self.value)
         ):
             raise InputError("lies outside of its own interval")
+
+
+def value(figure: Measurement | None) -> float | None:
+    """A figure without its interval."""
+    return None if figure is None else figure.value
 
 
 @dataclass(frozen=True, kw_only=True)

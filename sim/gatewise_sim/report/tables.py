@@ -7,11 +7,11 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.report.findings import bounds, when
-from gatewise_sim.report.model import Report
+from gatewise_sim.report.model import ClassResult, Report, StageResult, TimelineBin
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
 
 __all__ = [
@@ -36,6 +36,9 @@ __all__ = [
 
 Cell = str | tuple[str, str] | tuple[str, str, str]
 """A text; or a text, a smaller one below it, and what it is sorted by."""
+
+T = TypeVar("T")
+Columns = dict[str, Callable[[T], Cell]]
 
 _QUANTILES: Final = {"p50": "half within", "p95": "95 %", "p99": "99 %"}
 _BILL: Final = ("data", "workers", "energy", "features", "requests", "devices")
@@ -89,6 +92,12 @@ class Parts:
         )
 
 
+def _table(name: str, things: Iterable[T], columns: Columns[T]) -> PageTable:
+    """A row for each thing, by a column's head and the cell under it."""
+    rows = [[cell(thing) for cell in columns.values()] for thing in things]
+    return PageTable(name, list(columns), rows)
+
+
 def _cell(figure: Measurement | float | None, form: Format) -> Cell:
     if not isinstance(figure, Measurement):
         return form(figure)
@@ -127,38 +136,30 @@ def latency_table(report: Report) -> PageTable:
 
 def timeline_table(report: Report) -> PageTable:
     """The run bin by bin."""
-    columns = [
-        "", "edge", "cloud", "fallback", "error", "accuracy", "device alone", "offloaded: half",
-        "95 %",
-    ]  # fmt: skip
-    rows = [
-        [
-            when(b.begin, b.end),
-            *(count(n) for n in (b.edge, b.cloud, b.fallback, b.error)),
-            percent(b.accuracy),
-            percent(b.edge_accuracy),
-            millis(b.p50_ms),
-            millis(b.p95_ms),
-        ]
-        for b in report.timeline
-    ]
-    return PageTable("The run over time", columns, rows)
+    columns: Columns[TimelineBin] = {
+        "": lambda b: when(b.begin, b.end),
+        "edge": lambda b: count(b.edge),
+        "cloud": lambda b: count(b.cloud),
+        "fallback": lambda b: count(b.fallback),
+        "error": lambda b: count(b.error),
+        "accuracy": lambda b: percent(b.accuracy),
+        "device alone": lambda b: percent(b.edge_accuracy),
+        "offloaded: half": lambda b: millis(b.p50_ms),
+        "95 %": lambda b: millis(b.p95_ms),
+    }
+    return _table("The run over time", report.timeline, columns)
 
 
 def class_table(report: Report) -> PageTable:
     """All classes, those that never came too."""
-    rows = [
-        [
-            c.label,
-            count(c.instances),
-            percent(c.offload_rate),
-            percent(c.accuracy),
-            percent(c.edge_accuracy),
-        ]
-        for c in report.classes
-    ]
-    columns = ["", "instances", "offloaded", "accuracy", "device alone"]
-    return PageTable("Class by class", columns, rows)
+    columns: Columns[ClassResult] = {
+        "": lambda c: c.label,
+        "instances": lambda c: count(c.instances),
+        "offloaded": lambda c: percent(c.offload_rate),
+        "accuracy": lambda c: percent(c.accuracy),
+        "device alone": lambda c: percent(c.edge_accuracy),
+    }
+    return _table("Class by class", report.classes, columns)
 
 
 def answer_tables(report: Report) -> list[PageTable]:
@@ -195,49 +196,37 @@ def answer_tables(report: Report) -> list[PageTable]:
 
 
 def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
-    forms: dict[str, tuple[str, Format]] = {
-        "batch": ("batch", number),
-        "wait_ms": ("queued", millis),
-        "expired": ("expired", count),
-        "busy": ("refused", count),
+    columns: Columns[PolicyResult] = {
+        "": lambda p: p.name,
+        "busy": lambda p: percent(p.utilisation),
+        "batch": lambda p: number(p.workers.get("batch")),
+        "queued": lambda p: millis(p.workers.get("wait_ms")),
     }
-    shown = {
-        key: head
-        for key, head in forms.items()
-        if key in ("batch", "wait_ms") or any(p.workers.get(key) for p in policies)
-    }
-    return PageTable(
-        "Cloud workers",
-        ["", "busy", *(name for name, _ in shown.values())],
-        [
-            [
-                p.name,
-                percent(p.utilisation),
-                *(form(p.workers.get(key)) for key, (_, form) in shown.items()),
-            ]
-            for p in policies
-        ],
-    )
+    if any(p.workers.get("expired") for p in policies):
+        columns["expired"] = lambda p: count(p.workers.get("expired"))
+    if any(p.workers.get("busy") for p in policies):
+        columns["refused"] = lambda p: count(p.workers.get("busy"))
+    return _table("Cloud workers", policies, columns)
 
 
 def stage_table(report: Report) -> PageTable:
     """What each stage acquires and answers."""
-    rows: list[list[Cell]] = []
-    for stage in report.stages:
-        names = list(stage.acquires[:_LISTED])
-        more = len(stage.acquires) - len(names)
-        text = f"{', '.join(names)} and {more} more" if more else listed(names) or "nothing new"
-        rows.append(
-            [
-                stage.name,
-                (count(stage.answers), percent(stage.share)),
-                number(stage.price),
-                count(stage.features),
-                text,
-            ]
-        )
-    columns = ["", "answers", "price", "features", "acquired anew"]
-    return PageTable("Stage by stage", columns, rows)
+    columns: Columns[StageResult] = {
+        "": lambda s: s.name,
+        "answers": lambda s: (count(s.answers), percent(s.share)),
+        "price": lambda s: number(s.price),
+        "features": lambda s: count(s.features),
+        "acquired anew": lambda s: _names(s.acquires),
+    }
+    return _table("Stage by stage", report.stages, columns)
+
+
+def _names(features: Sequence[str]) -> str:
+    """The first of many names, and how many more there are."""
+    more = len(features) - _LISTED
+    if more > 0:
+        return f"{', '.join(features[:_LISTED])} and {more} more"
+    return listed(features) or "nothing new"
 
 
 def policy_rows(report: Report) -> list[tuple[str, Format, list[Measurement | float | None]]]:

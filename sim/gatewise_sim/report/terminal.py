@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from gatewise.console import table
+from pathlib import Path
+
+from gatewise.console import emit, table
 from gatewise.formats import count
-from gatewise_sim.report.findings import answer, caveats, value
+from gatewise_sim.report.findings import answer, caveats
 from gatewise_sim.report.model import Report
-from gatewise_sim.report.policy_result import Measurement
+from gatewise_sim.report.policy_result import Measurement, value
 from gatewise_sim.report.tables import policy_rows
 
-__all__ = ["print_report"]
+__all__ = ["print_report", "show_run"]
+
+
+def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
+    """Print a run whose page is in a folder, as JSON or for people."""
+    if as_json:
+        emit(report.to_dict())
+    else:
+        print_report(report)
+        print(folder / "report.html", flush=True)
 
 
 def print_report(report: Report) -> None:
