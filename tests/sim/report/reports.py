@@ -1,7 +1,9 @@
-"""Made-up reports: every part filled in, nothing simulated."""
+"""Made-up reports: every part filled in, nothing simulated; and what tests ask of their pages."""
 
 from __future__ import annotations
 
+import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
 
@@ -210,3 +212,38 @@ def live(**changes: Any) -> Report:
         ),
         run={"seconds": 20.0, "created": "2026-01-01T00:00:00+00:00", "machine": "Linux x86_64"},
     )
+
+
+def drawings(html: str) -> list[ET.Element]:
+    """The plots of a page, which must be well-formed."""
+    svgs = re.findall(r"<svg.*?</svg>", html, re.DOTALL)
+    return [ET.fromstring(part.replace("xlink:href", "href")) for part in svgs]
+
+
+DRAWN = """
+[...document.querySelectorAll("svg[role=img]")]
+  .map(svg => svg.getBoundingClientRect())
+  .filter(box => box.width > 0)
+  .map(box => [box.width, box.height, box.left, box.right])
+"""
+
+
+def check_in_browser(
+    browser: Any, url: str, width: int, *, dark: bool, plots: int, height: float = 100.0
+) -> None:
+    """A page makes no message and no request, fits, and is light or dark with all its plots."""
+    page = browser.page(url, width, dark=dark)
+    try:
+        assert page.troubles == []
+        assert page.requests == []
+        assert page.run("document.documentElement.scrollWidth") <= width
+        drawn = page.run(DRAWN)
+        assert len(drawn) == plots
+        for wide, tall, left, right in drawn:
+            assert wide > max(200, 0.4 * min(width, 700))
+            assert tall > height
+            assert 0 <= left < right <= width
+        colour = page.run("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", colour)[:3])) > 380) is not dark
+    finally:
+        page.close()

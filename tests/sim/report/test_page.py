@@ -14,13 +14,7 @@ from gatewise_sim.report.model import DEMO_KIND, ClassResult, RowCheck, StageRes
 from gatewise_sim.report.page import render
 from gatewise_sim.report.plots import run_plots, timeline
 from gatewise_sim.report.policy_result import AnswerCounts, LatencyHistogram
-from tests.sim.report.reports import live, made_up
-
-
-def plots(page: str) -> list[ET.Element]:
-    # href in SVG has a prefix that HTML does not need
-    svgs = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    return [ET.fromstring(part.replace("xlink:href", "href")) for part in svgs]
+from tests.sim.report.reports import drawings, live, made_up
 
 
 def text(page: str) -> str:
@@ -73,7 +67,7 @@ def test_ids_are_unique_and_every_reference_leads_to_one(page):
 
 
 def test_every_plot_is_well_formed_and_can_be_read_aloud(page):
-    found = plots(page)
+    found = drawings(page)
     assert len(found) == 1 + 1 + 4 + 2 + 1
     for svg in found:
         assert svg.get("role") == "img"
@@ -126,7 +120,7 @@ def test_names_with_markup_are_only_text():
     assert "<script>alert" not in found
     assert found.count("<script>") == 1
     assert evil in escaping.unescape(found)
-    assert plots(found)
+    assert drawings(found)
 
 
 @pytest.mark.usefixtures("without_plots")
@@ -189,7 +183,7 @@ def test_many_classes(number):
 
 @pytest.mark.parametrize("report", [made_up(accuracy=None), made_up(keys=("system",), faults=())])
 def test_plots_of_what_is_hardly_known(report):
-    assert plots(render(report))
+    assert drawings(render(report))
 
 
 def test_the_same_report_gives_the_same_page(page):

@@ -2,18 +2,15 @@
 
 import json
 import re
-import xml.etree.ElementTree as ET
 
 import pytest
 
 from gatewise.cli import main
 from gatewise_sim.report.comparison.differences import compare_runs
-from gatewise_sim.report.comparison.figures import FIGURES
+from gatewise_sim.report.comparison.figures import BY_KEY
 from gatewise_sim.report.comparison.reading import read_runs
 from gatewise_sim.report.comparison.views import change_text, comparison_page, verdict
-from tests.sim.report.reports import simulation
-
-BY_KEY = {figure.key: figure for figure in FIGURES}
+from tests.sim.report.reports import check_in_browser, drawings, simulation
 
 
 @pytest.fixture
@@ -114,8 +111,7 @@ def test_differences_of_shares_are_points():
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_the_plot_is_well_formed_and_can_be_read_aloud(files, count):
     html = comparison_page(compare_runs(read_runs((files * 3)[:count])))
-    found = [ET.fromstring(part.replace("xlink:href", "href"))
-             for part in re.findall(r"<svg.*?</svg>", html, re.DOTALL)]  # fmt: skip
+    found = drawings(html)
     assert len(found) == (count > 1)
     for svg in found:
         assert svg.get("role") == "img"
@@ -138,16 +134,9 @@ def test_names_are_escaped(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_browser_shows_it_without_a_message(files, browser, tmp_path):
+@pytest.mark.parametrize("width", [360, 1200])
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_shows_it_without_a_message(files, browser, tmp_path, width, dark):
     path = tmp_path / "compared.html"
     path.write_text(comparison_page(compare_runs(read_runs(files))))
-    for width in (360, 1200):
-        for dark in (False, True):
-            page = browser.page(path.as_uri(), width, dark=dark)
-            assert page.troubles == []
-            assert page.requests == []
-            assert page.run("document.documentElement.scrollWidth") <= width
-            box = page.run("(r => [r.width, r.height])(document.querySelector("
-                           "'svg[role=img]').getBoundingClientRect())")  # fmt: skip
-            assert min(box) > 200
-            page.close()
+    check_in_browser(browser, path.as_uri(), width, dark=dark, plots=1, height=200.0)
