@@ -131,7 +131,7 @@ _LEAST_WORKERS: Final = 2
 def sampled(routes: Routes, settings: FleetSettings) -> SamplingPlan:
     """Plan what to step of a baseline.
 
-    All-cloud asks ten times as often as a system that offloads a tenth, and around an outage
+    All-cloud offloads ten times as often as a system that offloads a tenth, and around an outage
     every second is stepped.
     """
     return lighter(choose_plan(routes, settings), routes, settings)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["DemoSettings", "run_demo"]
 
 MAX_LOSS: Final = 0.005
-"""Accuracy that a demo gives up at most, unless told otherwise: data this small is noisy, and a
+"""Accuracy that a demo gives up at most by default: data this small is noisy, and a
 test of 540 rows knows an accuracy to half a percent only."""
 
 _TEST_SHARE: Final = 0.3

@@ -35,7 +35,7 @@ from gatewise_sim.report.policy_result import (
     PolicyResult,
 )
 
-__all__ = ["EnergyTotals", "PolicyRun", "sent_messages", "stage_results"]
+__all__ = ["EnergyTotals", "PolicyRun", "stage_results"]
 
 _NAME: Final = "0" * 8  # of a device, in its topics
 _WORKER_US: Final = 1000
@@ -158,14 +158,6 @@ class PolicyRun:
 _JOULES: Final = {"radio": "radio_j", "features": "feature_j", "stages": "stage_j"}
 
 
-def sent_messages(run: PolicyRun) -> tuple[float, float]:
-    """Count requests and responses, repeated ones and refusals included."""
-    sizes = run.routes.sizes
-    up = run.total("payload_up") / sizes.request(int(run.settings.deadline_ms))
-    down = run.total("payload_down") / sizes.response(_WORKER_US)
-    return up, down
-
-
 def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
     """Sum what a bill is made of.
 
@@ -173,9 +165,12 @@ def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
     alone (a device that has both to send at a time may save one).
     """
     sizes, settings = run.routes.sizes, run.settings
-    requests, responses = sent_messages(run)
-    up = publish_bytes(request_topic(_NAME), sizes.request(int(settings.deadline_ms)))
-    down = publish_bytes(response_topic(_NAME), sizes.response(_WORKER_US))
+    request, response = sizes.request(int(settings.deadline_ms)), sizes.response(_WORKER_US)
+    # Repeated ones and refusals are among them.
+    requests = run.total("payload_up") / request
+    responses = run.total("payload_down") / response
+    up = publish_bytes(request_topic(_NAME), request)
+    down = publish_bytes(response_topic(_NAME), response)
     headers = HEADER * (requests * (packets(up) + 1) + responses * (packets(down) + 1))
     return Usage(
         seconds=settings.seconds,

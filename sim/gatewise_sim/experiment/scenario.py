@@ -147,7 +147,7 @@ class Scenario:
                     raise InputError(f"{name} goes with the live engine (--engine live)")
         if self.pace is not None:
             Pacer.parse(self.pace)
-        # Whatever else a text may hold is found out here, not after the first leg.
+        # Whatever else a text may hold is found out here, not after the first policy.
         self.settings()
 
     def settings(self, labels: Sequence[int] | NDArray[np.int64] | None = None) -> FleetSettings:

@@ -21,7 +21,7 @@ __all__ = ["PlainLines", "TerminalBars", "shown_progress"]
 
 _EVERY: Final = 2.0  # s between two plain lines at least,
 _AFTER: Final = 30.0  # and at most, under a policy that hardly moves
-_SAME: Final = 1.0  # s: an event announced ahead, and told again when it comes
+_SAME: Final = 1.0  # s: an event announced ahead, and once more when it comes
 
 
 @contextmanager

@@ -61,10 +61,10 @@ def frontier_plot(report: Report) -> Markup:
         axes.set_xlabel("cost per instance", loc="right")
         figure.legend(loc="outside lower left", ncols=3)
 
-    told = [f"{p.name} {percent(a.value)} at cost {number(c.value)}" for p, c, a in placed]
-    told.append(f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}")
+    texts = [f"{p.name} {percent(a.value)} at cost {number(c.value)}" for p, c, a in placed]
+    texts.append(f"active operating point {percent(active.accuracy)} at cost {number(active.cost)}")
     return draw(
-        paint, name="frontier", title="Accuracy against cost", description=f"{'; '.join(told)}.",
+        paint, name="frontier", title="Accuracy against cost", description=f"{'; '.join(texts)}.",
         height=300,
     )  # fmt: skip
 
@@ -120,15 +120,17 @@ def latency_plot(report: Report) -> Markup | None:
         axes.set_xlabel("ms since the instance came", loc="right")
         figure.legend(loc="outside lower left", ncols=2)
 
-    told = []
+    texts = []
     for name, key, _, _, _, prefix in curves:
         policy = report.policy(key)
         assert policy is not None
         p50, p95 = (policy.latency_ms.get(prefix + q) for q in ("p50", "p95"))
         if p50 is not None and p95 is not None:
-            told.append(f"{name}: half within {millis(p50.value)}, 95 % within {millis(p95.value)}")
+            texts.append(
+                f"{name}: half within {millis(p50.value)}, 95 % within {millis(p95.value)}"
+            )
     return draw(
-        paint, name="latency", title="Time to the answer", description=f"{'; '.join(told)}.",
+        paint, name="latency", title="Time to the answer", description=f"{'; '.join(texts)}.",
         height=300,
     )  # fmt: skip
 
@@ -161,9 +163,9 @@ def breakdown_plot(
         axes.set_xticks([])
         figure.legend(loc="outside lower left", ncols=4)
 
-    told = "; ".join(f"{n} {form(t)}" for n, t in zip(names, totals, strict=True))
+    texts = "; ".join(f"{n} {form(t)}" for n, t in zip(names, totals, strict=True))
     return draw(
-        paint, name=name, title=title, description=f"{told}.", height=56 + 23.0 * len(names)
+        paint, name=name, title=title, description=f"{texts}.", height=56 + 23.0 * len(names)
     )
 
 
@@ -201,13 +203,13 @@ def classes_plot(classes: Sequence[ClassResult]) -> Markup:
             axes.tick_params(axis="y", length=0, labelcolor=COLOURS["ink"])
             axes.grid(visible=False, axis="y")
 
-    told = [
+    texts = [
         f"{c.label}: {percent(c.offload_rate)} offloaded"
         + (f", accuracy {percent(c.accuracy)}" if c.accuracy is not None else "")
         + (f", device alone {percent(c.edge_accuracy)}" if c.edge_accuracy is not None else "")
         for c in classes
     ]
     return draw(
-        paint, name="classes", title="Class by class", description=f"{'; '.join(told)}.",
+        paint, name="classes", title="Class by class", description=f"{'; '.join(texts)}.",
         height=90 + 17.0 * len(names),
     )  # fmt: skip
