@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
 from gatewise_edge.service.endpoints import Endpoints
 
-__all__ = ["WorkerCollector", "labelled", "merged", "text_of", "worker_endpoints"]
+__all__ = ["WorkerCollector", "merged", "text_of", "worker_endpoints"]
 
 _PREFIX = "gatewise_worker_"
 _LABELS = {
@@ -144,25 +144,15 @@ class _Fixed(Collector):
         return self._families
 
 
-def labelled(families: Iterable[Metric], **labels: str) -> list[Metric]:
-    """Put labels on every sample."""
-    out = []
-    for family in families:
-        copy = Metric(family.name, family.documentation, family.type)
-        for sample in family.samples:
-            copy.add_sample(sample.name, {**sample.labels, **labels}, sample.value)
-        out.append(copy)
-    return out
-
-
 def merged(texts: dict[str, str], more: Iterable[Metric] = ()) -> bytes:
     """Put the metrics of several workers together, each sample labelled with its worker."""
     families: dict[str, Metric] = {}
     for worker, text in texts.items():
-        for family in labelled(text_string_to_metric_families(text), worker=worker):
-            known = families.setdefault(family.name, family)
-            if known is not family:
-                known.samples.extend(family.samples)
+        for family in text_string_to_metric_families(text):
+            empty = Metric(family.name, family.documentation, family.type)
+            known = families.setdefault(family.name, empty)
+            for sample in family.samples:
+                known.add_sample(sample.name, {**sample.labels, "worker": worker}, sample.value)
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Fixed([*families.values(), *more]))
     return generate_latest(registry)

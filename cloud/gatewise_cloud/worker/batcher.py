@@ -241,7 +241,7 @@ class Batcher:
         return max(0.0, pause)
 
     def take(self, now: float) -> Taken:
-        """Take the next batch: the request whose turn it is, and what fits with it.
+        """Take the next batch: the request that starts first, and what fits with it.
 
         Requests that expired are taken out and forgotten.
         """

@@ -43,7 +43,7 @@ class _Sent(NamedTuple):
 
 
 class CloudAbove:
-    """Requests to the cloud above a gateway, and their responses: :class:`.Forward`.
+    """Requests to the cloud above a gateway, and their responses: :data:`.Forward`.
 
     `limit` requests are in flight at a time; beyond them the last gateway stage answers at once.
     """

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from gatewise_cloud.worker.batcher import ModelKey, Ticket
 from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.link import wire
 
-__all__ = ["Outlet", "Responses"]
-
-
-class Outlet(Protocol):
-    """Where messages go out: :class:`gatewise_cloud.worker.session.Session`."""
-
-    def publish(self, topic: str, payload: bytes) -> bool:
-        """Publish without waiting; False if it was dropped."""
-        ...
+__all__ = ["Responses"]
 
 
 class Responses:
     """Publishes responses to devices, and dead letters."""
 
-    def __init__(self, outlet: Outlet, counters: Counters) -> None:
-        self._outlet = outlet
+    def __init__(self, session: MqttSession, counters: Counters) -> None:
+        self._session = session
         self._counters = counters
 
     def send(self, device: str, payload: bytes) -> None:
@@ -58,5 +49,5 @@ class Responses:
         self._publish(wire.dead_topic(reason), payload[: wire.MAX_PAYLOAD])
 
     def _publish(self, topic: str, payload: bytes) -> None:
-        if not self._outlet.publish(topic, payload):
+        if not self._session.publish(topic, payload):
             self._counters.add("unsent")

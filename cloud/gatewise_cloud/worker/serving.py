@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +35,8 @@ _GAIN: Final = 0.1
 _LOG = logging.getLogger("gatewise_cloud")
 
 
-class Forward(Protocol):
-    """Takes over a request with instances to offload further up, and responds to it."""
-
-    def __call__(self, ticket: Ticket, answer: TierAnswer) -> None:
-        """Take over; must not block."""
-        ...
+Forward = Callable[[Ticket, TierAnswer], None]
+"""Takes over a request with instances to offload further up, and responds to it; never blocks."""
 
 
 class BatchServer:
@@ -139,7 +135,7 @@ class BatchServer:
         return offer
 
     def wait_ms(self) -> int:
-        """Milliseconds until what is queued now will have run: what a refused request is told."""
+        """Milliseconds until what is queued now will have run, as a refusal gives them."""
         with self._work:
             seconds = self._batcher.rows * self._row_seconds / len(self._threads)
         return min(max(1, math.ceil(1000.0 * seconds)), _LONGEST_WAIT_MS)
