@@ -139,18 +139,10 @@ class EnergyUse:
 
 @dataclass(frozen=True, kw_only=True)
 class RowCheck:
-    """Answers of a live run compared row by row with what they must be.
+    """Answers of a live run compared row by row with what they must be."""
 
-    Attributes
-    ----------
-    compared : int
-        Answers by edge and cloud.
-    differing : dict of str to int
-        How many of these differ, in ``labels``, ``routes`` and ``costs``.
-    """
-
-    compared: int
-    differing: dict[str, int]
+    compared: int  # answers by edge and cloud
+    differing: dict[str, int]  # how many of these differ, in labels, routes and costs
 
 
 @dataclass(frozen=True, kw_only=True)

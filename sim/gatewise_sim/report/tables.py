@@ -229,37 +229,32 @@ def _names(features: Sequence[str]) -> str:
     return listed(features) or "nothing new"
 
 
+_Get = Callable[[PolicyResult], Measurement | float | None]
+_FIGURES: Final[Sequence[tuple[str, Format, _Get]]] = (
+    ("accuracy", percent, lambda p: p.accuracy),
+    ("offloaded", percent, lambda p: p.offload_rate),
+    ("cost per instance", number, lambda p: p.cost),
+    ("feature cost", number, lambda p: p.feature_cost),
+    ("half answered within", millis, lambda p: p.latency_ms.get("p50")),
+    ("95 % answered within", millis, lambda p: p.latency_ms.get("p95")),
+    ("99 % answered within", millis, lambda p: p.latency_ms.get("p99")),
+    ("offloaded: half within", millis, lambda p: p.latency_ms.get("offloaded_p50")),
+    ("offloaded: 95 % within", millis, lambda p: p.latency_ms.get("offloaded_p95")),
+    ("bytes up per instance", number, lambda p: p.bytes.up),
+    ("bytes down", number, lambda p: p.bytes.down),
+    ("energy, device and day", joules, lambda p: p.joules_per_device_day),
+    ("battery, days", number, lambda p: p.battery_days),
+    ("workers busy", percent, lambda p: p.utilisation),
+)
+
+
 def policy_rows(report: Report) -> list[tuple[str, Format, list[Measurement | float | None]]]:
     """All figures of all policies: name, format, a value for each policy."""
-    policies = report.policies
-
-    def row(
-        name: str, form: Format, get: Callable[[PolicyResult], Measurement | float | None]
-    ) -> tuple[str, Format, list[Measurement | float | None]]:
-        return name, form, [get(policy) for policy in policies]
-
-    def latency(quantile: str) -> Callable[[PolicyResult], Measurement | None]:
-        return lambda policy: policy.latency_ms.get(quantile)
-
-    rows = [
-        row("accuracy", percent, lambda p: p.accuracy),
-        row("offloaded", percent, lambda p: p.offload_rate),
-        row("cost per instance", number, lambda p: p.cost),
-        row("feature cost", number, lambda p: p.feature_cost),
-        row("half answered within", millis, latency("p50")),
-        row("95 % answered within", millis, latency("p95")),
-        row("99 % answered within", millis, latency("p99")),
-        row("offloaded: half within", millis, latency("offloaded_p50")),
-        row("offloaded: 95 % within", millis, latency("offloaded_p95")),
-        row("bytes up per instance", number, lambda p: p.bytes.up),
-        row("bytes down", number, lambda p: p.bytes.down),
-        row("energy, device and day", joules, lambda p: p.joules_per_device_day),
-        row("battery, days", number, lambda p: p.battery_days),
-        row("workers busy", percent, lambda p: p.utilisation),
-    ]
+    figures, policies = list(_FIGURES), report.policies
     if report.money is not None and any(p.money and p.money.total for p in policies):
         unit = f"{report.money.currency} a month"
-        rows.append(row(unit, number, lambda p: p.money.total if p.money else None))
+        figures.append((unit, number, lambda p: p.money.total if p.money else None))
+    rows = [(name, form, [get(policy) for policy in policies]) for name, form, get in figures]
     return [each for each in rows if any(figure is not None for figure in each[2])]
 
 
