@@ -15,7 +15,7 @@ from gatewise_export.training_run import TrainingRun, TrainingSettings, train_bu
 from gatewise_sim.experiment.preparation import prepare
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import run_scenario
-from gatewise_sim.experiment.scenario import Scenario, option_words
+from gatewise_sim.experiment.scenario import GOALS, Scenario, option_words
 from gatewise_sim.experiment.simulation import Simulation
 from gatewise_sim.live.checks import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
@@ -33,7 +33,6 @@ test of 540 rows knows an accuracy to half a percent only."""
 
 _TEST_SHARE: Final = 0.3
 _SECONDS_BETWEEN: Final = 0.04  # instances of one device
-_GOALS: Final = ("budget", "max_loss", "offload_rate")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,7 @@ class DemoSettings:
 
     def training(self, out: Path) -> TrainingSettings:
         """Settings of the training; the bundle goes to `out`."""
-        goal = {g: getattr(self, g) for g in _GOALS if getattr(self, g) is not None}
+        goal = {g: getattr(self, g) for g in GOALS if getattr(self, g) is not None}
         if len(goal) > 1:
             raise InputError(f"give one of --{' and --'.join(goal)}, not both".replace("_", "-"))
         parameters: dict[str, Any] = {}

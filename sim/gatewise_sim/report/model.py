@@ -21,6 +21,7 @@ from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult, value
 __all__ = [
     "DEMO_KIND",
     "KINDS",
+    "POINT_KIND",
     "SCHEMA_VERSION",
     "SIMULATION_KIND",
     "SWEEP_KIND",
@@ -45,6 +46,7 @@ SCHEMA_VERSION: Final = 2
 DEMO_KIND: Final = "gatewise-demo"
 SIMULATION_KIND: Final = "gatewise-simulation"
 SWEEP_KIND: Final = "gatewise-sweep"
+POINT_KIND: Final = "gatewise-sweep-point"
 KINDS: Final = (DEMO_KIND, SIMULATION_KIND)
 """The values of ``kind``."""
 

@@ -262,6 +262,16 @@ def test_a_bad_setting_is_one_line_and_nothing_is_written(here, capsys, args, me
     assert {p.name for p in here.iterdir()} == before
 
 
+def test_only_the_bundled_sets_are_searched_briefly():
+    def parameters(**options) -> set[str]:
+        return set(DemoSettings(**options).training(Path("bundle")).parameters)
+
+    brief = {"max_stage_bytes", "high_cost_model", "n_stages", "families"}
+    assert parameters() == parameters(dataset="wine") == brief
+    assert parameters(dataset="data.csv") == parameters(allow_missing=True) == {"max_stage_bytes"}
+    assert parameters(method="adapt-lin") == set()
+
+
 def test_the_command_repeats_the_run_without_its_password():
     assert DemoSettings().command() == "gatewise demo --dataset digits --method staged --seed 0"
     options = DemoSettings(

@@ -6,7 +6,8 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_sim.experiment.scenario import Scenario
-from gatewise_sim.experiment.sweep.store import POINT_KIND, Fingerprints, SweepFolder
+from gatewise_sim.experiment.sweep.store import Fingerprints, SweepFolder
+from gatewise_sim.report.model import POINT_KIND
 
 
 @dataclass(frozen=True)

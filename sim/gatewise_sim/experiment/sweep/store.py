@@ -16,13 +16,10 @@ from typing import Any, Final
 
 from gatewise import __version__
 from gatewise.console import plain
-from gatewise_sim.report.model import SWEEP_KIND
+from gatewise_sim.report.model import POINT_KIND, SWEEP_KIND
 from gatewise_sim.report.output import SIMULATION, check_folder, json_text, kind_of, write_text
 
-__all__ = ["CALIBRATION", "POINT_KIND", "Fingerprints", "SweepFolder"]
-
-POINT_KIND: Final = "gatewise-sweep-point"
-"""The value of ``kind`` in a point's file."""
+__all__ = ["CALIBRATION", "Fingerprints", "SweepFolder"]
 
 CALIBRATION: Final = "sweep-calibration.json"
 """Service times that were measured when the sweep began."""

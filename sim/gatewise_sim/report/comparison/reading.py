@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 from gatewise.errors import InputError
 from gatewise_sim.report.comparison.figures import ComparedRun, figures_of_report
-from gatewise_sim.report.model import Report
+from gatewise_sim.report.model import POINT_KIND, SWEEP_KIND, Report
 from gatewise_sim.report.sweep.setting_text import setting
 
 __all__ = ["LARGEST", "read_runs"]
@@ -17,8 +17,6 @@ __all__ = ["LARGEST", "read_runs"]
 LARGEST: Final = 64_000_000
 """Bytes of a file at most: a report has some hundred thousand."""
 
-_POINT: Final = "gatewise-sweep-point"
-_SWEEP: Final = "gatewise-sweep"
 _SHORT: Final = 8  # of a digest, as a name
 _DIGITS: Final = frozenset("0123456789abcdef")
 
@@ -44,9 +42,9 @@ def _reports(path: Path) -> list[tuple[str, Path, Mapping[str, Any]]]:
         path = path / "report.json"
     document = _load(path)
     kind = document.get("kind")
-    if kind == _POINT:
+    if kind == POINT_KIND:
         return [(path.stem[:_SHORT], path, _report_of(document, path))]
-    if kind != _SWEEP:
+    if kind != SWEEP_KIND:
         folder = path.resolve().parent.name
         named = folder if path.name == "report.json" and folder else path.stem
         return [(named, path, document)]
