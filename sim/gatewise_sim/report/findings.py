@@ -58,7 +58,6 @@ class OutageEffect:
     before: float | None
     during: float | None
     after: float | None
-    alone: float | None  # what the device alone would have got right during it
     fallback: float | None  # share of the instances during it
     instances: float  # during it
 
@@ -136,19 +135,16 @@ def outage_effect(report: Report) -> OutageEffect:
     settled = last + 1e-3 * float(report.settings.get("deadline_ms") or 0.0)
     n = sum(b.instances for b in during)
     return OutageEffect(
-        before=_mean([b for b in report.timeline if b.end <= first], lambda b: b.accuracy),
-        during=_mean(during, lambda b: b.accuracy),
-        after=_mean([b for b in report.timeline if b.begin >= settled], lambda b: b.accuracy),
-        alone=_mean(during, lambda b: b.edge_accuracy),
+        before=_accuracy([b for b in report.timeline if b.end <= first]),
+        during=_accuracy(during),
+        after=_accuracy([b for b in report.timeline if b.begin >= settled]),
         fallback=sum(b.fallback for b in during) / n if n else None,
         instances=n,
     )
 
 
-def _mean(
-    bins: Sequence[TimelineBin], figure: Callable[[TimelineBin], float | None]
-) -> float | None:
-    known = [(v, b.instances) for b in bins if (v := figure(b)) is not None and b.instances]
+def _accuracy(bins: Sequence[TimelineBin]) -> float | None:
+    known = [(b.accuracy, b.instances) for b in bins if b.accuracy is not None and b.instances]
     weight = sum(n for _, n in known)
     return sum(v * n for v, n in known) / weight if weight else None
 

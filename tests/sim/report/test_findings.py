@@ -77,7 +77,7 @@ def test_an_outage_is_reported_with_its_effect_on_accuracy(accuracy, part):
 
 def test_the_effect_of_an_outage():
     effect = outage_effect(made_up())
-    assert (effect.before, effect.during, effect.alone) == pytest.approx((0.95, 0.7, 0.7))
+    assert (effect.before, effect.during) == pytest.approx((0.95, 0.7))
     assert effect.after == pytest.approx(0.95)
     assert (effect.fallback, effect.instances) == (0.2, 200.0)
 

@@ -59,7 +59,8 @@ def _print_figures(comparison: Mapping[str, Any]) -> None:
         found = [_difference(comparison, figure, run) for figure in figures]
         texts = [figure_text(figure, run, bounds=len(runs) == 1) for figure in figures]
         if many:
-            texts = [t + " *" * bool(d and d["beyond"]) for t, d in zip(texts, found, strict=True)]
+            beyond = [difference is not None and difference["beyond"] for difference in found]
+            texts = [f"{t} *" if far else t for t, far in zip(texts, beyond, strict=True)]
         columns.append([run["name"], *texts])
         if not many and run is not runs[0]:
             pairs = list(zip(figures, found, strict=True))
