@@ -16,7 +16,6 @@ from gatewise_sim.experiment.preparation import prepare
 from gatewise_sim.experiment.rows import Rows
 from gatewise_sim.experiment.run import run_scenario
 from gatewise_sim.experiment.scenario import GOALS, Scenario, option_words
-from gatewise_sim.experiment.simulation import Simulation
 from gatewise_sim.live.checks import check_live
 from gatewise_sim.report.model import DEMO_KIND, DataCounts, Report
 from gatewise_sim.report.output import DEMO
@@ -151,6 +150,8 @@ def run_demo(
     GatewiseError
         For bad input or a part that does not start; nothing is written then.
     """
+    from gatewise_sim.report.page import report_files
+
     DEMO.check(settings.out)
     check_live(settings.scenario().settings(), broker=settings.broker)
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
@@ -178,7 +179,7 @@ def run_demo(
         DEMO.write(
             settings.out,
             {
-                **Simulation(report, prepared.calibration).files(),
+                **report_files(report, prepared.calibration.to_json()),
                 "arrivals.csv": arrivals.read_text(),
                 "bundle": trained.bundle.path,
                 "frontier.svg": _frontier_plot(trained.system, settings.method),

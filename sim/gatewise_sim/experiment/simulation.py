@@ -94,22 +94,12 @@ class Simulation:
 
     def write(self, folder: str | Path) -> None:
         """Write page, report, tables and service times into a folder, all or nothing."""
+        # Here, since pages need a plotting library and a simulation by itself does not.
+        from gatewise_sim.report.page import report_files
+
         folder = Path(folder)
         SIMULATION.check(folder)
-        SIMULATION.write(folder, self.files())
-
-    def files(self) -> dict[str, str]:
-        """Texts by file name: page, report, tables, service times."""
-        # Here, since pages need a plotting library and a simulation by itself does not.
-        from gatewise_sim.report.page import render
-        from gatewise_sim.report.tables import csv_files
-
-        return {
-            **csv_files(self.report),
-            "calibration.json": self.calibration.to_json(),
-            "report.html": render(self.report),
-            "report.json": self.report.to_json(),
-        }
+        SIMULATION.write(folder, report_files(self.report, self.calibration.to_json()))
 
 
 def simulate(

@@ -37,7 +37,7 @@ from gatewise_sim.report.plots.run_plots import (
 from gatewise_sim.report.plots.timeline import timeline_plots
 from gatewise_sim.report.tables import PageTable
 
-__all__ = ["Page", "Plot", "Section", "render", "write_page"]
+__all__ = ["Page", "Plot", "Section", "render", "report_files", "write_page"]
 
 _PACKAGE: Final = "gatewise_sim.report"
 _LINE: Final = 80
@@ -153,6 +153,16 @@ def render(report: Report) -> str:
             footer=_footer(report),
         )
     )
+
+
+def report_files(report: Report, calibration: str) -> dict[str, str]:
+    """Texts by file name: page, report, tables, and the service times as they are given."""
+    return {
+        **tables.csv_files(report),
+        "calibration.json": calibration,
+        "report.html": render(report),
+        "report.json": report.to_json(),
+    }
 
 
 def _about(report: Report) -> str:
