@@ -135,6 +135,8 @@ class OperatingPointSpec:
         Standard error of the accuracy minus the high-cost model's (paired).
     chain : int
         Which chain the thresholds belong to.
+    agreement : float or None
+        Share of the answers that are the high-cost model's.
     """
 
     thresholds: tuple[float | None, ...]
@@ -144,6 +146,7 @@ class OperatingPointSpec:
     guarantee: dict[str, Any] | None = None
     accuracy_error: float = 0.0
     chain: int = 0
+    agreement: float | None = None
 
 
 @dataclass(frozen=True)

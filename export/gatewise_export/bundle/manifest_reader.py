@@ -273,8 +273,9 @@ def _point(
 ) -> OperatingPointSpec:
     field.keys(
         ("thresholds", "expected_cost", "accuracy", "offload_rate", "guarantee"),
-        ("accuracy_error", "chain"),
+        ("accuracy_error", "chain", "agreement"),
     )
+    agreement = field.get("agreement")
     chain_field, error = field.get("chain"), field.get("accuracy_error")
     chain = 0 if chain_field is None else chain_field.integer(0, len(chains) - 1)
     length = len(chains[chain])
@@ -297,6 +298,9 @@ def _point(
         if error is None
         else error.number(0.0, LARGEST if task == "regress" else 1.0),
         chain=chain,
+        agreement=None
+        if agreement is None or agreement.value is None
+        else agreement.number(0.0, 1.0),
     )
 
 

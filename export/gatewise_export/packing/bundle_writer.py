@@ -248,6 +248,7 @@ def _manifest(
                 offload_rate=p.offload_rate,
                 guarantee=None if p.guarantee is None else dict(p.guarantee),
                 accuracy_error=p.accuracy_error,
+                agreement=p.agreement if cloud else None,
                 chain=p.chain,
             )
             for p in points

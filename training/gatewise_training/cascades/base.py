@@ -195,6 +195,7 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
         return CascadeRecord(
             scores=np.stack([score for _, score in parts]),
             correct=np.stack([answer == y for answer in answers]).astype(np.float64),
+            agrees=np.stack([answer == reference for answer in answers]),
             exit_costs=self._exit_costs(acquired, tiers=tiers),
             cost_limits=self._exit_costs(limits, tiers=tiers),
             weights=weight / weight.mean(),

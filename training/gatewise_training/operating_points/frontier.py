@@ -36,6 +36,8 @@ class OperatingPoint:
         Share of validation instances sent to the high-cost model.
     accuracy_error : float
         Standard error of `accuracy` minus the high-cost model's accuracy (paired).
+    agreement : float or None
+        Share of the answers that are the high-cost model's.
     trees : float
         Mean number of trees evaluated on the device for a decision.
     nbytes : int
@@ -51,6 +53,7 @@ class OperatingPoint:
     accuracy: float
     offload_rate: float
     accuracy_error: float = 0.0
+    agreement: float | None = None
     trees: float = 0.0
     nbytes: int = 0
     chain: int = 0

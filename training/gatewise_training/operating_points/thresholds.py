@@ -57,6 +57,8 @@ class CascadeRecord:
     weights : ndarray of float64, shape (n,)
         Of mean 1.
     has_cloud : bool
+    agrees : ndarray of bool, shape (n_stages + 1, n), optional
+        Whether the stage's answer is the high-cost model's.
     trees, nbytes : tuple of int, one a stage
         Trees that a decision of the stage evaluates, and the size of its model.
     cost_limits : ndarray of float64, shape (n_stages + 1,), optional
@@ -69,6 +71,7 @@ class CascadeRecord:
     exit_costs: NDArray[np.float64]
     weights: NDArray[np.float64]
     has_cloud: bool = True
+    agrees: NDArray[np.bool_] | None = None
     trees: tuple[int, ...] = ()
     nbytes: tuple[int, ...] = ()
     cost_limits: NDArray[np.float64] | None = None
@@ -87,6 +90,7 @@ class CascadeRecord:
             exit_costs=costs[:, chosen] if costs.ndim == 2 else costs,
             scores=self.scores[:, chosen],
             correct=self.correct[:, chosen],
+            agrees=None if self.agrees is None else self.agrees[:, chosen],
             weights=weights / weights.mean(),
         )
 
@@ -119,7 +123,11 @@ class CascadeRecord:
         self, thresholds: tuple[float | None, ...], exits: NDArray[np.int64], chain: int = 0
     ) -> OperatingPoint:
         """Make the operating point of a setting with which rows leave at `exits`."""
-        right = self.correct[exits, np.arange(len(exits))]
+        rows = np.arange(len(exits))
+        right = self.correct[exits, rows]
+        agreement = None
+        if self.agrees is not None:
+            agreement = float(np.average(self.agrees[exits, rows], weights=self.weights))
         gain = right - self.correct[-1]
         mean_gain = float(np.average(gain, weights=self.weights))
         spread = float(np.average((gain - mean_gain) ** 2, weights=self.weights))
@@ -133,6 +141,7 @@ class CascadeRecord:
             accuracy=float(np.average(right, weights=self.weights)),
             offload_rate=float(np.average(exits == self.n_stages, weights=self.weights)),
             accuracy_error=(spread / len(exits)) ** 0.5,
+            agreement=agreement,
             trees=float(np.average(run[exits], weights=self.weights)),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             chain=chain,
