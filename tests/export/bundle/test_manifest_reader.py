@@ -52,6 +52,7 @@ def test_json_round_trip_keeps_everything_and_is_stable(document: Document) -> N
     assert written["operating_points"][0] == document["operating_points"][0] | {
         "accuracy_error": 0.0,
         "chain": 0,
+        "agreement": None,
     }
 
 
