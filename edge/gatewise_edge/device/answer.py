@@ -41,7 +41,8 @@ class Answer:
         From the call to the answer, in milliseconds.
     reason : str
         Why this route. edge: ``stopped``, ``last-stage``, ``edge-only``. cloud: ``offloaded``,
-        ``gateway`` (a stage there answered), ``missing``, ``cloud-only``, or a failed sensor
+        ``gateway`` (a stage there answered), ``missing``, ``cloud-only``, ``audit`` (an audit
+        found the stages wrong too often), or a failed sensor
         (below). fallback: ``no-link``, ``link-down``, ``breaker-open``, ``full``, ``unsent``,
         ``deadline``, ``timeout``, ``cloud:<error code>``, or a feature's failure as
         ``missing:<name>``, ``infinite:<name>``, ``sensor:<name>``, ``sensor-late:<name>``.

@@ -1,4 +1,4 @@
-"""Audit a device's own answers: are they still as often the high-cost model's as promised?
+"""Test that a device's answers are still as often the high-cost model's as they should be.
 
 A random share of the answers that stages gave is sent to the high-cost model as well. With
 ``p`` the probability that an instance was audited, ``X = 1/p`` if it was and the high-cost model

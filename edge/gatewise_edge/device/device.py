@@ -12,6 +12,7 @@ waiting between; a simulator in virtual time calls them itself.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,9 +23,10 @@ from typing import Final, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.errors import InputError
+from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.checks import check_positive
 from gatewise_edge.device.answer import Answer, Policy
+from gatewise_edge.device.auditor import Audit, Auditor, safer_point
 from gatewise_edge.device.device_stats import DeviceStats, Observe
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.device.installed import Installed
@@ -93,6 +95,11 @@ class Device:
         operating point, and answers are marked ``paced``.
     pacer_state : str or Path, optional
         JSON file that keeps the pacer's state over restarts.
+    audit : Audit, optional
+        Sends a share of the stages' answers to the high-cost model and tests that they agree as
+        often as they should.
+    seed : int, optional
+        Of the choice of answers to audit; from the operating system by default.
     observe : callable, optional
         Gets each Answer, and each error that took the place of one, once, on the caller's thread.
         What it raises is logged.
@@ -131,6 +138,8 @@ class Device:
         float16: bool = False,
         pacer: Pacer | None = None,
         pacer_state: str | Path | None = None,
+        audit: Audit | None = None,
+        seed: int | None = None,
         observe: Observe | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -145,8 +154,12 @@ class Device:
             raise InputError("a pacer needs a link and policy system: there is nothing to pace")
         if pacer_state is not None and pacer is None:
             raise InputError("pacer_state without a pacer")
+        if audit is not None and (policy != "system" or link is None):
+            raise InputError("an audit needs a link and policy system: there is nothing to audit")
         self.policy = policy
         self._pacer = pacer
+        self._audit = audit
+        self._random = random.Random(seed)
         file = None
         if pacer is not None and pacer_state is not None:
             file = PacerFile(pacer, pacer_state)
@@ -195,6 +208,7 @@ class Device:
         """
         with self._installing:
             self._installed = self._install(bundle, check=True)
+            self._flow.offload_all = False
         manifest = bundle.manifest
         _LOG.info("model %s, version %s, is active", manifest.name, manifest.version)
 
@@ -207,7 +221,34 @@ class Device:
         gate = Gate.from_manifest(
             bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._stats.drifted
         )
-        return replace(made, gate=gate)
+        auditor = None
+        if self._audit is not None:
+            auditor = Auditor(self._audit, bundle.manifest, self._act_on_audit, self._random)
+        return replace(made, gate=gate, auditor=auditor)
+
+    def _act_on_audit(self) -> None:
+        """Do what is to be done when the audit's bound no longer holds; on the link's thread."""
+        if self._audit is None or self._audit.action == "report":
+            return
+        if self._audit.action == "offload":
+            self._flow.offload_all = True
+        else:
+            # Loading a point's stages takes time, in which responses must be received.
+            threading.Thread(target=self._move_to_safer_point, daemon=True).start()
+
+    def _move_to_safer_point(self) -> None:
+        with self._installing:
+            bundle = self._installed.bundle
+            point = safer_point(bundle.manifest)
+            try:
+                if point is not None:
+                    self._installed = self._install(bundle.with_active(point), check=True)
+                    _LOG.warning("audit: operating point %d is active", point)
+                    return
+            except GatewiseError as error:
+                _LOG.warning("audit: operating point %s cannot be used: %s", point, error)
+            self._flow.offload_all = True
+            _LOG.warning("audit: no safer operating point; every instance is offloaded")
 
     def _load(self, bundle: Bundle, *, check: bool) -> Installed:
         """Make what depends on the bundle alone: devices of one process may share it."""
@@ -244,7 +285,9 @@ class Device:
         :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
         """
-        return self._stats.counters | self._uplink.counters
+        auditor = self._installed.auditor
+        audited = {} if auditor is None else auditor.counters
+        return self._stats.counters | self._uplink.counters | audited
 
     @property
     def gauges(self) -> dict[str, float]:
@@ -255,8 +298,9 @@ class Device:
         pacer, ``pacer_level`` (share of the instances at the gate that it offloads) and
         ``pacer_debt`` (in offloads).
         """
-        gate = self._installed.gate
-        return self._uplink.gauges | ({} if gate is None else gate.gauges)
+        parts = (self._installed.gate, self._installed.auditor)
+        own = [part.gauges for part in parts if part is not None]
+        return self._uplink.gauges | {name: value for part in own for name, value in part.items()}
 
     # -- answering -------------------------------------------------------------------------
 
@@ -405,4 +449,5 @@ class Device:
             raise
         if isinstance(made, Answer):
             self._stats.answered(pending, made, self._clock())
+            self._flow.audit(pending, made)
         return made

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
+from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.link.messages import MAX_PAYLOAD
 from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, RowSource
@@ -33,8 +34,8 @@ class Installed:
     """A bundle with all that is made of it.
 
     `source` reads the device's sensors, if there are any; `gate` is that of the stage before an
-    instance leaves the device, where one may. Rows have `width` values, and the bundle's features
-    are their `columns`; None: all, in this order.
+    instance leaves the device, where one may; `auditor` that of its answers, if any. Rows have
+    `width` values, and the bundle's features are their `columns`; None: all, in this order.
     """
 
     bundle: Bundle
@@ -45,6 +46,7 @@ class Installed:
     width: int
     columns: NDArray[np.intp] | None
     gate: Gate | None = None
+    auditor: Auditor | None = None
 
     @classmethod
     def load(

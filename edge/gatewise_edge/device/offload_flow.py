@@ -6,7 +6,10 @@ sent, :meth:`OffloadFlow.proceed` retries the request or ends it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
+from functools import partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,9 @@ from gatewise_edge.link.uplink import Uplink
 
 __all__ = ["OffloadFlow"]
 
+#: Seconds to wait for the response to an audit; no instance waits for it.
+_AUDIT_PATIENCE: Final = 10.0
+
 
 class OffloadFlow:
     """The decisions about instances, from the first stage to the answer."""
@@ -28,6 +34,7 @@ class OffloadFlow:
         self._uplink = uplink
         self._policy = policy
         self._clock = clock
+        self.offload_all = False  # an audit found that stages are not to be trusted
 
     def start(self, pending: Pending) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
@@ -35,8 +42,8 @@ class OffloadFlow:
         Raises SensorError if there is neither a stage's answer nor a way to the cloud.
         """
         plan = pending.installed.plan
-        if self._policy == "cloud-only":
-            return self._offload(pending, "cloud-only")
+        if self._policy == "cloud-only" or self.offload_all:
+            return self._offload(pending, "audit" if self.offload_all else "cloud-only")
         stopped = self._run_stages(pending)
         gate = pending.installed.gate
         if gate is not None and pending.error is None:
@@ -67,6 +74,29 @@ class OffloadFlow:
             return pending
         pending.offloaded = outcome.kind in ("answered", "refused", "timeout")
         return self._conclude(pending, outcome)
+
+    def audit(self, pending: Pending, answer: Answer) -> None:
+        """Send an answered instance to the high-cost model if its bundle's auditor chooses it."""
+        auditor, finished = pending.installed.auditor, pending.finished
+        if auditor is None or not self._uplink.ready:
+            return
+        mark = auditor.choose(answer, math.nan if finished is None else finished.score)
+        if mark is None:
+            return
+        plan, reading = pending.installed.plan, pending.reading
+        try:
+            x = reading.acquire(
+                plan.request_inputs,
+                allow_missing=plan.cloud_takes_nan,
+                timeout=max(0.0, pending.deadline - self._clock()),
+                spare=plan.cloud_takes_nan,
+            )
+        except SensorError:
+            return  # no evidence: what fails is taken to fail for right and wrong answers alike
+        finally:
+            auditor.charge(reading.cost - answer.feature_cost)
+        until = self._clock() + _AUDIT_PATIENCE
+        self._uplink.audit(x, plan, mark, until, partial(auditor.compare, mark))
 
     # -- the stages ------------------------------------------------------------------------
 
@@ -158,7 +188,7 @@ class OffloadFlow:
 
     def _fall_back(self, pending: Pending, reason: str, extra_cost: float = 0.0) -> Answer:
         """Answer with the last finished stage; run the stages first if none has run."""
-        if pending.finished is None and self._policy == "cloud-only":
+        if pending.finished is None and pending.error is None:
             self._run_stages(pending)
         if pending.finished is None:
             assert pending.error is not None

@@ -27,6 +27,7 @@ __all__ = [
     "MAX_WORKER_US",
     "NO_MODEL",
     "RETRYABLE",
+    "AuditMark",
     "Request",
     "Response",
     "new_id",
@@ -38,6 +39,7 @@ MAX_ROWS: Final = 4096
 MAX_COLUMNS: Final = 65535
 MAX_STAGES: Final = 1024
 MAX_TTL_MS: Final = 86_400_000
+MAX_SKIPPED: Final = 2**40
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
@@ -49,6 +51,25 @@ BAD_REQUEST: Final = "bad-request"
 EXPIRED: Final = "expired"
 FAILED: Final = "failed"
 RETRYABLE: Final = frozenset({BUSY, NO_MODEL})
+
+
+@dataclass(frozen=True, slots=True)
+class AuditMark:
+    """Mark of a request that audits an answer: a class index that the device has given already.
+
+    `probability`, above 0 to 1, is that with which it was chosen, and `skipped` the number of
+    instances since the last audit that were not.
+    """
+
+    class_index: int
+    probability: float
+    skipped: int
+
+    def __post_init__(self) -> None:
+        check_int("audit class", self.class_index, 0, MAX_COLUMNS)
+        check_int("audit skipped", self.skipped, 0, MAX_SKIPPED)
+        if not 0 < self.probability <= 1:
+            raise WireError("range", f"an audit with a probability of {self.probability}")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -65,6 +86,8 @@ class Request:
         Time left to live in milliseconds, 0 to one day: the smallest of the rows'.
     X : ndarray of float32 or float16, shape (rows, columns)
         The cloud model's inputs, in its order. Other dtypes are cast to float32.
+    audit : AuditMark, optional
+        The one instance has been answered; nobody waits for the response.
 
     Raises
     ------
@@ -77,6 +100,7 @@ class Request:
     version: str
     ttl_ms: int
     X: NDArray[np.float32] | NDArray[np.float16]
+    audit: AuditMark | None = None
 
     def __post_init__(self) -> None:
         check_id(self.id)

@@ -23,7 +23,7 @@ from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
-from gatewise_edge.link.messages import Response
+from gatewise_edge.link.messages import AuditMark, Response
 
 __all__ = [
     "DONE",
@@ -68,7 +68,8 @@ class InFlight:
 
     `deadline` is the latest of its rows', `earliest` the earliest. While it gathers rows, `values`
     holds them, `flush_at` is when they wait no longer and `most` how many fit. `id` and `payload`
-    are empty until it is sent; `opened` is when its first row came, then when it was sent.
+    are empty until it is sent; `opened` is when its first row came, then when it was sent. Nobody
+    waits for an `audit`: `on_response` is called with a response, on the link's thread.
     """
 
     model: str
@@ -88,6 +89,8 @@ class InFlight:
     copies: int = 1
     received: int = 0
     error: Response | None = None
+    audit: AuditMark | None = None
+    on_response: Callable[[Response], None] | None = None
     outcome: OffloadOutcome | None = None
 
     @property
@@ -215,7 +218,8 @@ class Offloads:
             self.counts.full += 1
             return False
         flight.opened = now
-        self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
+        if flight.audit is None:
+            self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
         self._out[flight.id] = flight
         self.counts.sent += 1
         return True

@@ -9,6 +9,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +18,15 @@ from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.coalesce import Coalescer, as_matrix, most_rows
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.messages import Request, new_id
+from gatewise_edge.link.messages import AuditMark, Request, Response, new_id
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_edge.link.wire import decode_response, encode_request
 from gatewise_edge.stages.plan import StagePlan
 
 __all__ = ["Uplink"]
+
+#: Audits in flight at a time, at most: they must not take the room of requests.
+_MOST_AUDITS: Final = 4
 
 
 class Uplink:
@@ -48,6 +52,7 @@ class Uplink:
         self._breaker = breaker
         self._coalescer = Coalescer(coalesce)
         self._offloads = Offloads(limit=limit, on_outcome=self._inform_breaker)
+        self._audits: list[InFlight] = []
         self._bytes_up = 0
         self._bytes_down = 0
         # Guards the five above. Never held while the link sends: the link's callback takes it.
@@ -83,6 +88,11 @@ class Uplink:
             if self._breaker is not None:
                 now["breaker_open"] = float(self._breaker.state != "closed")
             return now
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a link, and it is up."""
+        return self._link is not None and self._link.ready
 
     def admit(self, until: float) -> str | None:
         """Decide whether to make a request: None, or the answer's reason for making none.
@@ -137,6 +147,37 @@ class Uplink:
         self._send_all(due)
         return flight, row
 
+    def audit(
+        self,
+        x: NDArray[np.float32],
+        plan: StagePlan,
+        mark: AuditMark,
+        deadline: float,
+        on_response: Callable[[Response], None],
+    ) -> None:
+        """Send one instance that has been answered, without a retry, unless too many are out.
+
+        `on_response` is called on the link's thread with a response that comes by the deadline.
+        """
+        now = self._clock()
+        with self._changed:
+            for flight in self._audits:
+                self._offloads.poll(flight, now)  # ends those whose time is over
+            self._audits = [flight for flight in self._audits if flight.outcome is None]
+            if len(self._audits) >= _MOST_AUDITS or now < self._offloads.hold_until:
+                return
+        flight = InFlight(
+            plan.model,
+            plan.version,
+            deadline,
+            values=[x],
+            earliest=deadline,
+            audit=mark,
+            on_response=on_response,
+        )
+        self._audits.append(flight)
+        self._send_all([flight])
+
     def flush(self) -> None:
         """Send what waits for more rows."""
         with self._changed:
@@ -187,6 +228,7 @@ class Uplink:
             version=flight.version,
             ttl_ms=ttl_ms,
             X=as_matrix(flight.values, float16=self._float16),
+            audit=flight.audit,
         )
         payload = encode_request(request)
         with self._changed:
@@ -199,7 +241,8 @@ class Uplink:
 
     def _refuse(self, flight: InFlight, why: OutcomeKind) -> None:
         flight.outcome = OffloadOutcome(why, None, 0.0)
-        self.release()
+        if flight.audit is None:
+            self.release()
 
     def _transmit(self, flight: InFlight) -> bool:
         sent = self._link is not None and self._link.send(flight.payload)
@@ -223,9 +266,13 @@ class Uplink:
             if flight is not None:
                 flight.received = len(payload)
                 self._changed.notify_all()
+        if flight is None or flight.on_response is None or flight.outcome is None:
+            return
+        if flight.outcome.response is not None and flight.outcome.kind == "answered":
+            flight.on_response(flight.outcome.response)
 
     def _inform_breaker(self, flight: InFlight, now: float) -> None:
         """Report an outcome to the breaker; called with the lock held."""
-        if self._breaker is not None and flight.outcome is not None:
+        if self._breaker is not None and flight.outcome is not None and flight.audit is None:
             replied = flight.outcome.response is not None
             self._breaker.record(replied, sent=flight.opened, now=now)

@@ -18,6 +18,9 @@ Request
 ``n``    unsigned, 1 to 4096   rows (instances)
 ``k``    unsigned, 1 to 65535  columns: the cloud model's inputs, in its order
 ``x``    tag 85 or 84          rows * columns values, row by row: float32 or float16, little-endian
+``a``    unsigned              optional, of one row: an audit; the class index already given,
+``ap``   unsigned, to 10^6     its probability to be audited, in millionths, and
+``an``   unsigned              the instances since the last audit that were not
 -------- --------------------- ---------------------------------------------------------------
 Response that answers
 ----------------------------------------------------------------------------------------------
@@ -82,10 +85,12 @@ from gatewise_edge.link.messages import (
     MAX_DETAIL,
     MAX_PAYLOAD,
     MAX_ROWS,
+    MAX_SKIPPED,
     MAX_TTL_MS,
     MAX_WORKER_US,
     NO_MODEL,
     RETRYABLE,
+    AuditMark,
     Request,
     Response,
     new_id,
@@ -112,6 +117,7 @@ __all__ = [
     "NO_MODEL",
     "REQUESTS",
     "RETRYABLE",
+    "AuditMark",
     "Request",
     "Response",
     "check_device",
@@ -133,6 +139,7 @@ __all__ = [
 
 WIRE_VERSION: Final = 1
 MAX_ENTRIES: Final = 32
+_MILLION: Final = 1_000_000
 #: Keys of a message without a checksum.
 _OLD_KEYS: Final = frozenset(
     {"v", "id", "m", "mv", "ttl", "n", "k", "x", "c", "y", "p", "us", "s", "e", "d"}
@@ -152,8 +159,14 @@ _TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.i
 def encode_request(request: Request) -> bytes:
     """Encode a request; WireError if it is larger than :data:`MAX_PAYLOAD`."""
     rows, columns = request.X.shape
+    audit: dict[str, Any] = {}
+    if request.audit is not None:
+        audit["a"] = request.audit.class_index
+        audit["ap"] = round(request.audit.probability * _MILLION)
+        audit["an"] = request.audit.skipped
     return _dumps(
-        {
+        audit
+        | {
             "v": WIRE_VERSION,
             "id": request.id,
             "m": request.model,
@@ -222,6 +235,7 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
             version=message.text("mv"),
             ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
             X=message.array("x", shape, "<f4", "<f2"),
+            audit=_audit(message) if message.has("a") else None,
         )
         if not allow_missing and request.has_missing:
             raise WireError("missing", "the instances hold a NaN")
@@ -229,6 +243,14 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
         error.id = message.id
         raise
     return request
+
+
+def _audit(message: _Entries) -> AuditMark:
+    return AuditMark(
+        class_index=message.integer("a", 0, MAX_COLUMNS),
+        probability=message.integer("ap", 1, _MILLION) / _MILLION,
+        skipped=message.integer("an", 0, MAX_SKIPPED),
+    )
 
 
 def decode_response(payload: bytes) -> Response:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.auditor import Audit, AuditAction
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.sensors.sources import open_source
@@ -69,6 +70,17 @@ def edge(
     pace_state: Annotated[
         Path | None, typer.Option(help="File that keeps the pacer's state over restarts.")
     ] = None,
+    audit: Annotated[
+        float | None,
+        typer.Option(help="Share of the device's own answers to check with the cloud, as 0.02."),
+    ] = None,
+    audit_bound: Annotated[
+        float | None,
+        typer.Option(help="Share of answers that may differ; by default what training expects."),
+    ] = None,
+    audit_action: Annotated[
+        str, typer.Option(help="After an audit's alarm: report, safer (move on), offload (all).")
+    ] = "report",
     coalesce_ms: Annotated[
         float,
         typer.Option(min=0, help="Wait so long for others to share a message; see --parallel."),
@@ -177,6 +189,7 @@ def edge(
                 float16=float16,
                 pacer=None if pace is None else Pacer.parse(pace),
                 pacer_state=pace_state,
+                audit=None if audit is None else _audit(audit, audit_bound, audit_action),
             )
         )
         totals, notifier = AnswerTotals(), Notifier()
@@ -244,6 +257,10 @@ commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 
 # What only some options need is imported where it is used.
+
+
+def _audit(share: float, bound: float | None, action: str) -> Audit:
+    return Audit(share, bound, action=cast(AuditAction, action))
 
 
 def _open_store(folder: Path | None, public_key: Path | None) -> Store | None:

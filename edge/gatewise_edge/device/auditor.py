@@ -1,0 +1,173 @@
+"""Audit a device's answers: choose which are sent, compare them with the high-cost model's.
+
+:mod:`.audit` has the mathematics; :class:`gatewise_edge.Device` sends, and acts on an alarm.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from gatewise.errors import InputError
+from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.audit import AgreementTest, AuditSampler
+from gatewise_edge.link.messages import AuditMark, Response
+from gatewise_export.bundle.manifest import Manifest
+
+__all__ = ["Audit", "AuditAction", "Auditor", "disagreement_bound", "safer_point"]
+
+_LOG = logging.getLogger(__name__)
+
+AuditAction = Literal["report", "safer", "offload"]
+
+#: What the share of disagreement may exceed that of validation rows by.
+_TOLERANCE: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """How a device audits its own answers.
+
+    Parameters
+    ----------
+    share : float, default 0.02
+        Part of the answers of stages that is sent to the high-cost model, too.
+    bound : float, optional
+        Share of the instances that may be answered otherwise than by the high-cost model; by
+        default that of the operating point on validation rows plus 0.01.
+    level : float, default 0.05
+        Probability of a false alarm, at most, over any length.
+    action : {"report", "safer", "offload"}, default "report"
+        After an alarm: only report it; move to the cheapest operating point that disagreed at
+        most half as often on validation rows (to offload all if there is none); offload all.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+    """
+
+    share: float = 0.02
+    bound: float | None = None
+    level: float = 0.05
+    action: AuditAction = "report"
+
+    def __post_init__(self) -> None:
+        AuditSampler(self.share)
+        AgreementTest(0.5 if self.bound is None else self.bound, level=self.level)
+        if self.action not in get_args(AuditAction):
+            known = ", ".join(get_args(AuditAction))
+            raise InputError(f"audit: action {self.action!r}; choose one of {known}")
+
+
+class Auditor:
+    """The audit of one bundle at one operating point. Thread-safe.
+
+    `on_alarm` is called once, on the link's thread, when the bound no longer holds.
+    """
+
+    def __init__(
+        self, audit: Audit, manifest: Manifest, on_alarm: Callable[[], None], rng: random.Random
+    ) -> None:
+        if "gateway" in manifest.tiers:
+            raise InputError(
+                "audit: this bundle has stages on a gateway, which would answer audits itself"
+            )
+        bound = disagreement_bound(manifest) if audit.bound is None else audit.bound
+        self.test = AgreementTest(bound, level=audit.level)
+        self._cost = 0.0
+        self._n_stages = len(manifest.stages)
+        self._sampler = AuditSampler(audit.share)
+        self._on_alarm = on_alarm
+        self._rng = rng
+        self._skipped = 0  # instances observed since the last audit that was sent
+        self._lock = threading.Lock()
+
+    def choose(self, answer: Answer, score: float) -> AuditMark | None:
+        """Take in an answer that could be audited; the mark of its audit if it is to be.
+
+        `score` is the stop score of the stage that answered. Instances are no evidence while no
+        audit could be sent, nor are fallbacks: the device had no choice.
+        """
+        if answer.route == "fallback":
+            return None
+        with self._lock:
+            if answer.route == "edge":
+                p = self._sampler.probability(answer.stage, score)
+                if self._rng.random() < p:
+                    mark = AuditMark(answer.class_index, p, self._skipped)
+                    self._skipped = 0
+                    return mark
+            self.test.skip()
+            self._skipped += 1
+        return None
+
+    def compare(self, mark: AuditMark, response: Response) -> None:
+        """Take in the high-cost model's response to an audit."""
+        if response.exits is not None and int(response.exits[0]) != self._n_stages:
+            return
+        with self._lock:
+            before = self.test.alarm
+            disagrees = int(response.labels[0]) != mark.class_index
+            self.test.audit(disagrees=disagrees, probability=mark.probability)
+            alarmed = self.test.alarm and not before
+        if alarmed:
+            _LOG.warning(
+                "audit: about %.3g of the instances are answered otherwise than the high-cost "
+                "model would, more than the bound of %.3g (%d of %d audits)",
+                self.test.estimate,
+                self.test.bound,
+                self.test.disagreed,
+                self.test.audits,
+            )
+            self._on_alarm()
+
+    def charge(self, cost: float) -> None:
+        """Add the cost of features that were acquired for an audit alone."""
+        with self._lock:
+            self._cost += cost
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """``audits`` and ``audits_disagreed``."""
+        with self._lock:
+            return {"audits": self.test.audits, "audits_disagreed": self.test.disagreed}
+
+    @property
+    def gauges(self) -> dict[str, float]:
+        """``audit_evidence``, ``audit_alarm`` (0 or 1), ``audit_cost`` (sum of features' costs)."""
+        with self._lock:
+            return {
+                "audit_evidence": self.test.evidence,
+                "audit_alarm": float(self.test.alarm),
+                "audit_cost": self._cost,
+            }
+
+
+def disagreement_bound(manifest: Manifest) -> float:
+    """Share of instances that may be answered otherwise than by the high-cost model.
+
+    Raises InputError if the manifest does not say how often its answers agreed.
+    """
+    agreement = manifest.active_point.agreement
+    if agreement is None:
+        raise InputError(
+            "audit: the bundle does not say how often its answers agree with the high-cost "
+            "model's; give a bound, or pack it again"
+        )
+    return min(1.0 - agreement + _TOLERANCE, 0.99)
+
+
+def safer_point(manifest: Manifest) -> int | None:
+    """The cheapest operating point that disagreed at most half as often; certified ones first."""
+    disagreed = 1.0 - (manifest.active_point.agreement or 0.0)
+    safer = [
+        (point.guarantee is None, point.expected_cost, i)
+        for i, point in enumerate(manifest.operating_points)
+        if point.agreement is not None and 1.0 - point.agreement <= disagreed / 2
+    ]
+    return min(safer)[2] if safer and disagreed > 0 else None
