@@ -202,8 +202,8 @@ def _trees(ensemble, n_outputs):
 @pytest.mark.parametrize("costs", [FeatureCosts.uniform(6), PRICED], ids=["uniform", "groups"])
 def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, newton):
     given = sample(n_classes, costs, n=500)
-    growth = Growth(12, 4, 8, None, 0.3, newton)
-    adapt = grow(given, growth, 0.004, p_full=0.0, seed=0)
+    growth = Growth(n_rounds=12, num_leaves=8, learning_rate=0.3, newton=newton)
+    adapt = grow(given, growth, 0.004, p_full=0.0, warm_up=4, seed=0)
     miser = grow(given, growth, 0.004, p_full=None, seed=0)
     n_margins = 1 if n_classes == 2 else n_classes
     assert (adapt.n_outputs, miser.n_outputs) == (n_margins + 1, n_margins)
@@ -219,7 +219,7 @@ def test_without_offloading_adapt_grows_greedy_misers_trees(costs, n_classes, ne
 
 def test_first_order_trees_fit_the_gradient_by_least_squares():
     given = sample(n=400, costs=FeatureCosts.uniform(6))
-    growth = Growth(1, 1, 2, None, 1.0, newton=False)
+    growth = Growth(n_rounds=1, num_leaves=2, learning_rate=1.0, newton=False)
     model = grow(given, growth, 0.0, p_full=None, seed=0)
     root = float(model.base[0])
     step = model.margins(given.x)[:, 0] - root
@@ -236,12 +236,12 @@ def test_first_use_pays_a_shared_price_once(p_full):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(800, 3)).astype(np.float32)
     y = (2.0 * x[:, 0] + x[:, 1] + 0.3 * rng.normal(size=800) > 0).astype(np.int64)
-    growth = Growth(30, 10, 8, None, 0.3, newton=True)
+    growth = Growth(n_rounds=30, num_leaves=8, learning_rate=0.3)
 
     def used(costs, nats):
         given = Sample(x, y, np.ones(800), np.full(800, 0.02), 2, costs)
         gamma = nats * costs.total / costs.n_features  # for a unit of cost, not a mean price
-        trees = grow(given, growth, gamma, p_full=p_full, seed=0)
+        trees = grow(given, growth, gamma, p_full=p_full, warm_up=10, seed=0)
         return tuple(sorted(set(trees.feature[trees.feature >= 0].tolist()) - {2}))
 
     grouped = FeatureCosts([0.1, 0.1, 0.1], group=["g", "g", None], shared={"g": 2.0})

@@ -187,6 +187,8 @@ def test_missing_values_need_leave():
         ({"budget": -1.0}, "budget"),
         ({"budget": 1.0, "offload_rate": 0.1}, "not both"),
         ({"n_stages": 0}, "n_stages"),
+        ({"effort": "much"}, "effort"),
+        ({"acquisition": "lazy"}, "acquisition"),
         ({"families": ("svn",)}, "families"),
         ({"feature_costs": FeatureCosts.uniform(3)}, "3 feature costs for 30"),
         ({"high_cost_model": "no-such.onnx"}, "does not exist"),

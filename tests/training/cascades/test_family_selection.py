@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewise.errors import InputError
 from gatewise_training import FeatureCosts, StagedCascade
 from gatewise_training.cascades import family_selection
 from gatewise_training.cascades.family_selection import FamilySelection
@@ -70,8 +69,3 @@ def test_few_validation_rows_allow_few_stages() -> None:
     y = (x.sum(axis=1) > 0).astype(int)
     system = StagedCascade(families=("linear",), random_state=0).fit(x, y)
     assert max(map(len, system.chains_)) <= 2
-
-
-def test_effort_is_checked() -> None:
-    with pytest.raises(InputError, match="effort must be one of"):
-        StagedCascade(effort="much").fit([[0.0], [1.0]], [0, 1])

@@ -173,12 +173,6 @@ def test_the_same_seed_gives_the_same_system():
     np.testing.assert_array_equal(again.cost(X_test), first.cost(X_test))
 
 
-def test_bad_settings_are_refused():
-    X, _, y, _ = data(True)
-    with pytest.raises(InputError, match="acquisition must be 'stage' or 'node', not 'lazy'"):
-        StagedCascade(acquisition="lazy").fit(X, y)
-
-
 def test_a_budget_is_guaranteed_by_what_rows_can_cost_not_by_what_these_did():
     n = 400
     rng = np.random.default_rng(0)

@@ -15,14 +15,6 @@ from gatewise_training.learners.boosting import tree_params
 LEAST = 5  # rows of a leaf, as everywhere in the project
 
 
-def settings(**changes):
-    plain = {
-        "order": "best-first", "n_rounds": 1, "patience": None, "num_leaves": 15,
-        "max_depth": None, "learning_rate": 0.1, "newton": True, "subsample": 1.0, "params": None,
-    }  # fmt: skip
-    return TreeGrowth(**(plain | changes))
-
-
 def table(n=400, seed=0, values=7):
     """Few distinct values, so that LightGBM's bins are the values themselves."""
     rng = np.random.default_rng(seed)
@@ -84,7 +76,9 @@ def test_every_split_is_the_best_by_equations_12_and_13(order, alpha, share, see
     penalty = 0.05
     unit = penalty / price.mean()
     target = Measured(y, np.ones(len(y)), 1.0)
-    growth = settings(order=order, num_leaves=12, learning_rate=0.5, subsample=share)
+    growth = TreeGrowth(
+        growth=order, patience=None, num_leaves=12, learning_rate=0.5, subsample=share
+    )
     owned, margins = np.zeros(x.shape, bool), np.zeros(len(x))
     rng = np.random.default_rng(0)
     for round_ in (1, 2):
@@ -126,8 +120,9 @@ def test_growth_is_lightgbms_own():
     x, y = table(1500)
     for accounting, factor in (("lazy", 1), ("coupled", len(x))):
         target = Measured(y, np.ones(len(y)), 1.0)
+        growth = TreeGrowth(n_rounds=15, patience=None, num_leaves=15, learning_rate=0.1)
         charge = Charge(FeatureCosts([1.0, 2, 1, 3]), accounting, 0.2, 0.02, x)
-        trees, _ = grow(x, target, settings(n_rounds=15), charge)
+        trees, _ = grow(x, target, growth, charge)
         each = 2 * 0.02 / 1.75 * factor
         alone = lgb.train(
             tree_params(0) | {

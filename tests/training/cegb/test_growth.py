@@ -9,17 +9,14 @@ import pytest
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.cegb.growth import TreeGrowth, grow
+from gatewise_training.cegb.growth import TreeGrowth, cegb_settings, grow
 from gatewise_training.cegb.objectives import Classes, Measured
 from gatewise_training.cegb.penalties import Charge, check_params
 from gatewise_training.learners.boosting import fit_boosting, tree_params
 
 
 def settings(**changes):
-    plain = {
-        "order": "best-first", "n_rounds": 1, "patience": None, "num_leaves": 15,
-        "max_depth": None, "learning_rate": 0.1, "newton": True, "subsample": 1.0, "params": None,
-    }  # fmt: skip
+    plain = {"n_rounds": 1, "patience": None, "num_leaves": 15, "learning_rate": 0.1}
     return TreeGrowth(**(plain | changes))
 
 
@@ -34,11 +31,12 @@ def classes(n=3000, n_classes=2, seed=0):
 
 
 def test_breadth_first_takes_the_depth_that_its_leaves_fill():
-    bounds = settings(order="breadth-first", num_leaves=31).on(1000, 2)
+    bounds = cegb_settings(settings(growth="breadth-first", num_leaves=31), 1000, 2)
     assert (bounds["num_leaves"], bounds["max_depth"]) == (16, 4)
-    bounds = settings(order="breadth-first", num_leaves=31, max_depth=2).on(1000, 2)
+    deep = settings(growth="breadth-first", num_leaves=31, max_depth=2)
+    bounds = cegb_settings(deep, 1000, 2)
     assert (bounds["num_leaves"], bounds["max_depth"]) == (4, 2)
-    assert settings().on(1000, 2)["max_depth"] == -1
+    assert cegb_settings(settings(), 1000, 2)["max_depth"] == -1
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
@@ -47,7 +45,7 @@ def test_without_a_price_it_is_plain_boosting(n_classes):
     charge = Charge(FeatureCosts.uniform(6), "lazy", 0.0, 0.0, x)
     assert charge.params == {}
     few = {"min_sum_hessian_in_leaf": 0.0}
-    trees, _ = grow(x, target, settings(n_rounds=5, num_leaves=7, params=few), charge)
+    trees, _ = grow(x, target, settings(n_rounds=5, num_leaves=7, lightgbm_params=few), charge)
     plain, _ = fit_boosting(x, target.y, n_classes, rounds=5, params=few | {"num_leaves": 7})
     np.testing.assert_allclose(trees.margins(x), plain.margins(x), atol=2e-2)
 
@@ -226,18 +224,3 @@ def test_what_is_not_worth_its_price_gives_the_prior(accounting, n_classes):
         np.testing.assert_allclose(
             trees.margins(rows), np.tile(target.start(), (500, 1)), rtol=1e-6
         )
-
-
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"order": "depth-first"}, "growth must be 'best-first' or"),
-        ({"order": "breadth-first", "max_depth": 20}, "at most 16 deep"),
-        ({"patience": 0}, "patience must be at least 1"),
-        ({"subsample": 0.0}, "subsample must be in"),
-        ({"n_rounds": 0}, "n_rounds must be at least 1"),
-    ],
-)
-def test_settings_that_grow_nothing_are_refused(changes, says):
-    with pytest.raises(InputError, match=says):
-        settings(**changes).check()

@@ -98,7 +98,7 @@ def test_grades_and_settings_of_a_ranking_are_checked():
     for setting in ({"subsample": 0.5}, {"newton": False}):
         with pytest.raises(InputError, match="lambdarank"):
             CEGBRanker(objective="lambdarank", **FEW, **setting).fit(X, y, qid=qid)
-    with pytest.raises(InputError, match="objective must be"):
+    with pytest.raises(InputError, match="objective"):
         CEGBRanker(objective="ndcg").fit(X, y, qid=qid)
     with pytest.raises(InputError, match="triple"):
         CEGBRanker(**FEW).fit(X, y, qid=qid, validation=(X, y))

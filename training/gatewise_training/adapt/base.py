@@ -9,12 +9,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
@@ -27,24 +24,14 @@ __all__ = ["Adapt", "PenalisedCascade"]
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PenalisedCascade(CascadeClassifier):
-    """Settings of cascades with a sweep over a feature penalty; see :class:`StagedCascade`."""
+    """Base of cascades with a sweep over a feature penalty."""
 
-    high_cost_model: Any = field(default=None, kw_only=False)
-    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
-    cloud_prices: CloudPrices | None = None
-    budget: float | None = None
-    max_loss: float | None = 0.01
-    offload_rate: float | None = None
-    guarantee: float | None = None
     penalties: Sequence[float] = ()
-    random_state: Any = None
-    n_jobs: int | None = None
-    verbose: int = 0
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not len(self.penalties) or not all(0.0 <= c < np.inf for c in self.penalties):
-            raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
+        if not len(self.penalties):
+            raise InputError("penalties must hold at least one number")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

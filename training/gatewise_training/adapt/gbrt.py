@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from numbers import Integral
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
+from sklearn.utils._param_validation import Interval
 
 from gatewise.models.losses import (
     log_loss,
@@ -30,8 +32,9 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.adapt.base import Adapt
 from gatewise_training.adapt.qstep import q_step
 from gatewise_training.adapt.sample import Sample
+from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import CoupledBooster, link_of
-from gatewise_training.learners.growth_settings import Growth
+from gatewise_training.learners.growth_settings import Growth, tree_settings
 
 __all__ = ["AdaptGBRT", "grow"]
 
@@ -41,7 +44,7 @@ HESSIAN_FLOOR = 1e-7
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class AdaptGBRT(Adapt):
+class AdaptGBRT(Growth, Adapt):
     """Boosted gate and low-cost model, learned together under a feature penalty.
 
     Parameters
@@ -75,36 +78,21 @@ class AdaptGBRT(Adapt):
 
     p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7)
     penalties: Sequence[float] = (0.1, 0.04, 0.016, 0.0063, 0.0025, 0.001, 0.0004, 0.0001)
-    n_rounds: int = 100
     warm_up: int = 20
-    num_leaves: int | None = None
-    max_depth: int | None = None
-    learning_rate: float | None = None
-    newton: bool = True
     allow_missing: bool = False
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "warm_up": [Interval(Integral, 0, None, closed="left")]
+    }
 
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
     ) -> list[Stage]:
-        growth = self._growth()
-        return [
-            as_stage(grow(sample, growth, gamma, p_full=p_full, seed=seed), sample.n_classes)
-            for gamma in self.penalties
-        ]
-
-    def _growth(self) -> Growth:
-        return Growth(
-            self.n_rounds,
-            self.warm_up,
-            self.num_leaves,
-            self.max_depth,
-            self.learning_rate,
-            self.newton,
-        )
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        self._growth().check()
+        stages = []
+        for gamma in self.penalties:
+            trees = grow(sample, self, gamma, p_full=p_full, warm_up=self.warm_up, seed=seed)
+            stages.append(as_stage(trees, sample.n_classes))
+        return stages
 
 
 def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
@@ -118,9 +106,15 @@ def as_stage(trees: TreeEnsemble, n_classes: int) -> Stage:
 
 
 def grow(
-    sample: Sample, growth: Growth, gamma: float, *, p_full: float | None, seed: int
+    sample: Sample,
+    growth: Growth,
+    gamma: float,
+    *,
+    p_full: float | None,
+    warm_up: int = 0,
+    seed: int,
 ) -> TreeEnsemble:
-    """Grow f1 and, unless `p_full` is None, a gate.
+    """Grow f1 and, unless `p_full` is None, a gate, which rests in the rounds of `warm_up`.
 
     A mean loss plus ``gamma * cost`` over n rows is a LightGBM penalty of ``2 n gamma``, since
     its gain has no factor 1/2. With a group's shared price, all trees of one round may each
@@ -129,22 +123,17 @@ def grow(
     target = one_hot(sample.y, sample.n_classes)
     base = prior_margins(target, sample.weight)
     unit = max(sample.costs.total / sample.costs.n_features, 1e-12)
-    leaves, rate = growth.on(len(sample.x), sample.n_classes)
     booster = CoupledBooster(
         sample.x,
         len(base) + (p_full is not None),
         costs=sample.costs,
         strength=2.0 * len(sample.x) * gamma / unit,
         seed=seed,
-        params={
-            "num_leaves": leaves,
-            "max_depth": -1 if growth.max_depth is None else growth.max_depth,
-            "learning_rate": rate,
-        },
+        params=tree_settings(growth, len(sample.x), sample.n_classes),
     )
     alone = _Derivatives(sample, target, base, 0.0, growth.newton)
     pair = _Derivatives(sample, target, base, p_full or 0.0, growth.newton)
-    warm_up = growth.warm_up if p_full else growth.n_rounds
+    warm_up = warm_up if p_full else growth.n_rounds
     for step, rounds in ((alone, warm_up), (pair, growth.n_rounds - warm_up)):
         for _ in range(rounds):
             if not booster.update(step):

@@ -8,17 +8,12 @@ is Adapt-GBRT without offloading (P_full = 0), and shares its growth
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-
-from gatewise.costs import FeatureCosts
-from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.gbrt import grow
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
@@ -28,7 +23,7 @@ __all__ = ["GreedyMiser"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class GreedyMiser(BudgetedClassifier):
+class GreedyMiser(Growth, SingleModel):
     """Boosted trees under a penalty on the first use of each feature.
 
     A single model: every instance costs the same, and there is no cloud. Each penalty gives one
@@ -67,43 +62,13 @@ class GreedyMiser(BudgetedClassifier):
     True
     """
 
-    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
-    budget: float | None = None
-    max_loss: float | None = 0.01
-    guarantee: float | None = None
     penalties: Sequence[float] = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001, 0.00001)
-    n_rounds: int = 100
-    num_leaves: int | None = None
-    max_depth: int | None = None
-    learning_rate: float | None = None
-    newton: bool = True
-    allow_missing: bool = False
-    random_state: Any = None
-    n_jobs: int | None = None
-    verbose: int = 0
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
-        growth = self._growth()
         gammas = sorted({*self.penalties, 0.0}, reverse=True)
-        models = [_Model(sample, growth, gamma, problem.seed) for gamma in gammas]
+        models = [_Model(sample, self, gamma, problem.seed) for gamma in gammas]
         return sweep(problem, models, "sweeping the penalty")
-
-    def _growth(self) -> Growth:
-        return Growth(
-            n_rounds=self.n_rounds,
-            warm_up=self.n_rounds,
-            num_leaves=self.num_leaves,
-            max_depth=self.max_depth,
-            learning_rate=self.learning_rate,
-            newton=self.newton,
-        )
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        self._growth().check()
-        if not all(0.0 <= c < np.inf for c in self.penalties):
-            raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
 
 
 @dataclass(frozen=True, eq=False)

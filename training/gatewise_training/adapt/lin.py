@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval
 
-from gatewise.errors import InputError
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.alternation import (
@@ -30,6 +31,7 @@ from gatewise_training.adapt.m_step import LinearPair, MStep
 from gatewise_training.adapt.prox_newton import solve
 from gatewise_training.adapt.qstep import Distance, KullbackLeibler
 from gatewise_training.adapt.sample import Sample
+from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import link_of
 
 __all__ = ["AdaptLin", "fit_path"]
@@ -88,6 +90,10 @@ class AdaptLin(Adapt):
     max_alternations: int = 300
     tol: float = 1e-4
 
+    _parameter_constraints: ClassVar[Constraints] = {
+        "n_starts": [Interval(Integral, 0, None, closed="left")]
+    }
+
     def _starts(self, sample: Sample, p_full: float) -> Sequence[Start]:
         return best_starts(sample, p_full, self.n_starts)
 
@@ -105,11 +111,6 @@ class AdaptLin(Adapt):
             starts=starts,
         )
         return [Stage.from_model(model, link_of(sample.n_classes), "column") for model in models]
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.n_starts < 0:
-            raise InputError(f"n_starts must be at least 0, not {self.n_starts}")
 
 
 def fit_path(

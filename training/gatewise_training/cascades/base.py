@@ -7,17 +7,15 @@ and prediction are found here, in the shape of a scikit-learn classifier.
 
 from __future__ import annotations
 
-import copy
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from gatewise.acquisition import Acquired, at_exits, exit_costs
@@ -27,54 +25,30 @@ from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier
+from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import (
-    Table,
-    check_costs,
-    check_rows,
-    check_training,
-    feature_names,
-)
+from gatewise_training.data.input_checks import Table, check_training
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-__all__ = ["BudgetedClassifier"]
-
-MAX_LOSS = 0.01
+__all__ = ["BudgetedClassifier", "SingleModel"]
 
 
-class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
+class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     """Base of the budgeted classifiers.
 
     Attributes
     ----------
     classes_ : ndarray, shape (n_classes,)
-    n_features_in_ : int
-    feature_names_ : tuple of str
-        Column names, x0, x1, ... where the table had none.
-    feature_costs_ : FeatureCosts
     cloud_prices_ : CloudPrices
     high_cost_model_ : HighCostModel or None
-    chains_ : tuple of tuple of Stage
-        The stages of each candidate cascade that is on the frontier.
-    frontier_ : Frontier
-        Operating points, measured on validation rows.
-    operating_point_ : OperatingPoint
-        The active one.
     calibration_ : CalibrationRecords or None
         Records of the calibration rows, where a guarantee was asked for.
     """
 
-    feature_costs: FeatureCosts | None
-    budget: float | None
-    max_loss: float | None
-    allow_missing: bool
-    random_state: Any
-    n_jobs: int | None
-    verbose: int
     high_cost_model_: HighCostModel | None
 
     _cross_fits = True  # whether a fit is cheap enough to be done five times on small data
@@ -102,10 +76,7 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
             self, X, y, sample_weight, validation, allow_missing=self.allow_missing
         )
         self.classes_ = table.classes
-        self.feature_names_ = feature_names(self)
-        self.feature_costs_ = check_costs(
-            self.feature_costs, self.feature_names_, hasattr(self, "feature_names_in_")
-        )
+        self._check_costs()
         self.cloud_prices_ = getattr(self, "cloud_prices", None) or CloudPrices()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         confidence: float | None = getattr(self, "guarantee", None)
@@ -159,23 +130,19 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
         ]
         last = records[-1]
         accuracy = float(np.average(last.correct[-1], weights=last.weights))
-        frontier = Frontier.from_points(points, reference_accuracy=accuracy)
-        kept = sorted({p.chain for p in frontier.points})
+        stages = [candidate.stages for candidate in candidates]
+        certifying = calibration is not None  # it may come to need any of the candidates
+        self._keep(stages, points, reference_accuracy=accuracy, every=certifying)
         self.calibration_ = None
         if calibration is not None:
-            kept = list(range(len(candidates)))  # certifying may come to need any of them
             x, y, weight = calibration.x, calibration.y, calibration.weight
             reference = labels(candidates[-1].stages[-1].run(x)[0]) if f0 is None else f0.labels(x)
             unseen = []
-            for candidate in candidates:
-                stages = candidate.stages
-                outputs = [s.margins(x) for s in stages]
-                acquired = [s.acquired(x) for s in stages]
-                unseen.append(self._record(stages, outputs, acquired, y, weight, reference))
+            for cascade in stages:
+                outputs = [s.margins(x) for s in cascade]
+                acquired = [s.acquired(x) for s in cascade]
+                unseen.append(self._record(cascade, outputs, acquired, y, weight, reference))
             self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
-        self.chains_ = tuple(candidates[c].stages for c in kept)
-        renumbered = tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points)
-        self.frontier_ = replace(frontier, points=renumbered)
         self.operating_point_ = self._pick()
 
     def _record(
@@ -204,21 +171,10 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
             nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
         )
 
-    def _check_settings(self) -> None:
-        for name in ("budget", "max_loss", "offload_rate"):
-            value = getattr(self, name, None)
-            if value is not None and not (np.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be a number of at least 0, not {value!r}")
-
-    def _pick(self) -> OperatingPoint:
-        if self.budget is not None:
-            return self._choose(budget=self.budget)
-        return self._choose(max_loss=MAX_LOSS if self.max_loss is None else self.max_loss)
-
     def _choose(self, **wanted: float | None) -> OperatingPoint:
         """Take a point of the frontier, or with a guarantee a certified one."""
         if self.calibration_ is None:
-            return self.frontier_.at(**wanted, slack=SLACK)
+            return super()._choose(**wanted)
         return self.calibration_.certify(self.frontier_, **wanted)
 
     def _exit_costs(
@@ -232,26 +188,6 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
         return exit_costs(self.feature_costs_, acquired)
 
     # -- the fitted system -----------------------------------------------------------------
-
-    @property
-    def stages_(self) -> tuple[Stage, ...]:
-        """Stages of the active operating point."""
-        check_is_fitted(self, "operating_point_")
-        return self.chains_[self.operating_point_.chain]
-
-    @property
-    def operating_points_(self) -> tuple[OperatingPoint, ...]:
-        """The frontier's points and, if it is none of them, the active one; by cost."""
-        check_is_fitted(self, "operating_point_")
-        points = set(self.frontier_.points) | {self.operating_point_}
-        return tuple(sorted(points, key=lambda p: (p.cost, p.accuracy)))
-
-    @property
-    def missing_(self) -> dict[str, Literal["allowed", "refused"]]:
-        """Whether NaN is a value to the stages and to the high-cost model."""
-        check_is_fitted(self, "operating_point_")
-        word: Literal["allowed", "refused"] = "allowed" if self.allow_missing else "refused"
-        return {"stages": word, "cloud": word}
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
         """Stage at which each row is answered, shape (n,); the number of stages: offloaded."""
@@ -296,21 +232,6 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
         tiers = [stage.tier for stage in self.stages_]
         return at_exits(self._exit_costs(acquired, accounting, tiers=tiers), self._route(x)[0])
 
-    def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted."""
-        return self._moved(budget=budget, max_loss=max_loss)
-
-    def _moved(self, **wanted: float | None) -> Self:
-        check_is_fitted(self, "operating_point_")
-        other = copy.copy(self)
-        other.operating_point_ = self._choose(**wanted)
-        return other
-
-    def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
-        check_is_fitted(self, "operating_point_")
-        rows: NDArray[np.float32] = check_rows(self, X, allow_missing=self.allow_missing)
-        return rows
-
     def _route(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], list[NDArray[np.float32]]]:
         outputs = [stage.margins(x) for stage in self.stages_]
         scores = [split(o, s.score)[1] for o, s in zip(outputs, self.stages_, strict=True)]
@@ -319,7 +240,16 @@ class BudgetedClassifier(ClassifierMixin, BaseEstimator, ABC):
             exits = np.minimum(exits, len(self.stages_) - 1)
         return exits, outputs
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.allow_missing
-        return tags
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SingleModel(BudgetedClassifier):
+    """Settings of models without a cloud; see :class:`StagedCascade`."""
+
+    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    guarantee: float | None = None
+    allow_missing: bool = False
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
 
 from gatewise.acquisition import Acquired
-from gatewise.costs import CloudPrices
+from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.tiers import Tier, cascade_costs
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.data.input_checks import is_fitted
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import train_high_cost_model
 from gatewise_training.operating_points.frontier import OperatingPoint
@@ -24,21 +23,29 @@ from gatewise_training.operating_points.frontier import OperatingPoint
 __all__ = ["CascadeClassifier"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class CascadeClassifier(BudgetedClassifier):
-    """Base of the cascades; see :class:`StagedCascade` for the common parameters.
+    """Base of the cascades, with their settings; see :class:`StagedCascade`.
 
     ``high_cost_model_`` is never None, ``offload`` gives the rows that go to it, and an operating
     point may be picked by `offload_rate`.
     """
 
-    high_cost_model: Any
-    cloud_prices: CloudPrices | None
-    offload_rate: float | None
-    high_cost_model_: HighCostModel
+    high_cost_model: Any = field(default=None, kw_only=False)
+    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    cloud_prices: CloudPrices | None = None
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    offload_rate: float | None = None
+    guarantee: float | None = None
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0
+    high_cost_model_: HighCostModel = field(init=False)
 
     def _with_high_cost_model(self, problem: Problem) -> Problem:
         given, plan = self.high_cost_model, problem.plan
-        if given is None or (not isinstance(given, str | bytes) and not _is_ready(given)):
+        if given is None or (hasattr(given, "fit") and not is_fitted(given)):
             problem.report(0, 1, "high-cost model")
             f0, answers, _ = train_high_cost_model(
                 plan,
@@ -90,14 +97,3 @@ class CascadeClassifier(BudgetedClassifier):
     ) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted."""
         return self._moved(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
-
-
-def _is_ready(model: Any) -> bool:
-    """Whether a given high-cost model is fitted (a path always is)."""
-    if not hasattr(model, "fit"):
-        return True
-    try:
-        check_is_fitted(model)
-    except NotFittedError:
-        return False
-    return True

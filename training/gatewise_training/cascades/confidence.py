@@ -7,21 +7,24 @@ model's margin is narrow. The model is fitted to all rows, on one subset of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
+from sklearn.utils._param_validation import StrOptions
 
-from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.learners.model_families import FAMILIES, Bounds
 
 __all__ = ["ConfidenceCascade"]
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class ConfidenceCascade(CascadeClassifier):
     """One low-cost model on a static subset of the features; narrow margins are offloaded.
 
@@ -47,36 +50,14 @@ class ConfidenceCascade(CascadeClassifier):
     1
     """
 
-    def __init__(
-        self,
-        high_cost_model: Any = None,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        cloud_prices: CloudPrices | None = None,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        offload_rate: float | None = None,
-        guarantee: float | None = None,
-        low_cost_model: str = "boosting",
-        n_subsets: int = 8,
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.high_cost_model = high_cost_model
-        self.feature_costs = feature_costs
-        self.cloud_prices = cloud_prices
-        self.budget = budget
-        self.max_loss = max_loss
-        self.offload_rate = offload_rate
-        self.guarantee = guarantee
-        self.low_cost_model = low_cost_model
-        self.n_subsets = n_subsets
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    low_cost_model: str = "boosting"
+    n_subsets: int = 8
+    allow_missing: bool = False
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "low_cost_model": [StrOptions(set(FAMILIES))],
+        "n_subsets": [AT_LEAST_1],
+    }
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         every = np.arange(problem.costs.n_features)
@@ -103,10 +84,5 @@ class ConfidenceCascade(CascadeClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.low_cost_model not in FAMILIES:
-            known = ", ".join(sorted(FAMILIES))
-            raise InputError(f"low_cost_model must be one of {known}, not {self.low_cost_model!r}")
         if self.allow_missing and self.low_cost_model != "boosting":
             raise InputError("allow_missing needs low_cost_model='boosting': no other takes NaN")
-        if self.n_subsets < 1:
-            raise InputError(f"n_subsets must be at least 1, not {self.n_subsets}")

@@ -7,14 +7,14 @@ several model families answers if its margin is wide enough, else the next stage
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils._param_validation import StrOptions
 
 from gatewise.acquisition import Acquisition
-from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
@@ -22,6 +22,7 @@ from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.feature_selection.backward import backward_sets
 from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
 from gatewise_training.feature_selection.penalised import nested_sets
@@ -39,6 +40,7 @@ ROWS_A_STAGE = 50
 """Validation rows that a stage must have: a threshold is a parameter too."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StagedCascade(CascadeClassifier):
     """Cheap stages first, each on more features; hard instances go to the cloud.
 
@@ -118,46 +120,22 @@ class StagedCascade(CascadeClassifier):
     True
     """
 
-    def __init__(
-        self,
-        high_cost_model: Any = None,
-        feature_costs: FeatureCosts | None = None,
-        *,
-        cloud_prices: CloudPrices | None = None,
-        budget: float | None = None,
-        max_loss: float | None = 0.01,
-        offload_rate: float | None = None,
-        guarantee: float | None = None,
-        acquisition: Acquisition = "stage",
-        tiers: Sequence[Tier] | Mapping[Tier, int | None] | None = None,
-        n_stages: int = 10,
-        effort: Literal["low", "normal", "high"] = "normal",
-        max_stage_bytes: int | None = None,
-        max_trees: int | None = None,
-        families: Sequence[str] | None = None,
-        allow_missing: bool = False,
-        random_state: Any = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.high_cost_model = high_cost_model
-        self.feature_costs = feature_costs
-        self.cloud_prices = cloud_prices
-        self.budget = budget
-        self.max_loss = max_loss
-        self.offload_rate = offload_rate
-        self.guarantee = guarantee
-        self.acquisition = acquisition
-        self.tiers = tiers
-        self.n_stages = n_stages
-        self.effort = effort
-        self.families = families
-        self.max_stage_bytes = max_stage_bytes
-        self.max_trees = max_trees
-        self.allow_missing = allow_missing
-        self.random_state = random_state
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    acquisition: Acquisition = "stage"
+    tiers: Sequence[Tier] | Mapping[Tier, int | None] | None = None
+    n_stages: int = 10
+    effort: Literal["low", "normal", "high"] = "normal"
+    max_stage_bytes: int | None = None
+    max_trees: int | None = None
+    families: Sequence[str] | None = None
+    allow_missing: bool = False
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "acquisition": [StrOptions({"stage", "node"})],
+        "n_stages": [AT_LEAST_1],
+        "effort": [StrOptions(set(PROBES))],
+        "max_stage_bytes": [AT_LEAST_1, None],
+        "max_trees": [AT_LEAST_1, None],
+    }
 
     @property
     def families_(self) -> tuple[str, ...]:
@@ -235,17 +213,7 @@ class StagedCascade(CascadeClassifier):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.acquisition not in ("stage", "node"):
-            raise InputError(f"acquisition must be 'stage' or 'node', not {self.acquisition!r}")
         place(self.tiers, 1)
-        if self.effort not in PROBES:
-            raise InputError(f"effort must be one of {list(PROBES)}, not {self.effort!r}")
-        if self.n_stages < 1:
-            raise InputError(f"n_stages must be at least 1, not {self.n_stages}")
-        for name in ("max_stage_bytes", "max_trees"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value}")
         if self.families is not None and (
             not len(self.families) or not set(self.families) <= set(FAMILIES)
         ):

@@ -7,30 +7,28 @@ score in the place of accuracy: `frontier_`, `operating_point_`, `at`, `cost`.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils._param_validation import StrOptions
 from threadpoolctl import threadpool_limits
 
 from gatewise.console import Progress, progress
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
-from gatewise.models.stage import Stage
-from gatewise_training.cascades.base import MAX_LOSS
-from gatewise_training.cegb.growth import Order, TreeGrowth
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.cascades.budgeted_model import MAX_LOSS, BudgetedModel
+from gatewise_training.cegb.growth import TreeGrowth
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting
 from gatewise_training.cegb.sweep import Fitted, Goal, PenaltySweep, Task
-from gatewise_training.data.input_checks import check_costs, check_rows, feature_names
+from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints
 from gatewise_training.data.validation_split import Rows
-from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import OperatingPoint
 
 __all__ = ["CostEfficient", "CostReport", "Scored"]
 
@@ -63,7 +61,7 @@ class CostReport:
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CostEfficient:
+class CostEfficient(TreeGrowth, BudgetedModel):
     """Settings of a CEGB fit (documented at :class:`CEGBClassifier`), and its cost report."""
 
     feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
@@ -73,32 +71,29 @@ class CostEfficient:
     penalty_split: float = 0.0
     penalties: Sequence[float] | None = None
     n_penalties: int = 12
-    growth: Order = "best-first"
-    n_rounds: int = 200
-    patience: int | None = 20
-    num_leaves: int | None = None
-    max_depth: int | None = None
-    learning_rate: float | None = None
-    newton: bool = True
-    subsample: float = 1.0
-    lightgbm_params: Mapping[str, Any] | None = None
     allow_missing: bool = False
     random_state: Any = None
     n_jobs: int | None = None
     verbose: int = 0
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "accounting": [StrOptions({"lazy", "coupled"})],
+        "penalty_split": [NOT_NEGATIVE],
+        "n_penalties": [AT_LEAST_1],
+    }
 
     def cost_report(self, X: ArrayLike) -> CostReport:
         """Count for each instance its features, their price, its splits and their price.
 
         Shapes: `X` (n, n_features).
         """
-        system: Any = self  # an estimator
-        x: NDArray[np.float32] = system._rows(X)
+        x = self._rows(X)
         acquired, splits = np.zeros(x.shape, np.bool_), np.zeros(len(x), np.int64)
-        for stage in system.stages_:
+        for stage in self.stages_:
             acquired |= stage.acquired(x)
+            assert isinstance(stage.model, TreeEnsemble)
             splits += stage.model.splits_passed(x[:, stage.features])
-        features = system.feature_costs_.per_instance(acquired)
+        features = self.feature_costs_.per_instance(acquired)
         evaluation = np.asarray(self.penalty_split * splits, np.float64)
         return CostReport(acquired, features, splits, evaluation)
 
@@ -111,52 +106,23 @@ class CostEfficient:
         seed: int,
         report: Progress,
     ) -> list[Fitted]:
-        growth, split = self._growth(), float(self.penalty_split)
-        task = Task(x, target, costs, growth, self.accounting, split, seed)
+        split = float(self.penalty_split)
+        task = Task(x, target, costs, self, self.accounting, split, seed)
         loss = MAX_LOSS if self.max_loss is None else self.max_loss
         sweep = PenaltySweep(task, folds, self.n_jobs, report)
         return sweep.run(self.penalties, self.n_penalties, Goal(self.budget, loss))
 
-    def _growth(self) -> TreeGrowth:
-        return TreeGrowth(
-            order=self.growth,
-            n_rounds=self.n_rounds,
-            patience=self.patience,
-            num_leaves=self.num_leaves,
-            max_depth=self.max_depth,
-            learning_rate=self.learning_rate,
-            newton=self.newton,
-            subsample=self.subsample,
-            params=self.lightgbm_params,
-        )
-
-    def _check_growth(self) -> None:
-        self._growth().check()
-        if self.accounting not in ("lazy", "coupled"):
-            raise InputError(f"accounting must be 'lazy' or 'coupled', not {self.accounting!r}")
-        if not 0.0 <= self.penalty_split < np.inf:
-            raise InputError(f"penalty_split must be at least 0, not {self.penalty_split!r}")
-        if self.penalties is not None and not all(0.0 <= p < np.inf for p in self.penalties):
-            raise InputError(f"penalties must be at least 0, not {list(self.penalties)}")
-        if self.n_penalties < 1:
-            raise InputError(f"n_penalties must be at least 1, not {self.n_penalties}")
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.growth == "breadth-first" and (self.max_depth or 0) > 16:
+            raise InputError(
+                f"max_depth of breadth-first trees is at most 16, not {self.max_depth}"
+            )
 
 
-class Scored(CostEfficient, BaseEstimator):
-    """Base of regressor and ranker.
+class Scored(CostEfficient):
+    """Base of regressor and ranker; `accuracy` of an operating point is the score."""
 
-    Attributes
-    ----------
-    n_features_in_ : int
-    feature_names_ : tuple of str
-    feature_costs_ : FeatureCosts
-    frontier_ : Frontier
-        Operating points on validation rows, one a penalty; `accuracy` is the score.
-    operating_point_ : OperatingPoint
-        The active one.
-    """
-
-    feature_costs_: FeatureCosts
     high_cost_model_ = None  # there is no cloud
     cloud_prices_ = CloudPrices()
 
@@ -168,10 +134,7 @@ class Scored(CostEfficient, BaseEstimator):
         seed: int,
     ) -> None:
         """Fit at all penalties; keep the models that reach the frontier."""
-        self.feature_names_ = feature_names(self)
-        self.feature_costs_ = check_costs(
-            self.feature_costs, self.feature_names_, hasattr(self, "feature_names_in_")
-        )
+        self._check_costs()
         title = f"fit {type(self).__name__}"
         # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
         with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
@@ -189,39 +152,8 @@ class Scored(CostEfficient, BaseEstimator):
             )
             for number, fit in enumerate(fits)
         ]
-        found = Frontier.from_points(points, reference_accuracy=fits[-1].score)
-        self.chains_ = tuple((fits[p.chain].stage,) for p in found.points)
-        numbered = (replace(p, chain=i) for i, p in enumerate(found.points))
-        self.frontier_ = Frontier(tuple(numbered), found.reference_accuracy)
-        loss = MAX_LOSS if self.max_loss is None else self.max_loss
-        wanted = {"max_loss": loss} if self.budget is None else {"budget": self.budget}
-        self.operating_point_ = self.frontier_.at(**wanted, slack=SLACK)
-
-    def _check_settings(self) -> None:
-        self._check_growth()
-        for name in ("budget", "max_loss"):
-            value = getattr(self, name)
-            if value is not None and not (np.isfinite(value) and value >= 0):
-                raise InputError(f"{name} must be a number of at least 0, not {value!r}")
-
-    @property
-    def stages_(self) -> tuple[Stage, ...]:
-        """The stage of the operating point."""
-        check_is_fitted(self, "operating_point_")
-        return self.chains_[self.operating_point_.chain]
-
-    @property
-    def operating_points_(self) -> tuple[OperatingPoint, ...]:
-        """The frontier's points, by cost."""
-        check_is_fitted(self, "operating_point_")
-        return self.frontier_.points
-
-    @property
-    def missing_(self) -> dict[str, Literal["allowed", "refused"]]:
-        """Whether NaN is a value."""
-        check_is_fitted(self, "operating_point_")
-        word: Literal["allowed", "refused"] = "allowed" if self.allow_missing else "refused"
-        return {"stages": word, "cloud": word}
+        self._keep([(fit.stage,) for fit in fits], points, reference_accuracy=fits[-1].score)
+        self.operating_point_ = self._pick()
 
     def exit_stage(self, X: ArrayLike) -> NDArray[np.int64]:
         """Stage at which each row is answered, shape (n,): the only one, 0."""
@@ -237,20 +169,3 @@ class Scored(CostEfficient, BaseEstimator):
         Shapes: `X` (n, n_features); returns (n,).
         """
         return self.cost_report(X).features
-
-    def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted."""
-        check_is_fitted(self, "operating_point_")
-        other = copy.copy(self)
-        other.operating_point_ = self.frontier_.at(budget=budget, max_loss=max_loss, slack=SLACK)
-        return other
-
-    def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
-        check_is_fitted(self, "operating_point_")
-        rows: NDArray[np.float32] = check_rows(self, X, allow_missing=self.allow_missing)
-        return rows
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = self.allow_missing
-        return tags

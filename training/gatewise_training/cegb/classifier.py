@@ -104,7 +104,3 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
         target = Classes(plan.y, plan.weight, problem.n_classes)
         fits = self._sweep(plan.x, target, plan.folds, problem.costs, problem.seed, problem.report)
         return [FittedStages((fit.stage,), (fit.outputs,), (fit.acquired,)) for fit in fits]
-
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        self._check_growth()

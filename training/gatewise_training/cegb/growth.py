@@ -14,74 +14,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from numbers import Real
+from typing import Any, ClassVar, Literal
 
 import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils._param_validation import Interval, StrOptions
 
-from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.learners.boosting import tree_params
-from gatewise_training.learners.growth_settings import Growth
+from gatewise_training.learners.growth_settings import Growth, tree_settings
 
-__all__ = ["Order", "TreeGrowth", "constant", "grow"]
+__all__ = ["Order", "TreeGrowth", "cegb_settings", "constant", "grow"]
 
 Array = NDArray[np.float64]
 Order = Literal["best-first", "breadth-first"]
 
 
-@dataclass(frozen=True)
-class TreeGrowth:
-    """Settings of the growth; None takes the default for so many rows."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class TreeGrowth(Growth):
+    """Settings of the growth, as parameters of CEGB's estimators."""
 
-    # breadth-first trees have `max_depth`, by default that of a full tree of `num_leaves`
-    order: Order
-    n_rounds: int  # rounds at most; each grows a tree for every output
+    growth: Order = "best-first"
+    n_rounds: int = 200
     # rounds without improvement on validation rows that end the growth; None grows them all
-    patience: int | None
-    num_leaves: int | None
-    max_depth: int | None
-    learning_rate: float | None
-    newton: bool  # second-order steps, or first-order ones as in GreedyMiser
-    subsample: float  # share of the rows, drawn anew each round, that a tree is fitted to
-    params: Mapping[str, Any] | None  # further LightGBM parameters
+    patience: int | None = 20
+    subsample: float = 1.0  # share of the rows, drawn anew each round, that a tree is fitted to
+    lightgbm_params: Mapping[str, Any] | None = None
 
-    def on(self, n_rows: int, n_classes: int) -> dict[str, Any]:
-        """LightGBM's settings for so many rows.
+    _parameter_constraints: ClassVar[Constraints] = {
+        "growth": [StrOptions({"best-first", "breadth-first"})],
+        "patience": [AT_LEAST_1, None],
+        "subsample": [Interval(Real, 0, 1, closed="right")],
+    }
 
-        Examples
-        --------
-        >>> growth = TreeGrowth("breadth-first", 100, None, 31, None, 0.1, True, 1.0, None)
-        >>> growth.on(1000, 2)
-        {'num_leaves': 16, 'max_depth': 4, 'learning_rate': 0.1}
-        """
-        leaves, rate = self._bounds().on(n_rows, n_classes)
-        depth = -1 if self.max_depth is None else self.max_depth
-        if self.order == "breadth-first":
-            depth = leaves.bit_length() - 1 if self.max_depth is None else self.max_depth
-            leaves = 2**depth
-        settings = {"num_leaves": leaves, "max_depth": depth, "learning_rate": rate}
-        return settings | dict(self.params or {})
 
-    def check(self) -> None:
-        """Raise InputError for settings that grow no trees."""
-        self._bounds().check()
-        if self.order not in ("best-first", "breadth-first"):
-            raise InputError(f"growth must be 'best-first' or 'breadth-first', not {self.order!r}")
-        if self.order == "breadth-first" and (self.max_depth or 0) > 16:
-            raise InputError(f"breadth-first trees are at most 16 deep, not {self.max_depth}")
-        if self.patience is not None and self.patience < 1:
-            raise InputError(f"patience must be at least 1, not {self.patience}")
-        if not 0.0 < self.subsample <= 1.0:
-            raise InputError(f"subsample must be in (0, 1], not {self.subsample}")
+def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, Any]:
+    """LightGBM's settings for so many rows; breadth-first trees may be full to their depth.
 
-    def _bounds(self) -> Growth:
-        return Growth(
-            self.n_rounds, 0, self.num_leaves, self.max_depth, self.learning_rate, self.newton
-        )
+    Examples
+    --------
+    >>> cegb_settings(TreeGrowth(growth="breadth-first", num_leaves=31), 1000, 2)
+    {'num_leaves': 16, 'max_depth': 4, 'learning_rate': 0.1}
+    """
+    settings = tree_settings(growth, n_rows, n_classes)
+    if growth.growth == "breadth-first":
+        depth = growth.max_depth
+        if depth is None:
+            depth = settings["num_leaves"].bit_length() - 1
+        settings |= {"num_leaves": 2**depth, "max_depth": depth}
+    return settings | dict(growth.lightgbm_params or {})
 
 
 def grow(
@@ -96,7 +82,7 @@ def grow(
 ) -> tuple[TreeEnsemble, int]:
     """Grow one model."""
     settings = tree_params(seed) | {"objective": "none", "num_class": target.n_outputs}
-    settings |= growth.on(len(x), max(2, target.n_outputs))
+    settings |= cegb_settings(growth, len(x), max(2, target.n_outputs))
     settings |= dict(target.native or {}) | charge.params | {"metric": "none"}
     start = target.start()
     # without a column that varies LightGBM grows nothing and fails a check of its own

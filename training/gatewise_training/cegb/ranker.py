@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 
 from gatewise.errors import InputError
 from gatewise_training.cegb.base import Scored
 from gatewise_training.cegb.objectives import Objective, Ranking
-from gatewise_training.data.input_checks import check_values
+from gatewise_training.data.input_checks import Constraints, check_values
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.validation_split import after, folds_of
 
@@ -61,6 +62,10 @@ class CEGBRanker(Scored):
     objective: Objective = "regression"
     num_leaves: int | None = 15
     learning_rate: float | None = 0.1
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "objective": [StrOptions({"binary", "regression", "lambdarank"})]
+    }
 
     def fit(
         self,
@@ -140,10 +145,6 @@ class CEGBRanker(Scored):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.objective not in ("binary", "regression", "lambdarank"):
-            raise InputError(
-                f"objective must be 'binary', 'regression' or 'lambdarank', not {self.objective!r}"
-            )
         if self.objective == "lambdarank" and (self.subsample < 1.0 or not self.newton):
             raise InputError("objective='lambdarank' takes newton=True and subsample=1 only")
 

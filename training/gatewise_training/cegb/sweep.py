@@ -146,7 +146,7 @@ class PenaltySweep:
         unpenalised last.
         """
         task = self.task
-        check_params(task.growth.params, task.accounting, *task.x.shape)
+        check_params(task.growth.lightgbm_params, task.accounting, *task.x.shape)
         first = FIRST[: n_penalties - 1] if penalties is None else penalties
         found = self._fit_all(sorted({0.0, math.inf, *first}))
         while penalties is None and len(found) <= n_penalties and found[0.0].cost > 0:

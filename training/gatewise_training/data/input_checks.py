@@ -1,4 +1,4 @@
-"""Checks of an estimator's input: tables, labels, weights, prices.
+"""Checks of an estimator's input: parameters, tables, labels, weights, prices.
 
 Features are float32 from here on. A device computes in float32, and a model trained in float64
 flips up to 4 % of its decisions there on data with a large offset.
@@ -7,20 +7,43 @@ flips up to 4 % of its decisions there on data with a large offset.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.exceptions import NotFittedError
+from sklearn.utils._param_validation import (
+    Interval,
+    InvalidParameterError,
+    validate_parameter_constraints,
+)
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import _check_sample_weight, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 
 __all__ = [
-    "Table", "check_classes", "check_costs", "check_rows", "check_training", "check_values",
+    "AT_LEAST_1",
+    "NOT_NEGATIVE",
+    "Constraints",
+    "Table",
+    "check_classes",
+    "check_costs",
+    "check_parameters",
+    "check_rows",
+    "check_training",
+    "check_values",
     "feature_names",
-]  # fmt: skip
+    "is_fitted",
+]
+
+Constraints = dict[str, list[Any]]
+"""What values each parameter of an estimator takes, in scikit-learn's terms."""
+
+AT_LEAST_1 = Interval(Integral, 1, None, closed="left")
+NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +67,27 @@ class Table:
     classes: NDArray[Any]
     weight: NDArray[np.float64]
     validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None
+
+
+def check_parameters(estimator: Any) -> None:
+    """Check parameters against the ``_parameter_constraints`` of the class and its bases."""
+    constraints: Constraints = {}
+    for base in reversed(type(estimator).__mro__):
+        constraints |= base.__dict__.get("_parameter_constraints", {})
+    given = estimator.get_params(deep=False)
+    try:
+        validate_parameter_constraints(constraints, given, type(estimator).__name__)
+    except InvalidParameterError as error:
+        raise InputError(str(error)) from None
+
+
+def is_fitted(estimator: Any) -> bool:
+    """Whether a scikit-learn estimator is fitted."""
+    try:
+        check_is_fitted(estimator)
+    except NotFittedError:
+        return False
+    return True
 
 
 def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = False) -> Any:

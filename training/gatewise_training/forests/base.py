@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gatewise.costs import FeatureCosts
-from gatewise_training.cascades.base import BudgetedClassifier
+from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import Table
 
@@ -22,24 +21,14 @@ class FittedTrees(FittedStages):
     source: Any = field(kw_only=True)
 
 
-@dataclass(eq=False, repr=False, kw_only=True)
-class ForestModel(BudgetedClassifier):
-    """Settings of both forests; see :class:`StagedCascade`.
+class ForestModel(SingleModel):
+    """Base of both forests.
 
     Attributes
     ----------
     grown_ : tuple
         Source of the trees of each candidate on the frontier (:class:`FittedTrees`).
     """
-
-    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
-    budget: float | None = None
-    max_loss: float | None = 0.01
-    guarantee: float | None = None
-    allow_missing: bool = False
-    random_state: Any = None
-    n_jobs: int | None = None
-    verbose: int = 0
 
     def _settle(
         self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None

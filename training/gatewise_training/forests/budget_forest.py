@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import joblib
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils._param_validation import StrOptions
 
 from gatewise.acquisition import Acquired
-from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.base import FittedTrees, ForestModel
 from gatewise_training.forests.forest_prefixes import FirstTrees, first_trees
@@ -114,6 +115,13 @@ class BudgetForest(ForestModel):
     max_depth: int | None = None
     voting: Voting = "mean"
 
+    _parameter_constraints: ClassVar[Constraints] = {
+        "n_estimators": [AT_LEAST_1],
+        "max_features": [AT_LEAST_1, None],
+        "max_depth": [AT_LEAST_1, None],
+        "voting": [StrOptions({"mean", "majority"})],
+    }
+
     @property
     def forest_(self) -> Forest:
         """The trees of the operating point, with the class counts of all nodes."""
@@ -166,12 +174,6 @@ class BudgetForest(ForestModel):
         super()._check_settings()
         mu = MUS[0] if self.mu == "auto" else self.mu
         check_rule(self.criterion, self.splits, 0.0 if self.alpha is None else self.alpha, mu)
-        if self.voting not in ("mean", "majority"):
-            raise InputError(f"voting must be 'mean' or 'majority', not {self.voting!r}")
-        for name in ("n_estimators", "max_features", "max_depth"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, not {value!r}")
 
 
 @dataclass(eq=False)

@@ -11,16 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from numbers import Integral
+from typing import Any, ClassVar, Literal
 
 import joblib
 import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
+from sklearn.utils._param_validation import Interval, StrOptions
 
 from gatewise.errors import InputError
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constraints, is_fitted
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.base import ForestModel
 from gatewise_training.forests.pruned_forest import (
@@ -28,11 +31,11 @@ from gatewise_training.forests.pruned_forest import (
     Recipe,
     candidates_of,
     forest_of,
-    is_fitted,
     widened,
 )
 from gatewise_training.prune import PruningPath
 from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.pruning import SOLVERS
 
 __all__ = ["BudgetPrune"]
 
@@ -121,6 +124,16 @@ class BudgetPrune(ForestModel):
     solver: str = "mincut"
     n_points: int = 30
     pruning_rows: PruningRows = "training"
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "n_estimators": [AT_LEAST_1],
+        "growth": [StrOptions({"standard", "cost-aware"})],
+        "mu": [StrOptions({"auto"}), NOT_NEGATIVE],
+        "depth_cost": [NOT_NEGATIVE],
+        "solver": [StrOptions(set(SOLVERS))],
+        "n_points": [Interval(Integral, 2, None, closed="left")],
+        "pruning_rows": [StrOptions({"training", "validation"})],
+    }
 
     @property
     def forest_(self) -> Forest:
@@ -215,17 +228,5 @@ class BudgetPrune(ForestModel):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if self.n_points < 2 or self.n_estimators < 1:
-            raise InputError("n_points must be at least 2, and n_estimators at least 1")
-        if not (np.isfinite(self.depth_cost) and self.depth_cost >= 0):
-            raise InputError(f"depth_cost must be at least 0, not {self.depth_cost!r}")
-        if self.growth not in ("standard", "cost-aware"):
-            raise InputError(f"growth must be 'standard' or 'cost-aware', not {self.growth!r}")
         if self.growth == "cost-aware" and self.estimator is not None:
             raise InputError("growth='cost-aware' grows its own forest; leave out the estimator")
-        if self.mu != "auto" and not (np.isfinite(self.mu) and self.mu >= 0):
-            raise InputError(f"mu must be 'auto' or at least 0, not {self.mu!r}")
-        if self.pruning_rows not in ("training", "validation"):
-            raise InputError(
-                f"pruning_rows must be 'training' or 'validation', not {self.pruning_rows!r}"
-            )

@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.ensemble import RandomForestClassifier
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.validation import check_is_fitted
 
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
@@ -25,7 +23,7 @@ from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 
-__all__ = ["Pruned", "Recipe", "candidates_of", "forest_of", "is_fitted", "widened"]
+__all__ = ["Pruned", "Recipe", "candidates_of", "forest_of", "widened"]
 
 GAP = 0.5
 """Share of the step between two points that a pruning may stay below its cost."""
@@ -148,15 +146,6 @@ def candidates_of(problem: Problem, members: Sequence[Pruned], n_points: int) ->
         source = kept.forest, kept.path
         candidates.append(FittedTrees((stage,), (outputs,), (acquired,), source=source))
     return candidates
-
-
-def is_fitted(estimator: Any) -> bool:
-    """Whether a scikit-learn estimator is fitted."""
-    try:
-        check_is_fitted(estimator)
-    except NotFittedError:
-        return False
-    return True
 
 
 def forest_of(estimator: Any) -> Forest:

@@ -3,71 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any, ClassVar
 
 import numpy as np
+from sklearn.utils._param_validation import Interval
 
-from gatewise.errors import InputError
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.learners.boosting import LARGE_ROWS
 
-__all__ = ["Growth"]
+__all__ = ["Growth", "tree_settings"]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, repr=False, kw_only=True)
 class Growth:
-    """Settings of the growth.
+    """Settings that all boosted estimators share, as their parameters."""
 
-    Attributes
-    ----------
-    n_rounds : int
-        Rounds; each grows a tree for every output.
-    warm_up : int
-        First rounds, in which every row is f1's and the gate rests.
-    num_leaves : int or None
-        None: by the number of rows (:meth:`on`).
-    max_depth : int or None
-        No bound if None.
-    learning_rate : float or None
-        None: what goes with these leaves.
-    newton : bool
-        Second-order steps, or the papers' first-order ones.
+    n_rounds: int = 100  # each grows a tree for every output
+    num_leaves: int | None = None  # None: by the number of rows, as the learning rate
+    max_depth: int | None = None  # no bound if None
+    learning_rate: float | None = None
+    newton: bool = True  # second-order steps, or the papers' first-order ones
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "n_rounds": [AT_LEAST_1],
+        "num_leaves": [Interval(Integral, 2, None, closed="left"), None],
+        "max_depth": [AT_LEAST_1, None],
+        "learning_rate": [Interval(Real, 0, np.inf, closed="neither"), None],
+    }
+
+
+def tree_settings(growth: Growth, n_rows: int, n_classes: int) -> dict[str, Any]:
+    """LightGBM's settings for so many rows.
+
+    A low-cost model that is much weaker than the high-cost model never comes near its
+    accuracy: above 5,000 rows trees are large. For two classes they learn fast; with more
+    classes, at rates above 0.1, the losses of rare ones run away.
+
+    Examples
+    --------
+    >>> tree_settings(Growth(), 12_000, 2)
+    {'num_leaves': 127, 'max_depth': -1, 'learning_rate': 0.2}
     """
-
-    n_rounds: int
-    warm_up: int
-    num_leaves: int | None
-    max_depth: int | None
-    learning_rate: float | None
-    newton: bool
-
-    def on(self, n_rows: int, n_classes: int) -> tuple[int, float]:
-        """Leaves and learning rate on so many rows.
-
-        A low-cost model that is much weaker than the high-cost model never comes near its
-        accuracy: above 5,000 rows trees are large. For two classes they learn fast; with more
-        classes, at rates above 0.1, the losses of rare ones run away.
-
-        Examples
-        --------
-        >>> Growth(100, 20, None, None, None, newton=True).on(12_000, 2)
-        (127, 0.2)
-        """
-        leaves, rate = 31, 0.1
-        if n_rows > LARGE_ROWS:
-            leaves, rate = (127, 0.2) if n_classes == 2 else (63, 0.1)
-        return (
-            leaves if self.num_leaves is None else self.num_leaves,
-            rate if self.learning_rate is None else self.learning_rate,
-        )
-
-    def check(self) -> None:
-        """Raise InputError for settings that grow no trees."""
-        if self.n_rounds < 1:
-            raise InputError(f"n_rounds must be at least 1, not {self.n_rounds}")
-        if self.warm_up < 0:
-            raise InputError(f"warm_up must be at least 0, not {self.warm_up}")
-        if self.num_leaves is not None and self.num_leaves < 2:
-            raise InputError(f"num_leaves must be at least 2, not {self.num_leaves}")
-        if self.max_depth is not None and self.max_depth < 1:
-            raise InputError(f"max_depth must be at least 1, not {self.max_depth}")
-        if self.learning_rate is not None and not 0.0 < self.learning_rate < np.inf:
-            raise InputError(f"learning_rate must be above 0, not {self.learning_rate}")
+    leaves, rate = 31, 0.1
+    if n_rows > LARGE_ROWS:
+        leaves, rate = (127, 0.2) if n_classes == 2 else (63, 0.1)
+    return {
+        "num_leaves": leaves if growth.num_leaves is None else growth.num_leaves,
+        "max_depth": -1 if growth.max_depth is None else growth.max_depth,
+        "learning_rate": rate if growth.learning_rate is None else growth.learning_rate,
+    }
