@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewise_training import FeatureCosts, StagedCascade
+from gatewise_training import StagedCascade
 from gatewise_training.cascades import family_selection
 from gatewise_training.cascades.family_selection import FamilySelection
-from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.learners.model_families import Bounds
+from tests.support.fit_problems import problem_of
 
 SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
 BOTH = ("boosting", "linear")
@@ -19,9 +18,7 @@ BOTH = ("boosting", "linear")
 def selection(n, *, families=BOTH, probe=3, bounds=None):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
-    y = (x @ np.ones(6) + rng.normal(size=n) > 0).astype(np.int64)  # a linear rule
-    plan = ValidationSplit.choose(x, y, np.ones(n), validation=None, seed=0)
-    problem = Problem(plan, 2, FeatureCosts.uniform(6), 0, None, lambda *_: None)
+    problem = problem_of(x, x @ np.ones(6) + rng.normal(size=n) > 0)  # a linear rule
     fits: list[tuple[int, int]] = []
     report = lambda *progress: fits.append(progress)  # noqa: E731
     return FamilySelection(problem, families, bounds or Bounds(), report, probe), fits

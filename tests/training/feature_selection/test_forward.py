@@ -1,18 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from gatewise_training import FeatureCosts
-from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
-
-
-def plan(X, y):
-    rows = np.arange(len(X))
-    return ValidationSplit(X.astype(np.float32), y, np.ones(len(X)), ((rows, rows),))
+from tests.support.fit_problems import problem_of
 
 
 @pytest.fixture(scope="module")
@@ -21,30 +17,30 @@ def problem():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(800, 4))
     y = (X[:, 0] + 0.3 * X[:, 1] + 0.3 * X[:, 2] > 0).astype(np.int64)
-    return plan(X, y)
+    return problem_of(X, y)
 
 
 def test_the_telling_feature_comes_first_and_noise_never(problem):
-    sets = forward_sets(problem, FeatureCosts.uniform(4), 2, n_stages=8)
+    sets = forward_sets(problem, n_stages=8)
     assert sets[0].tolist() == [0]
     assert all(set(a) < set(b) for a, b in pairwise(sets))
     assert set(sets[2].tolist()) == {0, 1, 2}
 
 
 def test_a_costly_feature_waits(problem):
-    sets = forward_sets(problem, FeatureCosts([100, 1, 1, 1]), 2, n_stages=8)
+    sets = forward_sets(replace(problem, costs=FeatureCosts([100, 1, 1, 1])), n_stages=8)
     assert 0 not in sets[0]
 
 
 def test_groups_are_acquired_whole(problem):
     costs = FeatureCosts(np.zeros(4), group=["a", "a", "b", "b"], shared={"a": 1.0, "b": 1.0})
     assert [p.tolist() for p in acquisition_units(costs)] == [[0, 1], [2, 3]]
-    sets = forward_sets(problem, costs, 2, n_stages=8)
+    sets = forward_sets(replace(problem, costs=costs), n_stages=8)
     assert [s.tolist() for s in sets] == [[0, 1], [0, 1, 2, 3]]
 
 
 def test_a_share_of_the_price_ends_it(problem):
-    sets = forward_sets(problem, FeatureCosts.uniform(4), 2, n_stages=8, largest=0.5)
+    sets = forward_sets(problem, n_stages=8, largest=0.5)
     assert len(sets[-1]) == 2
 
 
@@ -53,5 +49,5 @@ def test_lazy_greedy_finds_what_greedy_finds():
     X = rng.normal(size=(600, 20))
     strength = np.array([2.0, 1.5, 1.2, 1.0, *np.zeros(16)])
     y = (X @ strength + 0.3 * rng.normal(size=600) > 0).astype(np.int64)
-    sets = forward_sets(plan(X, y), FeatureCosts.uniform(20), 2, n_stages=20)
+    sets = forward_sets(problem_of(X, y), n_stages=20)
     assert sets[3].tolist() == [0, 1, 2, 3]

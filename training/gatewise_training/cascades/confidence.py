@@ -63,14 +63,7 @@ class ConfidenceCascade(CascadeClassifier):
         every = np.arange(problem.costs.n_features)
         subsets = [every]
         if self.n_subsets > 1:
-            cheap = nested_sets(
-                problem.plan,
-                problem.costs,
-                problem.n_classes,
-                n_stages=self.n_subsets - 1,
-                seed=problem.seed,
-                report=lambda done, total: problem.report(done, 2 * total, "choosing features"),
-            )
+            cheap = nested_sets(problem, n_stages=self.n_subsets - 1)
             subsets = [s for s in cheap if len(s) < len(every)] + subsets
         selection = FamilySelection(
             problem,

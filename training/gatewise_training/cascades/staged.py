@@ -195,20 +195,14 @@ class StagedCascade(CascadeClassifier):
 
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in up to three ways; equal sets are fitted once."""
-
-        def report(done: int, total: int) -> None:
-            problem.report(done, 2 * total, "choosing features")
-
-        plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
-        seed = problem.seed
         n = self._most_stages(problem)
-        found = [nested_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report)]
+        found = [nested_sets(problem, n_stages=n)]
         # with many classes a penalty may jump from no feature to nearly all
         poor = len(found[0]) <= n // 2
-        few = len(acquisition_units(costs)) <= FEW_UNITS and self.effort != "low"
+        few = len(acquisition_units(problem.costs)) <= FEW_UNITS and self.effort != "low"
         if not self.allow_missing and (poor or few):
-            found.append(forward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report))
-        found.append(backward_sets(plan, costs, n_classes, n_stages=n, seed=seed, report=report))
+            found.append(forward_sets(problem, n_stages=n))
+        found.append(backward_sets(problem, n_stages=n))
         return [sets for sets in found if sets]
 
     def _check_settings(self) -> None:

@@ -7,14 +7,12 @@ penalty on first uses, growing from nothing, may never find.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.feature_selection.forward import acquisition_units, spread
 from gatewise_training.learners.boosting import log_loss_params, tree_params
 
@@ -28,28 +26,23 @@ STEP = 0.2
 
 
 def backward_sets(
-    plan: ValidationSplit,
-    costs: FeatureCosts,
-    n_classes: int,
-    *,
-    n_stages: int,
-    largest: float = 0.75,
-    seed: int = 0,
-    report: Callable[[int, int], None] = lambda _done, _total: None,
+    problem: Problem, *, n_stages: int, largest: float = 0.75
 ) -> list[NDArray[np.intp]]:
     """Find nested sets by backward elimination; arguments and result as :func:`.nested_sets`.
 
     `largest` is the share of the cost of all features that the largest set may have.
     """
-    rows = np.random.default_rng(seed).permutation(plan.fit_rows)[:ROWS]
+    costs = problem.costs
+    rows = np.random.default_rng(problem.seed).permutation(problem.plan.fit_rows)[:ROWS]
     units = acquisition_units(costs)
     by_price = np.argsort(costs.alone, kind="stable")
     left = np.ones(costs.n_features, bool)
     path: list[NDArray[np.bool_]] = []
     while left.any():
-        report(len(units) - _count(units, left), len(units))
+        dropped = len(units) - sum(bool(left[unit].any()) for unit in units)
+        problem.report(dropped, 2 * len(units), "choosing features")
         # of equal columns the booster splits on the first: let it be the cheapest
-        gain = _gains(plan, rows, by_price[left[by_price]], n_classes, seed)
+        gain = _gains(problem, rows, by_price[left[by_price]])
         left = _without_least(gain, left, units, costs)
         if left.any() and costs.price(left) <= largest * costs.total:
             path.append(left)
@@ -57,15 +50,12 @@ def backward_sets(
 
 
 def _gains(
-    plan: ValidationSplit,
-    rows: NDArray[np.intp],
-    columns: NDArray[np.intp],
-    n_classes: int,
-    seed: int,
+    problem: Problem, rows: NDArray[np.intp], columns: NDArray[np.intp]
 ) -> NDArray[np.float64]:
     """What each column takes off a boosted model's loss, shape (n_features,)."""
+    plan, n_classes = problem.plan, problem.n_classes
     few = {"num_leaves": 31, "learning_rate": 0.2}
-    settings = tree_params(seed) | few | log_loss_params(n_classes)
+    settings = tree_params(problem.seed) | few | log_loss_params(n_classes)
     data = lgb.Dataset(
         np.ascontiguousarray(plan.x[np.ix_(rows, columns)]),
         plan.y[rows],
@@ -102,7 +92,3 @@ def _without_least(
         if costs.price(left) < before and len(worth) <= 1 / STEP:
             break  # of the last few, one at a time
     return left
-
-
-def _count(units: list[NDArray[np.intp]], left: NDArray[np.bool_]) -> int:
-    return sum(bool(left[unit].any()) for unit in units)

@@ -8,14 +8,12 @@ cheap feature, or the one cheap group, that a penalised booster steps over.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 from gatewise.models.kernel_machine import left_out_error
-from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.cascades.fit_problem import Problem
 
 __all__ = ["acquisition_units", "forward_sets", "spread"]
 
@@ -48,22 +46,16 @@ def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
 
 
 def forward_sets(
-    plan: ValidationSplit,
-    costs: FeatureCosts,
-    n_classes: int,
-    *,
-    n_stages: int,
-    largest: float = 0.75,
-    seed: int = 0,
-    report: Callable[[int, int], None] = lambda _done, _total: None,
+    problem: Problem, *, n_stages: int, largest: float = 0.75
 ) -> list[NDArray[np.intp]]:
     """Find nested sets by forward selection; arguments and result as :func:`.nested_sets`.
 
     Values must not be missing. `largest` is the share of the cost of all features at which to stop:
     a small machine may find that more features only hurt, where a stage's larger model does not.
     """
+    plan, costs, n_classes = problem.plan, problem.costs, problem.n_classes
     units = acquisition_units(costs)
-    rows = np.random.default_rng(seed).permutation(plan.fit_rows)[:ROWS]
+    rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:ROWS]
     x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
     have = np.zeros(costs.n_features, bool)
     error = left_out_error(x[:, have], y, n_classes, weight)
@@ -71,7 +63,7 @@ def forward_sets(
     worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
     while np.any(worth > -np.inf) and costs.price(have) < largest * costs.total:
-        report(len(path), len(units))
+        problem.report(len(path), 2 * len(units), "choosing features")
         tried: dict[int, float] = {}
         while (best := int(np.argmax(worth))) not in tried:
             added = costs.mask(units[best])

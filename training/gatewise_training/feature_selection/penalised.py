@@ -8,14 +8,12 @@ geometrically. Sets are nested, so that a stage never pays for what a later one 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import lightgbm as lgb
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.costs import FeatureCosts
-from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.boosting import first_use_penalty, log_loss_params, tree_params
 
 __all__ = ["nested_sets"]
@@ -24,18 +22,10 @@ SELECTION_ROWS = 20000
 """Rows used to choose features: a choice needs fewer than a model."""
 
 
-def nested_sets(
-    plan: ValidationSplit,
-    costs: FeatureCosts,
-    n_classes: int,
-    *,
-    n_stages: int,
-    largest: float = 0.6,
-    seed: int = 0,
-    report: Callable[[int, int], None] = lambda _done, _total: None,
-) -> list[NDArray[np.intp]]:
+def nested_sets(problem: Problem, *, n_stages: int, largest: float = 0.6) -> list[NDArray[np.intp]]:
     """Find nested feature sets with geometrically growing costs."""
-    chooser = _Chooser(plan, costs, n_classes, seed)
+    costs = problem.costs
+    chooser = _Chooser(problem)
     cheapest = float(costs.alone.min())
     most = largest * costs.total
     free = np.flatnonzero(costs.alone == 0)
@@ -46,7 +36,7 @@ def nested_sets(
     paid = np.zeros(costs.n_features, bool)
     paid[free] = True
     for done, target in enumerate(np.geomspace(start, most, n_stages)):
-        report(done, n_stages)
+        problem.report(done, 2 * n_stages, "choosing features")
         if costs.price(paid) >= 0.95 * target:
             continue
         paid = chooser.closest(paid, float(target))
@@ -59,13 +49,12 @@ def nested_sets(
 class _Chooser:
     """Feature sets of penalised boosted models, by bisection on the penalty."""
 
-    def __init__(
-        self, plan: ValidationSplit, costs: FeatureCosts, n_classes: int, seed: int
-    ) -> None:
+    def __init__(self, problem: Problem) -> None:
+        plan, seed, n_classes = problem.plan, problem.seed, problem.n_classes
         rows = plan.fit_rows
         if len(rows) > SELECTION_ROWS:
             rows = np.random.default_rng(seed).choice(rows, SELECTION_ROWS, replace=False)
-        self._costs = costs
+        self._costs = problem.costs
         few = {"num_leaves": 8, "learning_rate": 0.3}
         self._params = tree_params(seed) | few | log_loss_params(n_classes)
         self._rounds = 40 if n_classes > 2 else 60
