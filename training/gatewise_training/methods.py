@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+import gatewise_training
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
 
 __all__ = ["cascade", "cascades", "make", "names"]
 
-_Method = tuple[str, str, dict[str, Any]]
+_Method = tuple[str, dict[str, Any]]
 
 _CASCADES: dict[str, _Method] = {
-    "staged": ("gatewise_training.cascades.staged", "StagedCascade", {}),
-    "staged-lazy": ("gatewise_training.cascades.staged", "StagedCascade", {"acquisition": "node"}),
-    "adapt-gbrt": ("gatewise_training.adapt.gbrt", "AdaptGBRT", {}),
-    "adapt-lin": ("gatewise_training.adapt.lin", "AdaptLin", {}),
-    "adapt-lstsq": ("gatewise_training.adapt.lstsq", "AdaptLstsq", {}),
-    "l1": ("gatewise_training.adapt.l1", "L1Cascade", {}),
-    "confidence": ("gatewise_training.cascades.confidence", "ConfidenceCascade", {}),
+    "staged": ("StagedCascade", {}),
+    "staged-lazy": ("StagedCascade", {"acquisition": "node"}),
+    "adapt-gbrt": ("AdaptGBRT", {}),
+    "adapt-lin": ("AdaptLin", {}),
+    "adapt-lstsq": ("AdaptLstsq", {}),
+    "l1": ("L1Cascade", {}),
+    "confidence": ("ConfidenceCascade", {}),
 }
 
 _SINGLE: dict[str, _Method] = {
-    "cegb": ("gatewise_training.cegb.classifier", "CEGBClassifier", {}),
-    "budget-forest": ("gatewise_training.forests.budget_forest", "BudgetForest", {}),
-    "budget-prune": ("gatewise_training.forests.budget_prune", "BudgetPrune", {}),
-    "greedy-miser": ("gatewise_training.adapt.greedy_miser", "GreedyMiser", {}),
+    "cegb": ("CEGBClassifier", {}),
+    "budget-forest": ("BudgetForest", {}),
+    "budget-prune": ("BudgetPrune", {}),
+    "greedy-miser": ("GreedyMiser", {}),
 }
 """Models without a cloud."""
 
@@ -68,8 +68,8 @@ def make(name: str, **params: Any) -> BudgetedClassifier:
     """
     if name not in _METHODS:
         raise InputError(f"no method {name!r}; there are {', '.join(_METHODS)}")
-    module, cls, settings = _METHODS[name]
-    kind = getattr(importlib.import_module(module), cls)
+    public_name, settings = _METHODS[name]
+    kind = getattr(gatewise_training, public_name)  # loaded on first use
     unknown = [p for p in params if p not in kind._get_param_names()]
     if unknown:
         raise InputError(f"method {name} has no {unknown[0]}")

@@ -1,16 +1,24 @@
-"""Base of the budgeted forests: single models of trees, which acquire features node by node."""
+"""Base of the budgeted forests: their surface, and the growth of their trees on samples."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import Table
+from gatewise_training.data.validation_split import Rows
+from gatewise_training.forests.grower.binning import Codes
+from gatewise_training.forests.grower.growth import RowAcquisitions, grow
+from gatewise_training.prune.forest import Forest
 
-__all__ = ["FittedTrees", "ForestModel"]
+__all__ = ["FittedTrees", "ForestModel", "GrowingForest"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,3 +44,51 @@ class ForestModel(SingleModel):
         super()._settle(problem, candidates, calibration)
         sources = {id(c.stages): c.source for c in candidates if isinstance(c, FittedTrees)}
         self.grown_ = tuple(sources[id(stages)] for stages in self.chains_)
+
+
+@dataclass(eq=False)
+class GrowingForest:
+    """Trees of one rule, grown one after another on bootstrap samples of some rows."""
+
+    problem: Problem
+    rows: Rows
+    codes: Codes  # of the rows
+    key: tuple[int, ...]  # of the random numbers: a tree's sample is the same under every rule
+    mu: float
+    rule: Mapping[str, Any]  # further settings of :func:`grow`
+    trees: list[Forest] = field(default_factory=list)
+
+    @cached_property
+    def acquired(self) -> RowAcquisitions:
+        return RowAcquisitions.none(self.problem.costs, len(self.rows) if self.mu > 0 else 0)
+
+    @cached_property
+    def x(self) -> NDArray[np.float32]:
+        return np.ascontiguousarray(self.problem.plan.x[self.rows])
+
+    def make_room(self, count: int) -> range:
+        """Append places for so many trees more, and get their numbers."""
+        first = len(self.trees)
+        self.trees += [None] * count  # type: ignore[list-item]  # filled by :meth:`add`
+        return range(first, first + count)
+
+    def add(self, numbers: Sequence[int]) -> None:
+        """Grow the trees of some numbers; under a price what earlier ones acquired is free."""
+        problem, plan = self.problem, self.problem.plan
+        weight = plan.weight[self.rows]
+        for number in numbers:
+            rng = np.random.default_rng((*self.key, number))
+            tree = grow(
+                self.codes,
+                plan.y[self.rows],
+                rng.multinomial(len(self.rows), weight / weight.sum()),
+                problem.n_classes,
+                problem.costs,
+                mu=self.mu,
+                acquired=self.acquired,
+                seed=int(rng.integers(2**31)),
+                **self.rule,
+            )
+            if self.mu > 0:
+                self.acquired.add(tree.trees, self.x)
+            self.trees[number] = tree

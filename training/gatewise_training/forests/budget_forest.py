@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import joblib
@@ -22,16 +21,13 @@ from gatewise.acquisition import Acquired
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
-from gatewise_training.data.validation_split import Rows
-from gatewise_training.forests.base import FittedTrees, ForestModel
+from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
 from gatewise_training.forests.forest_prefixes import FirstTrees, first_trees
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import (
     Criterion,
-    RowAcquisitions,
     Splits,
     check_rule,
-    grow,
     leaf_of,
 )
 from gatewise_training.prune.forest import Forest, Voting
@@ -138,9 +134,18 @@ class BudgetForest(ForestModel):
         place[plan.fit_rows] = np.arange(len(plan.fit_rows))
         growths = []
         for alpha, mu in self._rules():
+            rule = {
+                "criterion": self.criterion,
+                "alpha": alpha,
+                "splits": self.splits,
+                "max_features": self.max_features,
+                "max_depth": self.max_depth,
+            }
             members = [
-                _Growing(self, problem, alpha, mu, codes.take(place[rows]), rows, number)
-                for number, rows in enumerate(parts)
+                GrowingForest(
+                    problem, rows, codes.take(place[rows]), (problem.seed, part), mu, rule
+                )
+                for part, rows in enumerate(parts)
             ]
             growths.append(_Growth(problem, members))
         self._grow(problem, growths)
@@ -177,63 +182,11 @@ class BudgetForest(ForestModel):
 
 
 @dataclass(eq=False)
-class _Growing:
-    """Trees of one rule on some of the rows."""
-
-    system: BudgetForest
-    problem: Problem
-    alpha: float
-    mu: float
-    codes: Codes
-    rows: Rows
-    part: int
-    trees: list[Forest] = field(default_factory=list)
-
-    @cached_property
-    def acquired(self) -> RowAcquisitions:
-        return RowAcquisitions.none(self.problem.costs, len(self.rows) if self.mu > 0 else 0)
-
-    @cached_property
-    def x(self) -> NDArray[np.float32]:
-        return np.ascontiguousarray(self.problem.plan.x[self.rows])
-
-    def tree(self, number: int) -> Forest:
-        """Grow the tree of a number; its sample is the same under every rule."""
-        plan, system = self.problem.plan, self.system
-        rng = np.random.default_rng((self.problem.seed, self.part, number))
-        weight = plan.weight[self.rows]
-        drawn = rng.multinomial(len(self.rows), weight / weight.sum())
-        return grow(
-            self.codes,
-            plan.y[self.rows],
-            drawn,
-            self.problem.n_classes,
-            self.problem.costs,
-            criterion=system.criterion,
-            alpha=self.alpha,
-            mu=self.mu,
-            acquired=self.acquired,
-            splits=system.splits,
-            max_features=system.max_features,
-            max_depth=system.max_depth,
-            seed=int(rng.integers(2**31)),
-        )
-
-    def add(self, numbers: Sequence[int]) -> None:
-        """Grow trees; under a price what earlier ones acquired is free."""
-        for number in numbers:
-            tree = self.tree(number)
-            if self.mu > 0:
-                self.acquired.add(tree.trees, self.x)
-            self.trees[number] = tree
-
-
-@dataclass(eq=False)
 class _Growth:
     """The forests of one rule, one for each fold and the last for all rows."""
 
     problem: Problem
-    members: list[_Growing]
+    members: list[GrowingForest]
     passing: int | None = None  # number of trees with which the validation rows pass the budget
 
     @property
@@ -244,9 +197,7 @@ class _Growth:
         """Calls for joblib that together grow so many trees more."""
         add = []
         for member in self.members:
-            first = len(member.trees)
-            member.trees += [None] * count  # type: ignore[list-item]  # filled by the jobs
-            numbers = range(first, first + count)
+            numbers = member.make_room(count)
             groups = [numbers] if member.mu > 0 else [[number] for number in numbers]
             add += [joblib.delayed(member.add)(group) for group in groups]
         return add

@@ -14,9 +14,9 @@ from sklearn.ensemble import RandomForestClassifier
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.validation_split import Rows
-from gatewise_training.forests.base import FittedTrees
+from gatewise_training.forests.base import FittedTrees, GrowingForest
 from gatewise_training.forests.grower.binning import Codes
-from gatewise_training.forests.grower.growth import RowAcquisitions, grow
+from gatewise_training.learners.model_families import with_all_classes
 from gatewise_training.prune import PruningPath, prune
 from gatewise_training.prune.baselines.feature_dropping import greedy_prune
 from gatewise_training.prune.baselines.weakest_link import per_tree
@@ -86,28 +86,12 @@ class Recipe:
 
     def _cost_aware(self, mu: float) -> Forest:
         """Grow trees one after another; what the ones before have acquired is free."""
-        problem, plan, rows = self.problem, self.problem.plan, self.growing
-        x = np.ascontiguousarray(plan.x[rows])
-        codes, weight = Codes.of_table(x), plan.weight[rows]
-        acquired = RowAcquisitions.none(problem.costs, len(rows) if mu > 0 else 0)
-        trees = []
-        for number in range(self.n_estimators):
-            rng = np.random.default_rng((problem.seed, number))
-            tree = grow(
-                codes,
-                plan.y[rows],
-                rng.multinomial(len(rows), weight / weight.sum()),
-                problem.n_classes,
-                problem.costs,
-                criterion="entropy",
-                mu=mu,
-                acquired=acquired,
-                seed=int(rng.integers(2**31)),
-            )
-            if mu > 0:
-                acquired.add(tree.trees, x)
-            trees.append(tree)
-        return Forest.join(trees)
+        problem, rows = self.problem, self.growing
+        codes = Codes.of_table(np.ascontiguousarray(problem.plan.x[rows]))
+        rule = {"criterion": "entropy"}
+        growing = GrowingForest(problem, rows, codes, (problem.seed,), mu, rule)
+        growing.add(growing.make_room(self.n_estimators))
+        return Forest.join(growing.trees)
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,8 +142,6 @@ def widened(forest: Forest, seen: NDArray[np.intp], n_classes: int) -> Forest:
     """Give a forest that has not seen every class columns for them all."""
     if len(seen) == n_classes:
         return forest
-    value = np.zeros((forest.n_nodes, n_classes), np.float32)
     counts = np.zeros((forest.n_nodes, n_classes))
-    value[:, seen], counts[:, seen] = forest.trees.value, forest.counts
-    trees = replace(forest.trees, value=value, base=np.zeros(n_classes, np.float32))
-    return replace(forest, trees=trees, counts=counts)
+    counts[:, seen] = forest.counts
+    return replace(forest, trees=with_all_classes(forest.trees, seen, n_classes), counts=counts)

@@ -27,7 +27,14 @@ from gatewise_training.learners.boosting import (
     link_of,
 )
 
-__all__ = ["FAMILIES", "Bounds", "cross_fitted_stage", "families_for", "family_of"]
+__all__ = [
+    "FAMILIES",
+    "Bounds",
+    "cross_fitted_stage",
+    "families_for",
+    "family_of",
+    "with_all_classes",
+]
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
@@ -134,7 +141,7 @@ def _extra_trees(task: _Task) -> _Fitted:
     )
     forest.fit(task.x_fit, task.y_fit, sample_weight=task.weight)
     model = TreeEnsemble.from_forest(forest)
-    return _all_classes(model, np.asarray(forest.classes_), task.n_classes), "identity", 0
+    return with_all_classes(model, np.asarray(forest.classes_), task.n_classes), "identity", 0
 
 
 def _linear(task: _Task) -> _Fitted:
@@ -240,7 +247,7 @@ def family_of(stage: Stage) -> str:
     return "linear" if isinstance(stage.model, LinearModel) else "svm"
 
 
-def _all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:
+def with_all_classes(trees: TreeEnsemble, seen: NDArray[Any], n_classes: int) -> TreeEnsemble:
     """Widen a forest that has not seen every class (a rare one may miss a fold)."""
     if len(seen) == n_classes:
         return trees

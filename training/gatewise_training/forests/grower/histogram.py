@@ -15,6 +15,7 @@ import numpy as np
 
 __all__ = [
     "WIDE",
+    "all_right",
     "clear_sparse",
     "code_counts",
     "count_sparse",
@@ -48,6 +49,17 @@ def scratch(n_rows: int, most_codes: int, n_classes: int) -> Any:
         np.empty(events, np.int32),
         np.empty((events, n_classes), np.int32),
     )
+
+
+@numba.njit(cache=True, nogil=True)
+def all_right(whole: Any, left: Any, right: Any) -> float:
+    """Put a node's examples on the right of all boundaries; returns their number."""
+    n = 0.0
+    for m in range(len(whole)):
+        left[m] = 0
+        right[m] = whole[m]
+        n += whole[m]
+    return n
 
 
 @numba.njit(cache=True, nogil=True)

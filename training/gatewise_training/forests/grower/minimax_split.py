@@ -13,6 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from gatewise_training.forests.grower.histogram import all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs
 
 __all__ = ["FEW", "crossing", "crossing_of_few"]
@@ -34,11 +35,7 @@ def crossing(
     Shapes: `code` (n,), `y, weight` (n,), `whole` (n_classes,).
     """
     n_classes = len(whole)
-    n_right = 0.0
-    for m in range(n_classes):
-        left[m] = 0
-        right[m] = whole[m]
-        n_right += whole[m]
+    n_right = all_right(whole, left, right)
     n_left, f_left, f_right = 0.0, 0.0, impurity
     below, above = -1, -1  # codes that occur beside the bin which is looked into
     n = len(code)
@@ -125,11 +122,7 @@ def crossing_of_few(
         for j in range(n):
             place += keys[n + j] < key
         keys[place] = key
-    n_right = 0.0
-    for m in range(len(whole)):
-        left[m] = 0
-        right[m] = whole[m]
-        n_right += whole[m]
+    n_right = all_right(whole, left, right)
     n_left, f_left, f_right = 0.0, 0.0, impurity
     before, below, c = impurity, -1, keys[0] >> 8
     for j in range(n):

@@ -10,6 +10,7 @@ from typing import Any
 import numba
 import numpy as np
 
+from gatewise_training.forests.grower.histogram import all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs, entropy, gini
 
 __all__ = ["ENTROPY", "GINI", "PAIRS", "best_gain", "draw_stumps", "least_worst_pairs"]
@@ -30,11 +31,7 @@ def least_worst_pairs(
 
     Shapes: `count` (at least events, n_classes), `whole` (n_classes,), `left, right` (n_classes,).
     """
-    n_right = 0.0
-    for m in range(len(whole)):
-        left[m] = 0
-        right[m] = whole[m]
-        n_right += whole[m]
+    n_right = all_right(whole, left, right)
     n_left, f_left, f_right = 0.0, 0.0, impurity
     best, at = np.inf, -1
     for e in range(events - 1):
@@ -66,9 +63,7 @@ def best_gain(
     As :func:`least_worst_pairs`, with `rule` ENTROPY or GINI and the table of logarithms. The gain
     is at least 0, or minus infinity if no boundary may be chosen; of the best the first is taken.
     """
-    for m in range(len(whole)):
-        left[m] = 0
-        right[m] = whole[m]
+    all_right(whole, left, right)
     best, at = -np.inf, -1
     for e in range(events - 1):
         for m in range(len(whole)):

@@ -24,7 +24,7 @@ import numpy as np
 
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
-from gatewise_training.prune.solvers.primal_dual import ascend
+from gatewise_training.prune.solvers import primal_dual
 from gatewise_training.prune.solvers.restricted_master import ConvexMaster, PartitionMaster
 from gatewise_training.prune.tree_recursion import PricedTrees, improved, level_sets, merged
 
@@ -56,7 +56,9 @@ def solve(
     best, center = np.zeros(problem.n_nodes, np.bool_), None
     objective, bound = float(problem.objective(best, lam)), -np.inf
     if warm_up:
-        start = ascend(problem, lam, tolerance=0.0, max_iterations=warm_up, n_jobs=n_jobs)
+        start = primal_dual.solve(
+            problem, lam, tolerance=0.0, max_iterations=warm_up, n_jobs=n_jobs
+        )
         best, objective, bound, center = start.keep, start.objective, start.bound, start.beta
         combined.add(best)
         combined.add(trees.best(trees.charges(center))[0])

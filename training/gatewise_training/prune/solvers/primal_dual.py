@@ -36,7 +36,7 @@ from gatewise_training.prune.tree_recursion import (
     merged,
 )
 
-__all__ = ["Ascent", "ascend", "solve"]
+__all__ = ["Ascent", "solve"]
 
 Floats = NDArray[np.float64]
 
@@ -51,14 +51,10 @@ REPAIR_EVERY = 10
 
 
 @dataclass(frozen=True, eq=False)
-class Ascent:
-    """Where the ascent ended."""
+class Ascent(Solution):
+    """Where the ascent ended: the best pruning found, and the best lower bound proved."""
 
-    keep: NDArray[np.bool_]  # (n_nodes,): best pruning found
-    objective: float
-    bound: float  # the best lower bound proved
     beta: Floats  # (len(column_nodes),): feasible multipliers that prove the bound
-    iterations: int
 
 
 def solve(
@@ -68,24 +64,9 @@ def solve(
     tolerance: float = 1e-4,
     max_iterations: int = 500,
     n_jobs: int = 1,
-) -> Solution:
-    """Prune by dual ascent; not exact, but its gap is proved."""
-    lam = check_price(lam)
-    end = ascend(
-        merged(problem), lam, tolerance=tolerance, max_iterations=max_iterations, n_jobs=n_jobs
-    )
-    return Solution(end.keep, end.objective, end.bound, lam, end.iterations)
-
-
-def ascend(
-    problem: PruneProblem,
-    lam: float,
-    *,
-    tolerance: float = 1e-4,
-    max_iterations: int = 500,
-    n_jobs: int = 1,
 ) -> Ascent:
-    """Do the work of :func:`solve`, keeping the multipliers."""
+    """Prune by dual ascent; not exact, but its gap is proved. Acquisitions are merged first."""
+    lam, problem = check_price(lam), merged(problem)
     start, nodes = problem.column_start, problem.column_nodes
     trees = PricedTrees(problem, lam, n_jobs)
     price = trees.full_price
@@ -132,7 +113,7 @@ def ascend(
         if square <= 0.0:  # every acquisition's nodes agree: the bound is the objective
             break
         _climb(start, nodes, price, average, length * (objective - value) / square, beta)
-    return Ascent(keep, objective, min(bound, objective), best_beta, step)
+    return Ascent(keep, objective, min(bound, objective), lam, step, best_beta)
 
 
 @numba.njit(cache=True, nogil=True)
