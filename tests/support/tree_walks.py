@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
 from gatewise.costs import FeatureCosts
+from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
+from tests.support.prices import price_of
 
-__all__ = ["columns_of", "paths", "price", "priced", "thirds"]
+__all__ = ["columns_of", "counted", "paths", "priced", "stage_columns", "thirds"]
 
 
 def paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
@@ -32,11 +34,21 @@ def columns_of(trees: TreeEnsemble, row: Any) -> set[int]:
     return {int(trees.feature[h]) for nodes in paths(trees, row) for h in nodes[:-1]}
 
 
-def price(columns: Iterable[int], costs: FeatureCosts) -> float:
-    """Own prices of some columns, and the shared price of each group among them once."""
-    columns = set(columns)
-    groups = {int(costs.group[k]) for k in columns} - {-1}
-    return float(sum(costs.own[k] for k in columns) + sum(costs.shared[g] for g in groups))
+def stage_columns(stage: Stage, row: Any) -> set[int]:
+    """Columns of the instance that a row acquires in a stage."""
+    assert isinstance(stage.model, TreeEnsemble)
+    if stage.acquisition == "stage":
+        return set(stage.features.tolist())
+    return {int(stage.features[k]) for k in columns_of(stage.model, row[stage.features])}
+
+
+def counted(model: Any, X: Any, costs: FeatureCosts) -> tuple[Any, Any]:
+    """Feature cost of each row in a model of one stage, and the splits that it passes."""
+    (stage,) = model.stages_
+    rows = np.asarray(X, np.float32)
+    bills = [price_of(costs, stage_columns(stage, row)) for row in rows]
+    walks = [paths(stage.model, row[stage.features]) for row in rows]
+    return np.array(bills), np.array([sum(map(len, w)) - stage.n_trees for w in walks])
 
 
 def thirds(load: Callable[..., Any] = load_breast_cancer, seed: int = 0) -> tuple[Any, ...]:

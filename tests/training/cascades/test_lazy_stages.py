@@ -7,27 +7,20 @@ import pytest
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import train_test_split
 
 from gatewise.errors import InputError
-from gatewise_training import CloudPrices, FeatureCosts, StagedCascade
+from gatewise_training import CloudPrices, StagedCascade
 from gatewise_training.methods import make
 from gatewise_training.operating_points.guarantee import Promise, certify
 from gatewise_training.operating_points.thresholds import CascadeRecord
 from tests.support.prices import price_of
+from tests.support.tree_walks import priced, stage_columns, thirds
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
 
 def data(binary):
-    X, y = (load_breast_cancer if binary else load_wine)(return_X_y=True)
-    return train_test_split(X.astype(np.float32), y, test_size=0.4, stratify=y, random_state=0)
-
-
-def priced(n):
-    """Own prices that differ; two groups with shared prices, the rest alone."""
-    group = ["a"] * 4 + ["b"] * 4 + [None] * (n - 8)
-    return FeatureCosts(1 + np.arange(n) % 3 / 2, group=group, shared={"a": 2.0, "b": 3.0})
+    return thirds(load_breast_cancer if binary else load_wine)
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["binary", "classes"])
@@ -41,27 +34,14 @@ def fitted(request):
     return system.fit(X, y), X_test, y_test
 
 
-def asked(stage, row):
-    """Columns of the instance asked on the way through every tree of a stage, step by step."""
-    trees, own = stage.model, stage.features
-    out = set()
-    for node in trees.roots.tolist():
-        while trees.feature[node] >= 0:
-            column = int(own[trees.feature[node]])
-            out.add(column)
-            left = bool(row[column] <= trees.threshold[node])
-            node = int(trees.left[node] if left else trees.right[node])
-    return out
-
-
-def counted(system, X, accounting="union"):
+def counted_rows(system, X, accounting="union"):
     """Costs and exits of each row, counted without any of the library's arrays of costs."""
     costs, point, f0 = system.feature_costs_, system.operating_point_, system.high_cost_model_
     bills, exits = [], []
     for row in X:
         acquired = set()
         for s, (stage, threshold) in enumerate(zip(system.stages_, point.thresholds, strict=True)):
-            acquired |= asked(stage, row)
+            acquired |= stage_columns(stage, row)
             score = stage.run(row[None])[1][0]
             if threshold is not None and score >= np.float32(threshold):
                 bills.append(price_of(costs, acquired))
@@ -84,7 +64,7 @@ def test_costs_and_exits_are_those_of_a_walk_through_every_tree(fitted):
     for point in some:
         moved = system.at(budget=point.cost)
         for accounting in ("union", "paper"):
-            bills, exits = counted(moved, X[:60], accounting)
+            bills, exits = counted_rows(moved, X[:60], accounting)
             np.testing.assert_array_equal(moved.exit_stage(X[:60]), exits)
             np.testing.assert_allclose(moved.cost(X[:60], accounting), bills, rtol=1e-12)
             seen |= set(exits.tolist())

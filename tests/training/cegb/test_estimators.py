@@ -17,23 +17,12 @@ from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.cegb.regressor import CEGBRegressor
 from gatewise_training.cegb.sweep import Goal, PenaltySweep, Task
 from gatewise_training.operating_points.frontier import FrontierDisplay
-from tests.support.tree_walks import columns_of, paths, price
+from tests.support.ranked_queries import queries
+from tests.support.tree_walks import counted
 
 pytestmark = pytest.mark.slow
 
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
-
-
-def counted(model, X, costs):
-    """Feature cost of each row, and the splits that it passes: walked node by node."""
-    (stage,) = model.stages_
-    trees, columns = stage.model, stage.features
-    rows = np.asarray(X, np.float32)[:, columns]
-    splits = [sum(map(len, paths(trees, row))) - trees.n_trees for row in rows]
-    if model.accounting == "coupled":
-        return np.full(len(X), price(columns.tolist(), costs)), np.array(splits)
-    bills = [price(columns[list(columns_of(trees, row))].tolist(), costs) for row in rows]
-    return np.array(bills), np.array(splits)
 
 
 def by_class(X, y, seed=0):
@@ -41,15 +30,6 @@ def by_class(X, y, seed=0):
     rows = rng.permutation(len(X))
     cut = int(0.6 * len(X))
     return (X[rows[:cut]], y[rows[:cut]]), (X[rows[cut:]], y[rows[cut:]])
-
-
-def queries(seed, n=60):
-    """Documents whose relevance grows with the first three of six features."""
-    rng = np.random.default_rng(seed)
-    qid = np.repeat(np.arange(n), rng.integers(5, 13, n))
-    x = rng.normal(size=(len(qid), 6)).astype(np.float32)
-    hidden = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + 0.5 * rng.normal(size=len(qid))
-    return x, np.digitize(hidden, [0.3, 1.5]), qid
 
 
 # -- what instances pay ----------------------------------------------------------------------

@@ -13,6 +13,7 @@ from gatewise_training.cegb.growth import TreeGrowth, cegb_settings, grow
 from gatewise_training.cegb.objectives import Classes, Measured
 from gatewise_training.cegb.penalties import Charge, check_params
 from gatewise_training.learners.boosting import fit_boosting, tree_params
+from tests.support.parted_rows import parted_rows
 
 
 def settings(**changes):
@@ -20,14 +21,9 @@ def settings(**changes):
     return TreeGrowth(**(plain | changes))
 
 
-def classes(n=3000, n_classes=2, seed=0):
-    """Column 0 hints; columns 1 to 5 give the rest, each for a part of the rows."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, 6)).astype(np.float32)
-    part = 1 + np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0])
-    score = x[np.arange(n), part] + 0.3 * x[:, 0]
-    y = np.digitize(score, np.quantile(score, np.linspace(0, 1, n_classes + 1)[1:-1]))
-    return x, Classes(y.astype(np.int64), np.ones(n), n_classes)
+def classes(n=3000, n_classes=2):
+    x, y = parted_rows(n, n_classes)
+    return x, Classes(y, np.ones(n), n_classes)
 
 
 def test_breadth_first_takes_the_depth_that_its_leaves_fill():

@@ -5,40 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.ranking_data import load_mq2008
-from tests.support.shared_data import shared_data
+from tests.support.ranked_queries import queries
+from tests.support.tree_walks import counted
 
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
-
-
-def queries(seed, n=60):
-    """Documents whose relevance grows with the first three of six features."""
-    rng = np.random.default_rng(seed)
-    qid = np.repeat(np.arange(n), rng.integers(5, 13, n))
-    x = rng.normal(size=(len(qid), 6)).astype(np.float32)
-    hidden = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + 0.5 * rng.normal(size=len(qid))
-    return x, np.digitize(hidden, [0.3, 1.5]), qid
-
-
-def counted(model, X):
-    """How many features each document buys: one node after another, in plain Python."""
-    (stage,) = model.stages_
-    trees, columns = stage.model, stage.features.tolist()
-    if model.accounting == "coupled":
-        return [len({k for k in trees.feature.tolist() if k >= 0})] * len(X)
-    bills = []
-    for row in X:
-        asked = set()
-        for node in trees.roots.tolist():
-            while (k := int(trees.feature[node])) >= 0:
-                asked.add(k)
-                left = row[columns[k]] <= trees.threshold[node]
-                node = int(trees.left[node] if left else trees.right[node])
-        bills.append(len(asked))
-    return bills
 
 
 @pytest.mark.parametrize("objective", ["binary", "regression", "lambdarank"])
@@ -53,8 +28,8 @@ def test_the_ranker_orders_documents_within_its_budget(objective, accounting):
     assert model.score(*held[:2], qid=held[2]) > nothing + 0.2
     for point in model.frontier_.points:
         there = model.at(budget=point.cost)
-        bills = counted(there, held[0])
-        assert there.cost(held[0]).tolist() == bills
+        bills, _ = counted(there, held[0], FeatureCosts.uniform(6))
+        assert there.cost(held[0]).tolist() == bills.tolist()
         assert point.cost == pytest.approx(np.mean(bills))
         earned = average_precision_at(there.predict(held[0]), held[1] > 0, held[2])
         assert point.accuracy == pytest.approx(earned)
@@ -121,4 +96,4 @@ def test_mq2008_is_ranked_better_than_by_chance(accounting):
     nothing = average_precision_at(np.zeros(len(y_test)), y_test > 0, q_test)
     assert model.score(X_test, y_test, qid=q_test) > 2 * nothing
     few = X_test[:300]
-    assert model.cost(few).tolist() == counted(model, few)
+    assert model.cost(few).tolist() == counted(model, few, data.feature_costs)[0].tolist()

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
-from sklearn.datasets import load_breast_cancer, load_wine
+from sklearn.datasets import load_wine
 
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest, _numbers
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
-from tests.support.tree_walks import columns_of, price, priced, thirds
+from tests.support.tree_walks import priced, thirds
 
 
 @pytest.mark.parametrize(("alpha", "cost", "errors"), [(1.0, 2.0, 4), (0.0, 10.0, 0)])
@@ -28,44 +26,6 @@ def test_the_papers_1024_examples(alpha, cost, errors):
     assert tree.cost(x, costs).max() == cost
     assert (tree.proba(x).argmax(axis=1) != y).sum() == errors
     assert sorted(np.unique(tree.trees.feature[:3])) == [0, 1]  # the paper's t1 and t2 first
-
-
-@pytest.fixture(scope="module", params=[load_breast_cancer, load_wine], ids=["two", "three"])
-def fitted(request):
-    X, y, X_test, y_test = thirds(request.param)
-    system = BudgetForest(priced(X.shape[1]), n_estimators=12, alpha=0.0, random_state=0)
-    return system.fit(X, y), X_test, y_test
-
-
-def test_the_frontier_reaches_from_nothing_to_all_trees(fitted):
-    system, X, y = fitted
-    points = system.frontier_.points
-    assert points[0].cost == 0.0  # no tree asks for nothing
-    assert len(points) >= 3
-    for budget in np.linspace(0.0, points[-1].cost, 5):
-        there = system.at(budget=float(budget))
-        assert there.operating_point_.cost <= budget + 1e-9
-        assert there.grown_ is system.grown_  # nothing is refitted
-    whole = system.at(max_loss=0.0)
-    assert whole.score(X, y) > 0.85
-    assert system.at(budget=points[-1].cost / 2).cost(X).mean() < whole.cost(X).mean()
-
-
-def test_costs_are_those_of_the_paths_walked(fitted):
-    system, X, _ = fitted
-    for point in system.frontier_.points:
-        there = system.at(budget=point.cost)
-        counted = [price(columns_of(there.forest_.trees, row), system.feature_costs_) for row in X]
-        np.testing.assert_allclose(there.cost(X), counted, rtol=1e-12)
-
-
-def test_probabilities_are_the_averaged_leaf_distributions(fitted):
-    system, X, _ = fitted
-    for point in system.frontier_.points:
-        there = system.at(budget=point.cost)
-        proba = there.predict_proba(X)
-        np.testing.assert_allclose(proba, there.forest_.proba(X), atol=1e-6)
-        np.testing.assert_array_equal(there.predict(X), system.classes_[proba.argmax(axis=1)])
 
 
 def test_each_tree_may_have_one_vote():
@@ -162,14 +122,6 @@ def test_the_number_of_jobs_changes_nothing():
         np.testing.assert_array_equal(one.predict_proba(X_test), two.predict_proba(X_test))
 
 
-def test_it_can_be_kept():
-    X, y, X_test, _ = thirds()
-    system = BudgetForest(n_estimators=3, alpha=2.0, random_state=0).fit(X, y)
-    again = pickle.loads(pickle.dumps(system))
-    np.testing.assert_array_equal(system.predict_proba(X_test), again.predict_proba(X_test))
-    np.testing.assert_array_equal(system.forest_.counts, again.forest_.counts)
-
-
 def test_missing_values_are_values():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(400, 3)).astype(np.float32)
@@ -223,21 +175,3 @@ def test_a_guarantee_is_kept_apart():
     point = system.fit(X, y).operating_point_
     assert point.guarantee is not None
     assert system.forest_.n_trees == system.stages_[0].n_trees
-
-
-@pytest.mark.parametrize(
-    ("settings", "word"),
-    [
-        ({"criterion": "misses"}, "criterion"),
-        ({"alpha": -1.0}, "alpha"),
-        ({"mu": 0.1}, "mu"),
-        ({"criterion": "entropy", "mu": -0.1}, "mu"),
-        ({"splits": "some"}, "splits"),
-        ({"voting": "loud"}, "voting"),
-        ({"n_estimators": 0}, "n_estimators"),
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(settings, word):
-    X, y, _, _ = thirds()
-    with pytest.raises(InputError, match=word):
-        BudgetForest(**settings).fit(X, y)

@@ -13,16 +13,7 @@ from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import fit_boosting, tree_params
 from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
-
-
-def data(n=1500, n_classes=2, seed=0):
-    """A cheap hint in column 0; columns 1 to 5 tell the rest, each for a part of the rows."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(n, 6)).astype(np.float32)
-    part = 1 + (np.digitize(x[:, 0], [-0.8, -0.2, 0.4, 1.0]))
-    score = x[np.arange(n), part] + 0.3 * x[:, 0]
-    y = np.digitize(score, np.quantile(score, np.linspace(0, 1, n_classes + 1)[1:-1]))
-    return x, y.astype(np.int64)
+from tests.support.parted_rows import parted_rows
 
 
 def visited_cost(model, x):
@@ -31,7 +22,7 @@ def visited_cost(model, x):
 
 @pytest.mark.parametrize("n_classes", [2, 4])
 def test_without_a_price_a_stage_is_a_plain_boosted_model(n_classes):
-    x, y = data(n_classes=n_classes)
+    x, y = parted_rows(1500, n_classes)
     weight = np.random.default_rng(1).uniform(0.5, 1.5, len(y))
     weight /= weight.mean()
     few = {"num_leaves": 7, "min_sum_hessian_in_leaf": 0.0}
@@ -47,7 +38,7 @@ def test_without_a_price_a_stage_is_a_plain_boosted_model(n_classes):
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_what_rows_have_paid_is_free_and_nothing_else_is(n_classes):
-    x, y = data(n_classes=n_classes)
+    x, y = parted_rows(1500, n_classes)
     booster = LazyBooster(x, y, n_classes, params={"num_leaves": 15})
     first, kept = booster.stage(np.full(6, 0.05 if n_classes == 2 else 0.01), rounds=10)
     assert kept == 10
@@ -67,7 +58,7 @@ def test_what_rows_have_paid_is_free_and_nothing_else_is(n_classes):
 
 
 def test_costlier_first_uses_are_fewer():
-    x, y = data()
+    x, y = parted_rows(1500)
     costs = [
         visited_cost(LazyBooster(x, y, 2).stage(np.full(6, p), rounds=20)[0], x)
         for p in (0.0, 0.02, 0.1, 0.3)
@@ -81,7 +72,7 @@ def test_costlier_first_uses_are_fewer():
 
 
 def test_held_rows_end_a_stage_and_later_rounds_are_taken_back():
-    x, y = data(2000)
+    x, y = parted_rows(2000)
     held = x[1000:], y[1000:]
     booster = LazyBooster(x[:1000], y[:1000], 2, validation=held, params={"num_leaves": 31})
     for penalty in (0.05, 0.01):
@@ -119,7 +110,7 @@ def test_fits_that_lightgbm_would_get_wrong_are_refused():
     with pytest.raises(InputError, match=r"40000000 rows times 54 features .* \(2147483647\)"):
         check_lazy(40_000_000, 54)
     check_lazy(2**31 // 54, 54)
-    x, y = data(200)
+    x, y = parted_rows(200)
     for sampling in (
         {"bagging_fraction": 0.5},
         {"bagging_freq": 1},
@@ -133,7 +124,7 @@ def test_fits_that_lightgbm_would_get_wrong_are_refused():
 
 def test_bagging_is_refused_for_a_reason():
     """LightGBM alone, with bagging: the same penalty no longer keeps rows from acquiring."""
-    x, y = data(4000)
+    x, y = parted_rows(4000)
     costs = []
     for bagging in ({}, {"bagging_fraction": 0.5, "bagging_freq": 1}):
         params = tree_params(0) | {

@@ -23,6 +23,13 @@ def record(seed, n=40, stages=2, ties=False):
     return CascadeRecord(scores, correct, costs, rng.uniform(0.5, 1.5, n))
 
 
+def own_costs(r, seed=0):
+    """The same record with costs that differ from row to row and grow over the exits."""
+    rng = np.random.default_rng(seed)
+    steps = rng.choice([0.0, 0.5, 1.0, 4.0], (len(r.correct), len(r.weights)))
+    return replace(r, exit_costs=np.cumsum(steps, axis=0))
+
+
 def all_settings(r):
     options = []
     for row in r.scores:
@@ -38,19 +45,21 @@ def worth(r, setting, lam):
     return point.accuracy - lam * point.cost
 
 
+@pytest.mark.parametrize("costs", [lambda r: r, own_costs], ids=["shared costs", "own costs"])
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("ties", [False, True])
-def test_one_stage_is_tuned_exactly(seed, ties):
-    r = record(seed, stages=1, ties=ties)
+def test_one_stage_is_tuned_exactly(seed, ties, costs):
+    r = costs(record(seed, stages=1, ties=ties))
     for lam in (0.01, 0.1, 0.5):
         (setting,) = tune(r, np.array([lam]))
         best = max(worth(r, s, lam) for s in all_settings(r))
         assert worth(r, setting, lam) == pytest.approx(best, abs=1e-12)
 
 
+@pytest.mark.parametrize("costs", [lambda r: r, own_costs], ids=["shared costs", "own costs"])
 @pytest.mark.parametrize("seed", range(8))
-def test_two_stages_cannot_be_bettered_by_one_threshold(seed):
-    r = record(seed, n=25)
+def test_two_stages_cannot_be_bettered_by_one_threshold(seed, costs):
+    r = costs(record(seed, n=25))
     lam = 0.05
     (setting,) = tune(r, np.array([lam]), passes=20)
     reached = worth(r, setting, lam)
@@ -103,13 +112,6 @@ def test_without_a_cloud_the_last_stage_always_answers():
 # -- costs of each row ---------------------------------------------------------------------
 
 
-def own_costs(r, seed=0):
-    """The same record with costs that differ from row to row and grow over the exits."""
-    rng = np.random.default_rng(seed)
-    steps = rng.choice([0.0, 0.5, 1.0, 4.0], (len(r.correct), len(r.weights)))
-    return replace(r, exit_costs=np.cumsum(steps, axis=0))
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_equal_costs_of_each_row_change_nothing(seed):
     r = record(seed, n=120, stages=3)
@@ -120,27 +122,6 @@ def test_equal_costs_of_each_row_change_nothing(seed):
         assert one.thresholds == other.thresholds
         assert one.cost == pytest.approx(other.cost, rel=1e-12)
         assert replace(one, cost=0.0) == replace(other, cost=0.0)
-
-
-@pytest.mark.parametrize("seed", range(8))
-@pytest.mark.parametrize("ties", [False, True])
-def test_one_stage_is_tuned_exactly_for_costs_of_each_row(seed, ties):
-    r = own_costs(record(seed, stages=1, ties=ties), seed)
-    for lam in (0.01, 0.1, 0.5):
-        (setting,) = tune(r, np.array([lam]))
-        best = max(worth(r, s, lam) for s in all_settings(r))
-        assert worth(r, setting, lam) == pytest.approx(best, abs=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_two_stages_with_costs_of_each_row_cannot_be_bettered_by_one_threshold(seed):
-    r = own_costs(record(seed, n=25), seed)
-    lam = 0.05
-    (setting,) = tune(r, np.array([lam]), passes=20)
-    options = list(all_settings(r))
-    for s in range(2):
-        others = [o for o in options if o[1 - s] == setting[1 - s]]
-        assert max(worth(r, o, lam) for o in others) <= worth(r, setting, lam) + 1e-9
 
 
 def test_costs_of_each_row_are_counted_one_by_one():

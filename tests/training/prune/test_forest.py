@@ -10,7 +10,8 @@ from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
 from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.forest import Forest
-from tests.support.tree_walks import columns_of, paths, price
+from tests.support.prices import price_of
+from tests.support.tree_walks import columns_of, paths
 
 WINE = load_wine()
 X, Y = WINE.data.astype(np.float32), WINE.target
@@ -51,7 +52,7 @@ def test_cost_depth_and_first_uses_counted_path_by_path(forest, costs):
     cost, passed = forest.cost(X, costs), forest.trees.splits_passed(X)
     for i, row in enumerate(X):
         walks = paths(forest.trees, row)
-        assert cost[i] == pytest.approx(price(columns_of(forest.trees, row), costs))
+        assert cost[i] == pytest.approx(price_of(costs, columns_of(forest.trees, row)))
         assert passed[i] == sum(len(nodes) - 1 for nodes in walks)
         for nodes in walks:
             features, groups = set(), set()

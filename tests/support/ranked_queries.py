@@ -1,0 +1,16 @@
+"""Queries whose documents' relevance can be learned."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def queries(seed: int, n: int = 60) -> tuple[Any, Any, Any]:
+    """Documents whose relevance grows with the first three of six features: X, grades, qid."""
+    rng = np.random.default_rng(seed)
+    qid = np.repeat(np.arange(n), rng.integers(5, 13, n))
+    x = rng.normal(size=(len(qid), 6)).astype(np.float32)
+    hidden = x[:, 0] + 0.7 * x[:, 1] + 0.5 * x[:, 2] + 0.5 * rng.normal(size=len(qid))
+    return x, np.digitize(hidden, [0.3, 1.5]), qid
