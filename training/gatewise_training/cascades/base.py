@@ -51,8 +51,6 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
     high_cost_model_: HighCostModel | None
 
-    _cross_fits = True  # whether a fit is cheap enough to be done five times on small data
-
     @abstractmethod
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         """Fit the method's candidate cascades, the unpenalised one last."""
@@ -84,12 +82,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         if confidence is not None:
             table, calibration = hold_back(table, confidence, seed)
         plan = ValidationSplit.choose(
-            table.x,
-            table.y,
-            table.weight,
-            validation=table.validation,
-            seed=seed,
-            cross=self._cross_fits,
+            table.x, table.y, table.weight, validation=table.validation, seed=seed
         )
         title = f"fit {type(self).__name__}"
         # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work

@@ -90,9 +90,9 @@ def is_fitted(estimator: Any) -> bool:
     return True
 
 
-def check_rows(estimator: Any, X: Any, *, allow_missing: bool, reset: bool = False) -> Any:
+def check_rows(estimator: Any, X: Any, *, allow_missing: bool) -> Any:
     """Check rows: names, finiteness; float32 of shape (n, n_features)."""
-    rows = _validated(estimator, X, reset=reset)
+    rows = _validated(estimator, X, reset=False)
     _check_finite(estimator, rows, allow_missing)
     return rows
 

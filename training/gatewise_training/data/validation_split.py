@@ -65,12 +65,8 @@ class ValidationSplit:
         *,
         validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None,
         seed: int,
-        cross: bool = True,
     ) -> ValidationSplit:
-        """Take the given validation rows, a held-out fifth, or five folds.
-
-        Five folds need `cross` and no more than 5,000 rows.
-        """
+        """Take the given validation rows, a held-out fifth, or up to 5,000 rows five folds."""
         n = len(x)
         if validation is not None:
             x_all = np.concatenate([x, validation[0]])
@@ -78,7 +74,7 @@ class ValidationSplit:
             w_all = np.concatenate([weight, np.ones(len(validation[0]))])
             return cls(x_all, y_all, w_all, after(n, len(validation[0])))
         part = strata(y, 5, seed)
-        if n > CROSS_FIT_ROWS or not cross:
+        if n > CROSS_FIT_ROWS:
             return cls(x, y, weight, ((np.flatnonzero(part != 0), np.flatnonzero(part == 0)),))
         folds = tuple((np.flatnonzero(part != k), np.flatnonzero(part == k)) for k in range(5))
         folds = tuple(f for f in folds if len(f[0]) and len(f[1]))

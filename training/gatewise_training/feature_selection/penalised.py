@@ -18,16 +18,19 @@ from gatewise_training.learners.boosting import first_use_penalty, log_loss_para
 
 __all__ = ["nested_sets"]
 
+LARGEST = 0.6
+"""Cost of the largest set that is looked for, as a share of the cost of all features."""
+
 SELECTION_ROWS = 20000
 """Rows used to choose features: a choice needs fewer than a model."""
 
 
-def nested_sets(problem: Problem, *, n_stages: int, largest: float = 0.6) -> list[NDArray[np.intp]]:
+def nested_sets(problem: Problem, *, n_stages: int) -> list[NDArray[np.intp]]:
     """Find nested feature sets with geometrically growing costs."""
     costs = problem.costs
     chooser = _Chooser(problem)
     cheapest = float(costs.alone.min())
-    most = largest * costs.total
+    most = LARGEST * costs.total
     free = np.flatnonzero(costs.alone == 0)
     sets: list[NDArray[np.intp]] = [free] if len(free) else []
     if most <= 0:

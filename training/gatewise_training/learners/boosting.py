@@ -36,6 +36,9 @@ __all__ = [
 LARGE_ROWS = 5000
 """Above this many rows boosted trees may be large."""
 
+PATIENCE = 20
+"""Rounds without improvement on validation rows that end a fit."""
+
 RANDOM_THRESHOLDS = {"extra_trees": True, "learning_rate": 0.05}
 """LightGBM settings: one random threshold a feature is tried, which averages out on few rows."""
 
@@ -92,7 +95,6 @@ def fit_boosting(
     weight: NDArray[np.float64] | None = None,
     validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None = None,
     rounds: int = 200,
-    patience: int = 20,
     seed: int = 0,
     params: Mapping[str, Any] | None = None,
 ) -> tuple[TreeEnsemble, int]:
@@ -106,7 +108,7 @@ def fit_boosting(
     valid = None
     if validation is not None:
         valid = [data.create_valid(validation[0], validation[1])]
-        callbacks = [lgb.early_stopping(patience, verbose=False)]
+        callbacks = [lgb.early_stopping(PATIENCE, verbose=False)]
     booster = lgb.train(settings, data, rounds, valid_sets=valid, callbacks=callbacks)
     kept = booster.best_iteration if booster.best_iteration > 0 else booster.current_iteration()
     return TreeEnsemble.from_lightgbm(booster, num_iteration=kept), kept
@@ -139,8 +141,6 @@ class CoupledBooster:
     strength : float
         Penalty of one unit of cost, in LightGBM's gain: twice the drop of the summed loss, so
         a mean loss plus ``gamma * cost`` over ``n`` rows is ``2 * n * gamma``.
-    paid : ndarray of bool, shape (n_features,), optional
-        Features in use already, which cost nothing more.
     params : mapping, optional
         LightGBM parameters over those of :func:`tree_params`.
     """
@@ -152,14 +152,12 @@ class CoupledBooster:
         *,
         costs: FeatureCosts,
         strength: float,
-        paid: NDArray[np.bool_] | None = None,
         seed: int = 0,
         params: Mapping[str, Any] | None = None,
     ) -> None:
         self._costs = costs
         self._strength = strength
-        self._paid = np.zeros(costs.n_features, bool) if paid is None else paid.copy()
-        penalty = first_use_penalty(costs, self._paid, strength)
+        penalty = first_use_penalty(costs, np.zeros(costs.n_features, bool), strength)
         settings = tree_params(seed) | {"objective": "none", "num_class": n_outputs}
         settings |= dict(params or {})
         if penalty.any():
@@ -188,14 +186,10 @@ class CoupledBooster:
             self._settle_groups()
         return not finished
 
-    def used(self) -> NDArray[np.bool_]:
-        """Features in use, those paid beforehand included, shape (n_features,)."""
-        return self._paid | (self.booster.feature_importance("split") > 0)
-
     def _settle_groups(self) -> None:
         # LightGBM keeps track of the features that were charged, but not of groups: the rest of a
         # touched group has become cheaper.
-        used = self.used()
+        used = np.asarray(self.booster.feature_importance("split") > 0)
         penalty = first_use_penalty(self._costs, used, self._strength)
         self.booster.reset_parameter({"cegb_penalty_feature_coupled": penalty.tolist()})
         touched = np.unique(self._costs.group[used])

@@ -193,10 +193,9 @@ class FrontierDisplay:
     draws one; pass ``ax=display.ax_`` to put the next system into the same plot.
     """
 
-    def __init__(self, frontier: Frontier, *, name: str = "", total: float | None = None) -> None:
+    def __init__(self, frontier: Frontier, *, name: str = "") -> None:
         self.frontier = frontier
         self.name = name
-        self.total = total
 
     @classmethod
     def from_estimator(
@@ -220,7 +219,6 @@ class FrontierDisplay:
         display = cls(
             system.frontier_,
             name=type(system).__name__ if name is None else name,
-            total=system.feature_costs_.total,
         )
         return display.plot(ax=ax, active=system.operating_point_)
 

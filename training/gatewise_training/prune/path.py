@@ -66,9 +66,7 @@ def breakpoints(problem: PruneProblem) -> NDArray[np.float64]:
     return _spread(problem, place, found)
 
 
-def breakpoints_by(
-    solve: Solve, problem: PruneProblem, *, most: int = 10_000
-) -> NDArray[np.float64]:
+def breakpoints_by(solve: Solve, problem: PruneProblem) -> NDArray[np.float64]:
     """Price of cost at which each node goes, by any exact solver of the whole problem.
 
     Slower than :func:`breakpoints`, and there to check it.
@@ -92,8 +90,7 @@ def breakpoints_by(
         lam = worth / cost
         keep = (solve(problem, lam).keep | high) & low
         gain = problem.objective(low, lam) - problem.objective(keep, lam)
-        most -= 1
-        if gain <= NOTHING * worth or most <= 0 or (keep == low).all() or (keep == high).all():
+        if gain <= NOTHING * worth or (keep == low).all() or (keep == high).all():
             until[between] = lam
             continue
         parts += [(keep, high), (low, keep)]

@@ -129,7 +129,6 @@ def build_problem(
     costs: FeatureCosts,
     *,
     depth_cost: float = 0.0,
-    weight: NDArray[np.float64] | None = None,
 ) -> PruneProblem:
     """Set up the pruning of a forest for the cost of some instances.
 
@@ -142,8 +141,6 @@ def build_problem(
     depth_cost : float, default 0.0
         Price of passing one node in one tree, divided by the number of trees: the price of a
         unit of expected depth.
-    weight : ndarray of float64, shape (n,), optional
-        Of the instances.
 
     Raises
     ------
@@ -158,7 +155,7 @@ def build_problem(
         )
     if not (np.isfinite(depth_cost) and depth_cost >= 0):
         raise InputError(f"depth_cost must be at least 0, not {depth_cost!r}")
-    share = np.full(len(x), 1.0 / len(x)) if weight is None else weight / np.sum(weight)
+    share = 1.0 / len(x)
     inner = trees.left >= 0
     wrong, counted = forest.errors, forest.counts[trees.roots].sum()  # N_train T, in-bag
     saved = wrong - np.where(inner, wrong[trees.left] + wrong[trees.right], wrong)
@@ -169,7 +166,7 @@ def build_problem(
     start, nodes, price, passes = _columns(
         np.ascontiguousarray(x, np.float32), trees.feature, trees.threshold, trees.left,
         trees.right, trees.nan_left, trees.roots, feature_first, group_first, group,
-        costs.own, costs.shared, np.asarray(share, np.float64),
+        costs.own, costs.shared, share,
     )  # fmt: skip
     return PruneProblem(
         parent=forest.parent,
@@ -199,7 +196,7 @@ def _paid(start: Any, nodes: Any, keep: Any) -> Any:
 @numba.njit(cache=True, nogil=True)
 def _columns(
     x: Any, feature: Any, threshold: Any, left: Any, right: Any, nan_left: Any, roots: Any,
-    feature_first: Any, group_first: Any, group: Any, own: Any, shared: Any, share: Any,
+    feature_first: Any, group_first: Any, group: Any, own: Any, shared: Any, share: float,
 ) -> Any:  # fmt: skip
     """List each row's acquisitions: the nodes on its paths that first use a feature or group."""
     n_features = len(own)
@@ -211,7 +208,7 @@ def _columns(
         for t in range(len(roots)):
             h = roots[t]
             while feature[h] >= 0:
-                passes[h] += share[i]
+                passes[h] += share
                 k = np.int64(feature[h])
                 for good, first in ((k, feature_first[h]), (n_features + group[h], group_first[h])):
                     if first:
@@ -241,7 +238,7 @@ def _columns(
                         if first and turn == 0:
                             if count[good] == 0:
                                 of[good] = done
-                                price[done] = share[i] * (
+                                price[done] = share * (
                                     own[good] if good < n_features else shared[good - n_features]
                                 )
                                 done += 1

@@ -33,6 +33,9 @@ __all__ = ["PricedTrees", "even_shares", "improved", "level_sets", "merged"]
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
+REPAIRS = 3
+"""Rounds of :func:`improved` at most."""
+
 
 @dataclass(frozen=True, eq=False)
 class PricedTrees:
@@ -155,7 +158,7 @@ def level_sets(problem: PruneProblem, share: Floats, lam: float) -> tuple[Keep, 
     return found[first], float(values[first])
 
 
-def improved(problem: PruneProblem, keep: Keep, lam: float, rounds: int = 3) -> tuple[Keep, float]:
+def improved(problem: PruneProblem, keep: Keep, lam: float) -> tuple[Keep, float]:
     """Improve a pruning; returns it with its objective.
 
     Each round drops what pays for itself alone and does not, and adds what is paid already. Each
@@ -164,7 +167,7 @@ def improved(problem: PruneProblem, keep: Keep, lam: float, rounds: int = 3) -> 
     """
     start, nodes = problem.column_start, problem.column_nodes
     best, value = keep, float(problem.objective(keep, lam))
-    for _ in range(rounds):
+    for _ in range(REPAIRS):
         found = best
         for adding in (False, True):
             gain = problem.profit - lam * problem.depth_price
