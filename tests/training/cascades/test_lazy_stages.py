@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.linear_model import LogisticRegression
 
@@ -90,20 +89,6 @@ def test_rows_pay_less_than_for_whole_stages(fitted):
     assert means[0] < means[-1]
 
 
-def test_points_are_measured_where_they_are_claimed(fitted):
-    system, X, y = fitted
-    point = system.operating_point_
-    assert point.cost < system.feature_costs_.total
-    assert abs(system.cost(X).mean() - point.cost) < 0.25 * system.feature_costs_.total
-    assert abs(system.score(X, y) - point.accuracy) < 0.08
-
-
-def test_a_row_is_priced_alike_alone_and_together(fitted):
-    system, X, _ = fitted
-    together = system.cost(X[:20])
-    np.testing.assert_allclose([system.cost(row[None])[0] for row in X[:20]], together, rtol=1e-12)
-
-
 def test_own_validation_rows_are_charged_exactly():
     X, X_test, y, y_test = data(True)
     f0 = LogisticRegression(max_iter=10_000).fit(X, y)
@@ -133,26 +118,6 @@ def test_missing_values_are_acquired_like_others():
     assert np.isnan(X_test[acquired]).any()
 
 
-def test_a_small_device_gets_small_stages():
-    X, X_test, y, y_test = data(False)
-    system = StagedCascade(
-        LogisticRegression(max_iter=10_000), acquisition="node", n_stages=3,
-        max_stage_bytes=6000, max_trees=30, random_state=0,
-    ).fit(X, y)  # fmt: skip
-    assert all(s.nbytes <= 6000 and s.n_trees <= 30 for s in system.stages_)
-    assert system.score(X_test, y_test) > 0.8
-
-
-def test_the_same_seed_gives_the_same_system():
-    X, X_test, y, y_test = data(True)
-    f0 = LogisticRegression(max_iter=10_000).fit(X, y)
-    first = StagedCascade(f0, acquisition="node", n_stages=2, random_state=0)
-    first.fit(X, y, validation=(X_test, y_test))
-    again = clone(first).fit(X, y, validation=(X_test, y_test))
-    assert again.frontier_ == first.frontier_
-    np.testing.assert_array_equal(again.cost(X_test), first.cost(X_test))
-
-
 def test_a_budget_is_guaranteed_by_what_rows_can_cost_not_by_what_these_did():
     n = 400
     rng = np.random.default_rng(0)
@@ -172,13 +137,3 @@ def test_a_budget_is_guaranteed_by_what_rows_can_cost_not_by_what_these_did():
     unknown = CascadeRecord(scores, right, own, np.ones(n))
     with pytest.raises(InputError, match="give cost_limits"):
         certify(unknown, [point], Promise.from_bounds(budget=2.0))
-
-
-def test_a_lazy_system_can_give_guarantees():
-    X, X_test, y, _ = data(True)
-    system = StagedCascade(
-        LogisticRegression(max_iter=10_000), acquisition="node", n_stages=2, budget=20.0,
-        guarantee=0.9, random_state=0,
-    ).fit(np.vstack([X, X]), np.append(y, y))  # fmt: skip
-    assert system.operating_point_.guarantee["bound"] == 20.0
-    assert system.cost(X_test).mean() < 22.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
@@ -14,72 +12,8 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune import build_problem, prune
 from gatewise_training.prune.forest import Forest
-from gatewise_training.prune.path import breakpoints, breakpoints_by
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers.mincut import best_closure, solve
-
-
-def small(seed: int, depth_cost: float):
-    """A random forest of a few nodes, random prices, and its pruning problem."""
-    rng = np.random.default_rng(seed)
-    n, k, m = int(rng.integers(10, 40)), int(rng.integers(2, 5)), int(rng.integers(2, 11))
-    x, y = rng.integers(0, 4, (n, k)).astype(np.float32), rng.integers(0, m, n)
-    grown = RandomForestClassifier(
-        int(rng.integers(1, 3)), max_leaf_nodes=int(rng.integers(3, 7)), random_state=seed
-    ).fit(x, y)
-    group = rng.integers(-1, 2, k).tolist()
-    costs = (
-        FeatureCosts.uniform(k),
-        FeatureCosts(rng.random(k)),
-        FeatureCosts(rng.random(k) * (rng.random(k) < 0.6), group=group,
-                     shared={g: float(rng.random()) for g in set(group) if g >= 0}),
-    )[seed % 3]  # fmt: skip
-    rows = rng.integers(0, 4, (int(rng.integers(3, 20)), k)).astype(np.float32)
-    forest = Forest.from_sklearn(grown)
-    return forest, rows, costs, build_problem(forest, rows, costs, depth_cost=depth_cost)
-
-
-def closures(problem):
-    """All prunings."""
-    inner = np.flatnonzero(problem.left >= 0)
-    for bits in itertools.product([False, True], repeat=len(inner)):
-        keep = np.zeros(problem.n_nodes, bool)
-        keep[inner] = bits
-        above = problem.parent[inner]
-        if not (keep[inner] & (above >= 0) & ~keep[above]).any():
-            yield keep
-
-
-@pytest.mark.parametrize("depth_cost", [0.0, 0.1])
-def test_cut_path_and_brute_force_agree(depth_cost):
-    for seed in range(40):
-        forest, rows, costs, problem = small(seed, depth_cost)
-        whole = problem.left >= 0
-        wanted = (
-            forest.cost(rows, costs).mean()
-            + depth_cost * forest.trees.splits_passed(rows).mean() / forest.n_trees
-        )
-        assert problem.cost(whole) == pytest.approx(wanted)
-        until = breakpoints(problem)
-        every = list(closures(problem))
-        before = np.ones(problem.n_nodes, bool)
-        for lam in sorted([0.0, 10.0, *np.random.default_rng(seed).random(4) ** 3]):
-            best = min(problem.objective(keep, lam) for keep in every)
-            found = solve(problem, lam)
-            assert found.objective == pytest.approx(best, abs=1e-9)
-            assert found.bound == pytest.approx(best, abs=1e-9)
-            assert problem.objective(until > lam, lam) == pytest.approx(best, abs=1e-9)
-            assert not ((until > lam) & ~before).any()  # nested
-            before = until > lam
-
-
-def test_every_way_to_the_breakpoints_finds_the_same():
-    for seed in range(30):
-        problem = small(seed, 0.05 * (seed % 2))[-1]
-        until, again = breakpoints(problem), breakpoints_by(solve, problem)
-        finite = np.isfinite(until)
-        np.testing.assert_array_equal(finite, np.isfinite(again))
-        np.testing.assert_allclose(until[finite], again[finite], atol=1e-9)
 
 
 def test_reductions_leave_the_optimum():

@@ -20,6 +20,7 @@ from gatewise.errors import InputError
 from gatewise_training import FeatureCosts
 from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
+from gatewise_training.prune.path import breakpoints, breakpoints_by
 from gatewise_training.prune.problem import PruneProblem, build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 from gatewise_training.prune.tree_recursion import PricedTrees, even_shares, improved, level_sets
@@ -148,6 +149,10 @@ def check_agreement(seeds):
         case = small(seed)
         problem = case.problem
         apart = per_tree(problem)
+        until = breakpoints(problem)
+        for lam in (0.0, *case.lams, 10.0 * max(case.lams)):
+            optimum = pytest.approx(case.optimum(lam), abs=NEAR)
+            assert problem.objective(until > lam, lam) == optimum, seed
         for number, lam in enumerate(case.lams):
             optimum = case.optimum(lam)
             exact = [
@@ -188,8 +193,19 @@ def test_every_solver_finds_the_optimum_of_small_problems():
 
 
 @pytest.mark.slow
-def test_every_solver_finds_the_optimum_of_500_small_problems():
-    assert check_agreement(range(60, 560)) > 200
+def test_every_solver_finds_the_optimum_of_300_small_problems():
+    assert check_agreement(range(60, 360)) > 120
+
+
+def test_every_way_to_the_breakpoints_finds_the_same():
+    for seed in range(30):
+        problem = small(seed).problem
+        until, again = breakpoints(problem), breakpoints_by(mincut.solve, problem)
+        below = problem.parent >= 0
+        assert (until[below] <= until[problem.parent[below]]).all()  # nested
+        finite = np.isfinite(until)
+        np.testing.assert_array_equal(finite, np.isfinite(again))
+        np.testing.assert_allclose(until[finite], again[finite], atol=1e-9)
 
 
 def wine(n_trees=6, n_val=80, depth_cost=0.0):
