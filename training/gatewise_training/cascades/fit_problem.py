@@ -24,48 +24,27 @@ SettingsFit = Callable[[Rows], list[Stage]]
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """What a method gets to fit its candidate cascades.
+    """What a method gets to fit its candidate cascades."""
 
-    Attributes
-    ----------
-    plan : ValidationSplit
-        Rows, labels, weights, and which of them are validation rows.
-    n_classes : int
-    costs : FeatureCosts
-    seed : int
-    n_jobs : int or None
-    report : Progress
-        Called as ``report(done, total, what)``.
-    high_cost_model : HighCostModel or None
-    high_cost_labels : ndarray of int64, shape (n_validation,) or None
-        Its class indices on the validation rows, from models that have not seen them.
-    """
-
-    plan: ValidationSplit
+    plan: ValidationSplit  # rows, labels, weights, and which of them are validation rows
     n_classes: int
     costs: FeatureCosts
     seed: int
     n_jobs: int | None
-    report: Progress
+    report: Progress  # called as ``report(done, total, what)``
     high_cost_model: HighCostModel | None = None
+    # (n_validation,): its class indices there, from models that have not seen the rows
     high_cost_labels: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class FittedStages:
-    """A candidate cascade: its stages and their out-of-fold outputs on the validation rows.
-
-    Attributes
-    ----------
-    stages : tuple of Stage
-    outputs : tuple of ndarray of float32, shape (n_validation, n_outputs of the stage)
-    acquired : tuple of ndarray of bool, one a stage, optional
-        Features that the models behind `outputs` acquired on the validation rows; by default
-        what the stages themselves acquire there, which is the same where all rows acquire alike.
-    """
+    """A candidate cascade: its stages and their out-of-fold outputs on the validation rows."""
 
     stages: tuple[Stage, ...]
-    outputs: tuple[NDArray[np.float32], ...]
+    outputs: tuple[NDArray[np.float32], ...]  # (n_validation, n_outputs) of each stage
+    # features that the models behind `outputs` acquired on the validation rows; None: what the
+    # stages themselves acquire there, which is the same where all rows acquire alike
     acquired: tuple[Acquired, ...] | None = None
 
     def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:

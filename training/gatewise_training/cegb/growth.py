@@ -26,7 +26,7 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Charge
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
-from gatewise_training.learners.boosting import tree_params
+from gatewise_training.learners.boosting import objective_of, tree_params, varies
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 
 __all__ = ["Order", "TreeGrowth", "cegb_settings", "constant", "grow"]
@@ -85,25 +85,24 @@ def grow(
     settings |= cegb_settings(growth, len(x), max(2, target.n_outputs))
     settings |= dict(target.native or {}) | charge.params | {"metric": "none"}
     start = target.start()
-    # without a column that varies LightGBM grows nothing and fails a check of its own
-    if not (np.fmin.reduce(x, axis=0) < np.fmax.reduce(x, axis=0)).any():
+    if not varies(x):
         return constant(target, x.shape[1]), 0
     data = lgb.Dataset(x, params=settings, free_raw_data=True, **target.dataset())
     booster = lgb.Booster(settings, data)
     rng = np.random.default_rng(seed)
 
-    def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
-        margins = np.reshape(scores, (len(scores), -1)) + start
-        gradient, hessian = target.derivatives(margins, newton=growth.newton)
+    def derivatives(scores: Array) -> tuple[Array, Array]:
+        gradient, hessian = target.derivatives(scores + start, newton=growth.newton)
         if growth.subsample < 1.0:
             drawn = (rng.random((len(x), 1)) < growth.subsample) / growth.subsample
             gradient, hessian = gradient * drawn, hessian * drawn
-        return np.squeeze(gradient), np.squeeze(hessian)
+        return gradient, hessian
 
+    objective = None if target.native else objective_of(derivatives)
     watch = None if held is None or growth.patience is None else _Watch(*held, start)
     kept = grown = 0
     while grown < (rounds or growth.n_rounds):
-        if booster.update(fobj=None if target.native else objective):
+        if booster.update(fobj=objective):
             break
         charge.after(booster, grown)
         grown += 1

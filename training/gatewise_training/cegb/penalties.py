@@ -71,21 +71,10 @@ def check_params(
 class Charge:
     """The penalties of one fit, and what changes in them from round to round.
 
-    Parameters
-    ----------
-    accounting : {"lazy", "coupled"}
-    penalty_split : float
-        Price of one split for one row that passes it, in the unit of the feature costs (alpha).
-    strength : float
-        Mean loss that a feature of mean price must save. LightGBM's gain is twice the drop of
-        the summed loss, hence the factor 2 in `params`.
-    x : ndarray of float32, shape (n, n_features)
-        The rows of the fit.
-
-    Attributes
-    ----------
-    params : dict
-        For LightGBM, at the start; empty where nothing is charged.
+    `penalty_split` is the price of one split for one row that passes it, in the unit of the
+    feature costs (alpha); `strength` the mean loss that a feature of mean price must save.
+    LightGBM's gain is twice the drop of the summed loss, hence the factor 2 in `params`, which
+    are LightGBM's at the start, and empty where nothing is charged.
     """
 
     def __init__(

@@ -48,25 +48,13 @@ NOT_NEGATIVE = Interval(Real, 0, np.inf, closed="left")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Checked training data.
+    """Checked training data."""
 
-    Attributes
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    classes : ndarray, shape (n_classes,)
-        The labels, sorted.
-    weight : ndarray of float64, shape (n,)
-        Of mean 1; rows of weight 0 are gone.
-    validation : (x, y) or None
-    """
-
-    x: NDArray[np.float32]
-    y: NDArray[np.int64]
-    classes: NDArray[Any]
-    weight: NDArray[np.float64]
-    validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None
+    x: NDArray[np.float32]  # (n, n_features)
+    y: NDArray[np.int64]  # (n,): class indices
+    classes: NDArray[Any]  # (n_classes,): the labels, sorted
+    weight: NDArray[np.float64]  # (n,): of mean 1; rows of weight 0 are gone
+    validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None  # x and y
 
 
 def check_parameters(estimator: Any) -> None:

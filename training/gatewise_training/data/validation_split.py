@@ -39,22 +39,13 @@ Fit = Callable[[Rows, Rows | None, int | None], Model]
 
 @dataclass(frozen=True, eq=False)
 class ValidationSplit:
-    """Rows, and which of them fit and which validate.
+    """Rows, and which of them fit and which validate."""
 
-    Attributes
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-        Training rows and, behind them, the user's validation rows if there are any.
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    weight : ndarray of float64, shape (n,)
-    folds : tuple of (fit rows, validation rows)
-    """
-
+    # (n, n_features): training rows and, behind them, the user's validation rows if there are any
     x: NDArray[np.float32]
-    y: NDArray[np.int64]
-    weight: NDArray[np.float64]
-    folds: tuple[tuple[Rows, Rows], ...]
+    y: NDArray[np.int64]  # (n,): class indices
+    weight: NDArray[np.float64]  # (n,)
+    folds: tuple[tuple[Rows, Rows], ...]  # fit rows and validation rows of each
 
     @classmethod
     def choose(

@@ -30,7 +30,9 @@ __all__ = [
     "fit_boosting",
     "link_of",
     "log_loss_params",
+    "objective_of",
     "tree_params",
+    "varies",
 ]
 
 LARGE_ROWS = 5000
@@ -129,20 +131,27 @@ def first_use_penalty(
     return np.asarray(strength * price, np.float64)
 
 
+def varies(x: NDArray[np.float32]) -> bool:
+    """Whether any column does; else LightGBM grows nothing and fails a check of its own."""
+    return bool((np.fmin.reduce(x, axis=0) < np.fmax.reduce(x, axis=0)).any())
+
+
+def objective_of(derivatives: Derivatives) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Turn derivatives of outputs, shape (n, n_outputs), into an objective of LightGBM."""
+
+    def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
+        gradient, hessian = derivatives(np.reshape(scores, (len(scores), -1)))
+        return np.squeeze(gradient), np.squeeze(hessian)
+
+    return objective
+
+
 class CoupledBooster:
     """A LightGBM booster driven round by round, paying for each feature once.
 
-    Parameters
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    n_outputs : int
-        Trees grown a round.
-    costs : FeatureCosts
-    strength : float
-        Penalty of one unit of cost, in LightGBM's gain: twice the drop of the summed loss, so
-        a mean loss plus ``gamma * cost`` over ``n`` rows is ``2 * n * gamma``.
-    params : mapping, optional
-        LightGBM parameters over those of :func:`tree_params`.
+    `strength` is the penalty of one unit of cost in LightGBM's gain, twice the drop of the summed
+    loss: a mean loss plus ``gamma * cost`` over ``n`` rows is ``2 * n * gamma``. `params` are
+    LightGBM parameters over those of :func:`tree_params`.
     """
 
     def __init__(
@@ -162,8 +171,7 @@ class CoupledBooster:
         settings |= dict(params or {})
         if penalty.any():
             settings |= {"cegb_tradeoff": 1.0, "cegb_penalty_feature_coupled": penalty.tolist()}
-        # without a column that varies LightGBM grows nothing and fails a check of its own
-        self._idle = not (np.nanmin(x, axis=0) < np.nanmax(x, axis=0)).any()
+        self._idle = not varies(x)
         self._groups_open = bool(costs.shared.any() and strength > 0)
         data = lgb.Dataset(x, np.zeros(len(x)), params=settings, free_raw_data=True)
         self.booster = lgb.Booster(settings, data)
@@ -176,12 +184,7 @@ class CoupledBooster:
         """
         if self._idle:
             return False
-
-        def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
-            gradient, hessian = derivatives(np.reshape(scores, (len(scores), -1)))
-            return np.squeeze(gradient), np.squeeze(hessian)
-
-        finished = self.booster.update(fobj=objective)
+        finished = self.booster.update(fobj=objective_of(derivatives))
         if self._groups_open:
             self._settle_groups()
         return not finished

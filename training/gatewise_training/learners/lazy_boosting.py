@@ -33,7 +33,7 @@ from gatewise.models.losses import (
     prior_margins,
 )
 from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.boosting import tree_params
+from gatewise_training.learners.boosting import objective_of, tree_params, varies
 
 __all__ = ["LazyBooster", "check_lazy", "lazy_prices"]
 
@@ -90,17 +90,8 @@ def lazy_prices(costs: FeatureCosts) -> NDArray[np.float64]:
 class LazyBooster:
     """Booster that grows stage after stage, each given what rows have paid before.
 
-    Parameters
-    ----------
-    x : ndarray of float32, shape (n, n_features)
-    y : ndarray of int64, shape (n,)
-        Class indices.
-    weight : ndarray of float64, shape (n,), optional
-        Weights of the losses. The penalty counts rows.
-    validation : tuple of arrays, optional
-        Rows and class indices; their log loss ends each stage.
-    params : mapping, optional
-        LightGBM parameters over those of :func:`tree_params`.
+    Losses are weighted; the penalty counts rows. The log loss of `validation` ends each stage;
+    `params` are LightGBM parameters over those of :func:`tree_params`.
     """
 
     def __init__(
@@ -128,8 +119,7 @@ class LazyBooster:
         self._targets = one_hot(y, n_classes)
         self._weight = np.ones((n, 1)) if weight is None else (weight / weight.mean())[:, None]
         self._prior = prior_margins(self._targets, self._weight[:, 0])
-        # without a column that varies LightGBM grows nothing and fails a check of its own
-        self._idle = not (np.nanmin(x, axis=0) < np.nanmax(x, axis=0)).any()
+        self._idle = not varies(x)
         self._data = lgb.Dataset(x, y, params=self._settings, free_raw_data=False)
         self._target_val = None if validation is None else one_hot(validation[1], n_classes)
         self._valid = None
@@ -150,16 +140,14 @@ class LazyBooster:
         before = None if self._target_val is None or not start else self._on_validation()
         first: list[NDArray[np.float64]] = []  # training scores at the stage's beginning
 
-        def objective(scores: Any, _data: Any) -> tuple[Any, Any]:
-            scores = np.reshape(scores, (len(scores), -1))
+        def derivatives(scores: NDArray[np.float64]) -> Any:
             if not first:
                 first.append(scores.copy())
-            gradient, hessian = self._derivatives(scores - first[0] + self._prior)
-            return np.squeeze(gradient), np.squeeze(hessian)
+            return self._derivatives(scores - first[0] + self._prior)
 
         best, kept, grown = np.inf, 0, 0
         while grown < rounds and not self._idle:
-            if booster.update(fobj=objective):
+            if booster.update(fobj=objective_of(derivatives)):
                 break
             grown += 1
             if self._target_val is None:

@@ -41,17 +41,10 @@ FINE, COARSE = 160, 20
 
 @dataclass(frozen=True, eq=False)
 class CalibrationRecords:
-    """Records of all candidate cascades on validation and on calibration rows.
+    """Records of all candidate cascades on validation and on calibration rows."""
 
-    Attributes
-    ----------
-    tuning, certifying : tuple of CascadeRecord, one a candidate cascade
-        Of the validation rows, and of the calibration rows.
-    confidence : float
-    """
-
-    tuning: tuple[CascadeRecord, ...]
-    certifying: tuple[CascadeRecord, ...]
+    tuning: tuple[CascadeRecord, ...]  # of the validation rows
+    certifying: tuple[CascadeRecord, ...]  # of the calibration rows
     confidence: float
 
     def certify(
@@ -224,22 +217,12 @@ class _Tuning:
 
 @dataclass(frozen=True, eq=False)
 class SettingsPath:
-    """Settings along a path through an operating point, its base.
+    """Settings along a path through an operating point, its base."""
 
-    Attributes
-    ----------
-    record : CascadeRecord
-        Rows that the shares are counted on.
-    chain : int
-    shares : tuple of float
-        Rows that each stage would not stop at the base's threshold.
-    cuts : tuple of (ndarray of float64, list of float or None)
-        For each stage, the shares that can be had, rising, and their thresholds.
-    """
-
-    record: CascadeRecord
+    record: CascadeRecord  # of the rows that the shares are counted on
     chain: int
-    shares: tuple[float, ...]
+    shares: tuple[float, ...]  # of rows that each stage would not stop at the base's threshold
+    # for each stage, the shares that can be had, rising, and their thresholds
     cuts: tuple[tuple[NDArray[np.float64], list[float | None]], ...]
 
     @classmethod

@@ -42,38 +42,23 @@ ROWS_A_CUT = 20
 
 @dataclass(frozen=True, eq=False)
 class CascadeRecord:
-    """Scores, right answers and costs of a cascade's stages on labelled rows.
+    """Scores, right answers and costs of a cascade's stages on labelled rows."""
 
-    Attributes
-    ----------
-    scores : ndarray of float32, shape (n_stages, n)
-        Stop scores; NaN never stops.
-    correct : ndarray of float64, shape (n_stages + 1, n)
-        1 where the stage's answer is right; the last row is the high-cost model's. Without
-        one, it is the reference's, which losses are measured against and no row is sent to.
-    exit_costs : ndarray of float64, shape (n_stages + 1,) or (n_stages + 1, n)
-        Cost of an instance that leaves at each stage, and of an offloaded one: the same for all
-        rows, or a row's own where features are acquired node by node.
-    weights : ndarray of float64, shape (n,)
-        Of mean 1.
-    has_cloud : bool
-    agrees : ndarray of bool, shape (n_stages + 1, n), optional
-        Whether the stage's answer is the high-cost model's.
-    trees, nbytes : tuple of int, one a stage
-        Trees that a decision of the stage evaluates, and the size of its model.
-    cost_limits : ndarray of float64, shape (n_stages + 1,), optional
-        Largest cost of leaving at each exit on any row, these or others. Costs that are the
-        same for all rows are their own limits.
-    """
-
-    scores: NDArray[np.float32]
+    scores: NDArray[np.float32]  # (n_stages, n): stop scores; NaN never stops
+    # (n_stages + 1, n): 1 where the stage's answer is right; the last row is the high-cost model's.
+    # Without one, it is the reference's, which losses are measured against and no row is sent to
     correct: NDArray[np.float64]
+    # (n_stages + 1,) or (n_stages + 1, n): cost of an instance that leaves at each stage, and of an
+    # offloaded one: the same for all rows, or a row's own where features are acquired node by node
     exit_costs: NDArray[np.float64]
-    weights: NDArray[np.float64]
+    weights: NDArray[np.float64]  # (n,): of mean 1
     has_cloud: bool = True
+    # (n_stages + 1, n): whether the stage's answer is the high-cost model's
     agrees: NDArray[np.bool_] | None = None
-    trees: tuple[int, ...] = ()
-    nbytes: tuple[int, ...] = ()
+    trees: tuple[int, ...] = ()  # that a decision of each stage evaluates
+    nbytes: tuple[int, ...] = ()  # sizes of the stages' models
+    # (n_stages + 1,): largest cost of leaving at each exit on any row, these or others. Costs that
+    # are the same for all rows are their own limits
     cost_limits: NDArray[np.float64] | None = None
 
     @property

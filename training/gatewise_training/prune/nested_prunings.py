@@ -30,21 +30,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class PruneSequence:
-    """Prunings of one forest, each a pruning of the one before.
+    """Prunings of one forest, each a pruning of the one before."""
 
-    Attributes
-    ----------
-    problem : PruneProblem
-        What measures cost and training error.
-    until : ndarray of float64, shape (n_nodes,)
-        A node stays an inner node at every level below this. No child's is above its parent's.
-    dropped : tuple of tuple of int
-        For :func:`greedy_prune`: the columns that each step drops.
-    """
-
-    problem: PruneProblem
+    problem: PruneProblem  # what measures cost and training error
+    # (n_nodes,): a node stays an inner node at every level below this; no child's is above its
+    # parent's
     until: Floats
-    dropped: tuple[tuple[int, ...], ...] = ()
+    dropped: tuple[tuple[int, ...], ...] = ()  # of :func:`greedy_prune`: columns, step by step
 
     @cached_property
     def levels(self) -> Floats:

@@ -21,12 +21,7 @@ Floats = NDArray[np.float64]
 class NodeClasses:
     """Classes of nodes: of the same tree, and kept by the same prunings.
 
-    Attributes
-    ----------
-    tree : ndarray of intp, shape (n_nodes,)
-        Number of each node's tree.
-    members : list of ndarray of intp, one a tree
-        Its nodes, ascending.
+    `tree`, of shape (n_nodes,), is the number of each node's tree; `members` are the trees' nodes.
     """
 
     def __init__(self, problem: PruneProblem) -> None:
