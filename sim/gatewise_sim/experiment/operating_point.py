@@ -12,7 +12,8 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands.tables import frontier_of
 from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
-from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
+from gatewise_training.cascades.budgeted_model import SLACK
+from gatewise_training.operating_points.frontier import OperatingPoint
 
 __all__ = ["at_goal", "on_disk", "open_whole", "operating_points"]
 

@@ -26,7 +26,7 @@ from gatewise_training.data.input_checks import (
 )
 from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 
-__all__ = ["MAX_LOSS", "BudgetedModel"]
+__all__ = ["MAX_LOSS", "SLACK", "BudgetedModel"]
 
 MAX_LOSS = 0.01
 SLACK = 1.0
