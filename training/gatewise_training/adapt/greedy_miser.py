@@ -42,16 +42,8 @@ class GreedyMiser(Growth, SingleModel):
     penalties : sequence of float, default 8 values from 0.1 to 1e-5
         ``gamma``: nats of mean loss that a feature of mean price must save, swept. An
         unpenalised model is always fitted too.
-    n_rounds : int, default 100
-        Boosting rounds; each grows a tree for every margin.
-    num_leaves : int, optional
-        By default 31; on more than 5,000 training rows 127, or 63 for more than two classes.
-    max_depth : int, optional
-        Bound on the trees' depth, as in the paper; none by default.
-    learning_rate : float, optional
-        By default 0.1, or 0.2 for two classes on more than 5,000 training rows.
-    newton : bool, default True
-        Second-order steps; False gives the paper's first-order ones.
+    n_rounds, num_leaves, max_depth, learning_rate, newton
+        As for :class:`AdaptGBRT`.
 
     Examples
     --------

@@ -31,12 +31,9 @@ class AdaptLstsq(AdaptLin):
 
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate, guarantee,
-    random_state, n_jobs, verbose
-        As for :class:`StagedCascade`.
     p_full : sequence of float, default (0.1, 0.3, 0.5, 0.7, 0.9)
         Bounds on the mean offload probability, swept; above 0, where log odds are finite.
-    penalties, refit, n_starts, max_alternations, tol
+    others
         As for :class:`AdaptLin`.
 
     Notes

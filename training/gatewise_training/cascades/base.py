@@ -24,7 +24,7 @@ from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
-from gatewise.tiers import Tier
+from gatewise.tiers import Tier, cascade_costs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import Table, check_training
@@ -156,8 +156,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             scores=np.stack([score for _, score in parts]),
             correct=np.stack([answer == y for answer in answers]).astype(np.float64),
             agrees=np.stack([answer == reference for answer in answers]),
-            exit_costs=self._exit_costs(acquired, tiers=tiers),
-            cost_limits=self._exit_costs(limits, tiers=tiers),
+            exit_costs=self._exit_costs(acquired, tiers),
+            cost_limits=self._exit_costs(limits, tiers),
             weights=weight / weight.mean(),
             has_cloud=self.high_cost_model_ is not None,
             trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
@@ -171,14 +171,14 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         return self.calibration_.certify(self.frontier_, **wanted)
 
     def _exit_costs(
-        self,
-        acquired: Sequence[Acquired],
-        accounting: str = "union",
-        *,
-        tiers: Sequence[Tier] = (),
+        self, acquired: Sequence[Acquired], tiers: Sequence[Tier], *, union: bool = True
     ) -> NDArray[np.float64]:
-        """Cost of leaving at each stage and, last, of leaving none."""
-        return exit_costs(self.feature_costs_, acquired)
+        """Cost of leaving at each stage and, last, of an offloaded instance or of leaving none."""
+        costs, f0 = self.feature_costs_, self.high_cost_model_
+        if f0 is None:
+            return exit_costs(costs, acquired)
+        offload = costs.mask(f0.features)
+        return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
 
     # -- the fitted system -----------------------------------------------------------------
 
@@ -223,7 +223,8 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         x = self._rows(X)
         acquired = [stage.acquired(x) for stage in self.stages_]
         tiers = [stage.tier for stage in self.stages_]
-        return at_exits(self._exit_costs(acquired, accounting, tiers=tiers), self._route(x)[0])
+        by_exit = self._exit_costs(acquired, tiers, union=accounting == "union")
+        return at_exits(by_exit, self._route(x)[0])
 
     def _route(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], list[NDArray[np.float32]]]:
         outputs = [stage.margins(x) for stage in self.stages_]

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.acquisition import Acquired
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.errors import InputError
-from gatewise.tiers import Tier, cascade_costs
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.data.input_checks import is_fitted
@@ -41,7 +38,6 @@ class CascadeClassifier(BudgetedClassifier):
     random_state: Any = None
     n_jobs: int | None = None
     verbose: int = 0
-    high_cost_model_: HighCostModel = field(init=False)
 
     def _with_high_cost_model(self, problem: Problem) -> Problem:
         given, plan = self.high_cost_model, problem.plan
@@ -71,18 +67,6 @@ class CascadeClassifier(BudgetedClassifier):
         if self.offload_rate is not None:
             return self._choose(offload_rate=self.offload_rate)
         return super()._pick()
-
-    def _exit_costs(
-        self,
-        acquired: Sequence[Acquired],
-        accounting: str = "union",
-        *,
-        tiers: Sequence[Tier] = (),
-    ) -> NDArray[np.float64]:
-        """Cost of leaving at each stage and, last, of an offloaded instance."""
-        costs, f0 = self.feature_costs_, self.high_cost_model_
-        union, offload = accounting == "union", costs.mask(f0.features)
-        return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows go to the high-cost model, shape (n,)."""

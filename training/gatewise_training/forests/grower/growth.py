@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +87,7 @@ def grow(
     if acquired is None:
         acquired = RowAcquisitions.none(costs, codes.n_rows if mu > 0 else 0)
     table = log_table(int(drawn.sum())) if criterion == "entropy" else np.zeros(1)
-    feature, threshold, left, right, nan_left, counts = grow_tree(
+    *nodes, counts = grow_tree(
         codes.codes,
         codes.start,
         codes.lower,
@@ -114,9 +115,7 @@ def grow(
         len(rows) if max_depth is None else max_depth,
         seed,
     )
-    return _forest(
-        feature, threshold, left, right, nan_left, counts.astype(np.float64), codes.n_features
-    )
+    return _forest(nodes, counts.astype(np.float64), codes.n_features)
 
 
 def check_rule(criterion: str, splits: str, alpha: float, mu: float) -> None:
@@ -140,22 +139,14 @@ def leaf_of(
 ) -> Forest:
     """Make a forest of one leaf: the shares of the classes, without any feature."""
     counts = np.bincount(y, weights=weight, minlength=n_classes).astype(np.float64)[None, :]
-    return _forest(
-        np.full(1, -1, np.int32), np.zeros(1, np.float32), np.full(1, -1, np.int32),
-        np.full(1, -1, np.int32), np.zeros(1, bool), counts, codes.n_features,
-    )  # fmt: skip
+    nothing = np.full(1, -1, np.int32)
+    nodes = [nothing, np.zeros(1, np.float32), nothing, nothing, np.zeros(1, bool)]
+    return _forest(nodes, counts, codes.n_features)
 
 
-def _forest(
-    feature: NDArray[np.int32],
-    threshold: NDArray[np.float32],
-    left: NDArray[np.int32],
-    right: NDArray[np.int32],
-    nan_left: NDArray[np.bool_],
-    counts: NDArray[np.float64],
-    n_features: int,
-) -> Forest:
-    """One tree of its nodes."""
+def _forest(nodes: Sequence[Any], counts: NDArray[np.float64], n_features: int) -> Forest:
+    """One tree of its nodes: features, thresholds, left and right children, where NaN goes."""
+    feature, threshold, left, right, nan_left = nodes
     n_classes = counts.shape[1]
     trees = TreeEnsemble(
         feature=feature,
