@@ -139,22 +139,22 @@ def test_the_objective_is_the_papers():
     q = free.q
     divergence = q * np.log(q / offload) + (1 - q) * np.log((1 - q) / (1 - offload))
     rows = np.linalg.norm(pair.weights, axis=1)
-    bought = rows @ PRICED.own
-    bought += 1.5 * np.hypot(*rows[[0, 1]]) + 0.7 * np.hypot(*rows[[3, 4]])
-    expected = np.mean((1 - q) * loss + q * given.f0_loss + divergence) + 0.05 * bought
+    acquired = rows @ PRICED.own
+    acquired += 1.5 * np.hypot(*rows[[0, 1]]) + 0.7 * np.hypot(*rows[[3, 4]])
+    expected = np.mean((1 - q) * loss + q * given.f0_loss + divergence) + 0.05 * acquired
     assert value == pytest.approx(expected, rel=1e-12)
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 @pytest.mark.parametrize("distance", DISTANCES.values(), ids=DISTANCES)
-def test_above_the_critical_penalty_nothing_with_a_price_is_bought(distance, n_classes):
+def test_above_the_critical_penalty_nothing_with_a_price_is_acquired(distance, n_classes):
     found = fit_path(
         sample(n_classes), 0.4, (1.01, 0.9), distance, tol=1e-7, most=1000, refit=False
     )
     free = np.array([False, False, False, False, False, True])
-    dear, cheaper = (model.weights for model in found)
-    assert not dear[~free].any()
-    assert dear[free].any()
+    costly, cheaper = (model.weights for model in found)
+    assert not costly[~free].any()
+    assert costly[free].any()
     assert cheaper[~free].any()
 
 
@@ -169,7 +169,7 @@ def test_a_group_lasso_pays_a_shared_price_once():
         problem, start, *_ = pose(given)
         return given, problem, featureless_pair(problem, start, given.f0_loss, 0.2, DISTANCES["kl"])
 
-    def bought(costs, gamma):
+    def acquired(costs, gamma):
         given, problem, (bare, _) = posed(costs)
         pair, _ = alternate(
             replace(problem, gamma=gamma), given.f0_loss, 0.2, bare, tol=1e-9, most=500
@@ -181,8 +181,8 @@ def test_a_group_lasso_pays_a_shared_price_once():
     (_, critical), (_, of_each) = posed(once)[2], posed(each)[2]
     assert critical > 1.2 * of_each
     between = 0.5 * (critical + of_each)
-    assert bought(once, between).all()
-    assert not bought(each, between).any()
+    assert acquired(once, between).all()
+    assert not acquired(each, between).any()
 
 
 def _trees(ensemble, n_outputs):
@@ -272,8 +272,8 @@ def test_starts_know_what_to_keep_and_what_it_is():
     assert starts[0] == Start(2, upper=False)
     assert {s.feature for s in starts} == {0, 1, 2}  # the free one is in every model anyway
     # a price high enough changes the order, nothing else does
-    dear = replace(given, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
-    assert best_starts(dear, 0.3, 3)[-1] == Start(2, upper=False)
+    costly = replace(given, costs=FeatureCosts([1.0, 1.0, 1e6, 0.0]))
+    assert best_starts(costly, 0.3, 3)[-1] == Start(2, upper=False)
     assert best_starts(given, 0.3, 0) == []
 
 

@@ -57,7 +57,7 @@ def solve(method, sizes, validation=None, **settings):
 def test_adapt_finds_the_shared_feature_and_l1_does_not(sizes, validation):
     adapt, accuracy, cost, sent = solve(AdaptLin, sizes, validation)
     assert accuracy >= 0.9985
-    # thresholds stand at quantiles of the judging rows, in steps of a fortieth at the finest
+    # thresholds stand at quantiles of the validation rows, in steps of a fortieth at the finest
     assert cost == pytest.approx(1.5, abs=0.04)
     assert adapt.stages_[0].features.tolist() == [1]
     np.testing.assert_allclose(sent, [1, 1, 0, 0], atol=0.15)

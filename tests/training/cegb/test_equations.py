@@ -40,7 +40,7 @@ def net_gain(x, gradient, hessian, rows, column, value, owned, price, alpha):
 def walk(tree, x, gradient, hessian, owned, price, alpha, node=None, rows=None, above=()):
     """Yield of each node: its number, those above, net gain of its split or None, best there is.
 
-    `owned` tells which row has bought which column, and is kept up.
+    `owned` tells which row has acquired which column, and is kept up.
     """
     node = int(tree.roots[-1]) if node is None else node
     rows = np.arange(len(x)) if rows is None else rows
@@ -70,7 +70,7 @@ SLACK = 1e-2  # LightGBM sums gradients in float32
 @pytest.mark.parametrize("alpha", [0.0, 0.4])
 @pytest.mark.parametrize("order", ["best-first", "breadth-first"])
 def test_every_split_is_the_best_by_equations_12_and_13(order, alpha, share, seed):
-    """Of two trees: in the second, rows own what they bought in the first, drawn or not."""
+    """Of two trees: in the second, rows own what they acquired in the first, drawn or not."""
     x, y = table(300, seed=seed)
     price = np.array([0.5, 1.0, 2.0, 4.0])
     penalty = 0.05

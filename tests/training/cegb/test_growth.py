@@ -77,18 +77,18 @@ def test_lazy_group_prices_are_what_rows_owe_on_average():
     for round_ in range(6):
         booster.booster.update()
         charge.after(booster, round_)
-        bought = TreeEnsemble.from_lightgbm(booster.booster).visited(x)
+        acquired = TreeEnsemble.from_lightgbm(booster.booster).visited(x)
         owed = np.zeros((len(x), 4))
         for i in range(len(x)):
             for k in range(4):
-                rest = [] if bought[i, k] else [k]
-                owed[i, k] = costs.price(rest, bought[i])
-        lacking = ~bought
+                rest = [] if acquired[i, k] else [k]
+                owed[i, k] = costs.price(rest, acquired[i])
+        lacking = ~acquired
         for k in range(4):
             price = booster.prices[-1][name][k]
             if lacking[:, k].any():
                 assert price == pytest.approx(factor * owed[lacking[:, k], k].mean())
-    assert bought[:, 0].mean() not in (0.0, 1.0)  # rows did differ
+    assert acquired[:, 0].mean() not in (0.0, 1.0)  # rows did differ
 
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])

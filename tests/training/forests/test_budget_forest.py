@@ -59,7 +59,7 @@ def test_trees_are_added_until_the_validation_cost_passes_the_budget():
             assert f.n_trees == 1 or number <= within + 1
 
 
-def test_the_number_of_trees_before_the_budget_is_passed_is_always_judged():
+def test_the_number_of_trees_before_the_budget_is_passed_is_always_measured():
     for passing in range(1, 41):
         numbers = _numbers(40, passing)
         assert {max(passing - 1, 1), passing} <= set(numbers)
@@ -97,7 +97,7 @@ def test_cost_aware_growth_shares_what_trees_buy():
     assert mean[0.3] < mean[0.1] < 0.8 * mean[0.0]
 
 
-def test_trees_know_what_the_ones_before_them_have_bought(monkeypatch):
+def test_trees_know_what_the_ones_before_them_have_acquired(monkeypatch):
     X, y, X_test, _ = thirds()
     costs = FeatureCosts.uniform(X.shape[1])
 
@@ -148,8 +148,8 @@ def test_samples_are_drawn_by_weight():
     assert counts[1] / counts.sum() == pytest.approx(share, abs=0.02)
 
 
-def test_judged_outputs_are_the_stages_own():
-    """What validation rows were judged by is what the kept model says of them, to the bit."""
+def test_measured_outputs_are_the_stages_own():
+    """What validation rows are measured by is what the kept model gives, to the bit."""
     X, y, X_val, y_val = thirds(load_wine)
     for voting in ("mean", "majority"):
         system = BudgetForest(n_estimators=12, alpha=0.0, voting=voting, random_state=0)

@@ -91,8 +91,8 @@ def test_cost_aware_growth_joins_the_frontier():
     one = BudgetPrune(growth="cost-aware", mu=0.3, n_estimators=8, n_points=4, random_state=0)
     plain = BudgetPrune(growth="cost-aware", mu=0.0, n_estimators=8, n_points=4, random_state=0)
     costs = [f.fit(X, y).at(max_loss=0.0).forest_ for f in (one, plain)]
-    dear, cheap = (f.cost(X_test, FeatureCosts.uniform(30)).mean() for f in costs[::-1])
-    assert cheap < dear
+    costly, cheap = (f.cost(X_test, FeatureCosts.uniform(30)).mean() for f in costs[::-1])
+    assert cheap < costly
 
 
 def test_a_class_that_a_fold_has_not_seen_keeps_its_place():

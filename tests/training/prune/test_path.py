@@ -66,14 +66,14 @@ def test_points_by_price_and_by_budget(cancer):
         point = path.at(lam=lam)
         assert point.objective == pytest.approx(solve(path.problem, lam).objective, abs=1e-12)
         assert point.objective == pytest.approx(point.training_error + lam * point.cost)
-    dearest = path.at(lam=0.0).cost
-    for budget in (0.0, 0.3 * dearest, 0.7 * dearest, 2 * dearest):
+    costliest = path.at(lam=0.0).cost
+    for budget in (0.0, 0.3 * costliest, 0.7 * costliest, 2 * costliest):
         point = path.at(budget=budget)
         assert point.cost <= budget + 1e-9
-        dearer = [c for c in path.frontier(5)["cost"] if point.cost + 1e-9 < c <= budget]
-        assert not dearer
+        costlier = [c for c in path.frontier(5)["cost"] if point.cost + 1e-9 < c <= budget]
+        assert not costlier
         mixture = path.mixed(budget=budget)
-        assert mixture.cost == pytest.approx(min(budget, dearest))
+        assert mixture.cost == pytest.approx(min(budget, costliest))
         assert mixture.training_error <= point.training_error + 1e-12
     with pytest.raises(InputError, match="exactly one"):
         path.at()
@@ -88,11 +88,11 @@ def test_a_mixture_draws_for_each_row(cancer):
     assert 0.0 < mixture.share < 1.0
     rows = np.repeat(x.astype(np.float32), 40, axis=0)
     got = mixture.proba(rows, random_state=0)
-    cheap, dear = mixture.cheap.forest.proba(rows), mixture.expensive.forest.proba(rows)
-    differ = (cheap != dear).any(axis=1)
-    is_dear = (got == dear).all(axis=1)
-    assert (is_dear | (got == cheap).all(axis=1)).all()
-    assert is_dear[differ].mean() == pytest.approx(mixture.share, abs=0.05)
+    cheap, costly = mixture.cheap.forest.proba(rows), mixture.expensive.forest.proba(rows)
+    differ = (cheap != costly).any(axis=1)
+    is_costly = (got == costly).all(axis=1)
+    assert (is_costly | (got == cheap).all(axis=1)).all()
+    assert is_costly[differ].mean() == pytest.approx(mixture.share, abs=0.05)
 
 
 def test_bad_input_is_refused(cancer):

@@ -18,7 +18,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 
 def random_closure(seed: int, most: int) -> Closure:
-    """Trees of any shape with whole-numbered profits, prices and purchases; ties abound."""
+    """Trees of any shape with whole-numbered profits, prices and acquisitions; ties abound."""
     rng = np.random.default_rng(seed)
     n, n_columns = int(rng.integers(1, most + 1)), int(rng.integers(0, 2 * most))
     parent = np.array([rng.integers(-1, v) if v else -1 for v in range(n)], np.int32)
@@ -36,7 +36,7 @@ def random_closure(seed: int, most: int) -> Closure:
     )
 
 
-def buyers(closure):
+def acquirers(closure):
     return np.repeat(np.arange(closure.n_nodes), np.diff(closure.start))
 
 
@@ -49,7 +49,7 @@ def scipys_flow(closure, lam):
     capacity[source, :n] = closure.profit
     capacity[:n, sink] = lam * closure.price
     capacity[n:source, sink] = lam * closure.column_price
-    capacity[buyers(closure), n + closure.columns] = endless
+    capacity[acquirers(closure), n + closure.columns] = endless
     below = np.flatnonzero(closure.parent >= 0)
     capacity[below, closure.parent[below]] = endless
     return maximum_flow(csr_array(capacity), source, sink).flow_value
@@ -103,7 +103,7 @@ def check_flow(closure, lam, flow, kept, reached):
     """The flow is one, is as large as said, and none crosses the cut."""
     assert (flow.acquired >= 0).all()
     assert (flow.up >= 0).all()
-    v, below = buyers(closure), closure.parent >= 0
+    v, below = acquirers(closure), closure.parent >= 0
     sold = np.bincount(closure.columns, flow.acquired, len(closure.column_price))
     assert (sold <= lam * closure.column_price + 1e-9).all()
     got = np.bincount(closure.parent[below], flow.up[below], closure.n_nodes)

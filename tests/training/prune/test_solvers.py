@@ -65,16 +65,16 @@ def prunings(tree, h=0):
 
 def walked(tree, row, keep, costs, i):
     """Purchases and depth of a row in a pruned tree."""
-    h, bought, depth = 0, set(), 0
+    h, acquired, depth = 0, set(), 0
     while h in keep:
         k = int(tree.feature[h])
-        bought.add((i, "feature", k))
+        acquired.add((i, "feature", k))
         if costs.group[k] >= 0:
-            bought.add((i, "group", int(costs.group[k])))
+            acquired.add((i, "group", int(costs.group[k])))
         depth += 1
         left = row[k] <= np.float32(tree.threshold[h])
         h = int((tree.children_left if left else tree.children_right)[h])
-    return bought, depth
+    return acquired, depth
 
 
 def leaf_errors(tree, keep):
@@ -91,32 +91,32 @@ def leaf_errors(tree, keep):
 
 def count_out(forest, x, costs, depth_cost):
     """Training error and cost of every pruning of a forest."""
-    purchases: dict[Any, int] = {}
+    acquisitions: dict[Any, int] = {}
     of_trees = []
     for estimator in forest.estimators_:
         tree = estimator.tree_
         options = []
         for keep in prunings(tree):
             walks = [walked(tree, row, keep, costs, i) for i, row in enumerate(x)]
-            bought = set().union(*(b for b, _ in walks))
-            for purchase in bought:
-                purchases.setdefault(purchase, len(purchases))
+            acquired = set().union(*(b for b, _ in walks))
+            for acquisition in acquired:
+                acquisitions.setdefault(acquisition, len(acquisitions))
             steps = np.mean([d for _, d in walks])
             error = leaf_errors(tree, keep) / tree.weighted_n_node_samples[0]
-            options.append((error, steps, bought))
+            options.append((error, steps, acquired))
         of_trees.append(options)
-    price = [costs.own[k] if what == "feature" else costs.shared[k] for _, what, k in purchases]
+    price = [costs.own[k] if what == "feature" else costs.shared[k] for _, what, k in acquisitions]
     errors, depths = np.zeros(1), np.zeros(1)
-    bought = np.zeros((1, len(purchases)), bool)
+    acquired = np.zeros((1, len(acquisitions)), bool)
     for options in of_trees:
-        marks = np.zeros((len(options), len(purchases)), bool)
+        marks = np.zeros((len(options), len(acquisitions)), bool)
         for row, (_, _, chosen) in zip(marks, options, strict=True):
-            row[[purchases[p] for p in chosen]] = True
+            row[[acquisitions[p] for p in chosen]] = True
         errors = np.add.outer(errors, [e for e, _, _ in options]).ravel()
         depths = np.add.outer(depths, [d for _, d, _ in options]).ravel()
-        bought = (bought[:, None] | marks[None]).reshape(-1, len(purchases))
+        acquired = (acquired[:, None] | marks[None]).reshape(-1, len(acquisitions))
     n_trees = len(of_trees)
-    costs_of = bought @ np.array(price, float).reshape(-1) / len(x)
+    costs_of = acquired @ np.array(price, float).reshape(-1) / len(x)
     return errors / n_trees, costs_of + depth_cost * depths / n_trees
 
 

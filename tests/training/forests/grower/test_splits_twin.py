@@ -23,7 +23,7 @@ class Case:
     drawn: np.ndarray
     n_classes: int
     costs: FeatureCosts
-    bought: np.ndarray  # (n, n_features)
+    acquired: np.ndarray  # (n, n_features)
 
 
 def impurity(counts, criterion, alpha):
@@ -53,9 +53,9 @@ def toll(case, rows, k, path, mu):
     mates = [] if costs.group[k] < 0 else np.flatnonzero(costs.group == costs.group[k])
     pay = 0.0
     for i in rows:
-        if k not in path and not case.bought[i, k]:
+        if k not in path and not case.acquired[i, k]:
             pay += case.drawn[i] * costs.own[k]
-        if len(mates) and not set(mates) & path and not case.bought[i, mates].any():
+        if len(mates) and not set(mates) & path and not case.acquired[i, mates].any():
             pay += case.drawn[i] * costs.shared[costs.group[k]]
     return mu * pay / costs.alone.mean()
 
@@ -145,8 +145,8 @@ def case_of(seed, n=40, kinds=("few", "many", "rare", "usual"), n_classes=3, mis
     group = [None, "a", "a", "b"] * (len(columns) // 4) + [None] * (len(columns) % 4)
     own = rng.integers(0, 4, len(columns)) / 2
     shared = {"a": 1.0, "b": 0.5}
-    bought = rng.random(x.shape) < 0.3
-    return Case(x, y, drawn, n_classes, FeatureCosts(own, group=group, shared=shared), bought)
+    acquired = rng.random(x.shape) < 0.3
+    return Case(x, y, drawn, n_classes, FeatureCosts(own, group=group, shared=shared), acquired)
 
 
 @pytest.mark.parametrize("missing", [False, True], ids=["whole", "missing"])
@@ -172,23 +172,23 @@ def test_minimax_splits_are_the_best_and_the_first_of_the_best(alpha, n_classes,
 
 @pytest.mark.parametrize("criterion", ["entropy", "gini"])
 @pytest.mark.parametrize("mu", [0.0, 0.1, 1.0])
-def test_gain_less_purchases_is_the_best(criterion, mu):
+def test_gain_less_acquisitions_is_the_best(criterion, mu):
     grown = 0
     for seed in range(8):
         case = case_of(seed, missing=seed % 2 == 1)
-        bought = None
+        acquired = None
         if mu:
-            bought = RowAcquisitions.none(case.costs, len(case.x))
-            bought.goods[: case.x.shape[1]] = case.bought.T
+            acquired = RowAcquisitions.none(case.costs, len(case.x))
+            acquired.goods[: case.x.shape[1]] = case.acquired.T
             for g in range(len(case.costs.shared)):
                 members = np.flatnonzero(case.costs.group == g)
-                bought.goods[case.x.shape[1] + g] = case.bought[:, members].any(axis=1)
+                acquired.goods[case.x.shape[1] + g] = case.acquired[:, members].any(axis=1)
         forest = grow(
             Codes.of_table(case.x), case.y, case.drawn, 3, case.costs,
-            criterion=criterion, mu=mu, acquired=bought, seed=seed,
+            criterion=criterion, mu=mu, acquired=acquired, seed=seed,
         )  # fmt: skip
         if not mu:
-            case.bought[:] = True  # nothing is left to pay
+            case.acquired[:] = True  # nothing is left to pay
         grown += check(case, forest, criterion, mu=mu)
     assert grown > 40
 
@@ -212,7 +212,7 @@ def test_large_nodes_are_counted_and_sorted_alike():
         forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, alpha=alpha)
         assert check(case, forest, "threshold_pairs", alpha) > 10
     forest = grow(Codes.of_table(x_all), case.y, drawn, 2, case.costs, criterion="gini")
-    case.bought[:] = True  # nothing is left to pay
+    case.acquired[:] = True  # nothing is left to pay
     assert check(case, forest, "gini") > 10
 
 
