@@ -9,7 +9,7 @@ what instances have not acquired yet.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import joblib
@@ -19,10 +19,10 @@ from sklearn.utils._param_validation import StrOptions
 
 from gatewise.acquisition import Acquired
 from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.forests.base import FittedTrees, ForestModel, GrowingForest
-from gatewise_training.forests.forest_prefixes import FirstTrees, first_trees
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import (
     Criterion,
@@ -233,17 +233,62 @@ def _candidates(
     """One candidate for each number of first trees; the last forest is kept."""
     plan, kept = problem.plan, forests[-1]
     folds = [
-        FirstTrees.on(forest, plan.x[held], voting)
+        _FirstTrees.on(forest, plan.x[held], voting)
         for forest, (_, held) in zip(forests, plan.folds, strict=False)
     ]
     first = np.concatenate([fold.first for fold in folds])
     shares = kept.node_shares(voting)
     candidates: list[FittedStages] = []
     for number in numbers:
-        stage = Stage.from_model(first_trees(kept, number, shares), "identity", acquisition="node")
+        stage = Stage.from_model(_first_trees(kept, number, shares), "identity", acquisition="node")
         outputs = np.concatenate([fold.outputs(number) for fold in folds])
         candidates.append(_Candidate((stage,), (outputs,), source=(kept, number), first=first))
     return candidates
+
+
+def _first_trees(forest: Forest, number: int, shares: NDArray[np.float64]) -> TreeEnsemble:
+    """Make an ensemble of a forest's first trees; its margins are averages over them.
+
+    It shares its arrays with the forest, but for the values: `shares` are
+    :meth:`Forest.node_shares`.
+    """
+    trees = forest.trees
+    end = int(np.append(trees.roots, trees.n_nodes)[number])
+    return replace(
+        trees,
+        feature=trees.feature[:end],
+        threshold=trees.threshold[:end],
+        left=trees.left[:end],
+        right=trees.right[:end],
+        nan_left=trees.nan_left[:end],
+        value=(shares[:end] / number).astype(np.float32),
+        roots=trees.roots[:number],
+        output=trees.output[:number],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _FirstTrees:
+    """Rows sent down all trees of a forest once."""
+
+    leaf: NDArray[np.int32]  # (n_trees, n): leaf of each row in each tree
+    # (n, n_features): the first tree that tests each column for a row; `n_trees` or more if none
+    # does
+    first: NDArray[np.int32]
+    shares: NDArray[np.float64]  # (n_nodes, n_classes): :meth:`Forest.node_shares`
+
+    @classmethod
+    def on(cls, forest: Forest, x: NDArray[np.float32], voting: Voting) -> _FirstTrees:
+        """Walk rows of shape (n, n_features)."""
+        return cls(*forest.trees.first_visits(x), forest.node_shares(voting))
+
+    def outputs(self, number: int) -> NDArray[np.float32]:
+        """Margins of the first trees, bit for bit those of :func:`_first_trees`, (n, n_classes)."""
+        value = (self.shares / number).astype(np.float32)
+        out = np.zeros((self.leaf.shape[1], value.shape[1]), np.float32)
+        for leaf in self.leaf[:number]:
+            out += value[leaf]
+        return out
 
 
 def _numbers(n_trees: int, passing: int | None) -> list[int]:
