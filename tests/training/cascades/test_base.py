@@ -169,20 +169,31 @@ def test_settings_in_advance_pick_the_point(method, wanted):
 @pytest.mark.slow
 @pytest.mark.parametrize("method", list(METHODS))
 def test_guarantees_are_given(method):
-    X, _, y, _ = table()
+    X, X_test, y, _ = table()
     wanted = [{"budget": 13.0}, {"max_loss": 0.2}]
     if method in CASCADES:
         wanted.append({"offload_rate": 0.9})
     system = ready(method, X, y, guarantee=0.8, **wanted[0]).fit(X, y)
+    rows = len(system.calibration_.certifying[0].weights)
+    assert 0.15 * len(X) < rows < 0.25 * len(X)
+    assert rows + len(system.calibration_.tuning[0].weights) == len(X)  # they fit nothing else
     for bound in wanted:
-        point = system.at(**bound).operating_point_
-        assert point.guarantee is not None
-        assert point.guarantee["confidence"] == 0.8
+        moved = system.at(**bound)
+        point = moved.operating_point_
+        terms = {key: point.guarantee[key] for key in ("kind", "bound", "confidence")}
+        ((kind, limit),) = bound.items()
+        assert terms == {"kind": kind, "bound": limit, "confidence": 0.8}
+        assert point.guarantee["calibration_rows"] == rows
+        assert point in moved.operating_points_
         # certified on rows that no choice has seen, so kept there with room to spare
         assert point.cost <= bound.get("budget", np.inf)
+        assert moved.cost(X_test).mean() <= 1.1 * bound.get("budget", np.inf)
         assert point.offload_rate <= bound.get("offload_rate", 1.0)
     with pytest.raises(InputError, match="equal weight"):
         ready(method, X, y, guarantee=0.8).fit(X, y, np.arange(len(y)) + 1.0)
+    if method in CASCADES:
+        with pytest.raises(InputError, match="cannot be guaranteed"):
+            system.at(budget=0.1)
 
 
 @pytest.mark.slow
