@@ -215,7 +215,7 @@ def test_missing_values_are_values_where_they_are_allowed():
         ({"n_penalties": 0}, "n_penalties"),
         ({"budget": -1.0}, "budget"),
         ({"growth": "both"}, "growth"),
-        ({"growth": "breadth-first", "max_depth": 20}, "at most 16 deep"),
+        ({"growth": "breadth-first", "max_depth": 20}, "max_depth"),
         ({"patience": 0}, "patience"),
         ({"subsample": 0.0}, "subsample"),
         ({"n_rounds": 0}, "n_rounds"),
