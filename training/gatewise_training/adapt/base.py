@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gatewise.errors import InputError
@@ -54,7 +55,7 @@ class Adapt(PenalisedCascade):
         sample = Sample.all_rows(problem)
         fitted = sample.take(problem.plan.fit_rows)
         paths = [
-            _PFullFits(self, sample, p, problem.seed, tuple(self._starts(fitted, p)))
+            partial(_fit_rows, self, sample, p, problem.seed, self._starts(fitted, p))
             for p in self.p_full
         ]
         return sweep(problem, paths, "sweeping P_full")
@@ -65,18 +66,7 @@ class Adapt(PenalisedCascade):
             raise InputError(f"p_full must be shares in [0, 1], not {list(self.p_full)}")
 
 
-@dataclass(frozen=True, eq=False)
-class _PFullFits:
-    """The fits of one P_full, on any rows."""
-
-    method: Any
-    sample: Sample
-    p_full: float
-    seed: int
-    starts: tuple[Any, ...]
-
-    def __call__(self, rows: Rows) -> list[Stage]:
-        stages: list[Stage] = self.method._fit_path(
-            self.sample.take(rows), self.p_full, self.seed, self.starts
-        )
-        return stages
+def _fit_rows(
+    method: Adapt, sample: Sample, p_full: float, seed: int, starts: Sequence[Any], rows: Rows
+) -> list[Stage]:
+    return method._fit_path(sample.take(rows), p_full, seed, starts)

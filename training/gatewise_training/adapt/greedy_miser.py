@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.gbrt import grow
@@ -59,20 +60,11 @@ class GreedyMiser(Growth, SingleModel):
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
         gammas = sorted({*self.penalties, 0.0}, reverse=True)
-        models = [_Model(sample, self, gamma, problem.seed) for gamma in gammas]
+        models = [partial(_fit_rows, sample, self, gamma, problem.seed) for gamma in gammas]
         return sweep(problem, models, "sweeping the penalty")
 
 
-@dataclass(frozen=True, eq=False)
-class _Model:
-    """The fit of one penalty, on any rows."""
-
-    sample: Sample
-    growth: Growth
-    gamma: float
-    seed: int
-
-    def __call__(self, rows: Rows) -> list[Stage]:
-        sample = self.sample.take(rows)
-        trees = grow(sample, self.growth, self.gamma, p_full=None, seed=self.seed)
-        return [Stage.from_model(trees, link_of(sample.n_classes))]
+def _fit_rows(sample: Sample, growth: Growth, gamma: float, seed: int, rows: Rows) -> list[Stage]:
+    part = sample.take(rows)
+    trees = grow(part, growth, gamma, p_full=None, seed=seed)
+    return [Stage.from_model(trees, link_of(part.n_classes))]

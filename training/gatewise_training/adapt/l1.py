@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,30 +62,25 @@ class L1Cascade(PenalisedCascade):
     )  # fmt: skip
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        path = _PenaltyFits(Sample.all_rows(problem), tuple(sorted(self.penalties, reverse=True)))
+        shares = sorted(self.penalties, reverse=True)
+        path = partial(_fit_rows, Sample.all_rows(problem), shares)
         return sweep(problem, [path], "sweeping the penalty")
 
 
-@dataclass(frozen=True, eq=False)
-class _PenaltyFits:
-    """The fits of all penalties, on any rows."""
-
-    sample: Sample
-    shares: tuple[float, ...]
-
-    def __call__(self, rows: Rows) -> list[Stage]:
-        sample = self.sample.take(rows)
-        problem, pair, mean, scale = pose(sample)
-        problem = replace(problem, gate=_NoGate())
-        critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
-        stages = []
-        for share in self.shares:
-            pair = solve(replace(problem, gamma=share * critical), pair, tol=1e-4, max_iter=200)
-            chosen = np.flatnonzero(pair.weights.any(axis=1))
-            weights, bias = _fit_on(chosen, problem.z, sample)
-            flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
-            stages.append(Stage.from_model(flat, link_of(sample.n_classes), "column"))
-        return stages
+def _fit_rows(sample: Sample, shares: Sequence[float], rows: Rows) -> list[Stage]:
+    """Fit a stage for each share of the critical penalty, the highest first."""
+    sample = sample.take(rows)
+    problem, pair, mean, scale = pose(sample)
+    problem = replace(problem, gate=_NoGate())
+    critical = smallest_zero_penalty(problem.gradient(pair).weights, sample.costs)
+    stages = []
+    for share in shares:
+        pair = solve(replace(problem, gamma=share * critical), pair, tol=1e-4, max_iter=200)
+        chosen = np.flatnonzero(pair.weights.any(axis=1))
+        weights, bias = _fit_on(chosen, problem.z, sample)
+        flat = LinearModel(mean, scale, weights.astype(np.float32), bias.astype(np.float32))
+        stages.append(Stage.from_model(flat, link_of(sample.n_classes), "column"))
+    return stages
 
 
 class _NoGate:
