@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import lightgbm as lgb
 import numpy as np
 import pytest
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise.models.trees import TreeEnsemble
-from gatewise_training.learners.boosting import fit_boosting, tree_params
+from gatewise_training.learners.boosting import fit_boosting
 from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
 from tests.support.parted_rows import parted_rows
 
@@ -120,19 +118,6 @@ def test_fits_that_lightgbm_would_get_wrong_are_refused():
         (name,) = sampling
         with pytest.raises(InputError, match=f"wrong with {name}=.*must not be sampled"):
             LazyBooster(x, y, 2, params=sampling)
-
-
-def test_bagging_is_refused_for_a_reason():
-    """LightGBM alone, with bagging: the same penalty no longer keeps rows from acquiring."""
-    x, y = parted_rows(4000)
-    costs = []
-    for bagging in ({}, {"bagging_fraction": 0.5, "bagging_freq": 1}):
-        params = tree_params(0) | {
-            "objective": "binary", "cegb_tradeoff": 1.0, "cegb_penalty_feature_lazy": [0.05] * 6
-        } | bagging  # fmt: skip
-        model = TreeEnsemble.from_lightgbm(lgb.train(params, lgb.Dataset(x, y), 30))
-        costs.append(visited_cost(model, x))
-    assert costs[1] > 1.2 * costs[0]
 
 
 def test_a_constant_table_gives_a_stage_without_trees():
