@@ -36,9 +36,9 @@ def columns_of(trees: TreeEnsemble, row: Any) -> set[int]:
 
 def stage_columns(stage: Stage, row: Any) -> set[int]:
     """Columns of the instance that a row acquires in a stage."""
-    assert isinstance(stage.model, TreeEnsemble)
     if stage.acquisition == "stage":
         return set(stage.features.tolist())
+    assert isinstance(stage.model, TreeEnsemble)
     return {int(stage.features[k]) for k in columns_of(stage.model, row[stage.features])}
 
 
