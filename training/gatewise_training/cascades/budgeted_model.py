@@ -96,7 +96,7 @@ class BudgetedModel(BaseEstimator, ABC):
         self.frontier_ = replace(frontier, points=renumbered)
 
     def _pick(self) -> OperatingPoint:
-        """Take the operating point that the settings ask for."""
+        """Take the operating point of the settings: a budget, or a largest loss."""
         if self.budget is not None:
             return self._choose(budget=self.budget)
         return self._choose(max_loss=MAX_LOSS if self.max_loss is None else self.max_loss)

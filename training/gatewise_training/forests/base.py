@@ -66,7 +66,7 @@ class GrowingForest:
     def x(self) -> NDArray[np.float32]:
         return np.ascontiguousarray(self.problem.plan.x[self.rows])
 
-    def make_room(self, count: int) -> range:
+    def append_places(self, count: int) -> range:
         """Append places for so many trees more, and get their numbers."""
         first = len(self.trees)
         self.trees += [None] * count  # type: ignore[list-item]  # filled by :meth:`add`

@@ -197,7 +197,7 @@ class _Growth:
         """Calls for joblib that together grow so many trees more."""
         add = []
         for member in self.members:
-            numbers = member.make_room(count)
+            numbers = member.append_places(count)
             groups = [numbers] if member.mu > 0 else [[number] for number in numbers]
             add += [joblib.delayed(member.add)(group) for group in groups]
         return add

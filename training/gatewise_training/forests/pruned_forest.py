@@ -90,7 +90,7 @@ class Recipe:
         codes = Codes.of_table(np.ascontiguousarray(problem.plan.x[rows]))
         rule = {"criterion": "entropy"}
         growing = GrowingForest(problem, rows, codes, (problem.seed,), mu, rule)
-        growing.add(growing.make_room(self.n_estimators))
+        growing.add(growing.append_places(self.n_estimators))
         return Forest.join(growing.trees)
 
 
