@@ -24,7 +24,7 @@ def data(binary):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["binary", "classes"])
 def fitted(request):
-    X, X_test, y, y_test = data(request.param)
+    X, y, X_test, y_test = data(request.param)
     f0 = LogisticRegression(max_iter=10_000)
     system = StagedCascade(
         f0, priced(X.shape[1]), cloud_prices=CloudPrices(request=1.5), acquisition="node",
@@ -90,7 +90,7 @@ def test_rows_pay_less_than_for_whole_stages(fitted):
 
 
 def test_own_validation_rows_are_charged_exactly():
-    X, X_test, y, y_test = data(True)
+    X, y, X_test, y_test = data(True)
     f0 = LogisticRegression(max_iter=10_000).fit(X, y)
     system = make("staged-lazy", high_cost_model=f0, n_stages=4, random_state=0)
     assert system.acquisition == "node"
@@ -105,7 +105,7 @@ def test_own_validation_rows_are_charged_exactly():
 
 
 def test_missing_values_are_acquired_like_others():
-    X, X_test, y, _ = data(True)
+    X, y, X_test, _ = data(True)
     rng = np.random.default_rng(0)
     X, X_test = (np.where(rng.random(x.shape) < 0.1, np.nan, x).astype(np.float32)
                  for x in (X, X_test))  # fmt: skip
