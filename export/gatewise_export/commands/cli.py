@@ -153,7 +153,7 @@ def frontier(
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
     if goal:
-        from gatewise_training.cascades.budgeted_model import SLACK
+        from gatewise_training.operating_points.frontier import SLACK
 
         if "max_loss" in goal and opened.manifest.reference_accuracy is None:
             raise InputError(f"{bundle} does not say its high-cost model's accuracy; use --budget")

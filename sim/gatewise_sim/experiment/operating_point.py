@@ -12,8 +12,7 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.commands.tables import frontier_of
 from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
-from gatewise_training.cascades.budgeted_model import SLACK
-from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
 
 __all__ = ["at_goal", "on_disk", "open_whole", "operating_points"]
 

@@ -11,6 +11,7 @@ from gatewise_training.cegb.ranker import CEGBRanker
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.ranking_data import load_mq2008
 from tests.support.ranked_queries import queries
+from tests.support.shared_data import shared_data
 from tests.support.tree_walks import counted
 
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}

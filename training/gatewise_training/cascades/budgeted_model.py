@@ -24,13 +24,11 @@ from gatewise_training.data.input_checks import (
     check_rows,
     feature_names,
 )
-from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
 
-__all__ = ["MAX_LOSS", "SLACK", "BudgetedModel"]
+__all__ = ["MAX_LOSS", "BudgetedModel"]
 
 MAX_LOSS = 0.01
-SLACK = 1.0
-"""Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
 class BudgetedModel(BaseEstimator, ABC):
