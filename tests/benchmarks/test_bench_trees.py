@@ -15,6 +15,8 @@ from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers import mincut
 
+pytestmark = pytest.mark.slow  # compiles growth and pruning
+
 needs_data = pytest.mark.skipif(
     not (problems.data_folder() / "mbne_tiny.npz").is_file(),
     reason="the data folder is not there; put it beside the repository or set GATEWISE_DATA",

@@ -17,6 +17,8 @@ from gatewise_training import (
     GreedyMiser,
 )
 
+pytestmark = pytest.mark.slow  # fits of several seconds
+
 X, Y = load_wine(return_X_y=True)
 X = X.astype(np.float32)
 COSTS = FeatureCosts(

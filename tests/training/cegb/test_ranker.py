@@ -14,6 +14,8 @@ from tests.support.ranked_queries import queries
 from tests.support.shared_data import shared_data
 from tests.support.tree_walks import counted
 
+pytestmark = pytest.mark.slow  # fits of several seconds
+
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 
 
@@ -82,7 +84,6 @@ def test_grades_and_settings_of_a_ranking_are_checked():
         CEGBRanker(**FEW).fit(X, y, qid=np.zeros(len(y)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
 def test_mq2008_is_ranked_better_than_by_chance(accounting):
     data = load_mq2008(shared_data("mq2008.npz"))

@@ -13,6 +13,8 @@ from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 from tests.support.tree_walks import priced, thirds
 
+pytestmark = pytest.mark.slow  # fits, and compiles the growth of trees
+
 
 @pytest.mark.parametrize(("alpha", "cost", "errors"), [(1.0, 2.0, 4), (0.0, 10.0, 0)])
 def test_the_papers_1024_examples(alpha, cost, errors):

@@ -16,6 +16,8 @@ from gatewise_training.forests.budget_prune import BudgetPrune
 from gatewise_training.prune.solvers import lp
 from tests.support.tree_walks import counted, priced, thirds
 
+pytestmark = pytest.mark.slow  # fits, and compiles growth and pruning
+
 
 def test_the_path_is_optimal_at_every_point():
     """Each pruning is the exact optimum at its price, on the pruning rows."""
