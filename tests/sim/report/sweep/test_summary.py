@@ -1,5 +1,6 @@
 import csv
 import io
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -96,10 +97,13 @@ def test_without_labels_cost_decides():
     assert not any(point["frontier"] for point in found["points"])
 
 
+priced = cache(simulation)
+
+
 @settings(deadline=None)  # reports are made up in full
 @given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), min_size=1, max_size=12))
 def test_the_frontier_is_what_no_other_beats(pairs):
-    found = document([simulation(cost=float(c), accuracy=0.5 + a / 20) for c, a in pairs])
+    found = document([priced(cost=float(c), accuracy=0.5 + a / 20) for c, a in pairs])
     for point, (cost, right) in zip(found["points"], pairs, strict=True):
         beaten = any(c <= cost and a >= right and (c, a) != (cost, right) for c, a in pairs)
         assert point["frontier"] is not beaten

@@ -1,6 +1,7 @@
 """The page of a sweep, and what it prints."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,15 @@ EVERY = {
 }
 
 
+@cache
+def page_of(name: str) -> str:
+    """A page is made once: plots take their time."""
+    return sweep_page(EVERY[name])
+
+
 @pytest.mark.parametrize("name", list(EVERY))
 def test_every_drawing_is_well_formed_and_can_be_read_aloud(name):
-    found = drawings(sweep_page(EVERY[name]))
+    found = drawings(page_of(name))
     assert len(found) == {"single": 1, "all failed": 0}.get(name, 5)
     ids = [e.get("id") for svg in found for e in svg.iter() if e.get("id")]
     assert len(ids) == len(set(ids))
@@ -68,7 +75,7 @@ def test_every_drawing_is_well_formed_and_can_be_read_aloud(name):
 
 
 def test_every_point_is_a_mark_and_a_line_of_the_table():
-    html = sweep_page(EVERY["two"])
+    html = page_of("two")
     numbers = {t.text for t in drawings(html)[0].iter("text")}
     assert set("123456789") <= numbers
     body = html.split('class="held sortable"')[1].split("</table>")[0]
@@ -87,12 +94,12 @@ def test_a_sweep_on_a_terminal(capsys):
 
 
 def test_the_answer_is_the_headline_and_failures_are_said():
-    html = sweep_page(EVERY["some failed"])
+    html = page_of("some failed")
     document = EVERY["some failed"]
     first = document["answer"].split(". ")[0].replace(" %", "\u00a0%").replace(" ms", "\u00a0ms")
     assert f"<h1>{first}." in html
     assert "devices=10, link=wifi failed: it broke" in html
-    assert "None of 3 settings could be simulated." in sweep_page(EVERY["all failed"])
+    assert "None of 3 settings could be simulated." in page_of("all failed")
 
 
 def test_names_are_escaped():
@@ -132,7 +139,7 @@ def test_numbers_run_along_the_axis_in_their_order():
 @pytest.fixture(scope="module")
 def url(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "sweep.html"
-    path.write_text(sweep_page(EVERY["two"]))
+    path.write_text(page_of("two"))
     return path.as_uri()
 
 
