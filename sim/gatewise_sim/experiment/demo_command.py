@@ -65,7 +65,7 @@ def demo(
         gatewise demo --dataset table.csv --target label --budget 4
         gatewise demo --broker mqtt://127.0.0.1:1883 --workers 2
     """
-    options = dict(locals())
+    options = dict(locals())  # before anything else is: the settings by their names
     del options["as_json"]
     from gatewise_sim.experiment.demo import DemoSettings, run_demo
     from gatewise_sim.report.progress_display import shown_progress

@@ -140,7 +140,7 @@ def simulate(
         gatewise simulate bundle --data rows.csv --engine live --devices 50 --time 1min
         gatewise report sim-out/report.json other-out/report.json
     """
-    options = dict(locals())
+    options = dict(locals())  # before anything else is: settings of a scenario, by their names
     from gatewise_sim.experiment.scenario import Scenario
     from gatewise_sim.experiment.simulation import Job
     from gatewise_sim.fleet.workload.spans import read_span
