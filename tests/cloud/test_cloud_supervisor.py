@@ -8,6 +8,9 @@ import signal
 import pytest
 
 from gatewise.errors import InputError
+from gatewise_edge.link import wire
+from tests.support.mosquitto import SecureBroker, make_folder
+from tests.support.mqtt_clients import MqttClient
 from tests.support.processes import running
 from tests.support.waiting import wait_until
 
@@ -75,6 +78,32 @@ def test_one_that_dies_is_started_again(two, tiny, mosquitto, caller):
     assert status == 0
     assert json.loads(out)["restarts"] == 1
     assert err == "warning: worker 0 died: starting it again in 0.5 s\n"
+
+
+def test_each_process_has_a_certificate_of_its_own(command, bundle, tiny, tmp_path):
+    """The broker takes one session of each: with one certificate they would end each other's."""
+    made = make_folder(tmp_path / "broker", workers=["w-1", "w-2"])
+    clients = made.folder / "clients"
+    with SecureBroker(made) as broker:
+        parent = command(
+            "cloud", bundle, "--broker", broker.url, "--workers", 2, "--max-batch", 8, "--json",
+            "--ca-file", made.folder / "ca.crt", "--cert-file", clients / "w-{n}.crt",
+            "--key-file", clients / "w-{n}.key", "--pool-file", clients / "pool",
+        )  # fmt: skip
+        assert json.loads(parent.line())["subscription"] == wire.shared(made.pool)
+        device = MqttClient(broker.url, "gw/v1/pi-1/rsp", files=made.client("pi-1"))
+        for row in tiny.rows(6):
+            request = wire.Request(
+                id=wire.new_id(), model="tiny", version="1", ttl_ms=9000, X=row[None]
+            )
+            device.publish("gw/v1/pi-1/req", wire.encode_request(request))
+            assert wire.decode_response(device.get()[1]).error is None
+        device.close()
+        parent.process.terminate()
+        status, out, err = parent.finish()
+    assert (status, err) == (0, "")
+    counters = json.loads(out)
+    assert (counters["answered"], counters["connects"]) == (6, 2)
 
 
 def test_none_outlives_a_parent_that_is_killed(two):

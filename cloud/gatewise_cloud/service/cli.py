@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatewise.console import plain
+from gatewise.console import note, plain
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
@@ -169,6 +169,11 @@ def _several(
     if not options["shared"]:
         raise InputError(
             "--workers needs a shared subscription: with --plain-subscription each would answer all"
+        )
+    if options["cert_file"] is not None and "{n}" not in str(options["cert_file"]):
+        note(
+            "note: a broker of `gatewise broker init` takes one session of each certificate; give "
+            "each process its own: --cert-file worker-{n}.crt --key-file worker-{n}.key"
         )
     supervisor = Supervisor(
         plain(options),
