@@ -1,6 +1,5 @@
 """What operators ask for: /metrics and /healthz of a worker on a real broker."""
 
-import http.client
 import socket
 
 import pytest
@@ -11,16 +10,8 @@ from gatewise_cloud import MosquittoBroker, Worker
 from gatewise_cloud.service.metrics import merged, text_of, worker_endpoints
 from gatewise_cloud.worker.counters import COUNTS, MOST_LABELS, Counters
 from gatewise_edge.service.endpoints import Endpoints
+from tests.support.ports import page
 from tests.support.waiting import wait_until
-
-
-def page(port, path, method="GET"):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request(method, path)
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, text
 
 
 def samples(text):

@@ -1,6 +1,5 @@
 """Several worker processes under one parent: load, a death, the end, and the parent's own death."""
 
-import http.client
 import json
 import os
 import signal
@@ -11,19 +10,11 @@ from gatewise.errors import InputError
 from gatewise_edge.link import wire
 from tests.support.mosquitto import SecureBroker, make_folder
 from tests.support.mqtt_clients import MqttClient
+from tests.support.ports import page
 from tests.support.processes import running
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # workers and brokers in processes of their own
-
-
-def page(port, path):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, text
 
 
 @pytest.fixture

@@ -25,21 +25,21 @@ def request(X, **fields):
 
 
 @pytest.mark.parametrize("kind", ["margins", "classifier"])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_answers(tiny, tmp_path, any_broker, caller, kind, dtype):
+def test_answers(tiny, tmp_path, any_broker, caller, kind):
     path = tiny.write(tmp_path / "b", kind=kind)
-    X = tiny.rows(5).astype(dtype)
     with Worker(path, any_broker.url) as worker:
         one = caller(any_broker)
-        asked = one.ask(X)
-        answer = one.response()
-    labels, probabilities = tiny.expected(X)
-    assert (answer.id, answer.model, answer.version) == (asked.id, "tiny", "1")
-    assert answer.labels.tolist() == labels.tolist()
-    np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
-    assert answer.worker_us > 0
+        for dtype in (np.float32, np.float16):
+            X = tiny.rows(5).astype(dtype)
+            asked = one.ask(X)
+            answer = one.response()
+            labels, probabilities = tiny.expected(X)
+            assert (answer.id, answer.model, answer.version) == (asked.id, "tiny", "1")
+            assert answer.labels.tolist() == labels.tolist()
+            np.testing.assert_allclose(answer.probabilities, probabilities, atol=1e-6)
+            assert answer.worker_us > 0
     counters = worker.counters
-    assert (counters["received"], counters["answered"], counters["instances"]) == (1, 1, 5)
+    assert (counters["received"], counters["answered"], counters["instances"]) == (2, 2, 10)
     assert counters["models"] == [{"name": "tiny", "version": "1"}]
 
 

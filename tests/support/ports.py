@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 
-__all__ = ["free_port", "listens"]
+__all__ = ["free_port", "listens", "page"]
 
 
 def free_port() -> int:
@@ -21,3 +22,14 @@ def listens(port: int, host: str = "127.0.0.1") -> bool:
     except OSError:
         return False
     return True
+
+
+def page(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    """Get a page over HTTP: its status and text."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        connection.request(method, path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()

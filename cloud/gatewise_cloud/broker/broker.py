@@ -52,7 +52,14 @@ _PORT_TRIES: Final = 5
 
 
 class Broker(ABC):
-    """A running broker that ends when its context is left.
+    """A running broker that ends when its context is left; ready when the constructor returns.
+
+    Parameters
+    ----------
+    port : int, default 0
+        TCP port; 0 takes a free one.
+    host : str, default "127.0.0.1"
+        A loopback address.
 
     Attributes
     ----------
@@ -62,6 +69,12 @@ class Broker(ABC):
     port : int
     shared_subscriptions : bool
         Whether several workers may share the load.
+
+    Raises
+    ------
+    BrokerError
+        If the program is not installed, the port is in use, the host is not loopback, or it does
+        not start.
     """
 
     kind = ""
@@ -165,22 +178,7 @@ class Broker(ABC):
 
 
 class EmbeddedBroker(Broker):
-    """The broker that comes with Gatewise (amqtt): one worker, plain subscription, demos.
-
-    Ready when the constructor returns.
-
-    Parameters
-    ----------
-    port : int, default 0
-        TCP port; 0 takes a free one.
-    host : str, default "127.0.0.1"
-        A loopback address.
-
-    Raises
-    ------
-    BrokerError
-        If the port is in use, the host is not loopback, or it does not start.
-    """
+    """The broker that comes with Gatewise (amqtt): one worker, plain subscription, demos."""
 
     kind = "embedded"
     _follows_input = True
@@ -191,23 +189,7 @@ class EmbeddedBroker(Broker):
 
 
 class MosquittoBroker(Broker):
-    """A mosquitto of this machine, with a configuration of its own.
-
-    Ready when the constructor returns.
-
-    Parameters
-    ----------
-    port : int, default 0
-        TCP port; 0 takes a free one.
-    host : str, default "127.0.0.1"
-        A loopback address.
-
-    Raises
-    ------
-    BrokerError
-        If mosquitto is not installed, the port is in use, the host is not loopback, or it
-        does not start.
-    """
+    """A mosquitto of this machine, with a configuration of its own."""
 
     kind = "mosquitto"
     shared_subscriptions = True
