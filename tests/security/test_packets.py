@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+
 import numpy as np
 import pytest
 
@@ -55,6 +58,22 @@ def test_a_device_is_answered_after_a_packet_that_is_none(raw, bundle, tools, pa
         raw.wait_for_connection(2)
     raw.send(publish_packet(b"gw/v1/pi-1/rsp", b"response"))
     wait_until(lambda: received == [b"response"], "the response")
+    link.close()
+
+
+def test_packets_that_come_together_and_in_pieces_are_all_read(raw):
+    link = MqttLink(raw.url, device="pi-1")
+    received = []
+    link.open(received.append)
+    sent = [bytes([n]) * size for n, size in enumerate((1, 200, 0, 70_000, 5, 130_000, 3))]
+    stream = b"".join(publish_packet(b"gw/v1/pi-1/rsp", payload) for payload in sent)
+    cuts = [0, 1, 2, 25, 300, 70_200, 70_260, len(stream)]
+    for start, stop in itertools.pairwise(cuts):
+        raw.send(stream[start:stop])
+        time.sleep(0.02)
+    wait_until(lambda: len(received) == len(sent), "all payloads")
+    assert received == sent
+    assert raw.connections == 1
     link.close()
 
 

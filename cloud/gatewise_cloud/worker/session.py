@@ -80,6 +80,8 @@ class MqttSession:
 
     def more(self) -> bool:
         """Whether more has come in than was read so far."""
+        if self._client.unread:
+            return True
         sock = self._client.socket()
         if sock is None:
             return False
@@ -119,9 +121,8 @@ class MqttSession:
         if self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_QUEUE_SIZE:
             self._on_publish()
             return False
-        if threading.current_thread() is self._reader:
-            # Else it would wait until paho's thread, which is this one, has been to select().
-            self._client.loop_write()
+        # Else it would wait until paho's thread has been to select().
+        self._client.loop_write()
         return True
 
     def unsubscribe(self) -> None:

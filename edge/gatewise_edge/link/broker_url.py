@@ -11,6 +11,7 @@ import logging
 import random
 import socket
 import ssl
+import threading
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -20,12 +21,13 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from gatewise.errors import InputError
 
-__all__ = ["Endpoint", "make_client", "spread_backoff"]
+__all__ = ["BrokerClient", "Endpoint", "make_client", "spread_backoff"]
 
 _LOG = logging.getLogger(__name__)
 
 _USER_TIMEOUT_MS: Final = 3000
 _LONGEST_BACKOFF: Final = 60
+_READ_BYTES: Final = 65536
 
 
 class Endpoint:
@@ -112,11 +114,45 @@ def _host_and_port(parts: SplitResult) -> tuple[str, int]:
     return parts.hostname, port or (8883 if parts.scheme == "mqtts" else 1883)
 
 
-class _Client(paho.Client):
-    """A client that drops the connection at a packet that it cannot read, and connects again.
+class BrokerClient(paho.Client):
+    """A client that reads what has come in at once, writes from any thread, and outlives damage.
 
-    What paho raises there would end its network thread: a process that lives and hears nothing.
+    paho reads a packet's head byte by byte, has its network thread woken to write what another
+    thread publishes, and ends that thread at a packet that it cannot read: then a process lives
+    and hears nothing. Here such a packet ends the connection, and paho connects again.
     """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self._came = memoryview(b"")
+        self._writing = threading.RLock()
+
+    @property
+    def unread(self) -> bool:
+        """Whether bytes were received and not handled yet."""
+        return bool(self._came)
+
+    def forget_received(self) -> None:
+        """Drop what the last connection left."""
+        self._came = memoryview(b"")
+
+    def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
+        """Handle all packets that have come in."""
+        code = super().loop_read(max_packets)
+        while self._came and code == MQTTErrorCode.MQTT_ERR_SUCCESS:
+            code = super().loop_read(max_packets)
+        return code
+
+    def loop_write(self) -> MQTTErrorCode:
+        """Write what is queued; on any thread."""
+        with self._writing:
+            return super().loop_write()
+
+    def _sock_recv(self, bufsize: int) -> Any:
+        if not self._came:
+            self._came = memoryview(super()._sock_recv(_READ_BYTES))
+        part, self._came = self._came[:bufsize], self._came[bufsize:]
+        return part
 
     def _packet_handle(self) -> MQTTErrorCode:
         try:
@@ -126,12 +162,12 @@ class _Client(paho.Client):
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
 
 
-def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> paho.Client:
+def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> BrokerClient:
     """Make a paho client for 3.1.1 with a clean session, no Nagle delay and jittered back-off.
 
     At most `max_inflight` QoS 1 messages are unacknowledged at a time; none is queued beyond them.
     """
-    client = _Client(
+    client = BrokerClient(
         CallbackAPIVersion.VERSION2,
         client_id=client_id,
         protocol=paho.MQTTv311,
@@ -151,7 +187,8 @@ def spread_backoff(client: paho.Client) -> None:
     client.reconnect_delay_set(jitter, jitter * _LONGEST_BACKOFF)  # type: ignore[arg-type]
 
 
-def _tune_socket(client: paho.Client, userdata: Any, sock: Any) -> None:
+def _tune_socket(client: Any, userdata: Any, sock: Any) -> None:
+    client.forget_received()
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         # A dead peer is noticed after this, not after the keepalive's one and a half periods.
