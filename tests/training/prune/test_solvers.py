@@ -189,12 +189,12 @@ def assert_pruning(problem, solution):
 
 
 def test_every_solver_finds_the_optimum_of_small_problems():
-    assert check_agreement(range(60)) > 20  # and many of the optima are neither none nor all
+    assert check_agreement(range(30)) > 10  # and many of the optima are neither none nor all
 
 
 @pytest.mark.slow
-def test_every_solver_finds_the_optimum_of_300_small_problems():
-    assert check_agreement(range(60, 360)) > 120
+def test_every_solver_finds_the_optimum_of_330_small_problems():
+    assert check_agreement(range(30, 360)) > 130
 
 
 def test_every_way_to_the_breakpoints_finds_the_same():
