@@ -21,13 +21,14 @@ Written as JSON; read as JSON, or as TOML if the name ends in ``.toml``::
 from __future__ import annotations
 
 import json
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from gatewise.errors import InputError
-from gatewise.toml_settings import refuse_unknown, take_number, take_text, toml_table
+from gatewise.toml_settings import SettingsTable, take_number
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
@@ -39,7 +40,9 @@ KIND: Final = "gatewise-calibration"
 _WHAT: Final = "calibration file"
 _FIGURES: Final = ("broker_us", "hop_ms", "proxy_ms")
 _KEYS: Final = ("kind", "model", "edge_ms", "service", *_FIGURES, "about")
-_SERVICE: Final = ("base_us", "each_us", "message_us", "spread")
+_TIMES: Final = ("base_us", "each_us", "message_us")
+_Spread = Literal["fixed", "exponential"]
+_SPREADS: Final[dict[str, _Spread]] = {spread: spread for spread in get_args(_Spread)}
 
 ASSUMED_SERVICE: Final = ServiceTime(115e-6, 29e-6, 265e-6)
 """A worker with an RBF support vector machine of digits on one x86-64 core."""
@@ -51,26 +54,6 @@ _ASSUMED_HOP_MS: Final = 0.16
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
     """How long devices, broker and workers take for what they do.
-
-    Parameters
-    ----------
-    model : str
-        Name and version of the bundle, as ``digits/1``.
-    edge_ms : tuple of float
-        Until the stage that stops has answered, by stage, in ms.
-    service : ServiceTime
-        Of a worker.
-    broker_us : float
-        Of the broker's time for a message, in us.
-    hop_ms : float
-        One way between broker and worker, in ms; what a request takes beside all other figures
-        (threads that wake, encoding, sockets on the device) is halved and added.
-    proxy_ms : float, default 0
-        What the proxy of an emulated link takes beside the link's delay, one way, in ms.
-    source : str, default "assumed"
-        ``assumed``, ``measured``, or the name of the file it was read from.
-    about : mapping, optional
-        What it was measured on, fit for JSON.
 
     Raises
     ------
@@ -89,13 +72,23 @@ class Calibration:
     """
 
     model: str
+    """Name and version of the bundle, as ``digits/1``."""
     edge_ms: tuple[float, ...]
+    """Until the stage that stops has answered, by stage, in ms."""
     service: ServiceTime
+    """Of a worker."""
     broker_us: float
+    """Of the broker's time for a message, in us."""
     hop_ms: float
+    """One way between broker and worker, in ms; what a request takes beside all other figures
+    (threads that wake, encoding, sockets on the device) is halved and added.
+    """
     proxy_ms: float = 0.0
+    """What the proxy of an emulated link takes beside the link's delay, one way, in ms."""
     source: str = "assumed"
+    """``assumed``, ``measured``, or the name of the file it was read from."""
     about: Mapping[str, Any] = field(default_factory=dict)
+    """What it was measured on, fit for JSON."""
 
     def __post_init__(self) -> None:
         if not self.edge_ms:
@@ -121,24 +114,23 @@ class Calibration:
     def from_file(cls, path: str | Path, *, n_stages: int | None = None) -> Self:
         """Read a file as shown above, with `n_stages` figures for the stages if given."""
         path = Path(path)
-        where = f"{_WHAT} {path}"
-        table = toml_table(path, _WHAT) if path.suffix == ".toml" else _json_table(path)
-        refuse_unknown(table, _KEYS, where)
-        for key in ("kind", "model", "edge_ms", "service", "broker_us", "hop_ms"):
-            if key not in table:
-                raise InputError(f"{where}: {key} is missing")
-        if table["kind"] != KIND:
-            raise InputError(f"{where}: kind is {table['kind']!r}, not {KIND!r}")
-        figures = {
-            name: take_number(table[name], f"{where}: {name}") for name in _FIGURES if name in table
-        }
+        parse = tomllib.loads if path.suffix == ".toml" else json.loads
+        table = SettingsTable.read(path, _WHAT, _KEYS, parse=parse)
+        table.choice("kind", {KIND: KIND})
+        service = table.table("service", (*_TIMES, "spread"))
+        base, each, message = (service.number(key) / 1e6 for key in _TIMES)
+        spread = service.choice("spread", _SPREADS, "fixed")
+        with table.named_in_errors("service"):
+            per_run = ServiceTime(base, each, message, spread)
         return cls(
-            model=take_text(table["model"], f"{where}: model"),
-            edge_ms=_edge_of(table["edge_ms"], n_stages, f"{where}: edge_ms"),
-            service=_service_of(table["service"], f"{where}: service"),
+            model=table.text("model"),
+            edge_ms=tuple(table.number_list("edge_ms", n_stages, "stages run on the device")),
+            service=per_run,
+            broker_us=table.number("broker_us"),
+            hop_ms=table.number("hop_ms"),
+            proxy_ms=table.number("proxy_ms", 0.0),
             source=path.name,
-            about=_about_of(table.get("about", {}), f"{where}: about"),
-            **figures,
+            about=_about_of(table.get("about", {}), table.place("about")),
         )
 
     def apply(self, settings: FleetSettings, *, live: bool = False) -> FleetSettings:
@@ -195,26 +187,6 @@ def model_of(routes: Routes) -> str:
     return f"{routes.plan.model}/{routes.plan.version}"
 
 
-def _json_table(path: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{_WHAT} {path}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise InputError(f"{_WHAT} {path}: {error}") from error
-    if not isinstance(table, dict):
-        raise InputError(f"{_WHAT} {path}: holds no table")
-    return table
-
-
-def _edge_of(value: object, n_stages: int | None, where: str) -> tuple[float, ...]:
-    if not isinstance(value, list) or not value:
-        raise InputError(f"{where} is {value!r}, not a list of ms, one for each stage")
-    if n_stages is not None and len(value) != n_stages:
-        raise InputError(f"{where} has {len(value)} figures, {n_stages} stages run on the device")
-    return tuple(take_number(ms, f"{where}[{i}]") for i, ms in enumerate(value))
-
-
 def _about_of(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{where} is {value!r}, not a table")
@@ -223,21 +195,3 @@ def _about_of(value: object, where: str) -> dict[str, Any]:
     except (TypeError, ValueError) as error:  # TOML has dates, and numbers that are none
         raise InputError(f"{where}: {error}") from error
     return value
-
-
-def _service_of(value: object, where: str) -> ServiceTime:
-    if not isinstance(value, dict):
-        raise InputError(f"{where} is {value!r}, not a table")
-    refuse_unknown(value, _SERVICE, where)
-    times = []
-    for key in _SERVICE[:-1]:
-        if key not in value:
-            raise InputError(f"{where}.{key} is missing")
-        times.append(take_number(value[key], f"{where}.{key}") / 1e6)
-    spread: Literal["fixed", "exponential"] = value.get("spread", "fixed")
-    if spread not in ("fixed", "exponential"):
-        raise InputError(f"{where}.spread is {spread!r}; choose fixed or exponential")
-    try:
-        return ServiceTime(times[0], times[1], times[2], spread)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None

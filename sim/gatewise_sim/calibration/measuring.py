@@ -96,12 +96,12 @@ def calibrate(
     done(0.1)
     timing = _timed(bundle, table[routes.cloud_label != NO_LABEL], routes)
     done(0.2)
-    askable = np.flatnonzero(routes.cloud_label != NO_LABEL)
+    possible = np.flatnonzero(routes.cloud_label != NO_LABEL)
     settings = _in_turn(routes, LinkProfile("none"), exchanges)
     with ExitStack() as stack:
         used = stack.enter_context(RunBroker(broker))
         found = _exchange(
-            path, table[np.resize(askable, exchanges)], used, max_batch=settings.max_batch
+            path, table[np.resize(possible, exchanges)], used, max_batch=settings.max_batch
         )
         done(0.5)
         plain = _live(path, table, settings, used.url)
@@ -273,8 +273,8 @@ def _beyond_device(answers: Answers) -> float:
     The mean of all but the slowest twentieth, not the median: on a link whose own delay varies,
     what comes on top moves the median by its mean.
     """
-    asked = answers.route == _CLOUD
-    beyond = np.sort(answers.latency_ms[asked] - answers.device_ms[asked])
+    in_cloud = answers.route == _CLOUD
+    beyond = np.sort(answers.latency_ms[in_cloud] - answers.device_ms[in_cloud])
     return float(np.mean(beyond[: math.ceil(_USUAL * len(beyond))]))
 
 

@@ -8,14 +8,30 @@ in addition why a round trip failed; the runtime itself never needs them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime
+import importlib.util
+from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
-from gatewise_sim.doctor.findings import DeviceSettings, Finding, skipped
-from gatewise_sim.doctor.local import check_bundle, check_packages
+from gatewise.errors import GatewiseError
+from gatewise_sim.doctor.findings import DeviceSettings, Finding, note, ok, problem, skipped
+
+if TYPE_CHECKING:
+    from gatewise_export.bundle.bundle import Bundle
 
 __all__ = ["examine"]
+
+#: Module and the distribution that brings it.
+_NEEDED: Final = {
+    "numpy": "numpy",
+    "cbor2": "cbor2",
+    "paho": "paho-mqtt",
+    "cryptography": "cryptography",
+}
+#: A clock may be off by this and nobody minds: times to live are relative.
+_SLACK: Final = datetime.timedelta(minutes=10)
 
 
 def examine(settings: DeviceSettings) -> Iterator[Finding]:
@@ -37,7 +53,7 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
     WireError
         If the device id cannot be a topic level.
     """
-    packages, missing = check_packages()
+    packages, missing = _check_packages()
     if missing:
         yield packages
         return
@@ -55,7 +71,7 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
     yield packages
     bundle: Any = None
     if settings.bundle is not None:
-        bundle = yield from check_bundle(settings.bundle)
+        bundle = yield from _check_bundle(settings.bundle)
     else:
         yield skipped("clock", "no bundle, so there is no date that this clock must be after")
     if settings.broker is None:
@@ -66,3 +82,53 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
         yield finding
     if not failed:
         yield from check_round_trips(settings, bundle)
+
+
+def _check_packages() -> tuple[Finding, bool]:
+    """Check the libraries that a device needs; returns whether one is missing."""
+    missing = [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        found = problem("package-missing", names=", ".join(missing))
+    elif importlib.util.find_spec("onnxruntime") is None:
+        found = note("no-onnxruntime")
+    else:
+        found = ok("packages", f"{', '.join(_NEEDED.values())} and onnxruntime are there")
+    return found, bool(missing)
+
+
+def _check_bundle(path: Path) -> Generator[Finding, None, Bundle | None]:
+    """Open the bundle and run its self-test; give it if it holds. Looks at the clock, too."""
+    from gatewise_edge.errors import SelfTestError
+    from gatewise_edge.stages.stages import StageRunner, self_test
+    from gatewise_export.bundle.bundle import Bundle
+
+    try:
+        bundle = Bundle.open(path, for_device=True)
+        self_test(bundle, StageRunner(bundle))
+    except GatewiseError as error:
+        case = "self-test" if isinstance(error, SelfTestError) else "bundle-unusable"
+        yield problem(case, error=error)
+        return None
+    manifest = bundle.manifest
+    name = f"{manifest.name} {manifest.version}"
+    yield ok("bundle", f"{name} computes here as where it was packed")
+    yield _check_clock(manifest.created)
+    return bundle
+
+
+def _check_clock(created: str) -> Finding:
+    """A clock that is before the bundle's making is wrong; more cannot be known without a peer."""
+    try:
+        made = datetime.datetime.fromisoformat(created)
+    except ValueError:
+        return skipped("clock", "the bundle does not say when it was made")
+    if made.tzinfo is None:
+        made = made.replace(tzinfo=datetime.UTC)
+    now = datetime.datetime.now(datetime.UTC)
+    if now < made - _SLACK:
+        return problem("clock-behind the bundle", now=now, made=made)
+    return ok(
+        "clock",
+        f"{now:%Y-%m-%d %H:%M} UTC is after the bundle was packed (a small drift does not "
+        "matter: times to live are relative)",
+    )

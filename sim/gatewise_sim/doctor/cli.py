@@ -18,7 +18,7 @@ __all__ = ["commands", "doctor"]
 
 def doctor(
     bundle: Annotated[
-        Path | None, typer.Argument(help="The device's bundle; its model is asked for an answer.")
+        Path | None, typer.Argument(help="The device's bundle; its model must answer a row.")
     ] = None,
     broker: Annotated[
         str | None, typer.Option(help="mqtt://[user:password@]host[:port] or mqtts://...")

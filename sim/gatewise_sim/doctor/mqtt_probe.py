@@ -33,23 +33,10 @@ Message = tuple[str, bytes, bool]
 
 
 class Probe:
-    """A connection to the broker; a context manager.
+    """A connection to the broker; a context manager, LinkError if none comes about.
 
-    Parameters
-    ----------
-    endpoint : Endpoint
-    timeout : float
-        Seconds to wait for an acknowledgement.
-
-    Attributes
-    ----------
-    reasons : bool
-        Whether the broker gives reasons (MQTT 5).
-
-    Raises
-    ------
-    LinkError
-        On entering, if no connection comes about with either version.
+    `timeout` is how long (s) to wait for an acknowledgement; `reasons` says whether the broker
+    gives reasons for it (MQTT 5).
     """
 
     def __init__(self, endpoint: Endpoint, timeout: float) -> None:

@@ -13,14 +13,7 @@ import numpy as np
 from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import Endpoint
-from gatewise_sim.doctor.findings import (
-    DeviceSettings,
-    Finding,
-    note,
-    ok,
-    problem,
-    skipped,
-)
+from gatewise_sim.doctor.findings import DeviceSettings, Finding, note, ok, problem, skipped
 from gatewise_sim.doctor.mqtt_probe import DENIED, NOBODY, UNKNOWN, Probe
 
 if TYPE_CHECKING:
@@ -39,7 +32,6 @@ _LONGEST: Final = 3.0
 _NAGLE_MS: Final = 20.0
 #: Share of the exchanges that it must hold back for the broker to be blamed.
 _HELD_SHARE: Final = 0.2
-_ACL: Final = "the access list (gatewise broker init writes one)"
 
 
 def check_round_trips(settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
@@ -49,13 +41,13 @@ def check_round_trips(settings: DeviceSettings, bundle: Bundle | None) -> Iterat
         with Probe(endpoint, settings.timeout) as probe:
             for finding in _check(probe, settings, bundle):
                 if probe.lost_within(0.0):
-                    yield _session_taken()
+                    yield problem("session-taken")
                     return
                 yield finding
             if endpoint.tls:
                 yield _sessions(probe, endpoint, settings)
     except LinkError as error:
-        yield problem("login", "no-connection", f"no connection: {error}", "look at its log")
+        yield problem("no-connection", error=error)
 
 
 def _check(probe: Probe, settings: DeviceSettings, bundle: Bundle | None) -> Iterator[Finding]:
@@ -76,11 +68,11 @@ def _request_and_response(
     topic, reply = wire.request_topic(settings.name), wire.response_topic(settings.name)
     granted = probe.subscribe(reply)
     if granted >= _FAILURE or granted == UNKNOWN:
-        yield _subscription_denied(reply)
+        yield problem("subscription-denied", reply=reply)
         return
     request, expected = _make_request(settings, bundle)
     if bundle is not None and bundle.manifest.cloud is None:
-        yield note("model", "no-cloud", "the bundle has no cloud model: nothing is ever offloaded")
+        yield note("no-cloud")
     code = probe.publish(topic, wire.encode_request(request))
     response = (
         None if code in (DENIED, NOBODY) else _await_response(probe, reply, request, settings)
@@ -129,43 +121,16 @@ def _no_response(probe: Probe, settings: DeviceSettings, code: int) -> Finding:
     """Find out why no response came, as far as the broker lets it be known."""
     topic, reply = wire.request_topic(settings.name), wire.response_topic(settings.name)
     if code == DENIED:
-        return problem(
-            "request",
-            "publish-denied",
-            f"this client may not write {topic}: its requests vanish",
-            f"let it, in {_ACL}: pattern write gw/v1/%u/req; is --device the user's own name?",
-        )
-    if code == NOBODY:
-        return problem(
-            "worker",
-            "no-worker",
-            f"nobody reads {topic}: there is no worker on this broker",
-            "start one: gatewise cloud BUNDLE --broker URL; may it read gw/v1/+/req?",
-        )
-    if code != UNKNOWN:
-        return problem(
-            "worker",
-            "subscription-denied",
-            f"the request reaches a reader, but no response comes within {settings.timeout:g} s: "
-            f"this client may not read {reply}, or the worker may not write it or hangs",
-            f"let it, in {_ACL}: pattern read gw/v1/%u/rsp; workers: topic write gw/v1/+/rsp; "
-            "read the worker's counters",
-        )
-    if _echo(probe, topic, b"", settings.timeout):
-        return problem(
-            "worker",
-            "no-worker",
-            f"a message on {topic} is passed on, but no response comes on {reply}: there is no "
-            "worker, or this client may not read its responses",
-            f"start one: gatewise cloud BUNDLE; pattern read gw/v1/%u/rsp in {_ACL}",
-        )
-    return problem(
-        "request",
-        "publish-denied",
-        f"a message on {topic} is not passed on: this client may not write it (or, no less "
-        "usual, not read it back)",
-        f"let it, in {_ACL}: pattern readwrite gw/v1/%u/req; then look again",
-    )
+        case = "publish-denied"
+    elif code == NOBODY:
+        case = "no-worker"
+    elif code != UNKNOWN:
+        case = "subscription-denied perhaps"
+    elif _echo(probe, topic, b"", settings.timeout):
+        case = "no-worker perhaps"
+    else:
+        case = "publish-denied perhaps"
+    return problem(case, topic=topic, reply=reply, seconds=settings.timeout)
 
 
 def _echo(probe: Probe, topic: str, payload: bytes, seconds: float) -> bool:
@@ -179,42 +144,18 @@ def _echo(probe: Probe, topic: str, payload: bytes, seconds: float) -> bool:
     return came is not None
 
 
-def _subscription_denied(topic: str) -> Finding:
-    return problem(
-        "worker",
-        "subscription-denied",
-        f"the broker refuses the subscription to {topic}",
-        f"let this client read it, in {_ACL}: pattern read gw/v1/%u/rsp",
-    )
-
-
 def _check_response(
     response: wire.Response, request: wire.Request, expected: int | None
 ) -> Finding:
     model = f"{request.model} {request.version}"
     if response.error == wire.NO_MODEL:
-        return problem(
-            "model",
-            "no-model",
-            f"the worker that answered does not serve {model}",
-            f"start a worker with this very bundle, or give the device the one that is served: "
-            f"{response.detail or 'see its log'}",
-        )
+        return problem("no-model", model=model, detail=response.detail or "see its log")
     if response.error is not None:
-        return problem(
-            "model",
-            f"cloud-{response.error}",
-            f"the worker answers {response.error}: {response.detail}",
-            "more workers, or a longer queue" if response.error == wire.BUSY else "read its log",
-        )
+        hint = "more workers, or a longer queue" if response.error == wire.BUSY else "read its log"
+        return problem("cloud-{error}", error=response.error, detail=response.detail, hint=hint)
     if expected is not None and int(response.labels[0]) != expected:
-        return problem(
-            "model",
-            "model-differs",
-            f"the worker's {model} answers class {int(response.labels[0])} for a sample row, the "
-            f"bundle says {expected}",
-            "two bundles share a name and version: pack one with a version of its own",
-        )
+        found = int(response.labels[0])
+        return problem("model-differs", model=model, found=found, expected=expected)
     return ok("model", f"the worker serves {model} and answers as the bundle says")
 
 
@@ -239,12 +180,7 @@ def _presence(probe: Probe, settings: DeviceSettings) -> Finding:
     if seen:
         says = "nothing" if kept is None else status.decode(errors="replace")
         return ok("presence", f"{topic} can be written; it says {says}")
-    return problem(
-        "presence",
-        "status-denied",
-        f"this client may not write {topic}: nobody sees whether the device is there",
-        f"let it, in {_ACL}: pattern readwrite gw/v1/%u/status",
-    )
+    return problem("status-denied", topic=topic)
 
 
 def _rights(probe: Probe, endpoint: Endpoint) -> Finding:
@@ -253,12 +189,7 @@ def _rights(probe: Probe, endpoint: Endpoint) -> Finding:
     code = probe.publish(topic, b"")
     if code == DENIED or (code == UNKNOWN and not _echo(probe, topic, b"", 1.0)):
         return ok("rights", "this client cannot answer in a worker's place")
-    says = "any client of this broker may answer in a worker's place"
-    if not endpoint.tls:
-        return note(
-            "rights", "open-broker", says, "fine for trying out; else: gatewise broker init"
-        )
-    return problem("rights", "open-broker", says, f"only workers may write gw/v1/+/rsp: {_ACL}")
+    return problem("open-broker") if endpoint.tls else note("open-broker without TLS")
 
 
 def _pool(probe: Probe) -> Finding:
@@ -266,13 +197,7 @@ def _pool(probe: Probe) -> Finding:
     granted = probe.subscribe(wire.shared(f"doctor-{secrets.token_hex(6)}"))
     if granted >= _FAILURE:
         return ok("pool", "this client cannot join the workers")
-    return problem(
-        "pool",
-        "open-pool",
-        "the broker grants every subscription: who knows the name of the workers' pool takes "
-        "requests away from them",
-        "mosquitto's dynamic security plugin (gatewise broker init --plugin)",
-    )
+    return problem("open-pool")
 
 
 def _sessions(probe: Probe, endpoint: Endpoint, settings: DeviceSettings) -> Finding:
@@ -280,21 +205,7 @@ def _sessions(probe: Probe, endpoint: Endpoint, settings: DeviceSettings) -> Fin
     with Probe(endpoint, settings.timeout):
         if probe.lost_within(1.0):
             return ok("sessions", "this certificate is good for one session")
-    return note(
-        "sessions",
-        "free-ids",
-        "a certificate is good for any number of sessions, and for other clients' ids",
-        "use_username_as_clientid true, where no two workers share one (gatewise broker init)",
-    )
-
-
-def _session_taken() -> Finding:
-    return problem(
-        "login",
-        "session-taken",
-        "another client with this certificate took the connection over: the broker allows one",
-        "stop the device's service while the doctor runs",
-    )
+    return note("free-ids")
 
 
 # -- delays ------------------------------------------------------------------------------------
@@ -329,22 +240,10 @@ def _delays(probe: Probe, settings: DeviceSettings) -> Iterator[Finding]:
     nagle = share > _HELD_SHARE
     if nagle:
         last = statistics.median(held[_TOGETHER])
-        yield problem(
-            "delay",
-            "nodelay",
-            f"a message that follows others comes after {last:.0f} ms, alone after {single:.1f}: "
-            "the broker sends without TCP_NODELAY",
-            "set_tcp_nodelay true in mosquitto.conf",
-        )
+        yield problem("nodelay", last=last, single=single)
     # Request, response and one retry of both must fit into the deadline.
     if 4 * single > settings.deadline_ms:
-        yield problem(
-            "delay",
-            "slow-broker",
-            f"a message to the broker and back takes {single:.0f} ms: with a deadline of "
-            f"{settings.deadline_ms:g} ms there is no time for a retry",
-            "a broker nearer or less busy, or a longer deadline (--deadline-ms)",
-        )
+        yield problem("slow-broker", single=single, deadline=settings.deadline_ms)
     elif not nagle:
         yield ok("delay", f"a message to the broker and back takes {single:.1f} ms")
 

@@ -196,15 +196,7 @@ def _run_live(
             processes=scenario.processes,
             watch=watch,
         )
-    estimate = FleetEstimate.from_run(
-        routes,
-        settings,
-        run.answers,
-        run.joules,
-        device_energy=prepared.energy,
-        devices=run.devices,
-        workers=run.workers,
-    )
+    estimate = FleetEstimate.from_run(routes, settings, run, device_energy=prepared.energy)
     return PolicyRun("system", "live", routes, settings, estimate, run.lost), run
 
 

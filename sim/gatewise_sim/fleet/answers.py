@@ -49,55 +49,39 @@ FEATURES_ACQUIRED: Final = _REQUESTED | np.isin(
 
 @dataclass(slots=True, eq=False)
 class Answers:
-    """Columns of shape (n,), in the order in which the instances came.
-
-    Attributes
-    ----------
-    time : ndarray of float64
-        When the instance came, in seconds since the beginning.
-    device, row : ndarray of int32
-    route : ndarray of int8
-        Index into :data:`gatewise_sim.fleet.routes.ROUTES`; -1: not answered (yet).
-    stage : ndarray of int8
-        The stage that answered; the number of stages for the high-cost model.
-    label : ndarray of int32
-        Class index; -1 for an error.
-    cost, feature_cost : ndarray of float64
-        As :class:`gatewise_edge.device.answer.Answer`.
-    latency_ms : ndarray of float64
-        NaN while there is no answer.
-    device_ms : ndarray of float32
-        Of it, the time of the device's own stages; all of it if nothing was sent.
-    cloud_ms : ndarray of float32
-        Of it, the worker's own time with its queue, as its response says; 0 unless the cloud's
-        answer was used. The rest is the network's; of a fallback, waiting in vain.
-    up, down : ndarray of int32
-        Bytes, by :data:`.BYTES_FORMULA`; late responses are counted, too.
-    payload_up, payload_down : ndarray of int32
-        The payloads' share of them.
-    reason : ndarray of int8
-        Index into :data:`REASONS`.
-    paced : ndarray of bool
-        Whether a pacer decided.
-    """
+    """Columns of shape (n,), in the order in which the instances came."""
 
     time: NDArray[np.float64]
+    """When the instance came, in seconds since the beginning."""
     device: NDArray[np.int32]
     row: NDArray[np.int32]
     route: NDArray[np.int8]
+    """Index into :data:`gatewise_sim.fleet.routes.ROUTES`; -1: not answered (yet)."""
     stage: NDArray[np.int8]
+    """The stage that answered; the number of stages for the high-cost model."""
     label: NDArray[np.int32]
+    """Class index; -1 for an error."""
     cost: NDArray[np.float64]
     feature_cost: NDArray[np.float64]
+    """Both as in :class:`gatewise_edge.device.answer.Answer`."""
     latency_ms: NDArray[np.float64]
+    """NaN while there is no answer."""
     device_ms: NDArray[np.float32]
+    """Of the latency, the time of the device's own stages; all of it if nothing was sent."""
     cloud_ms: NDArray[np.float32]
+    """Of the latency, the worker's own time with its queue, as its response says; 0 unless the
+    cloud's answer was used. The rest is the network's; of a fallback, waiting in vain.
+    """
     up: NDArray[np.int32]
     down: NDArray[np.int32]
+    """Bytes, by :data:`.BYTES_FORMULA`; late responses are counted, too."""
     payload_up: NDArray[np.int32]
     payload_down: NDArray[np.int32]
+    """The payloads' share of `up` and `down`."""
     reason: NDArray[np.int8]
+    """Index into :data:`REASONS`."""
     paced: NDArray[np.bool_]
+    """Whether a pacer decided."""
 
     @classmethod
     def empty(cls, time: NDArray[np.float64], device: NDArray[Any], row: NDArray[Any]) -> Self:
@@ -186,7 +170,7 @@ class AnswerRules:
         routes, row = self.routes, answers.row[which]
         cloud, reason = answers.route[which] == _CLOUD, answers.reason[which]
         features = np.where(
-            FEATURES_ACQUIRED[reason], routes.asked_cost[row], routes.local_cost[row]
+            FEATURES_ACQUIRED[reason], routes.request_cost[row], routes.local_cost[row]
         )
         ran = np.ones(len(which), bool)
         if self.cloud_only:

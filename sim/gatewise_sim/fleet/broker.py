@@ -26,12 +26,11 @@ RECONNECT_SECONDS: Final = 1.0
 
 
 class Availability:
-    """What is up now, by a schedule of outages before `seconds`; `always`: there are none."""
+    """What is up now, by a schedule of outages before `seconds`."""
 
     def __init__(
         self, clock: Clock, outages: Outages, workers: Sequence[VirtualWorker], *, seconds: float
     ) -> None:
-        self.always = not outages
         self._clock = clock
         self._outages = outages
         self._workers = workers
@@ -81,9 +80,10 @@ class Availability:
     @property
     def link_delivers(self) -> bool:
         """Whether bytes that enter a link now will come out, however late."""
-        if not self.broker_up:
+        now = self._clock.now
+        if now < self._broker_until:
             return False
-        down = self._link_since <= self._clock.now < self._link_until
+        down = self._link_since <= now < self._link_until
         return not down or self._link_until - self._link_since <= DETECT_SECONDS
 
 

@@ -140,8 +140,7 @@ class VirtualDevice:
 
     def _refusal(self, now: float, deadline: float) -> str | None:
         """Why no request may be made now, as the device's uplink decides; None: it may."""
-        availability = self.state.availability
-        if not (availability.always or availability.connected):
+        if not self.state.availability.connected:
             return "link-down"
         if len(self.offloads) >= self.offloads.limit:
             self.offloads.counts.full += 1
@@ -262,7 +261,7 @@ class _VirtualRequest:
         packet = request_packet(payload)
         self.payload_up += payload
         self.up += packet
-        if state.availability.always or state.availability.link_delivers:
+        if state.availability.link_delivers:
             due = self.device.link.send(state.clock.now, packet, True)
             state.clock.at(due, self._arrive_at_broker)
 
@@ -281,12 +280,12 @@ class _VirtualRequest:
 
     def _arrive_at_broker(self) -> None:
         state = self.device.state
-        if not (state.availability.always or state.availability.broker_up):
+        if not state.availability.broker_up:
             return
         self.down += PUBACK_BYTES
         if self.over:
             self.enter_bytes()
-        if state.availability.always or state.availability.link_delivers:
+        if state.availability.link_delivers:
             # What follows on the same connection cannot overtake it.
             self.device.link.send(state.clock.now, PUBACK_BYTES, False)
         state.broker.handle(state.broker.deliver, self._ticket)
@@ -311,7 +310,7 @@ class _VirtualRequest:
 
     def _leave_broker(self, error: str | None, size: int, worker_us: int) -> None:
         state = self.device.state
-        if state.availability.always or state.availability.link_delivers:
+        if state.availability.link_delivers:
             packet = response_packet(size)
             due = self.device.link.send(state.clock.now, packet, False)
             state.clock.at(due, self._arrive, error, size, packet, worker_us)
@@ -323,7 +322,7 @@ class _VirtualRequest:
         self.payload_down += size
         self.down += packet
         self.up += PUBACK_BYTES
-        if state.availability.always or state.availability.link_delivers:
+        if state.availability.link_delivers:
             device.link.send(now, PUBACK_BYTES, True)
         item = device.offloads.receive(state.messages.response(self.item.id, error), now)
         if self.over:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from gatewise.errors import InputError
-from gatewise.toml_settings import refuse_unknown, take_number, take_text, toml_table
+from gatewise.toml_settings import SettingsTable, take_number, take_text
 
 __all__ = ["MONTH", "Bill", "Prices", "Usage"]
 
@@ -68,11 +68,6 @@ class Bill:
     def total(self) -> float:
         """All parts together."""
         return self.data + self.workers + self.energy + self.features + self.requests + self.devices
-
-    def as_dict(self) -> dict[str, Any]:
-        """Parts, total and currency, for a report."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**parts, "total": self.total}
 
 
 @dataclass(frozen=True)
@@ -122,21 +117,15 @@ class Prices:
             If it cannot be read, has a key that is not known, or a price that cannot be; the
             message names the file and the key.
         """
-        path = Path(path)
-        where = f"price file {path}"
-        table = toml_table(path, "price file")
         names = [field.name for field in fields(cls)]
-        refuse_unknown(table, (*names, "per_kwh"), where)
-        given: dict[str, Any] = {
-            key: take_text(value, f"{where}: {key}")
-            if key == "currency"
-            else take_number(value, f"{where}: {key}")
-            for key, value in table.items()
-        }
-        if "per_kwh" in given:
+        table = SettingsTable.read(Path(path), "price file", (*names, "per_kwh"))
+        given: dict[str, Any] = table.numbers(names[1:])
+        if "currency" in table.values:
+            given["currency"] = table.text("currency")
+        if "per_kwh" in table.values:
             if "per_joule" in given:
-                raise InputError(f"{where}: give per_kwh or per_joule, not both")
-            given["per_joule"] = given.pop("per_kwh") / _KWH
+                raise InputError(f"{table.where}: give per_kwh or per_joule, not both")
+            given["per_joule"] = table.number("per_kwh") / _KWH
         return cls(**given)
 
     def month(self, used: Usage) -> Bill:

@@ -14,48 +14,35 @@ __all__ = ["Listeners", "ProgressListener", "Snapshot"]
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """State of one policy's run; counts are of the whole run so far.
-
-    Attributes
-    ----------
-    at : float
-        Seconds since the run's begin, simulated or real.
-    answered : int
-        Instances answered.
-    edge, cloud, fallback, error : int
-        The same by route.
-    right : int or None
-        Right answers among the judged; None without truth.
-    judged : int or None
-        Answers with a known truth; None = all answered.
-    p50_ms, p95_ms : float or None
-        Latency of recent answers, in ms; None where there are none.
-    in_flight : int
-        Instances begun and not answered.
-    workers_up, devices_up : int or None
-        Of the run's now up and reachable; None where the engine has no such count.
-    done : float
-        Share of the work that is done, 0 to 1.
-    piece : tuple of float or None
-        Begin and end (s) of the part of the run that is new in this snapshot, where parts are not
-        done one after the other; None = from the last snapshot's time to this one's.
-    """
+    """State of one policy's run; counts are of the whole run so far."""
 
     at: float
+    """Seconds since the run's begin, simulated or real."""
     answered: int = 0
+    """Instances answered."""
     edge: int = 0
     cloud: int = 0
     fallback: int = 0
     error: int = 0
+    """The same by route."""
     right: int | None = None
+    """Right answers among the judged; None without truth."""
     judged: int | None = None
+    """Answers with a known truth; None = all answered."""
     p50_ms: float | None = None
     p95_ms: float | None = None
+    """Latency of recent answers, in ms; None where there are none."""
     in_flight: int = 0
+    """Instances begun and not answered."""
     workers_up: int | None = None
     devices_up: int | None = None
+    """Those that are up and reachable now; None where the engine has no such count."""
     done: float = 0.0
+    """Share of the work that is done, 0 to 1."""
     piece: tuple[float, float] | None = None
+    """Begin and end (s) of the part of the run that is new in this snapshot, where parts are not
+    done one after the other; None = from the last snapshot's time to this one's.
+    """
 
 
 @runtime_checkable

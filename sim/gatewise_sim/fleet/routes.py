@@ -35,66 +35,46 @@ _CHUNK: Final = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Routes:
-    """Routes, answers and costs of the rows of a table.
-
-    Attributes
-    ----------
-    plan : StagePlan
-        Of the bundle: its name, prices and stages.
-    sizes : Sizes
-        Of its messages.
-    truth : ndarray of int64, shape (n,)
-        Class indices; :data:`NO_LABEL` where they are not known.
-    exit : ndarray of int64, shape (n,)
-        The last stage that ran on the device; -1 if none could.
-    offload : ndarray of bool, shape (n,)
-        Whether the row is sent to the cloud.
-    local_route : ndarray of int64, shape (n,)
-        The route of a row that is not sent: fallback or error where a value is no good.
-    local_label : ndarray of int64, shape (n,)
-        The device's own answer; :data:`NO_LABEL` if it has none.
-    local_cost : ndarray of float64, shape (n,)
-        Features that its stages acquired.
-    cloud_label, cloud_stage : ndarray of int64, shape (n,)
-        The cloud's answer, and the stage that gave it (the number of stages: the high-cost
-        model); :data:`NO_LABEL` where a value keeps the row from being offloaded.
-    asked_cost : ndarray of float64, shape (n,)
-        Features acquired once a request was made.
-    alone_cost : float
-        Features that a request carries, when no stage ran before.
-    score : ndarray of float32, shape (n,)
-        At the gate; NaN for a row that does not get there.
-    sets : ndarray of bool, shape (n_sets, n_features)
-        Sets of features.
-    local_set, asked_set : ndarray of int64, shape (n,)
-        The set that each row's stages acquired, and the one acquired once a request was made.
-    threshold : float or None
-        The gate's, as packed.
-    confidence : ndarray of float32, shape (n,)
-        The largest probability in the device's own answer; NaN where it has none.
-    chance : float, default 0
-        Share that is sent of the instances whose row is not: drawn anew from those that come.
-    """
+    """Routes, answers and costs of the rows of a table, arrays of shape (n,) but for `sets`."""
 
     plan: StagePlan
+    """The bundle's name, prices and stages."""
     sizes: Sizes
+    """Those of its messages."""
     truth: NDArray[np.int64]
+    """Class indices; :data:`NO_LABEL` where they are not known."""
     exit: NDArray[np.int64]
+    """The last stage that ran on the device; -1 if none could."""
     offload: NDArray[np.bool_]
+    """Whether the row is sent to the cloud."""
     local_route: NDArray[np.int64]
+    """The route of a row that is not sent: fallback or error where a value is no good."""
     local_label: NDArray[np.int64]
+    """The device's own answer; :data:`NO_LABEL` if it has none."""
     local_cost: NDArray[np.float64]
+    """Price of the features that its stages acquired."""
     cloud_label: NDArray[np.int64]
     cloud_stage: NDArray[np.int64]
-    asked_cost: NDArray[np.float64]
+    """The cloud's answer, and the stage that gave it (the number of stages: the high-cost model);
+    :data:`NO_LABEL` where a value keeps the row from being offloaded.
+    """
+    request_cost: NDArray[np.float64]
+    """Price of the features acquired once a request was made."""
     alone_cost: float
+    """Price of the features that a request carries, when no stage ran before."""
     score: NDArray[np.float32]
+    """Stop score at the gate; NaN for a row that does not get there."""
     sets: NDArray[np.bool_]
+    """Sets of features, shape (n_sets, n_features)."""
     local_set: NDArray[np.int64]
-    asked_set: NDArray[np.int64]
+    request_set: NDArray[np.int64]
+    """The set that each row's stages acquired, and the one acquired once a request was made."""
     threshold: float | None
+    """The gate's threshold, as packed."""
     confidence: NDArray[np.float32]
+    """The largest probability in the device's own answer; NaN where it has none."""
     chance: float = 0.0
+    """Share that is sent of the instances whose row is not: drawn anew from those that come."""
 
     def __len__(self) -> int:
         return len(self.exit)
@@ -163,12 +143,12 @@ class Routes:
             local_cost=prices[which[0]],
             cloud_label=cloud[0],
             cloud_stage=cloud[1],
-            asked_cost=prices[which[1]],
+            request_cost=prices[which[1]],
             alone_cost=float(costs.price(carried)),
             score=_gate_scores(bundle, plan, rows, device.exits),
             sets=sets,
             local_set=which[0],
-            asked_set=which[1],
+            request_set=which[1],
             threshold=threshold,
             confidence=device.confidence,
         )
@@ -182,7 +162,7 @@ class Routes:
     @property
     def cost(self) -> NDArray[np.float64]:
         """Cost of each row with a cloud that always answers, shape (n,): ``system.cost(X)``."""
-        return np.where(self.offload, self.asked_cost + self.cloud_price, self.local_cost)
+        return np.where(self.offload, self.request_cost + self.cloud_price, self.local_cost)
 
     @property
     def label(self) -> NDArray[np.int64]:
@@ -211,8 +191,8 @@ class Routes:
     @property
     def share(self) -> float:
         """Share of the instances that are sent, if all rows come equally often."""
-        askable = (self.cloud_label != NO_LABEL) & ~self.offload
-        return float(self.offload.mean() + self.chance * askable.mean())
+        possible = (self.cloud_label != NO_LABEL) & ~self.offload
+        return float(self.offload.mean() + self.chance * possible.mean())
 
 
 @dataclass(slots=True, eq=False)

@@ -119,7 +119,7 @@ class VirtualFleet:
     def _pace(self, budget: str) -> Pace:
         routes, plan = self._routes, self._routes.plan
         at_gate = ~np.isnan(routes.score)
-        offload = routes.asked_cost + routes.cloud_price
+        offload = routes.request_cost + routes.cloud_price
         return Pacer.parse(budget).attach(
             f"{plan.model}/{plan.version}",
             threshold=routes.threshold,
@@ -271,35 +271,26 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
 
 @dataclass(frozen=True, eq=False)
 class FleetRun:
-    """Result of a fleet's run in virtual time.
-
-    Attributes
-    ----------
-    answers : Answers
-        One entry an instance, by time of arrival (of rows in turn: device after device).
-    joules : ndarray of float64, shape (n,)
-        What each instance's messages cost its device's radio
-        (:func:`gatewise_sim.fleet.energy.radio.radio_joules`); an exchange ends with its answer.
-    devices : dict of str to int
-        Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts` and
-        :class:`gatewise_edge.link.breaker.BreakerCounts`.
-    workers : list of dict
-        Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`.
-    unsubscribed : int
-        Requests that the broker dropped since no worker was there.
-    seconds : float
-        When the last answer was given, in virtual time.
-    events : int
-        Events stepped.
-    """
+    """Result of a fleet's run in virtual time."""
 
     answers: Answers
+    """One entry an instance, by time of arrival (of rows in turn: device after device)."""
     joules: NDArray[np.float64]
+    """What each instance's messages cost its device's radio, shape (n,); see
+    :func:`gatewise_sim.fleet.energy.radio.radio_joules`. An exchange ends with its answer.
+    """
     devices: dict[str, int]
+    """Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts` and
+    :class:`gatewise_edge.link.breaker.BreakerCounts`.
+    """
     workers: list[dict[str, float]]
+    """Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`."""
     unsubscribed: int
+    """Requests that the broker dropped since no worker was there."""
     seconds: float
+    """When the last answer was given, in virtual time."""
     events: int
+    """Events stepped."""
 
 
 def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:

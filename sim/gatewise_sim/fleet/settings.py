@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise.toml_settings import take_number
 from gatewise_edge.device.answer import Policy
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.fleet.workload.arrivals import Workload, draw_arrivals, parse
+from gatewise_sim.fleet.workload.arrivals import draw_arrivals, parse
+from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.fleet.workload.row_mix import RowMix
 
 __all__ = ["Arrivals", "Chunk", "FleetSettings"]
@@ -28,45 +30,6 @@ Arrivals = Callable[[int, float, np.random.Generator], Iterable[Chunk]]
 class FleetSettings:
     """How a fleet is deployed and used.
 
-    Attributes
-    ----------
-    devices : int
-    seconds : float
-        Instances come from 0 up to then; the last answers come a little later.
-    workload : Workload or str, optional
-        How instances come to each device, see :func:`gatewise_sim.fleet.workload.arrivals.parse`.
-    mix : RowMix, optional
-        Which rows they are, and when; all are equally likely by default.
-    arrivals : callable, optional
-        In place of a workload, see :data:`Arrivals`.
-    in_turn : sequence of sequence of int, optional
-        In their place: rows of each device, each begun when the one before is answered, as a live
-        run does.
-    pause_ms : float
-        Between two rows in turn.
-    link : LinkProfile
-        Each device has one of its own.
-    workers : int
-    service : ServiceTime
-        Of a worker.
-    deadline_ms, policy, outstanding, breaker
-        As of :class:`gatewise_edge.device.device.Device`.
-    pace : str or None
-        Budget of every device's pacer, as ``offload_rate=0.1``.
-    queue, max_batch, wait_ms, parallel
-        As of :class:`gatewise_cloud.worker.worker.Worker`.
-    edge_ms : float or sequence of float
-        Until a stage has answered, by stage; one number for all.
-    broker_us : float
-        Of the broker's time for a message, in microseconds.
-    hop_ms : float
-        Between broker and worker, one way.
-    outages : Outages
-    primed : bool
-        Whether devices know from the beginning how long a round trip takes when nobody waits, as
-        those do that have run for a while.
-    seed : int
-
     Raises
     ------
     InputError
@@ -75,28 +38,47 @@ class FleetSettings:
 
     devices: int
     seconds: float
+    """Instances come from 0 up to then; the last answers come a little later."""
     workload: Workload | str | None = None
+    """How instances come to each device, see :func:`gatewise_sim.fleet.workload.arrivals.parse`."""
     mix: RowMix | None = None
+    """Which rows they are, and when; all are equally likely by default."""
     arrivals: Arrivals | None = None
+    """In place of a workload, see :data:`Arrivals`."""
     in_turn: Sequence[Sequence[int]] | None = None
+    """In their place: rows of each device, each begun when the one before is answered, as a live
+    run does.
+    """
     pause_ms: float = 0.0
+    """Between two rows in turn."""
     link: LinkProfile = field(default_factory=lambda: LinkProfile("none"))
+    """Each device has one of its own."""
     workers: int = 1
     service: ServiceTime
+    """Of a worker."""
     deadline_ms: float = 500.0
     policy: Policy = "system"
     outstanding: int = 32
     breaker: bool = True
+    """These four as of :class:`gatewise_edge.device.device.Device`."""
     pace: str | None = None
+    """Budget of every device's pacer, as ``offload_rate=0.1``."""
     queue: int = 1024
     max_batch: int = 16
     wait_ms: float = 0.0
     parallel: int = 1
+    """These four as of :class:`gatewise_cloud.worker.worker.Worker`."""
     edge_ms: float | Sequence[float] = 0.1
+    """Until a stage has answered, by stage; one number for all."""
     broker_us: float = 30.0
+    """Of the broker's time for a message, in microseconds."""
     hop_ms: float = 0.0
+    """Between broker and worker, one way."""
     outages: Outages = field(default_factory=Outages)
     primed: bool = False
+    """Whether devices know from the beginning how long a round trip takes when nobody waits, as
+    those do that have run for a while.
+    """
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -104,11 +86,9 @@ class FleetSettings:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
         for name in ("seconds", "deadline_ms"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; give a positive number")
+            take_number(getattr(self, name), name, positive=True)
         for name in ("pause_ms", "wait_ms", "broker_us", "hop_ms"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}; it must not be negative")
+            take_number(getattr(self, name), name)
         if self.policy not in get_args(Policy):
             raise InputError(f"policy {self.policy!r}; choose one of {', '.join(get_args(Policy))}")
         given = [self.workload is not None, self.arrivals is not None, self.in_turn is not None]

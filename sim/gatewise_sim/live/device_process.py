@@ -38,6 +38,7 @@ from typing import Any, Final
 import numpy as np
 
 from gatewise.errors import GatewiseError
+from gatewise_cloud.child_process import send_message
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
@@ -90,10 +91,6 @@ def _receive(messages: queue.SimpleQueue[Job]) -> None:
     os._exit(0)
 
 
-def _send(**document: Any) -> None:
-    print(json.dumps(document), flush=True)
-
-
 def _work(job: Job, messages: queue.SimpleQueue[Job]) -> None:
     """Make the devices, wait for the word, work them through the schedule."""
     rows = np.load(job["rows"], allow_pickle=False)
@@ -101,7 +98,7 @@ def _work(job: Job, messages: queue.SimpleQueue[Job]) -> None:
     box, deliveries = AnswerBox(), Deliveries()
     with ExitStack() as stack:
         slots = _connected_devices(job, stack, box, deliveries)
-        _send(event="ready")
+        send_message({"event": "ready"})
         began = float(messages.get()["go"])
         scheduler = Scheduler(slots, rows, box, deliveries)
         used = time.process_time()
@@ -119,7 +116,7 @@ def _work(job: Job, messages: queue.SimpleQueue[Job]) -> None:
         for slot in slots:
             counters.update(slot.device.counters)
         figures = _figures(scheduler.behind, used)
-        _send(event="done", counters=dict(counters), figures=figures)
+        send_message({"event": "done", "counters": dict(counters), "figures": figures})
 
 
 def _schedule(job: Job) -> Schedule:
@@ -185,7 +182,8 @@ def _report(scheduler: Scheduler, over: threading.Event) -> None:
         answers, late = scheduler.box.take()
         if number % _COUNT_LINKS_EVERY == 0:
             up = sum(link.ready for link in links)
-        _send(event="answers", answers=answers, late=late, out=scheduler.out, up=up)
+        counts = {"out": scheduler.out, "up": up}
+        send_message({"event": "answers", "answers": answers, "late": late, **counts})
         if last:
             return
 

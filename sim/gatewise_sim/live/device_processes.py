@@ -16,7 +16,7 @@ import numpy as np
 
 from gatewise_cloud.child_process import ChildProcess, close_all
 from gatewise_sim.errors import RunError
-from gatewise_sim.live.metered import LiveAnswer
+from gatewise_sim.live.metered import ByteCounts, LiveAnswer
 from gatewise_sim.live.scheduler import Schedule
 
 __all__ = ["DeviceProcesses", "DeviceReports"]
@@ -60,19 +60,14 @@ class DeviceReports:
     def add(self, child: ChildProcess, document: Mapping[str, Any]) -> list[LiveAnswer]:
         """Add a process's report; the answers that are new."""
         self._states[child] = document["out"], document["up"]
-        new = [LiveAnswer(*fields) for fields in document["answers"]]
+        new = [LiveAnswer._make((*found, ByteCounts(*c))) for *found, c in document["answers"]]
         for answer in new:
             if answer.number in self.answers:
                 raise RunError(child.name, f"instance {answer.number} was answered twice")
             self.answers[answer.number] = answer
-        for number, (up, down, payload_up, payload_down) in document["late"]:
+        for number, late in document["late"]:
             before = self.answers[number]
-            self.answers[number] = before._replace(
-                up=before.up + up,
-                down=before.down + down,
-                payload_up=before.payload_up + payload_up,
-                payload_down=before.payload_down + payload_down,
-            )
+            self.answers[number] = before._replace(bytes=before.bytes.plus(late))
         return new
 
     def remove(self, child: ChildProcess) -> None:

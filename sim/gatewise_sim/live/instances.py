@@ -13,7 +13,7 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASON, Answers
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.live.metered import LiveAnswer
+from gatewise_sim.live.metered import ByteCounts, LiveAnswer
 from gatewise_sim.live.scheduler import Schedule
 
 __all__ = ["Instances"]
@@ -76,13 +76,13 @@ class Instances:
         answers.reason[:] = [_reason_index(one.reason) for one in ordered]
         for name in _COLUMNS:
             getattr(answers, name)[:] = [getattr(one, name) for one in ordered]
+        for name in ByteCounts._fields:
+            getattr(answers, name)[:] = [getattr(one.bytes, name) for one in ordered]
         return answers
 
 
-_COLUMNS: Final = (
-    *("stage", "label", "cost", "feature_cost", "latency_ms", "device_ms", "cloud_ms"),
-    *("up", "down", "payload_up", "payload_down", "paced"),
-)
+_COLUMNS: Final = ("stage", "label", "cost", "feature_cost", "latency_ms", "device_ms", "cloud_ms",
+                   "paced")  # fmt: skip
 
 
 def _reason_index(reason: str) -> int:

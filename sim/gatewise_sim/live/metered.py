@@ -6,68 +6,65 @@ with a request of the same id.
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from gatewise_edge.link.link import Link, Receive
 from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 
-__all__ = ["AnswerBox", "InstanceTraffic", "LiveAnswer", "MeteredLink"]
+__all__ = ["AnswerBox", "ByteCounts", "InstanceTraffic", "LiveAnswer", "MeteredLink"]
 
 #: Requests of a device whose responses can still be told apart, as many as the device remembers.
 _REMEMBERED: Final = 256
 #: How every message begins: a map whose first entries are ``v`` 1 and ``id``, 16 bytes.
 _ID: Final = b"\x61v\x01\x62id\x50"
 
-ByteCounts = tuple[int, int, int, int]
-"""Bytes up and down, payload up and down."""
+
+class ByteCounts(NamedTuple):
+    """Bytes of messages by :data:`.BYTES_FORMULA`, and the payloads' share of them."""
+
+    up: int = 0
+    down: int = 0
+    payload_up: int = 0
+    payload_down: int = 0
+
+    def plus(self, other: Iterable[int]) -> ByteCounts:
+        """Sum of both."""
+        return ByteCounts(*map(operator.add, self, other))
 
 
 class LiveAnswer(NamedTuple):
-    """One answered instance, as a device process reports it.
+    """One answered instance, as a device process reports it."""
 
-    Attributes
-    ----------
-    row, number : int
-        Index of the row that the instance is, and which instance of the run it is.
-    route : str
-        "edge", "cloud" or "fallback"; "error" if a sensor's trouble took the place of an answer.
-    stage, label : int
-        The stage that answered (the number of stages: the cloud) and class index; -1 of an error.
-    cost, feature_cost : float
-        Full cost that the device metered, in the unit of the feature costs; the features' part.
-    up, down, payload_up, payload_down : int
-        Bytes by :data:`.BYTES_FORMULA`, and the payloads' share; late responses count, too.
-    reason : str
-        An error's message.
-    time : float
-        When it came, in seconds since the run began.
-    device_ms, cloud_ms : float
-        Of the latency, until its request went out (all of it without one), and what the worker took
-        by the response that was used.
-    """
-
+    number: int
     row: int
+    """Which instance of the run it is, and the index of the row that it is."""
+    device: str
+    time: float
+    """When it came, in seconds since the run began."""
     route: str
+    """One of :data:`.ROUTES`; ``error`` if a sensor's trouble took the place of an answer."""
     stage: int
     label: int
-    cost: float
-    feature_cost: float
-    latency_ms: float
-    up: int
-    down: int
-    payload_up: int
-    payload_down: int
-    device: str
+    """The stage that answered (the number of stages: the cloud) and class index; -1 of an error."""
     reason: str
-    number: int = -1
-    time: float = 0.0
-    device_ms: float = 0.0
+    """An error's message."""
+    latency_ms: float
+    device_ms: float
     cloud_ms: float = 0.0
+    """Of the latency, until its request went out (all of it without one), and what the worker took
+    by the response that was used.
+    """
+    cost: float = 0.0
+    feature_cost: float = 0.0
+    """Full cost that the device metered, in the unit of the feature costs; the features' part."""
     paced: bool = False
+    bytes: ByteCounts = ByteCounts()
+    """Those of late responses, too."""
 
 
 class InstanceTraffic:
@@ -77,7 +74,7 @@ class InstanceTraffic:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.bytes: ByteCounts = (0, 0, 0, 0)
+        self.bytes = ByteCounts()
         self.reported = False
 
 
@@ -95,17 +92,13 @@ class AnswerBox:
             if traffic.reported:
                 self._late.append((traffic.number, counts))
             else:
-                a, b = traffic.bytes, counts
-                traffic.bytes = (a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3])
+                traffic.bytes = traffic.bytes.plus(counts)
 
     def add(self, answer: LiveAnswer, traffic: InstanceTraffic) -> None:
         """Enter an answer, with the bytes so far."""
         with self._lock:
             traffic.reported = True
-            up, down, payload_up, payload_down = traffic.bytes
-            self._answers.append(
-                answer._replace(up=up, down=down, payload_up=payload_up, payload_down=payload_down)
-            )
+            self._answers.append(answer._replace(bytes=traffic.bytes))
 
     def take(self) -> tuple[list[LiveAnswer], list[tuple[int, ByteCounts]]]:
         """Answers, and late bytes of instances taken before."""
@@ -150,7 +143,7 @@ class MeteredLink:
             if traffic is not None:
                 self._responses += 1
                 size = publish_bytes(self._topics[1], len(payload))
-                self._box.add_bytes(traffic, (PUBACK_BYTES, size, 0, len(payload)))
+                self._box.add_bytes(traffic, ByteCounts(PUBACK_BYTES, size, 0, len(payload)))
             receive(payload)
             self._wake()
 
@@ -168,7 +161,7 @@ class MeteredLink:
         sent = self._inner.send(payload)
         if sent:
             size = publish_bytes(self._topics[0], len(payload))
-            self._box.add_bytes(traffic, (size, PUBACK_BYTES, len(payload), 0))
+            self._box.add_bytes(traffic, ByteCounts(size, PUBACK_BYTES, len(payload), 0))
             self._sent += 1
         return sent
 

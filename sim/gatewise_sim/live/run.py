@@ -45,53 +45,38 @@ _GRACE_SECONDS: Final = 20.0
 
 @dataclass(frozen=True, eq=False)
 class LiveRun:
-    """Result of a live fleet.
-
-    Attributes
-    ----------
-    answers : Answers
-        One entry an instance that was answered, in the order of
-        :class:`gatewise_sim.fleet.run.FleetRun`. A time is when the instance was to come; how much
-        later it began is in `behind_ms` and no part of a latency.
-    joules : ndarray of float64, shape (n,)
-        What each instance's messages cost its device's radio, as in virtual time.
-    devices : dict of str to int
-        Sums over the devices of :attr:`.Device.counters`, without those of a process that died.
-    workers : list of dict
-        Each worker's counters since it was started last, with the names of virtual time
-        (:class:`gatewise_sim.fleet.worker.WorkerCounts`), and its ``restarts``; empty of one that
-        died.
-    troubles : list of str
-        What went wrong and was not on the schedule.
-    lost : int
-        Instances without an answer.
-    seconds : float
-        When the last answer was given, since the first instance could come.
-    broker : str
-        ``"mosquitto"``, ``"embedded"``, or the URL that was given, without user and password.
-    processes : int
-        That the devices ran in.
-    faults : list of dict
-        ``what``, ``up``, ``at`` (s): outages as they really came.
-    behind_ms : dict of str to float
-        How late instances began: ``p50``, ``p99``, ``max``, of the worst of the processes.
-    cpu_seconds, peak_mb : float
-        Of the device processes while instances came; memory of the largest of them.
-    """
+    """Result of a live fleet."""
 
     answers: Answers
+    """One entry an instance that was answered, in the order of
+    :class:`gatewise_sim.fleet.run.FleetRun`. A time is when the instance was to come; how much
+    later it began is in `behind_ms` and no part of a latency.
+    """
     joules: NDArray[np.float64]
+    """What each instance's messages cost its device's radio, as in virtual time, shape (n,)."""
     devices: dict[str, int]
+    """Sums over the devices of :attr:`.Device.counters`, without those of a process that died."""
     workers: list[dict[str, float]]
+    """Each worker's counters since it was started last, with the names of virtual time
+    (:class:`gatewise_sim.fleet.worker.WorkerCounts`), and its ``restarts``; empty of one that died.
+    """
     troubles: list[str]
+    """What went wrong and was not on the schedule."""
     lost: int
+    """Instances without an answer."""
     seconds: float
+    """When the last answer was given, in s since the first instance could come."""
     broker: str
+    """``"mosquitto"``, ``"embedded"``, or the URL that was given, without user and password."""
     processes: int
+    """Processes that the devices ran in."""
     faults: list[dict[str, Any]]
+    """``what``, ``up``, ``at`` (s): outages as they really came."""
     behind_ms: dict[str, float]
+    """How late instances began: ``p50``, ``p99``, ``max``, of the worst of the processes."""
     cpu_seconds: float
     peak_mb: float
+    """Of the device processes while instances came; memory of the largest of them."""
 
 
 def run_live(

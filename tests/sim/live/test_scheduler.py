@@ -135,7 +135,7 @@ def test_without_a_response_the_deadline_ends_it_and_the_request_is_sent_twice(f
     assert [o.label for o in outcomes] == routes.local_label[hard].tolist()
     assert all(o.latency_ms >= 990.0 for o in outcomes)
     sizes = routes.sizes
-    assert [o.payload_up for o in outcomes] == [2 * sizes.request(900)] * 3
+    assert [o.bytes.payload_up for o in outcomes] == [2 * sizes.request(900)] * 3
     assert made.slots[0].link.awaited == 6
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise.toml_settings import refuse_unknown, take_number, toml_table
+from gatewise.toml_settings import SettingsTable, take_number
 from gatewise_sim.fleet.energy.radio import Radio
 
 __all__ = ["Acquisition", "DeviceEnergy", "joules_per_device_day"]
@@ -63,21 +63,14 @@ class Acquisition:
 
 @dataclass(frozen=True)
 class DeviceEnergy:
-    """Energy of one kind of device; nothing by default.
-
-    Parameters
-    ----------
-    idle_w : float
-        What it draws at rest, its radio apart, in W.
-    battery_wh : float, optional
-        What its battery holds, in Wh; None if it has a plug.
-    acquisition : Acquisition
-        Of reading features and running stages.
-    """
+    """Energy of one kind of device; nothing by default."""
 
     idle_w: float = 0.0
+    """What it draws at rest, its radio apart, in W."""
     battery_wh: float | None = None
+    """What its battery holds, in Wh; None if it has a plug."""
     acquisition: Acquisition = field(default_factory=Acquisition)
+    """Of reading features and running stages."""
 
     def __post_init__(self) -> None:
         take_number(self.idle_w, "device: idle_w")
@@ -87,21 +80,21 @@ class DeviceEnergy:
     @classmethod
     def from_file(cls, path: str | Path, features: Sequence[str], n_stages: int) -> Self:
         """Read a TOML file as the module's head shows; `n_stages` run on the device."""
-        path = Path(path)
-        where = f"device file {path}"
-        table = toml_table(path, "device file")
-        refuse_unknown(table, ("idle_w", "battery_wh", "stage_j", "feature_j", "features"), where)
-        given: dict[str, Any] = {}
-        if "idle_w" in table:
-            given["idle_w"] = take_number(table["idle_w"], f"{where}: idle_w")
-        if "battery_wh" in table:
-            key = f"{where}: battery_wh"
-            given["battery_wh"] = take_number(table["battery_wh"], key, positive=True)
-        given["acquisition"] = Acquisition(
-            _feature_joules(table, features, where),
-            _stage_joules(table.get("stage_j", 0.0), n_stages, where),
-        )
-        return cls(**given)
+        keys = ("idle_w", "battery_wh", "stage_j", "feature_j", "features")
+        table = SettingsTable.read(Path(path), "device file", keys)
+        given: dict[str, Any] = table.numbers(("idle_w",))
+        if "battery_wh" in table.values:
+            given["battery_wh"] = table.number("battery_wh", positive=True)
+        every, named = table.number("feature_j", 0.0), dict[str, float]()
+        if "features" in table.values:
+            named = table.table("features", features).numbers(features)
+        feature_j = np.array([named.get(name, every) for name in features], np.float64)
+        stage_j: _Floats | float = 0.0
+        if isinstance(table.values.get("stage_j"), list):
+            stage_j = np.array(table.number_list("stage_j", n_stages, "stages run on the device"))
+        else:
+            stage_j = table.number("stage_j", 0.0)
+        return cls(**given, acquisition=Acquisition(feature_j, stage_j))
 
     def days(self, joules_per_day: float, radio: Radio) -> float | None:
         """Days that its battery lasts; None if it has a plug.
@@ -113,31 +106,6 @@ class DeviceEnergy:
             return None
         daily = joules_per_day + (self.idle_w + radio.idle_w) * _DAY
         return self.battery_wh * JOULES_PER_WH / daily if daily > 0 else math.inf
-
-
-def _feature_joules(table: dict[str, Any], names: Sequence[str], where: str) -> _Floats:
-    every = take_number(table.get("feature_j", 0.0), f"{where}: feature_j")
-    named = table.get("features", {})
-    if not isinstance(named, dict):
-        raise InputError(f"{where}: features is {named!r}, not a table")
-    for name in named:
-        if name not in names:
-            raise InputError(f"{where}: features: the bundle has no feature {name!r}")
-    return np.array(
-        [take_number(named.get(name, every), f"{where}: features.{name}") for name in names],
-        dtype=np.float64,
-    )
-
-
-def _stage_joules(value: object, n_stages: int, where: str) -> _Floats | float:
-    if not isinstance(value, list):
-        return take_number(value, f"{where}: stage_j")
-    if len(value) != n_stages:
-        raise InputError(
-            f"{where}: stage_j has {len(value)} figures, {n_stages} stages run on the device"
-        )
-    figures = [take_number(j, f"{where}: stage_j[{i}]") for i, j in enumerate(value)]
-    return np.array(figures, dtype=np.float64)
 
 
 def joules_per_device_day(joules: float, *, devices: int, seconds: float) -> float:

@@ -91,68 +91,23 @@ class Radio:
 
 _MW_PER_MBPS: Final = 8e-3  # mW per Mbit/s in uJ per byte
 
-RADIOS: Final[dict[str, Radio]] = {
-    radio.name: radio
-    for radio in (
-        Radio("none"),
-        Radio(
-            "wifi",
-            up_uj_per_byte=1.9,
-            up_uj_per_packet=420.0,
-            down_uj_per_byte=0.42,
-            down_uj_per_packet=330.0,
-        ),
-        Radio(
-            "lte",
-            wake_w=1.2107,
-            wake_s=0.2601,
-            active_w=1.28804,
-            up_uj_per_byte=438.39 * _MW_PER_MBPS,
-            down_uj_per_byte=51.97 * _MW_PER_MBPS,
-            tail_w=1.060,
-            tail_s=11.576,
-        ),
-        Radio(
-            "3g",
-            wake_w=0.6594,
-            wake_s=0.5821,
-            active_w=0.81788,
-            up_uj_per_byte=868.98 * _MW_PER_MBPS,
-            down_uj_per_byte=122.12 * _MW_PER_MBPS,
-            tail_w=0.8039,
-            tail_s=8.0882,
-        ),
-        # 0.036 J per kB and 1.7 J a transfer, with the tail's 6 s at 0.25 W apart.
-        Radio(
-            "gsm",
-            wake_w=1.0,
-            wake_s=1.7,
-            up_uj_per_byte=36.0,
-            down_uj_per_byte=36.0,
-            tail_w=0.25,
-            tail_s=6.0,
-        ),
-        Radio(
-            "nb-iot",
-            wake_w=0.2,
-            wake_s=2.0,
-            active_w=0.2,
-            up_uj_per_byte=200.0,
-            tail_w=0.02,
-            tail_s=20.0,
-            idle_w=13e-6,
-        ),
-        Radio(
-            "satellite",
-            wake_w=2.0,
-            wake_s=5.0,
-            active_w=2.0,
-            up_uj_per_byte=60.0,
-            tail_w=2.0,
-            tail_s=10.0,
-        ),
-    )
+# fmt: off
+_FIGURES: Final[dict[str, tuple[float, ...]]] = {
+    # The fields of a radio in order: waking up (W, s), active (W), a byte up and down (uJ),
+    # a packet up and down (uJ), tail (W, s), idle (W).
+    "none":      (),
+    "wifi":      (0, 0, 0, 1.9, 0.42, 420, 330),
+    "lte":       (1.2107, 0.2601, 1.28804, 438.39 * _MW_PER_MBPS, 51.97 * _MW_PER_MBPS,
+                  0, 0, 1.060, 11.576),
+    "3g":        (0.6594, 0.5821, 0.81788, 868.98 * _MW_PER_MBPS, 122.12 * _MW_PER_MBPS,
+                  0, 0, 0.8039, 8.0882),
+    # 0.036 J per kB and 1.7 J a transfer, with the tail's 6 s at 0.25 W apart.
+    "gsm":       (1.0, 1.7, 0, 36, 36, 0, 0, 0.25, 6),
+    "nb-iot":    (0.2, 2, 0.2, 200, 0, 0, 0, 0.02, 20, 13e-6),
+    "satellite": (2, 5, 2, 60, 0, 0, 0, 2, 10),
 }
+# fmt: on
+RADIOS: Final = {name: Radio(name, *figures) for name, figures in _FIGURES.items()}
 
 
 def radio_joules(

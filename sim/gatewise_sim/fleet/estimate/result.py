@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,18 @@ from gatewise_sim.fleet.estimate.window_sums import (
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 
-__all__ = ["BINS_A_DECADE", "MEANS", "FleetEstimate", "combine"]
+__all__ = ["BINS_A_DECADE", "MEANS", "FleetEstimate", "WholeRun", "combine"]
 
 BINS_A_DECADE: Final = 10
 MEANS: Final = {
     "accuracy": ("right", "judged"),
     "edge_accuracy": ("edge_right", "judged"),
-    "offload_rate": ("asked", "n"),
+    "offload_rate": ("requested", "n"),
     **{
         name: (name, "n")
         for name in SUMS
-        if name not in ("n", "judged", "right", "edge_right", "asked") and not name.endswith("_ms")
+        if name not in ("n", "judged", "right", "edge_right", "requested")
+        and not name.endswith("_ms")
     },
 }
 """Each mean as a ratio of two sums."""
@@ -46,111 +47,104 @@ _QUANTILES: Final = {"p50": 0.50, "p95": 0.95, "p99": 0.99}
 _AT: Final = {name: k for k, name in enumerate(SUMS)}
 
 
+class WholeRun(Protocol):
+    """Answers of a run of which nothing was left out, their radio energy (J), and the counters."""
+
+    @property
+    def answers(self) -> Answers: ...
+
+    @property
+    def joules(self) -> NDArray[np.float64]: ...
+
+    @property
+    def devices(self) -> Mapping[str, int]: ...
+
+    @property
+    def workers(self) -> Sequence[Mapping[str, float]]: ...
+
+
 @dataclass(frozen=True, eq=False)
 class FleetEstimate:
-    """Estimate of what a fleet does. Every field but `plan` is plain numbers, fit for JSON.
-
-    Attributes
-    ----------
-    plan : SamplingPlan
-        Part of the run that was stepped.
-    stepped : str
-        The same in words.
-    instances : float
-        Of the whole fleet in all the time, estimated.
-    means : dict of str to Estimate
-        Per instance: ``accuracy`` and ``edge_accuracy`` (what the device alone would have got
-        right), both left out where no truth is known; ``offload_rate`` (asked, whether or not
-        answered); the shares ``edge``, ``cloud``, ``fallback`` and ``error``; ``cost``,
-        ``feature_cost``; ``bytes_up``, ``bytes_down``, ``payload_up``, ``payload_down``; in
-        joules ``radio_j``, ``feature_j``, ``stage_j``.
-    latency_ms : dict of str to Estimate
-        ``p50``, ``p95`` and ``p99`` of all instances, and of those that were to be offloaded as
-        ``offloaded_p50`` and so on (left out if there are none). From a histogram with 1,000 bins
-        a decade, each of which stands for the mean of its values.
-    histogram : dict
-        ``edges_ms`` (n + 1), ten bins a decade; ``all`` and ``offloaded`` (n): estimated numbers
-        of instances.
-    breakdown_ms : dict of str to float
-        Mean ms per instance on ``device``, ``network`` and ``cloud``, and ``waiting`` in vain; they
-        sum to the mean latency.
-    timeline : list of dict
-        Bins of time in order: ``begin``, ``end`` (s), estimated numbers ``instances``, ``edge``,
-        ``cloud``, ``fallback``, ``error``; ``accuracy`` and ``edge_accuracy`` (None without a
-        truth); ``p50_ms``, ``p95_ms`` of those that were to be offloaded (None if none). In a
-        sampled run a bin is the time that one window stands for.
-    classes : list of dict
-        By true class: ``class_index``, ``instances``, ``offload_rate``, ``accuracy``,
-        ``edge_accuracy`` (the three None without instances).
-    reasons : dict of str to float
-        Estimated numbers of answers, see :data:`gatewise_sim.fleet.answers.REASONS`.
-    faults : list of dict
-        ``what``, ``begin``, ``end`` (s), ``count`` (of workers), by the schedule.
-    devices : dict of str to float
-        Sums of the devices' counters, estimated: ``retries``, ``late``, ``breaker_opened`` ...
-    workers : dict of str to float
-        ``utilisation``, ``wait_ms`` of an answered request in the queue, ``batch`` (its mean size
-        in requests) and sums of the workers' counters, estimated; ``busy`` is refusals.
-    utilisation : float
-        Share of the workers' time spent in runs.
-    instances_stepped, events : int
-        Warm-ups included.
-    """
+    """Estimate of what a fleet does. Every field but `plan` is plain numbers, fit for JSON."""
 
     plan: SamplingPlan
+    """Part of the run that was stepped."""
     instances: float
+    """Of the whole fleet in all the time, estimated."""
     means: dict[str, Estimate]
+    """Per instance: ``accuracy`` and ``edge_accuracy`` (what the device alone would have got
+    right), both left out where no truth is known; ``offload_rate`` (requested, whether or not
+    answered); the shares ``edge``, ``cloud``, ``fallback`` and ``error``; ``cost``,
+    ``feature_cost``; ``bytes_up``, ``bytes_down``, ``payload_up``, ``payload_down``; in joules
+    ``radio_j``, ``feature_j``, ``stage_j``.
+    """
     latency_ms: dict[str, Estimate]
+    """``p50``, ``p95`` and ``p99`` of all instances, and of those that were to be offloaded as
+    ``offloaded_p50`` and so on (left out if there are none). From a histogram with 1,000 bins a
+    decade, each of which stands for the mean of its values.
+    """
     utilisation: float
+    """Share of the workers' time spent in runs."""
     events: int
+    """Stepped, warm-ups included."""
     stepped: str = ""
+    """The plan in words."""
     histogram: dict[str, list[float]] = field(default_factory=dict)
+    """``edges_ms`` (n + 1), ten bins a decade; ``all`` and ``offloaded`` (n): estimated numbers of
+    instances.
+    """
     breakdown_ms: dict[str, float] = field(default_factory=dict)
+    """Mean ms per instance on ``device``, ``network`` and ``cloud``, and ``waiting`` in vain; they
+    sum to the mean latency.
+    """
     timeline: list[dict[str, Any]] = field(default_factory=list)
+    """Bins of time in order: ``begin``, ``end`` (s), estimated numbers ``instances``, ``edge``,
+    ``cloud``, ``fallback``, ``error``; ``accuracy`` and ``edge_accuracy`` (None without a truth);
+    ``p50_ms``, ``p95_ms`` of those that were to be offloaded (None if none). In a sampled run a bin
+    is the time that one window stands for.
+    """
     classes: list[dict[str, Any]] = field(default_factory=list)
+    """By true class: ``class_index``, ``instances``, ``offload_rate``, ``accuracy``,
+    ``edge_accuracy`` (the three None without instances).
+    """
     reasons: dict[str, float] = field(default_factory=dict)
+    """Estimated numbers of answers, see :data:`gatewise_sim.fleet.answers.REASONS`."""
     faults: list[dict[str, Any]] = field(default_factory=list)
+    """``what``, ``begin``, ``end`` (s), ``count`` (of workers), by the schedule."""
     devices: dict[str, float] = field(default_factory=dict)
+    """Sums of the devices' counters, estimated: ``retries``, ``late``, ``breaker_opened`` ..."""
     workers: dict[str, float] = field(default_factory=dict)
+    """``utilisation``, ``wait_ms`` of an answered request in the queue, ``batch`` (its mean size in
+    requests) and sums of the workers' counters, estimated; ``busy`` is refusals.
+    """
     instances_stepped: int = 0
+    """Warm-ups included."""
 
     @classmethod
     def from_run(
         cls,
         routes: Routes,
         settings: FleetSettings,
-        answers: Answers,
-        joules: NDArray[np.float64],
+        run: WholeRun,
         *,
         device_energy: DeviceEnergy | None = None,
-        devices: Mapping[str, int] | None = None,
-        workers: Sequence[Mapping[str, float]] = (),
-        seconds: float | None = None,
-        events: int = 0,
     ) -> FleetEstimate:
         """Make the estimate of a whole run, live or simulated."""
-        if seconds is None:
-            seconds = settings.seconds
-            if settings.in_turn is not None and len(answers):
-                seconds = float(np.nanmax(answers.time + answers.latency_ms / 1000.0))
+        answers, seconds = run.answers, settings.seconds
+        if settings.in_turn is not None and len(answers):
+            seconds = float(np.nanmax(answers.time + answers.latency_ms / 1000.0))
         seconds = max(seconds, 1e-9)
         plan = SamplingPlan.everything(settings.devices, settings.workers, seconds)
         facts = RowFacts.from_routes(
             routes, device_energy, cloud_only=settings.policy == "cloud-only"
         )
         sums = WindowSums(cut_window(plan, plan.windows[0], settings.outages), facts)
-        sums.add(answers, joules)
-        summed = {
-            name: float(sum(worker.get(name, 0) for worker in workers))
-            for name in dict.fromkeys(name for worker in workers for name in worker)
-            if all(isinstance(worker.get(name, 0), int | float) for worker in workers)
-        }
+        sums.add(answers, run.joules)
         counts = replace(
             sums.result(answers.take(np.arange(0))),
-            devices={name: float(count) for name, count in (devices or {}).items()},
-            workers=summed,
+            devices={name: float(count) for name, count in run.devices.items()},
+            workers=_weighted(run.workers, [1.0] * len(run.workers)),
             worker_seconds=seconds * settings.workers * settings.parallel,
-            events=events,
         )
         return combine(plan, settings, [counts])
 
@@ -274,7 +268,7 @@ def _class(index: int, counts: NDArray[np.float64]) -> dict[str, Any]:
     return {
         "class_index": index,
         "instances": n,
-        "offload_rate": own["asked"] / n if n else None,
+        "offload_rate": own["requested"] / n if n else None,
         "accuracy": own["right"] / n if n else None,
         "edge_accuracy": own["edge_right"] / n if n else None,
     }

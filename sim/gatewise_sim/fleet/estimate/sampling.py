@@ -23,7 +23,8 @@ from gatewise_sim.fleet.estimate.plan import AFTER_OUTAGE, SamplingPlan, Window
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.settings import FleetSettings
-from gatewise_sim.fleet.workload.arrivals import Diurnal, Periodic, Replay, Workload, parse
+from gatewise_sim.fleet.workload.arrivals import parse
+from gatewise_sim.fleet.workload.kinds import Diurnal, Periodic, Replay, Workload
 from gatewise_sim.fleet.workload.spans import DAY
 
 __all__ = ["LEAST_WORKERS", "choose_plan", "window_settings"]

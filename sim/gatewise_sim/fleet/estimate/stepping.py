@@ -1,6 +1,6 @@
 """Estimate what a fleet of any size does, from the part of it that is stepped.
 
-Each window of the plan is stepped by itself, in a process of its own if several jobs are asked for,
+Each window of the plan is stepped by itself, in a process of its own with several jobs,
 and returns sums and histograms. A run that is stepped whole is cut into parts as well: its
 intervals say what another such run would bring.
 """
@@ -8,7 +8,7 @@ intervals say what another such run would bring.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
@@ -70,16 +70,8 @@ def estimate_fleet(
         settings.outages.announce(watch.fault, settings.seconds)
     if settings.in_turn is not None:
         run = simulate_fleet(routes, settings)
-        return FleetEstimate.from_run(
-            routes,
-            settings,
-            run.answers,
-            run.joules,
-            device_energy=device_energy,
-            devices=run.devices,
-            workers=run.workers,
-            events=run.events,
-        )
+        estimate = FleetEstimate.from_run(routes, settings, run, device_energy=device_energy)
+        return replace(estimate, events=run.events)
     plan = choose_plan(routes, settings) if sampling is None else sampling
     facts = RowFacts.from_routes(routes, device_energy, cloud_only=settings.policy == "cloud-only")
     if plan.whole:
@@ -90,33 +82,16 @@ def estimate_fleet(
     numbers = sorted(
         range(len(plan.windows)), key=lambda i: plan.windows[i].begin - plan.windows[i].end
     )
+    import joblib
+
     found: dict[int, WindowCounts] = {}
-    for number, counts in _windows(routes, settings, plan, facts, numbers, jobs):
+    parallel = joblib.Parallel(jobs, return_as="generator_unordered", max_nbytes=None)
+    steps = (joblib.delayed(_numbered_step)(routes, settings, plan, i, facts) for i in numbers)
+    for number, counts in parallel(steps):
         found[number] = counts
         if reports is not None:
             reports.add(number, counts)
     return combine(plan, settings, [found[number] for number in range(len(numbers))])
-
-
-def _windows(
-    routes: Routes,
-    settings: FleetSettings,
-    plan: SamplingPlan,
-    facts: RowFacts,
-    numbers: Sequence[int],
-    jobs: int,
-) -> Iterator[tuple[int, WindowCounts]]:
-    """Step all windows, in processes of their own if there are several jobs."""
-    if jobs == 1:
-        for number in numbers:
-            yield _numbered_step(routes, settings, plan, number, facts)
-        return
-    import joblib
-
-    parallel = joblib.Parallel(jobs, return_as="generator_unordered", max_nbytes=None)
-    yield from parallel(
-        joblib.delayed(_numbered_step)(routes, settings, plan, number, facts) for number in numbers
-    )
 
 
 def _numbered_step(

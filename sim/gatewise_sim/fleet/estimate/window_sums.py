@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ SUMS: Final = (
     "judged",
     "right",
     "edge_right",
-    "asked",
+    "requested",
     *ROUTES,
     "cost",
     "feature_cost",
@@ -39,8 +39,8 @@ SUMS: Final = (
     "cloud_ms",
     "waiting_ms",
 )
-"""``judged``: with a known truth; ``asked``: a request was made, whether or not answered."""
-CLASS_COUNTS: Final = ("n", "asked", "right", "edge_right")
+"""``judged``: with a known truth; ``requested``: a request was made, whether or not answered."""
+CLASS_COUNTS: Final = ("n", "requested", "right", "edge_right")
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _Floats = NDArray[np.float64]
 
@@ -58,7 +58,7 @@ class RowFacts:
     local_label: NDArray[np.int64]
     n_classes: int
     local_j: _Floats
-    asked_j: _Floats
+    request_j: _Floats
     alone_j: float
     stage_j: _Floats
     cloud_only: bool
@@ -81,7 +81,7 @@ class RowFacts:
             local_label=routes.local_label,
             n_classes=len(routes.plan.classes),
             local_j=joules[routes.local_set],
-            asked_j=joules[routes.asked_set],
+            request_j=joules[routes.request_set],
             alone_j=float(joules[-1]),
             stage_j=Acquisition(0.0, acquisition.stage_j).joules(none, n_stages),
             cloud_only=cloud_only,
@@ -198,7 +198,7 @@ class WindowSums:
         self._reasons += np.bincount(
             a.reason[answered], weights=times[answered], minlength=len(REASONS)
         )
-        offloaded = (columns["asked"] > 0) | (a.route == _FALLBACK)
+        offloaded = columns["requested"] | (a.route == _FALLBACK)
         for number in np.unique(where).tolist():
             own = (where == number) & answered
             self._all[number].append(Sketch.from_values(a.latency_ms[own], times[own]))
@@ -206,14 +206,14 @@ class WindowSums:
             if own.any():
                 self._offloaded[number].append(Sketch.from_values(a.latency_ms[own], times[own]))
 
-    def _columns(self, a: Answers, radio_j: _Floats) -> dict[str, NDArray[np.float64]]:
+    def _columns(self, a: Answers, radio_j: _Floats) -> dict[str, NDArray[Any]]:
         """Contribution of each answer to the sums."""
         facts = self._facts
         truth, local = facts.truth[a.row], facts.local_label[a.row]
         judged = truth != NO_LABEL
         cloud, waits = a.route == _CLOUD, (a.route == _FALLBACK) | (a.route == _ERROR)
         acquired = FEATURES_ACQUIRED[a.reason]
-        features = np.where(acquired, facts.asked_j[a.row], facts.local_j[a.row])
+        features = np.where(acquired, facts.request_j[a.row], facts.local_j[a.row])
         stages = facts.stage_j[a.row]
         if facts.cloud_only:
             features = np.where(cloud, facts.alone_j, features)
@@ -222,17 +222,17 @@ class WindowSums:
         rest = np.where(a.route >= 0, a.latency_ms - device - in_cloud, 0.0)
         return {
             "n": np.ones(len(a)),
-            "judged": judged.astype(np.float64),
-            "right": (judged & (a.label == truth)).astype(np.float64),
-            "edge_right": (judged & (local == truth)).astype(np.float64),
-            "asked": (a.payload_up > 0).astype(np.float64),
-            **{route: (a.route == i).astype(np.float64) for i, route in enumerate(ROUTES)},
+            "judged": judged,
+            "right": judged & (a.label == truth),
+            "edge_right": judged & (local == truth),
+            "requested": a.payload_up > 0,
+            **{route: a.route == i for i, route in enumerate(ROUTES)},
             "cost": a.cost,
             "feature_cost": a.feature_cost,
-            "bytes_up": a.up.astype(np.float64),
-            "bytes_down": a.down.astype(np.float64),
-            "payload_up": a.payload_up.astype(np.float64),
-            "payload_down": a.payload_down.astype(np.float64),
+            "bytes_up": a.up,
+            "bytes_down": a.down,
+            "payload_up": a.payload_up,
+            "payload_down": a.payload_down,
             "radio_j": radio_j,
             "feature_j": features,
             "stage_j": stages,
@@ -242,7 +242,7 @@ class WindowSums:
             "waiting_ms": np.where(waits, rest, 0.0),
         }
 
-    def _count_classes(self, a: Answers, times: _Floats, columns: dict[str, _Floats]) -> None:
+    def _count_classes(self, a: Answers, times: _Floats, columns: dict[str, NDArray[Any]]) -> None:
         truth = self._facts.truth[a.row]
         known = truth >= 0  # else unknown, or a class that the bundle lacks
         for k, name in enumerate(CLASS_COUNTS):

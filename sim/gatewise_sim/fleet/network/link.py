@@ -15,16 +15,7 @@ from gatewise.toml_settings import take_number
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio, packets
 from gatewise_sim.fleet.network.outages import Outages
 
-__all__ = [
-    "CHUNK",
-    "DeviceDraws",
-    "Direction",
-    "Draws",
-    "LinkProfile",
-    "VirtualLink",
-    "both_ways",
-    "connected",
-]
+__all__ = ["CHUNK", "DeviceDraws", "Direction", "Draws", "LinkProfile", "VirtualLink"]
 
 MIN_RTO_MS: Final = 200.0  # Linux waits at least this much longer than the round trip
 CHUNK: Final = 16 * 1024  # bytes that the proxy hands on at a time
@@ -96,7 +87,7 @@ class LinkProfile:
 
 
 class Draws(Protocol):
-    """What is asked of :class:`random.Random` or :class:`numpy.random.Generator`."""
+    """What :class:`random.Random` and :class:`numpy.random.Generator` have in common here."""
 
     def random(self) -> float:
         """One in [0, 1)."""
@@ -188,26 +179,8 @@ def _sent(now: float, wait: float, outages: Outages | None) -> float:
     return now
 
 
-def connected(now: float, link: LinkProfile, outages: Outages | None = None) -> float:
-    """Time (s) at which a TCP connection begun at `now` (s) can carry its first byte.
-
-    The handshake takes a round trip; its first packet is sent again while the link is down.
-    """
-    return _sent(now, SYN_RTO_S, outages) + link.rtt_ms / 1e3
-
-
-def both_ways(
-    link: LinkProfile, rng: Draws, outages: Outages | None = None
-) -> tuple[Direction, Direction]:
-    """Both directions of one connection, each with randomness of its own: up, down."""
-    return (
-        Direction(link, link.up_kbps, rng, outages),
-        Direction(link, link.down_kbps, random.Random(rng.random()), outages),
-    )
-
-
 class VirtualLink:
-    """One connection over a link in virtual time: what :class:`DelayProxy` does, without sockets.
+    """Times of one connection over a link: those of virtual time, and of :class:`.DelayProxy`.
 
     Parameters
     ----------
@@ -237,21 +210,22 @@ class VirtualLink:
     ) -> None:
         self._profile = profile
         self._outages = outages
-        if back is None:
-            self._up, self._down = both_ways(profile, rng, outages)
-        else:
-            self._up = Direction(profile, profile.up_kbps, rng, outages)
-            self._down = Direction(profile, profile.down_kbps, back, outages)
+        self._up = Direction(profile, profile.up_kbps, rng, outages)
+        back = random.Random(rng.random()) if back is None else back
+        self._down = Direction(profile, profile.down_kbps, back, outages)
 
     def connect(self, now: float) -> float:
-        """Time (s) at which a connection begun at `now` (s) can carry its first byte."""
-        return connected(now, self._profile, self._outages)
+        """Time (s) at which a TCP connection begun at `now` (s) can carry its first byte.
+
+        The handshake takes a round trip; its first packet is sent again while the link is down.
+        """
+        return _sent(now, SYN_RTO_S, self._outages) + self._profile.rtt_ms / 1e3
 
     def send(self, now: float, n_bytes: int, up: bool) -> float:
         """Time (s) at which the last of `n_bytes` of TCP payload sent at `now` (s) arrives.
 
         `now` is not before the last call's of the same direction; `up`: from the device. It travels
-        in pieces of :data:`CHUNK`, as through the proxy.
+        in pieces of :data:`CHUNK`, as the proxy reads it.
         """
         direction = self._up if up else self._down
         if n_bytes <= CHUNK:

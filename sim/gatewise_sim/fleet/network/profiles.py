@@ -17,19 +17,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from gatewise.errors import InputError
-from gatewise.toml_settings import refuse_unknown, take_number, take_text, toml_table
+from gatewise.toml_settings import SettingsTable
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio
 from gatewise_sim.fleet.network.link import LinkProfile
 
 __all__ = ["PROFILES", "profile", "read_profile"]
 
-_T = TypeVar("_T")
+_LINK_KEYS: Final = ("like", *(field.name for field in fields(LinkProfile)))
+_RADIO_KEYS: Final = ("like", *(field.name for field in fields(Radio)[1:]))
 
 PROFILES: Final[dict[str, LinkProfile]] = {
     p.name: p
@@ -59,36 +59,13 @@ def profile(name: str) -> LinkProfile:
 def read_profile(path: str | Path) -> LinkProfile:
     """Read a ``link.toml``, as the module's head shows."""
     path = Path(path)
-    where = f"link file {path}"
-    table = toml_table(path, "link file")
-    figures = [f.name for f in fields(LinkProfile)]
-    refuse_unknown(table, ("like", *figures), where)
-    base = _like(table, PROFILES, where)
-    given: dict[str, Any] = {"name": take_text(table.get("name", path.stem), f"{where}: name")}
-    for field in figures[1:-1]:
-        if field in table:
-            given[field] = take_number(table[field], f"{where}: {field}", infinite=True)
-    if "radio" in table:
-        given["radio"] = _radio(table["radio"], base.radio, given["name"], f"{where}: radio")
-    try:
-        return replace(base, **given)
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
-
-
-def _radio(table: object, base: Radio, name: str, where: str) -> Radio:
-    if not isinstance(table, dict):
-        raise InputError(f"{where} is {table!r}, not a table")
-    figures = [f.name for f in fields(Radio)][1:]
-    refuse_unknown(table, ("like", *figures), where)
-    if "like" in table:
-        base = _like(table, RADIOS, where)
-    given = {key: take_number(table[key], f"{where}.{key}") for key in figures if key in table}
-    return replace(base, name=name, **given)
-
-
-def _like(table: Mapping[str, Any], known: Mapping[str, _T], where: str) -> _T:
-    name = table.get("like", "none")
-    if not isinstance(name, str) or name not in known:
-        raise InputError(f"{where}: like is {name!r}; choose one of {', '.join(known)}")
-    return known[name]
+    table = SettingsTable.read(path, "link file", _LINK_KEYS)
+    base = table.choice("like", PROFILES, PROFILES["none"])
+    name = table.text("name", path.stem)
+    given: dict[str, Any] = table.numbers(_LINK_KEYS[2:-1], infinite=True)
+    if "radio" in table.values:
+        radio = table.table("radio", _RADIO_KEYS)
+        like = radio.choice("like", RADIOS, base.radio)
+        given["radio"] = replace(like, name=name, **radio.numbers(_RADIO_KEYS[1:]))
+    with table.named_in_errors():
+        return replace(base, name=name, **given)

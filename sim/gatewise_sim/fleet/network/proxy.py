@@ -2,8 +2,8 @@
 
 Half the round trip (and half its jitter) each way, no faster than the bandwidth, in order, and with
 a stall of one retransmission timeout where TCP would have to send a lost segment again.
-:class:`.Direction` computes when a byte is due; :class:`DelayProxy` owns the sockets. It is good to
-a few milliseconds: enough from Wi-Fi upward, not for studying a wire.
+:class:`.VirtualLink` computes when a byte is due; :class:`DelayProxy` owns the sockets. It is good
+to a few milliseconds: enough from Wi-Fi upward, not for studying a wire.
 """
 
 from __future__ import annotations
@@ -20,13 +20,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.network.link import (
-    CHUNK,
-    Direction,
-    LinkProfile,
-    both_ways,
-    connected,
-)
+from gatewise_sim.fleet.network.link import CHUNK, LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
 
 __all__ = ["DelayProxy"]
@@ -124,10 +118,9 @@ class DelayProxy:
             near.close()
 
     async def _connection(self, near: socket.socket) -> None:
-        link = self._link
         self._connections += 1
         rng = random.Random(f"{self._seed}/{self._connections}")
-        up, down = both_ways(link, rng, self._outages)
+        link = VirtualLink(self._link, rng, self._outages)
         # asyncio does so itself only for sockets that it made.
         near.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         reader, writer = await asyncio.open_connection(sock=near, limit=CHUNK)
@@ -135,12 +128,12 @@ class DelayProxy:
         try:
             # The handshake takes one round trip before the first byte can go.
             now = time.monotonic()
-            await asyncio.sleep(connected(now, link, self._outages) - now)
+            await asyncio.sleep(link.connect(now) - now)
             far_reader, far_writer = await asyncio.open_connection(*self._target, limit=CHUNK)
             ends.append(far_writer)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._hand_on(reader, far_writer, up, upward=True))
-                group.create_task(self._hand_on(far_reader, writer, down, upward=False))
+                group.create_task(self._hand_on(reader, far_writer, link, up=True))
+                group.create_task(self._hand_on(far_reader, writer, link, up=False))
         except* OSError:
             pass  # either end hung up: so do we
         except* asyncio.CancelledError:
@@ -154,9 +147,9 @@ class DelayProxy:
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        direction: Direction,
+        link: VirtualLink,
         *,
-        upward: bool,
+        up: bool,
     ) -> None:
         """Carry one direction until its sender closes: read, wait until due, write."""
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_IN_FLIGHT)
@@ -172,7 +165,7 @@ class DelayProxy:
                         writer.write_eof()
                     return
                 # Counted first: who has received a byte must find it counted.
-                if upward:
+                if up:
                     self.up_bytes += len(chunk)
                 else:
                     self.down_bytes += len(chunk)
@@ -184,7 +177,7 @@ class DelayProxy:
             chunk = b"more"
             while chunk:
                 chunk = await reader.read(CHUNK)
-                await queue.put((direction.due(time.monotonic(), len(chunk)), chunk))
+                await queue.put((link.send(time.monotonic(), len(chunk), up), chunk))
 
 
 class _SinceItBegan(Outages):

@@ -41,18 +41,7 @@ from gatewise_sim.fleet.workload.sources import (
 from gatewise_sim.fleet.workload.spans import read_clock, read_number, read_rate, read_span
 from gatewise_sim.fleet.workload.streams import Streams
 
-__all__ = [
-    "Arrivals",
-    "Bursty",
-    "Diurnal",
-    "Periodic",
-    "Poisson",
-    "Replay",
-    "RowMix",
-    "Workload",
-    "draw_arrivals",
-    "parse",
-]
+__all__ = ["Arrivals", "draw_arrivals", "parse"]
 
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]

@@ -20,21 +20,10 @@ _SHAPES: Final = ("steps", "linear")
 class RowMix:
     """Draws rows so that each class has the share that it should have at the time.
 
-    Parameters
-    ----------
-    labels : array_like of int, shape (n_rows,)
-        Class index of each row of the table.
-    times : array_like of float, shape (k,)
-        Seconds since the start, rising.
-    shares : array_like of float, shape (k, n_classes)
-        Weight of each class at those times; rows are scaled to sum to 1.
-    linear : bool, default False
-        Whether shares move evenly from one time to the next, instead of holding until then.
-
-    Raises
-    ------
-    InputError
-        If times do not rise, a share is negative, or a class that is asked for has no row.
+    `labels` are the class indices of the table's rows, shape (n_rows,); `times` (s since the start,
+    rising), shape (k,); `shares` the weight of each class at those times, shape (k, n_classes),
+    scaled to sum to 1. They hold until the next time, or move evenly to it if `linear`. InputError
+    if a class that is asked for has no row.
 
     Examples
     --------

@@ -49,6 +49,12 @@ def join(parts: list[Drawn]) -> Drawn:
     return Drawn(times, slots, ordinals, np.concatenate(rows) if rows else None)
 
 
+def _ranges(first: _Ints, n_each: _Ints) -> tuple[_Ints, _Ints]:
+    """Numbers from each of `first`, so many each, one after another: whose they are, and they."""
+    owner = np.repeat(np.arange(len(first)), n_each)
+    return owner, np.arange(len(owner)) - (np.cumsum(n_each) - n_each - first)[owner]
+
+
 class PoissonSource:
     """Poisson arrivals at one of two rates, changing at random times (Markov-modulated).
 
@@ -153,9 +159,7 @@ class PeriodicSource:
         first = np.maximum(first.astype(np.int64), -1)
         last = np.ceil((end - self._phase) / self._period).astype(np.int64)
         n_each = np.maximum(last - first + 1, 0)
-        slot = np.repeat(np.arange(len(self._ids)), n_each)
-        ends = np.cumsum(n_each)
-        k = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - n_each, n_each) + first[slot]
+        slot, k = _ranges(first, n_each)
         times = self._phase[slot] + k * self._period
         if self._jitter:
             marks = self._streams.uniforms(self._ids[slot], k + 1, purpose=MARKS)
@@ -210,10 +214,7 @@ class TraceSource:
         # difference rounds.
         low = np.maximum(np.searchsorted(times, begin - shift) - 1, 0)
         high = np.minimum(np.searchsorted(times, end - shift) + 1, len(times))
-        n_each = np.maximum(high - low, 0)
-        at = np.repeat(np.arange(len(slots)), n_each)
-        ends = np.cumsum(n_each)
-        place = np.arange(ends[-1]) - np.repeat(ends - n_each, n_each) + low[at]
+        at, place = _ranges(low, np.maximum(high - low, 0))
         moved = times[place] + shift[at]
         inside = (moved >= begin) & (moved < end)
         at, place, moved = at[inside], place[inside], moved[inside]

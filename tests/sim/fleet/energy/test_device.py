@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_sim.fleet.energy.device import DeviceEnergy
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio
+from tests.sim.refused import refused_file
 
 NAMES = ("age", "ecg", "thal")
 
@@ -18,8 +20,8 @@ def test_a_device_from_a_file(tmp_path):
     )
     device = DeviceEnergy.from_file(file, NAMES, 2)
     assert (device.idle_w, device.battery_wh) == (0.02, 10.0)
-    bought = np.array([[True, True, False], [False, True, True]])
-    assert device.acquisition.joules(bought, np.array([1, 2])).tolist() == [5.5, 5.75]
+    acquired = np.array([[True, True, False], [False, True, True]])
+    assert device.acquisition.joules(acquired, np.array([1, 2])).tolist() == [5.5, 5.75]
     radio = Radio("x", idle_w=0.005)
     assert device.days(440.0, radio) == pytest.approx(36_000 / (440 + 0.025 * 86_400))
 
@@ -37,25 +39,16 @@ def test_an_empty_file_draws_nothing(tmp_path):
     ("text", "complaint"),
     [
         ("idle = 1", "unknown key 'idle'; there are idle_w"),
-        ("idle_w = -1", "idle_w is -1, must be at least 0"),
         ("battery_wh = 0", "battery_wh is 0, must be above 0"),
-        ("stage_j = 'x'", "stage_j is 'x', not a number"),
         ("stage_j = [1]", "stage_j has 1 figures, 2 stages run on the device"),
         ("stage_j = [1, nan]", "stage_j[1] is nan, not a number"),
-        ("feature_j = inf", "feature_j is inf, must be finite"),
-        ("features = 3", "features is 3, not a table"),
-        ("[features]\npulse = 1", "features: the bundle has no feature 'pulse'"),
+        ("[features]\npulse = 1", "features: unknown key 'pulse'; there are age, ecg, thal"),
         ("[features]\necg = -1", "features.ecg is -1, must be at least 0"),
     ],
 )
 def test_a_bad_file_is_refused_by_its_key(tmp_path, text, complaint):
-    file = tmp_path / "device.toml"
-    file.write_text(text)
-    with pytest.raises(InputError) as error:
-        DeviceEnergy.from_file(file, NAMES, 2)
-    assert complaint in str(error.value)
-    assert str(file) in str(error.value)
-    assert "\n" not in str(error.value)
+    read = partial(DeviceEnergy.from_file, features=NAMES, n_stages=2)
+    refused_file(read, tmp_path / "device.toml", text, complaint)
 
 
 def test_figures_are_checked_without_a_file_too():

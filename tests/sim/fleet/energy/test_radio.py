@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from gatewise.errors import InputError
 from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio, radio_joules
-from tests.sim.radio_meter import RadioMeter
 
 # Exact in binary, so that sums can be compared with ==.
 PLAIN = Radio("x", wake_w=2, wake_s=0.5, active_w=4, tail_w=1, tail_s=8)
@@ -30,13 +29,19 @@ def laid_out(steps):
     return found
 
 
-def integral(radio: Radio, steps) -> tuple[float, int]:
+def joules(radio: Radio, *exchanges) -> np.ndarray:
+    """Energy that each of one device's (begin, end[, up, down]) adds."""
+    columns = [np.array(c) for c in zip(*((*e, 0, 0)[:4] for e in exchanges), strict=True)]
+    return radio_joules(radio, np.zeros(len(exchanges), np.int64), *columns)
+
+
+def integral(radio: Radio, steps) -> float:
     """Energy of the states without bytes, by going through time a quarter second at a time."""
     end = max(e for _, e, _, _ in steps)
     active = np.zeros(round(4 * (end + radio.tail_s)) + 1, dtype=bool)
     for begin, until, _, _ in steps:
         active[round(4 * begin) : round(4 * until)] = True
-    joules, wakes, awake_until = 0.0, 0, -1.0
+    spent, wakes, awake_until = 0.0, 0, -1.0
     starts = {begin for begin, _, _, _ in steps}
     ends = sorted(e for _, e, _, _ in steps)
     for tick in range(len(active)):
@@ -45,25 +50,20 @@ def integral(radio: Radio, steps) -> tuple[float, int]:
             wakes += now > awake_until
         done = [e for e in ends if e <= now and any(b <= now for b, x, _, _ in steps if x == e)]
         if active[tick]:
-            joules += radio.active_w / 4
+            spent += radio.active_w / 4
             awake_until = now + 0.25 + radio.tail_s
         else:
             if done:
                 awake_until = max(awake_until, max(done) + radio.tail_s)
             if now < awake_until:
-                joules += radio.tail_w / 4
-    return joules + wakes * radio.wake_j, wakes
+                spent += radio.tail_w / 4
+    return spent + wakes * radio.wake_j
 
 
 @given(exchanges)
-def test_the_meter_is_the_integral_over_the_states(steps):
+def test_the_energy_is_the_integral_over_the_states(steps):
     spans = laid_out(steps)
-    meter = RadioMeter(PLAIN)
-    for begin, end, up, down in spans:
-        meter.transfer(begin, end, up=up, down=down)
-    joules, wakes = integral(PLAIN, spans)
-    assert meter.joules == joules  # PLAIN's bytes cost nothing
-    assert meter.wakes == wakes
+    assert joules(PLAIN, *spans).sum() == integral(PLAIN, spans)  # PLAIN's bytes cost nothing
 
 
 @given(exchanges, st.sampled_from(sorted(RADIOS)), st.integers(1, 5), st.randoms())
@@ -72,57 +72,47 @@ def test_a_fleet_at_once_is_one_device_after_the_other(steps, name, n_devices, r
     rows = sorted(
         (random.randrange(n_devices), *span) for span in laid_out(steps)
     )  # by device, then begin
-    meters = [RadioMeter(radio) for _ in range(n_devices)]
-    singly = []
-    for device, begin, end, up, down in rows:
-        singly.append(meters[device].transfer(begin, end, up=up, down=down))
+    alone = [[span for device, *span in rows if device == d] for d in range(n_devices)]
+    singly = np.concatenate([joules(radio, *spans) for spans in alone if spans])
     columns = [np.array(column) for column in zip(*rows, strict=True)]
-    joules = radio_joules(radio, *columns)
-    np.testing.assert_allclose(joules, singly, rtol=1e-12, atol=1e-15)
+    assert radio_joules(radio, *columns).tolist() == singly.tolist()
 
 
 def test_bursts_within_the_tail_pay_it_once():
-    apart, together = RadioMeter(PLAIN), RadioMeter(PLAIN)
-    for begin in (0.0, 100.0, 200.0):
-        apart.transfer(begin, begin + 1)
-    for begin in (0.0, 2.0, 4.0):
-        together.transfer(begin, begin + 1)
-    assert apart.joules == 3 * (1 + 4 + 8)
-    assert together.joules == 1 + 3 * 4 + 2 * 1 + 8  # two gaps of a second, one tail
-    assert (apart.wakes, together.wakes) == (3, 1)
+    apart = joules(PLAIN, *((begin, begin + 1) for begin in (0.0, 100.0, 200.0)))
+    assert apart.tolist() == [1 + 4 + 8] * 3
+    together = joules(PLAIN, *((begin, begin + 1) for begin in (0.0, 2.0, 4.0)))
+    assert together.tolist() == [1 + 4 + 8, 1 + 4, 1 + 4]  # two gaps of a second, one tail
 
 
 def test_the_end_of_the_tail_itself_is_still_awake():
-    meter = RadioMeter(PLAIN)
-    meter.transfer(0.0, 1.0)
-    assert meter.transfer(9.0, 9.0) == 8.0  # the tail that ran, and no waking up
-    assert meter.transfer(np.nextafter(17.0, 18), 17.5) > 8.0 + PLAIN.wake_j
+    _, awake, asleep = joules(
+        PLAIN, (0.0, 1.0), (9.0, 9.0), (np.nextafter(17.0, 18), 17.5)
+    ).tolist()
+    assert awake == 8.0  # the tail that ran, and no waking up
+    assert asleep > 8.0 + PLAIN.wake_j
 
 
 def test_what_overlaps_is_active_once():
-    meter = RadioMeter(PLAIN)
-    meter.transfer(0.0, 4.0)
-    assert meter.transfer(1.0, 3.0) == 0.0
-    assert meter.transfer(3.0, 6.0) == 8.0
+    assert joules(PLAIN, (0.0, 4.0), (1.0, 3.0), (3.0, 6.0)).tolist()[1:] == [0.0, 8.0]
 
 
 def test_an_isolated_lte_request_costs_twelve_joules():
-    meter = RadioMeter(RADIOS["lte"])
-    joules = meter.transfer(0.0, 0.1, up=300, down=150)
+    lte = RADIOS["lte"]
     tail = 1.060 * 11.576
     assert tail == pytest.approx(12.27, abs=0.01)
-    assert joules == pytest.approx(
-        tail + 1.2107 * 0.2601 + 0.128804 + meter.radio.payload_j(300, 150)
+    assert joules(lte, (0.0, 0.1, 300, 150)) == pytest.approx(
+        tail + 1.2107 * 0.2601 + 0.128804 + lte.payload_j(300, 150)
     )
-    assert meter.radio.payload_j(300, 150) < 0.002
+    assert lte.payload_j(300, 150) < 0.002
 
 
 def test_lte_at_a_rate_is_the_papers_line():
     # 1288 mW + 438 mW per Mbit/s: a second at 5 Mbit/s of IP bytes.
     lte = RADIOS["lte"]
     ip = 625_000  # bytes
-    joules = lte.active_w + 1e-6 * lte.up_uj_per_byte * ip
-    assert joules == pytest.approx(1.28804 + 0.43839 * 5)
+    spent = lte.active_w + 1e-6 * lte.up_uj_per_byte * ip
+    assert spent == pytest.approx(1.28804 + 0.43839 * 5)
 
 
 def test_wifi_pays_for_bytes_and_packets():
@@ -134,7 +124,7 @@ def test_wifi_pays_for_bytes_and_packets():
 
 
 def test_no_radio_costs_nothing():
-    assert RadioMeter(RADIOS["none"]).transfer(0.0, 5.0, up=10**6, down=10**6) == 0.0
+    assert joules(RADIOS["none"], (0.0, 5.0, 10**6, 10**6)) == 0.0
 
 
 def test_no_exchanges_at_all():
@@ -149,12 +139,12 @@ def test_a_radio_is_checked(bad):
 
 
 def test_acquiring_and_computing():
-    bought = np.array([[True, False, True], [False, False, False], [True, True, True]])
+    acquired = np.array([[True, False, True], [False, False, False], [True, True, True]])
     stages = np.array([1, 0, 2])
     figures = Acquisition(feature_j=np.array([1.0, 2.0, 4.0]), stage_j=np.array([0.5, 0.25]))
-    assert figures.joules(bought, stages).tolist() == [5.5, 0.0, 7.75]
-    assert Acquisition(2.0, 0.5).joules(bought, stages).tolist() == [4.5, 0.0, 7.0]
-    assert Acquisition().joules(bought, stages).tolist() == [0.0, 0.0, 0.0]
+    assert figures.joules(acquired, stages).tolist() == [5.5, 0.0, 7.75]
+    assert Acquisition(2.0, 0.5).joules(acquired, stages).tolist() == [4.5, 0.0, 7.0]
+    assert Acquisition().joules(acquired, stages).tolist() == [0.0, 0.0, 0.0]
 
 
 def test_acquisition_is_checked_feature_by_feature():

@@ -7,25 +7,10 @@ from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.estimate.window_sums import RowFacts
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
-from gatewise_sim.fleet.progress import Listeners, Snapshot
 from gatewise_sim.fleet.run import VirtualFleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-
-
-class Seen(Listeners):
-    """Remembers its events."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.snapshots: list[Snapshot] = []
-        self.faults: list[tuple[str, bool, float]] = []
-
-    def advance(self, snapshot: Snapshot) -> None:
-        self.snapshots.append(snapshot)
-
-    def fault(self, what: str, up: bool, at: float) -> None:
-        self.faults.append((what, up, at))
+from tests.sim.recorder import Recorder
 
 
 def settings(**changes) -> FleetSettings:
@@ -55,7 +40,7 @@ def assert_progress(snapshots) -> None:
 
 def test_a_run_that_is_stepped_whole_is_reported_by_the_clock(made_up):
     """With a clock that gains a second at each call every step is reported."""
-    routes, own, seen, counted = made_up(100, 20), settings(), Seen(), []
+    routes, own, seen, counted = made_up(100, 20), settings(), Recorder(), []
     fleet = VirtualFleet(routes, own)
     facts = RowFacts.from_routes(routes, None, cloud_only=False)
     tick = iter(range(10**9))
@@ -86,7 +71,7 @@ def test_a_run_that_is_stepped_whole_is_reported_by_the_clock(made_up):
 
 
 def test_windows_are_reported_as_they_are_done(made_up):
-    routes, own, seen = made_up(100, 20), settings(), Seen()
+    routes, own, seen = made_up(100, 20), settings(), Recorder()
     few = choose_plan(routes, own, requests=1500)
     found = estimate_fleet(routes, own, sampling=few, watch=seen)
     assert len(seen.snapshots) == len(few.windows)
@@ -106,6 +91,6 @@ def test_windows_are_reported_as_they_are_done(made_up):
 
 def test_a_listener_changes_nothing(made_up):
     routes, own = made_up(100, 20), settings(seconds=300.0, outages=Outages())
-    first, second = estimate_fleet(routes, own), estimate_fleet(routes, own, watch=Seen())
+    first, second = estimate_fleet(routes, own), estimate_fleet(routes, own, watch=Recorder())
     assert first.means == second.means
     assert first.timeline == second.timeline

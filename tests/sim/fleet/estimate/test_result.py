@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS
 from gatewise_sim.fleet.energy.device import Acquisition, DeviceEnergy
+from gatewise_sim.fleet.energy.radio import radio_joules
 from gatewise_sim.fleet.estimate.result import MEANS, FleetEstimate
 from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.network.outages import Outages
@@ -19,7 +20,6 @@ from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
-from tests.sim.radio_meter import RadioMeter
 
 pytestmark = pytest.mark.slow  # fleets are simulated
 
@@ -75,14 +75,14 @@ def test_means_are_those_of_the_answers(both, routes, energy):
         expected["bytes_up"] += a.up[i]
         expected["bytes_down"] += a.down[i]
         expected["radio_j"] += run.joules[i]
-        # What was bought and run: by the sets of features, not by the estimate's own rule.
+        # What was acquired and run: by the sets of features, not by the estimate's own rule.
         asked = route == CLOUD or reason in ("timeout", "deadline", "cloud:busy")
-        bought = routes.sets[(routes.asked_set if asked else routes.local_set)[row]]
+        acquired = routes.sets[(routes.request_set if asked else routes.local_set)[row]]
         stages = int(routes.exit[row]) + 1
         if own.policy == "cloud-only" and route == CLOUD:
-            bought = np.isin(np.arange(len(bought)), routes.plan.request_inputs)
+            acquired = np.isin(np.arange(len(acquired)), routes.plan.request_inputs)
             stages = 0
-        expected["feature_j"] += energy.acquisition.feature_j[bought].sum()
+        expected["feature_j"] += energy.acquisition.feature_j[acquired].sum()
         expected["stage_j"] += energy.acquisition.stage_j[:stages].sum()
     assert set(found.means) == set(MEANS) == set(expected) | {"error", "fallback", "cloud", "edge"}
     for name, estimate in found.means.items():
@@ -176,16 +176,8 @@ def test_a_run_that_is_over_gives_the_same_estimate(both, routes, energy):
     own, run, found = both
     rng = np.random.default_rng(0)
     order = rng.permutation(len(run.answers))
-    again = FleetEstimate.from_run(
-        routes,
-        own,
-        run.answers.take(order),
-        run.joules[order],
-        device_energy=energy,
-        devices=run.devices,
-        workers=run.workers,
-        events=run.events,
-    )
+    shuffled = replace(run, answers=run.answers.take(order), joules=run.joules[order])
+    again = FleetEstimate.from_run(routes, own, shuffled, device_energy=energy)
     for field in fields(found):
         if field.name in ("events", "workers"):
             continue
@@ -208,19 +200,17 @@ def test_it_is_plain_numbers(both):
     )
 
 
-def test_joules_are_those_of_a_meter_on_each_device(routes):
-    """Request by request through the meter that follows one radio."""
+def test_joules_are_those_of_each_devices_radio(routes):
+    """Device by device, from what its instances report."""
     own = settings(outages=Outages(), workload="poisson:3/min")
     run = simulate_fleet(routes, own)
     a, total = run.answers, 0.0
     for device in range(own.devices):
-        meter = RadioMeter(own.link.radio)
-        mine = np.flatnonzero((a.device == device) & (a.payload_up > 0))
-        begins = a.time[mine] + a.device_ms[mine] / 1000.0
-        for i, begin in sorted(zip(mine, begins, strict=True), key=lambda pair: pair[1]):
-            end = a.time[i] + a.latency_ms[i] / 1000.0
-            meter.transfer(begin, end, up=int(a.up[i]), down=int(a.down[i]))
-        total += meter.joules
+        mine = a.take((a.device == device) & (a.payload_up > 0))
+        begin = mine.time + mine.device_ms / 1000.0
+        mine, begin = mine.take(np.argsort(begin)), np.sort(begin)
+        end = mine.time + mine.latency_ms / 1000.0
+        total += radio_joules(own.link.radio, mine.device, begin, end, mine.up, mine.down).sum()
     found = estimate_fleet(routes, own)
     assert total > 0
     assert found.means["radio_j"].value == pytest.approx(total / len(a), rel=1e-5)

@@ -73,6 +73,7 @@ def test_windows_of_time_stand_for_the_whole_day(routes):
     assert some.utilisation == pytest.approx(whole.utilisation, rel=0.1)
 
 
+@pytest.mark.slow
 def test_intervals_hold_as_often_as_they_say(routes):
     """95 %: of 60 runs at least 52 (52 or fewer has a probability of 1 %)."""
     held = 0
@@ -131,6 +132,7 @@ def test_an_outage_in_a_sampled_run_is_that_of_the_whole_run(routes):
     assert mine == pytest.approx(other, abs=5 * np.sqrt(2 * other))
 
 
+@pytest.mark.slow
 def test_joules_of_windows_are_those_of_the_whole_run(routes):
     """With a tail of 12 s and a request every 15 s, half of the requests meet one: a window
     that did not look back far enough would take each first request for a lone one."""

@@ -6,68 +6,16 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
-from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gatewise.errors import InputError
-from gatewise_sim.fleet.network.link import Direction, LinkProfile
+from gatewise_sim.fleet.network.link import LinkProfile
+from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.network.profiles import PROFILES, profile
 from gatewise_sim.fleet.network.proxy import DelayProxy
+from tests.sim.fleet.network.echo import connect, echo_server
 from tests.support.ports import free_port
-
-arrivals = st.lists(
-    st.tuples(st.floats(0, 1), st.integers(1, 20_000)), min_size=1, max_size=40
-)  # (seconds since the one before, bytes)
-
-
-@given(arrivals, st.sampled_from(sorted(PROFILES)), st.integers(0, 1000))
-def test_bytes_keep_their_order_and_never_arrive_early(steps, name, seed):
-    link = PROFILES[name]
-    direction = Direction(link, link.up_kbps, random.Random(seed))
-    now, last = 0.0, 0.0
-    for gap, size in steps:
-        now += gap
-        due = direction.due(now, size)
-        assert due >= last
-        assert due >= now + max(0.0, link.rtt_ms - link.jitter_ms) / 2e3 - 1e-9
-        last = due
-
-
-@given(arrivals, st.integers(0, 1000))
-def test_bandwidth_bounds_the_rate(steps, seed):
-    direction = Direction(LinkProfile("slow"), 100.0, random.Random(seed))
-    now, total, due = 0.0, 0, 0.0
-    for gap, size in steps:
-        now += gap
-        total += size
-        due = direction.due(now, size)
-    first = steps[0][0]
-    assert due - first >= total * 8e-3 / 100.0 - 1e-9
-
-
-def test_without_jitter_or_loss_the_delay_is_half_the_round_trip():
-    direction = Direction(LinkProfile("x", rtt_ms=100), float("inf"), random.Random(0))
-    assert [direction.due(t, 10) for t in (0.0, 1.0)] == [0.05, 1.05]
-
-
-def test_a_lost_segment_stalls_what_follows_for_one_timeout():
-    class Unlucky(random.Random):
-        draws = iter([0.0, 0.9, 0.9])  # lost once, then never
-
-        def random(self) -> float:
-            return next(self.draws)
-
-        def uniform(self, a: float, b: float) -> float:
-            return 0.0
-
-    link = LinkProfile("x", rtt_ms=100, loss=0.5)
-    direction = Direction(link, float("inf"), Unlucky())
-    first = direction.due(0.0, 100)
-    assert first == pytest.approx((50 + link.rto_ms) / 1e3)
-    assert direction.due(0.001, 100) == first  # head of line: nothing overtakes
 
 
 def test_an_unknown_link_is_named_with_the_choices():
@@ -80,12 +28,6 @@ def test_tls_cannot_be_delayed():
         DelayProxy("mqtts://example.org", PROFILES["wifi"])
 
 
-class _Echo(socketserver.BaseRequestHandler):
-    def handle(self) -> None:
-        while data := self.request.recv(65536):
-            self.request.sendall(data)
-
-
 class _Twice(socketserver.BaseRequestHandler):
     """Answers in two parts, as a broker does that acknowledges first."""
 
@@ -95,25 +37,6 @@ class _Twice(socketserver.BaseRequestHandler):
             self.request.sendall(b"ack")
             time.sleep(0.002)
             self.request.sendall(b"answer")
-
-
-@contextlib.contextmanager
-def echo_server(handler: type[socketserver.BaseRequestHandler] = _Echo) -> Iterator[str]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"mqtt://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def connect(url: str) -> socket.socket:
-    parts = urlsplit(url)
-    client = socket.create_connection((parts.hostname, parts.port), timeout=20)
-    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return client
 
 
 def ping(client: socket.socket, message: bytes) -> float:
@@ -194,3 +117,31 @@ def test_leaving_with_connections_open_ends_the_thread():
         with client, contextlib.suppress(ConnectionResetError):
             assert client.recv(1) == b""
     assert threading.active_count() == before
+
+
+@contextlib.contextmanager
+def proxy_and_client(outage: str) -> Iterator[tuple[DelayProxy, socket.socket]]:
+    link, outages = LinkProfile("x", rtt_ms=2), Outages.parse(outage)
+    with (
+        echo_server() as target,
+        DelayProxy(target, link, outages=outages) as proxy,
+        connect(proxy.url) as client,
+    ):
+        ping(client, b"a")
+        yield proxy, client
+
+
+def test_the_proxy_holds_bytes_during_an_outage_and_loses_none():
+    with proxy_and_client("link:+5s-+5500ms") as (proxy, client):
+        proxy.began = time.monotonic() - 5.0  # now the outage begins
+        ping(client, b"b")
+        assert time.monotonic() - proxy.began >= 5.5
+
+
+def test_a_run_that_begins_later_holds_up_no_bytes():
+    with proxy_and_client("link:+100s-+200s") as (proxy, client):
+        # As a live run does once all devices are connected. What was sent before has not come out
+        # in the future.
+        proxy.began = began = time.monotonic() + 80.0
+        ping(client, b"b")
+        assert time.monotonic() < began

@@ -11,10 +11,17 @@ from scipy import stats
 
 from gatewise.errors import InputError
 from gatewise_sim.fleet.workload.arrivals import draw_arrivals, parse
-from gatewise_sim.fleet.workload.kinds import Bursty, Diurnal, Periodic, Poisson, Replay, Trace
+from gatewise_sim.fleet.workload.kinds import (
+    Bursty,
+    Diurnal,
+    Periodic,
+    Poisson,
+    Replay,
+    Trace,
+)
 from gatewise_sim.fleet.workload.row_mix import RowMix
 from gatewise_sim.fleet.workload.spans import DAY
-from gatewise_sim.fleet.workload.streams import Streams
+from tests.sim.refused import refused
 
 pytestmark = pytest.mark.slow  # fleets are simulated
 
@@ -49,29 +56,6 @@ def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-@given(
-    st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 2**40), st.integers(0, 9)
-)
-def test_the_streams_are_numpys_philox(root, device, block, purpose):
-    streams = Streams(np.random.default_rng(0))
-    streams.root = root
-    ours = streams.blocks(device, np.array([block, block + 1]), purpose=purpose, sub=5)
-    # numpy counts up before it computes.
-    counter = (block | purpose << 64 | 5 << 128) - 1
-    theirs = np.random.Philox(key=root | device << 64, counter=counter % 2**256)
-    assert ours.ravel().tolist() == theirs.random_raw(8).tolist()
-
-
-def test_uniforms_are_in_the_half_open_interval():
-    u = Streams(np.random.default_rng(0)).uniforms(
-        np.arange(500), np.arange(40)[:, None], purpose=0
-    )
-    assert u.shape == (40, 500, 4)
-    assert u.min() >= 0
-    assert u.max() < 1
-    assert stats.kstest(u.ravel(), "uniform").pvalue > 1e-3
-
-
 @kinds
 def test_the_same_seed_gives_the_same_and_another_does_not(kind):
     once = gather(KINDS[kind], 20, 600.0, rows=11)
@@ -95,11 +79,11 @@ def test_arrivals_are_sorted_and_inside(kind):
 
 
 @kinds
-@settings(max_examples=15, deadline=None)
-@given(st.floats(0.5, 700.0))
+@settings(max_examples=10, deadline=None)
+@given(st.floats(1.0, 350.0))
 def test_chunks_change_nothing(kind, chunk_s):
-    whole = gather(KINDS[kind], 6, 500.0, rows=11, chunk_s=500.0)
-    assert same(whole, gather(KINDS[kind], 6, 500.0, rows=11, chunk_s=chunk_s))
+    whole = gather(KINDS[kind], 6, 250.0, rows=11, chunk_s=250.0)
+    assert same(whole, gather(KINDS[kind], 6, 250.0, rows=11, chunk_s=chunk_s))
 
 
 @kinds
@@ -216,12 +200,6 @@ def test_the_day_has_its_shape():
     assert rates[0] / rates[1] == pytest.approx(5)
 
 
-def test_a_silent_night():
-    assert Diurnal(1.0, ratio=math.inf).rate_at(np.array([2 * 3600.0])) == pytest.approx(
-        0, abs=1e-12
-    )
-
-
 def test_a_day_that_begins_later():
     spec = parse("diurnal:1/min:peak=14:00:ratio=5", day_begins=14 * 3600.0)
     assert spec.rate_at(np.array([0.0])) == pytest.approx(5 / 3 / 60)
@@ -269,27 +247,6 @@ def test_a_trace_from_a_file(tmp_path):
         parse(f"replay:{file}")
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("when\n1", "no column 'time'"),
-        ("time,site\n1,2", "unknown column 'site'"),
-        ("time\n1\nx", "line 3: time 'x' is not a number of seconds"),
-        ("time\n-1", "line 2: time '-1' is not"),
-        ("time,row\n1,-1", "line 2: row '-1' is not the number of a row"),
-        ("time,row\n1", "line 2: row None is not"),
-        ("", "no column 'time'"),
-    ],
-)
-def test_a_bad_trace_is_refused_by_line(tmp_path, text, complaint):
-    file = tmp_path / "trace.csv"
-    file.write_text(text)
-    with pytest.raises(InputError) as error:
-        parse(f"replay:{file}")
-    assert complaint in str(error.value)
-    assert str(file) in str(error.value)
-
-
 def test_classes_drift_linearly():
     labels = np.repeat([0, 1, 2], [50, 5, 20])
     mix = RowMix.parse("linear,0s=1/0/1,1000s=0/1/1", labels)
@@ -317,53 +274,6 @@ def test_what_the_mix_is_does_not_move_the_arrivals():
     plain = gather(Poisson(1.0), 5, 100.0, rows=4)
     mixed = gather(Poisson(1.0), 5, 100.0, rows=RowMix([0, 1, 1, 0], [0.0], [[1, 3]]))
     assert same(plain[:2], mixed[:2])
-
-
-def test_a_draw_that_rounds_up_to_one_still_finds_a_row():
-    mix = RowMix([0, 1, 1], [0.0], [[1, 2, 0]])
-    assert mix.rows(np.array([0.0]), np.array([1.0]), np.array([0.0])).tolist() == [1]
-
-
-@given(
-    st.lists(st.integers(0, 3), min_size=1, max_size=30),
-    st.lists(st.floats(0, 1, exclude_max=True), min_size=2, max_size=20),
-    st.data(),
-)
-def test_only_classes_with_a_share_are_drawn(labels, draws, data):
-    there = sorted(set(labels))
-    weights = np.zeros((2, 4))
-    for knot, index in itertools.product((0, 1), there):
-        weights[knot, index] = data.draw(st.sampled_from([0.0, 0.1, 1.0, 7.0]))
-    weights[:, there[0]] += 0.5
-    mix = RowMix(labels, [0.0, 10.0], weights, linear=True)
-    u = np.array(draws)
-    row = mix.rows(np.linspace(0, 12, len(u)), u, u[::-1])
-    shares = mix.shares(np.linspace(0, 12, len(u)))
-    assert (shares[np.arange(len(u)), np.array(labels)[row]] > 0).all()
-    np.testing.assert_allclose(shares.sum(axis=1), 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("0s=1/1", "write it as steps,0s=9/1"),
-        ("linear", "write it as"),
-        ("linear,0s", "'' is not a number"),
-        ("linear,0=1/1", "'0' is not a span of time"),
-        ("linear,0s=1/x", "'x' is not a number"),
-        ("linear,0s=1/1,5s=1", "a share for every class"),
-        ("linear,5s=1/1,0s=1/1", "its times must rise"),
-        ("linear,0s=1/-1", "at least 0"),
-        ("linear,0s=0/0", "one above it at each time"),
-        ("linear,0s=1/1/1", "class 2 has a share but no row"),
-        ("linear,0s=1", "there are 2 classes, not 1"),
-    ],
-)
-def test_a_bad_mix(text, complaint):
-    with pytest.raises(InputError) as error:
-        RowMix.parse(text, [0, 1, 1])
-    assert complaint in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -405,15 +315,7 @@ def test_workloads_are_read(text, spec):
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(text, complaint):
-    with pytest.raises(InputError) as error:
-        parse(text)
-    assert complaint in str(error.value)
-    assert "\n" not in str(error.value)
-
-
-def test_a_trace_must_end_before_it_begins_again():
-    with pytest.raises(InputError, match="every must be longer than the trace"):
-        Replay(LONG.trace, every=119.0)
+    refused(parse, text, says=complaint)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,35 @@
+import math
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Trace, read_trace
+from tests.sim.refused import refused_file
+
+
+def test_a_silent_night():
+    assert Diurnal(1.0, ratio=math.inf).rate_at(np.array([2 * 3600.0])) == pytest.approx(
+        0, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("when\n1", "no column 'time'"),
+        ("time,site\n1,2", "unknown column 'site'"),
+        ("time\n1\nx", "line 3: time 'x' is not a number of seconds"),
+        ("time\n-1", "line 2: time '-1' is not"),
+        ("time,row\n1,-1", "line 2: row '-1' is not the number of a row"),
+        ("time,row\n1", "line 2: row None is not"),
+        ("", "no column 'time'"),
+    ],
+)
+def test_a_bad_trace_is_refused_by_line(tmp_path, text, complaint):
+    refused_file(read_trace, tmp_path / "trace.csv", text, complaint)
+
+
+def test_a_trace_must_end_before_it_begins_again():
+    with pytest.raises(InputError, match="every must be longer than the trace"):
+        Replay(Trace([np.array([119.0])]), every=119.0)

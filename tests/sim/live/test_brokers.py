@@ -1,0 +1,56 @@
+"""Runs on the embedded broker, and on one that somebody else runs."""
+
+import threading
+
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
+from gatewise_sim.fleet.network.outages import Outages
+from gatewise_sim.live.checks import check_live
+from tests.sim.live.runs import needs_mosquitto, run, settings
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.usefixtures("nothing_left")
+def test_the_embedded_broker_and_somebodys(small, monkeypatch):
+    chosen = settings(devices=3, seconds=2.0)
+    with EmbeddedBroker() as broker:
+        with pytest.raises(InputError, match="does not serve shared subscriptions"):
+            check_live(settings(workers=2), broker=broker.url)
+        live = run(small, chosen, broker=broker.url)
+        assert live.broker == broker.url
+        assert live.lost == 0
+    monkeypatch.setattr("gatewise_sim.live.brokers.find_mosquitto", lambda: None)
+    live = run(small, settings(devices=3, seconds=4.0, outages=Outages.parse("broker:+1s-+2s")))
+    assert live.broker == "embedded"
+    assert live.lost == 0
+    assert [(f["what"], f["up"]) for f in live.faults] == [("broker", False), ("broker", True)]
+
+
+@needs_mosquitto
+def test_somebodys_broker_forgets_the_devices(small):
+    with MosquittoBroker() as broker:
+        run(small, settings(devices=5, seconds=1.0), broker=broker.url)
+        retained = retained_topics(broker.url)
+    assert retained == []
+
+
+def retained_topics(url: str) -> list[str]:
+    from gatewise_cloud.broker.mqtt_client import close_client, open_client
+    from gatewise_edge.link.mqtt import Endpoint, make_client
+
+    found: list[str] = []
+    endpoint, done = Endpoint(url), threading.Event()
+    client = make_client(endpoint, "looker", max_inflight=1)
+    client.on_connect = lambda *_: client.subscribe([("#", 0), ("last", 0)])
+    client.on_subscribe = lambda *_: client.publish("last", b"")
+    client.on_message = lambda _c, _u, m: done.set() if m.topic == "last" else found.append(m.topic)
+    open_client(client, endpoint)
+    client.loop_start()
+    try:
+        assert done.wait(30.0)
+    finally:
+        close_client(client)
+    return found

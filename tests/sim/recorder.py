@@ -1,0 +1,25 @@
+"""A progress listener that keeps what is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gatewise_sim.fleet.progress import Listeners, Snapshot
+
+
+class Recorder(Listeners):
+    """Keeps snapshots and faults, and may act on each snapshot."""
+
+    def __init__(self, act: Callable[[Snapshot], None] | None = None) -> None:
+        super().__init__()
+        self.snapshots: list[Snapshot] = []
+        self.faults: list[tuple[str, bool, float]] = []
+        self._act = act
+
+    def advance(self, snapshot: Snapshot) -> None:
+        self.snapshots.append(snapshot)
+        if self._act is not None:
+            self._act(snapshot)
+
+    def fault(self, what: str, up: bool, at: float) -> None:
+        self.faults.append((what, up, at))
