@@ -50,7 +50,7 @@ def join(parts: list[Drawn]) -> Drawn:
 
 
 def _ranges(first: _Ints, n_each: _Ints) -> tuple[_Ints, _Ints]:
-    """Numbers from each of `first`, so many each, one after another: whose they are, and they."""
+    """Ranges of `n_each` numbers from each of `first`, joined: index of the range, and number."""
     owner = np.repeat(np.arange(len(first)), n_each)
     return owner, np.arange(len(owner)) - (np.cumsum(n_each) - n_each - first)[owner]
 
