@@ -68,7 +68,9 @@ TABLE: dict[str, Entry] = {
         "gatewise_export.commands.sign_cli", "Sign a bundle; zip it for devices.", "edge"
     ),
     "keygen": Entry("gatewise_export.commands.sign_cli", "Make a key pair for signing.", "edge"),
-    "publish": Entry("gatewise_edge.update.cli", "Announce a bundle to devices.", "edge"),
+    "repo": Entry(
+        "gatewise_cloud.service.repo_cli", "Publish releases that devices update to.", "cloud"
+    ),
     "edge": Entry("gatewise_edge.service.cli", "Run a device: rows in, answers out.", "edge"),
     "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
     "broker": Entry(
@@ -110,9 +112,14 @@ def build(name: str) -> Any:
     """Make the typer command of one sub-command, a key of :data:`TABLE`; imports its module."""
     entry = TABLE[name]
     try:
-        function: Callable[..., Any] = importlib.import_module(entry.module).commands[name]
+        command: Any = importlib.import_module(entry.module).commands[name]
     except ModuleNotFoundError as error:
         raise _not_installed(error, entry.extra) from error
+    if isinstance(command, typer.Typer):  # of sub-commands
+        for sub in command.registered_commands:
+            sub.help = _keep_examples(inspect.getdoc(sub.callback) or "")
+        return typer.main.get_command(command)
+    function: Callable[..., Any] = command
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name, help=_keep_examples(inspect.getdoc(function) or entry.help))(function)
     return typer.main.get_command(app)

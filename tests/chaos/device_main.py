@@ -2,7 +2,7 @@
 
 The first line on standard input is the job as JSON: ``bundle``, ``rows`` (a .npy), ``order`` (rows
 to answer, one after another), ``rate`` (instances a second), ``broker`` (or null), ``device``,
-``deadline_ms`` and, optionally, ``update`` (``store``, ``public_key``, ``host``, ``ca_file``).
+``deadline_ms`` and, optionally, ``update`` (``store``, ``trust``, ``url``, ``ca_file``).
 Says ``{"event": "ready"}``, waits for any second line, answers, says ``{"event": "answer", ...}``
 each time and at last ``{"event": "done", ...}`` with the counters and, for each answer past its
 deadline, how late the control timer was in that time: a thread that only sleeps tells a device
@@ -67,12 +67,11 @@ def start(
     update = job.get("update")
     if update is None:
         return stack.enter_context(Device(job["bundle"], **options)), None
-    key = update["public_key"]
-    store = Store(update["store"], public_key=key)
-    bundle = Bundle.open(store.start() or job["bundle"], public_key=key, for_device=True)
+    store = Store(update["store"])
+    bundle = Bundle.open(next(iter(store.start()), job["bundle"]), for_device=True)
     updater = Updater(
-        link, store, model=bundle.manifest.name, public_key=key, hosts=[update["host"]],
-        ca_file=update["ca_file"],
+        store, urls=[update["url"]], trust=update["trust"], first=job["bundle"], link=link,
+        device=job["device"], ca_file=update["ca_file"], gap=0.0,
     )  # fmt: skip
     device = stack.enter_context(Device(bundle, observe=updater.observe, **options))
     stack.enter_context(updater)

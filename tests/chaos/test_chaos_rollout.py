@@ -19,8 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from gatewise_edge import Device
 from gatewise_export import pack
-from gatewise_export.bundle.repacking import repack
-from gatewise_export.bundle.signing import keygen
+from gatewise_export.repository.repository import Repository
 
 DEVICES = 20
 INSTANCES = 600
@@ -59,13 +58,12 @@ def certificate(folder: Path, address: str) -> tuple[Path, Path]:
 
 
 class Version:
-    """One version of the model, in its two packings, and what it says to every row."""
+    """One version of the model, and what it says to every row."""
 
-    def __init__(self, system, rows, folder, version, key):
-        options = {"sample": rows[:16], "name": "digits", "version": version, "sign": key}
+    def __init__(self, system, rows, folder, version):
+        options = {"sample": rows[:16], "name": "digits", "version": version}
+        self.name = f"digits/{version}"
         self.bundle = pack(system, folder / f"bundle-{version}", **options).path
-        self.file = folder / "www" / f"digits-{version}.gwb"
-        repack(self.bundle, self.file, for_device=True)
         index = {c: i for i, c in enumerate(system.classes_)}
         self.label = np.array([index[c] for c in system.predict(rows)])
         self.stage, self.cost = system.exit_stage(rows), system.cost(rows)
@@ -83,14 +81,15 @@ class Version:
 
 @pytest.mark.slow
 def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, until, tmp_path):
-    (tmp_path / "www").mkdir()
-    key, public = keygen(tmp_path / "fleet")
+    repository = Repository.init(tmp_path / "www")
     other = packed.system.at(budget=packed.system.operating_point_.cost * 0.6)
     one, two = (
-        Version(system, packed.rows, tmp_path, version, key)
+        Version(system, packed.rows, tmp_path, version)
         for system, version in ((packed.system, "1"), (other, "2"))
     )
     apart = (one.stage != two.stage) | (one.label != two.label)
+    for version in (one, two):
+        repository.add(version.bundle)
     assert apart.mean() > 0.1  # else nothing would be seen to be mixed
     rig.start_broker()
     for number in range(2):
@@ -105,8 +104,8 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, until, t
             f"pi-{i}", one.bundle, packed.rows,
             rng.integers(0, len(packed.rows), INSTANCES).tolist(), rate=RATE,
             update={
-                "store": str(tmp_path / f"store-{i}"), "public_key": str(public),
-                "host": f"{host}:8443", "ca_file": str(cert),
+                "store": str(tmp_path / f"store-{i}"), "trust": str(repository.root_file),
+                "url": f"https://{host}:8443", "ca_file": str(cert),
             },
         )
         for i in range(DEVICES)
@@ -116,8 +115,7 @@ def test_a_model_is_rolled_out_to_a_running_fleet_and_back(rig, packed, until, t
         device.go()
 
     def publish(version):
-        words = ["publish", str(version.file), "--key", str(key)]
-        words += ["--url", f"https://{host}:8443/{version.file.name}"]
+        words = ["repo", "publish", str(repository.folder), version.name]
         words += ["--broker", rig.network.worker_url]
         command = [sys.executable, "-m", "gatewise", *words]
         done = subprocess.run(rig.network.in_cloud(command), capture_output=True, text=True)

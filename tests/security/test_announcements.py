@@ -1,103 +1,91 @@
-"""Announcements of models over the secured broker: replayed, forged, or by who may not announce."""
+"""News of releases over the secured broker: from the operator alone, and never believed."""
 
 from __future__ import annotations
 
 import pytest
 
+from gatewise_cloud.broker.mqtt_client import publish_retained
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_edge.link.topics import manifest_topic
-from gatewise_edge.update import Store, Updater, publish
-from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.repacking import repack
-from gatewise_export.bundle.signing import keygen
-
-pytestmark = pytest.mark.slow  # a broker with TLS starts
+from gatewise_edge.update import Store, Updater
+from gatewise_export.repository.repository import Repository
 
 TOPIC = manifest_topic("small")
 
 
 @pytest.fixture
-def fleet(tmp_path, make_bundle, secure):
-    """Keys, signed versions 7 and 8, and the operator's `publish`."""
-
-    class Fleet:
-        key, pub = keygen(tmp_path / "fleet")
-        other, _ = keygen(tmp_path / "other")
-
-        def version(self, version, key=None):
-            source = make_bundle(f"source-{version}", version=version)
-            path = tmp_path / f"v{version}.gwb"
-            repack(source.path, path, sign=key or self.key, for_device=True)
-            return path
-
-        def announce(self, path, *, key=None, who="boss", **options):
-            endpoint = Endpoint(secure.url, **secure.made.client(who))
-            return publish(path, path.as_uri(), key or self.key, endpoint, **options)
-
-    return Fleet()
+def repository(tmp_path, make_bundle):
+    made = Repository.init(tmp_path / "repo")
+    for version in ("8", "9"):
+        made.add(make_bundle(f"source-{version}", version=version).path)
+    return made
 
 
 @pytest.fixture
-def running(tmp_path, secure, fleet):
-    """A device with version 7 that takes what is announced."""
-    first = fleet.version("7")
-    store = Store(tmp_path / "store", public_key=fleet.pub)
+def running(tmp_path, secure, repository, make_bundle):
+    """A device with version 7 that checks for updates only when it is told of news."""
+    first = make_bundle("first").path
     link = MqttLink(secure.url, device="pi-1", **secure.made.client("pi-1"))
     updater = Updater(
-        link, store, model="small", public_key=fleet.pub, hosts=[], allow_files=True, first=first
+        Store(tmp_path / "store"),
+        urls=[repository.folder.as_uri()],
+        trust=repository.root_file,
+        first=first,
+        link=link,
+        device="pi-1",
+        gap=0.2,
     )
-    bundle = Bundle.open(first, public_key=fleet.pub, for_device=True)
-    with Device(bundle, link=link, observe=updater.observe) as device, updater:
+    with Device(first, link=link, observe=updater.observe) as device, updater:
         updater.start(device)
         link.connect(60)
         yield device, updater
 
 
-def test_an_announcement_is_taken_once_and_an_old_one_never(secure, enter, fleet, running, tools):
+@pytest.fixture
+def announce(secure):
+    def announce(payload, *, who="boss", **options):
+        endpoint = Endpoint(secure.url, **secure.made.client(who))
+        publish_retained(endpoint, TOPIC, payload, **options)
+
+    return announce
+
+
+def test_news_brings_what_is_published_and_nothing_else(repository, running, announce, tools):
     device, updater = running
-    witness = enter("pi-2", TOPIC)
-    fleet.announce(fleet.version("8"), serial=100)
-    topic, old = witness.get()
-    assert topic == TOPIC
+    tools.until(lambda: updater.counters["checks"] >= 1, "the first check")
+    repository.publish("small/8")
+    announce(b"news")
     tools.until(lambda: device.bundle.manifest.version == "8", "version 8")
-    # Going back is a new announcement of the old version: its serial is higher.
-    fleet.announce(fleet.version("9"), serial=101)
+    # Whoever holds the operator's certificate, but no signing key, brings checks alone.
+    before = updater.counters
+    for payload in (b"noise", b"\xff" * 9000, b"news", b'{"version": "9", "serial": 999}'):
+        announce(payload)
+    tools.until(lambda: updater.counters["announced"] >= before["announced"] + 4, "all of them")
+    tools.until(lambda: updater.counters["checks"] > before["checks"], "a check")
+    assert device.bundle.manifest.version == "8"
+    assert updater.counters["taken"] == 1
+    assert updater.trouble is None
+    repository.publish("small/9")
+    announce(b"news again")
     tools.until(lambda: device.bundle.manifest.version == "9", "version 9")
-
-    # Whoever holds the operator's certificate, but not the signing key, has only what was said.
-    thief = enter("boss")
-    thief.publish(TOPIC, old, retain=True)
-    tools.until(lambda: updater.counters["replayed"] == 1, "the replay")
-    assert device.bundle.manifest.version == "9"
-    # The serial is part of what is signed.
-    thief.publish(TOPIC, old.replace(b'"serial": 100', b'"serial": 999'))
-    tools.until(lambda: updater.counters["forged"] == 1, "the forgery")
-    thief.publish(TOPIC, b"noise")
-    tools.until(lambda: updater.counters["malformed"] == 1, "the noise")
-    assert device.bundle.manifest.version == "9"
-    assert updater.counters["taken"] == 2
-
-
-def test_an_announcement_with_another_key_is_forged(fleet, running, tools):
-    device, updater = running
-    fleet.announce(fleet.version("8", key=fleet.other), key=fleet.other)
-    tools.until(lambda: updater.counters["forged"] == 1, "the forgery")
-    assert device.bundle.manifest.version == "7"
 
 
 @pytest.mark.parametrize("who", ["pi-2", "w-1"])
-def test_only_the_operator_announces(secure, enter, fleet, running, tools, who):
-    """A stolen announcement is not even passed on, from a device or a worker."""
+def test_only_the_operator_announces(secure, repository, running, announce, tools, who):
+    """From a device or a worker it is not even passed on."""
     device, updater = running
-    witness = enter("boss", TOPIC)
-    path = fleet.version("8")
-    with pytest.raises(LinkError):
-        fleet.announce(path, who=who, timeout=2)
+    with pytest.raises(LinkError, match="does not pass on"):
+        announce(b"news", who=who, timeout=2)
     secure.wait_for_line(rf"Denied PUBLISH .*'{TOPIC}'")
-    fleet.announce(path)
-    witness.get()
+    assert updater.counters["announced"] == 0
+    repository.publish("small/8")
+    announce(b"news")
     tools.until(lambda: device.bundle.manifest.version == "8", "version 8")
-    assert updater.counters["announced"] == 1
+
+
+def test_a_broker_that_drops_news_is_found_out(announce, secure, repository):
+    with pytest.raises(LinkError):
+        publish_retained(Endpoint("mqtt://127.0.0.1:1"), TOPIC, b"news")

@@ -18,6 +18,7 @@ __all__ = [
     "close_client",
     "connect_reason",
     "open_client",
+    "publish_retained",
     "refused",
     "shared_subscriptions_work",
 ]
@@ -135,6 +136,37 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
         # The shared one went first: it is here by now, or soon, or never.
         works = arrived and _run(client, lambda: pooled in came, _GRACE_SECONDS)
         return works if arrived else None
+    finally:
+        client.disconnect()
+        client.reinitialise()
+
+
+def publish_retained(
+    endpoint: Endpoint, topic: str, payload: bytes, *, timeout: float = 10.0
+) -> None:
+    """Publish a retained message and wait until it comes back.
+
+    MQTT 3.1.1 does not inform a client that it may not publish. Raises LinkError if the broker
+    cannot be reached, or does not pass the message on.
+    """
+    subscribed: set[int] = set()
+    came: set[bytes] = set()
+    client = make_client(endpoint, f"gw-publish-{secrets.token_hex(4)}", max_inflight=4)
+    client.on_connect = lambda c, _u, _f, _reason, _p: c.subscribe(topic, qos=1)
+    client.on_subscribe = lambda _c, _u, mid, _reasons, _p: subscribed.add(mid)
+    client.on_message = lambda _c, _u, message: (
+        None if message.retain else came.add(bytes(message.payload))
+    )
+    open_client(client, endpoint)
+    try:
+        if not _run(client, lambda: bool(subscribed), timeout):
+            raise refused(endpoint, "no subscription within the time")
+        client.publish(topic, payload, qos=1, retain=True)
+        if not _run(client, lambda: payload in came, timeout):
+            raise LinkError(
+                endpoint.url,
+                f"broker {endpoint.url} does not pass on messages on {topic}: may this user?",
+            )
     finally:
         client.disconnect()
         client.reinitialise()

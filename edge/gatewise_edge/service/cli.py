@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,16 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from gatewise.console import note
-from gatewise.errors import InputError
+from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.auditor import Audit, AuditAction
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer
+from gatewise_edge.errors import LinkError
 from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.service.serve import AnswerTotals, print_json, run_loop
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
 
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import MqttLink
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from gatewise_edge.update import Store, Updater
 
 __all__ = ["commands", "edge"]
+
+_LOG = logging.getLogger(__name__)
 
 #: Seconds that an instance may take beyond its deadline before the watchdog counts it as stuck.
 _GRACE = 5.0
@@ -97,13 +102,24 @@ def edge(
     ] = None,
     update_host: Annotated[
         list[str] | None,
-        typer.Option(help="Take signed updates from this HTTPS host[:port]; may be repeated."),
+        typer.Option(
+            help="Take updates from the repository on this HTTPS host[:port], or at this URL; a "
+            "repeated one is another place of it."
+        ),
     ] = None,
+    trust: Annotated[
+        Path | None,
+        typer.Option(help="Root metadata of the repository (gatewise repo), for --update-host."),
+    ] = None,
+    update_interval: Annotated[
+        float, typer.Option(min=1, help="Seconds between two checks for updates, about.")
+    ] = 3600.0,
     update_ca_file: Annotated[
         Path | None, typer.Option(help="Authorities trusted for --update-host beside the system's.")
     ] = None,
     update_spread: Annotated[
-        float, typer.Option(min=0, help="Wait up to so many seconds before fetching an update.")
+        float,
+        typer.Option(min=0, help="Wait up to so many seconds before a check that was announced."),
     ] = 0.0,
     metrics_port: Annotated[
         int | None,
@@ -142,16 +158,19 @@ def edge(
         gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
         gatewise edge bundle --broker mqtt://localhost --pace offload_rate=0.1 --coalesce-ms 5
             --parallel 8 --float16
-        gatewise edge bundle --broker mqtts://broker --public-key fleet.pub --store /var/lib/gw
-            --update-host models.example.org
+        gatewise edge bundle --broker mqtts://broker --store /var/lib/gw
+            --trust root.json --update-host models.example.org
+
+    What is in trouble (the broker, the store, updates) is logged and in the metrics; the device
+    starts and answers without it, and keeps trying.
     """
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        kept = _open_store(store, public_key)
-        path = bundle if kept is None else kept.start() or bundle
-        opened = Bundle.open(path, public_key=public_key, for_device=True)
-        model = f"{opened.manifest.name}/{opened.manifest.version}"
-        instances = open_source(data, opened.manifest.feature_names, stop)
+        kept = None if store is None else _open_store(store)
+        bundles = _open_bundles(bundle, kept, public_key)
+        first = bundles[-1].manifest
+        # Rows stay in the order of the bundle that the device was set up with.
+        instances = open_source(data, first.feature_names, stop)
         link = None
         if broker is not None:
             from gatewise_edge.link.mqtt import MqttLink
@@ -163,21 +182,23 @@ def edge(
         if update_host:
             # Before the link is opened: it subscribes to the announcements.
             updater = _make_updater(
-                link,
                 kept,
-                public_key,
-                model=opened.manifest.name,
-                hosts=update_host,
-                first=bundle,
+                trust,
+                urls=[u if "://" in u else f"https://{u}" for u in update_host],
+                first=bundles[-1].path,
+                link=link,
+                device=device,
+                features=first.feature_names,
+                public_key=public_key,
                 ca_file=update_ca_file,
+                interval=update_interval,
                 spread=update_spread,
             )
-        elif update_ca_file is not None or update_spread:
-            raise InputError("--update-ca-file and --update-spread are for --update-host")
-        if link is not None:
-            link.set_status(model)
-        runtime = stack.enter_context(
-            Device(
+        elif update_ca_file is not None or update_spread or trust is not None:
+            raise InputError("--trust and --update-... are for --update-host")
+
+        def make(opened: Bundle) -> Device:
+            return Device(
                 opened,
                 link=link,
                 sensors=instances.sensors,
@@ -191,10 +212,15 @@ def edge(
                 pacer_state=pace_state,
                 audit=None if audit is None else _audit(audit, audit_bound, audit_action),
             )
-        )
+
+        runtime = stack.enter_context(_first_that_runs(make, bundles))
+        model = f"{runtime.bundle.manifest.name}/{runtime.bundle.manifest.version}"
+        if link is not None:
+            link.set_status(model)
+        troubles = _Troubles(link, kept, updater)
         totals, notifier = AnswerTotals(), Notifier()
         beat = Heartbeat(
-            notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: str(totals)
+            notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: f"{totals}{troubles}"
         )
         observers = [totals.add]
         if updater is not None:
@@ -203,7 +229,11 @@ def edge(
             from gatewise_edge.service.endpoints import Endpoints
 
             metrics = _import_metrics()(
-                runtime, link=link, sensors=instances.sensors, updater=updater
+                runtime,
+                link=link,
+                sensors=instances.sensors,
+                updater=updater,
+                troubles=troubles.found,
             )
             pages = Endpoints(
                 metrics_port,
@@ -215,12 +245,16 @@ def edge(
             note(f"metrics at http://{metrics_host}:{pages.port}/metrics")
             observers.append(metrics.observe)
         if link is not None:
-            link.connect(connect_timeout)
-            note(f"device {link.device} at {link.url}")
+            try:
+                link.connect(connect_timeout)
+                note(f"device {link.device} at {link.url}")
+            except LinkError as error:
+                troubles.link_error = str(error)
+                _LOG.error("%s; the device answers without it and keeps trying", error)
         if updater is not None:
             stack.enter_context(updater).start(runtime)
         stack.enter_context(beat)
-        notifier.ready(f"model {model}")
+        notifier.ready(f"model {model}{troubles}")
 
         def observe(end: Answer | Exception) -> None:
             for observer in observers:
@@ -263,36 +297,70 @@ def _audit(share: float, bound: float | None, action: str) -> Audit:
     return Audit(share, bound, action=cast(AuditAction, action))
 
 
-def _open_store(folder: Path | None, public_key: Path | None) -> Store | None:
-    """Open the store of over-the-air updates."""
-    if folder is None:
-        return None
-    if public_key is None:
-        raise InputError("--store needs --public-key: only signed versions are kept")
+def _open_store(folder: Path) -> Store:
     from gatewise_edge.update import Store
 
-    return Store(folder, public_key=public_key)
+    return Store(folder)
 
 
-def _make_updater(
-    link: MqttLink | None,
-    store: Store | None,
-    public_key: Path | None,
-    *,
-    model: str,
-    hosts: Sequence[str],
-    **options: Any,
-) -> Updater:
+def _open_bundles(first: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
+    """The store's bundles, the best first, and the one that the device was set up with."""
+    opened: list[Bundle] = []
+    failures: list[BundleError] = []
+    for path in [*([] if store is None else store.start()), first]:
+        try:
+            opened.append(Bundle.open(path, public_key=public_key, for_device=True))
+        except BundleError as error:
+            failures.append(error)
+    if not opened:
+        raise failures[-1]
+    for failure in failures:
+        _LOG.error("%s", failure)
+    return opened
+
+
+def _first_that_runs(make: Callable[[Bundle], Device], bundles: Sequence[Bundle]) -> Device:
+    """Make a device with the first bundle that runs here; the last one must."""
+    for opened in bundles[:-1]:
+        try:
+            return make(opened)
+        except GatewiseError as error:
+            _LOG.error("%s does not run here: %s", opened, error)
+    return make(bundles[-1])
+
+
+def _make_updater(store: Store | None, trust: Path | None, **options: Any) -> Updater:
     """Make the updater; raise InputError if something that it needs is not given."""
-    for what, value in (("--broker", link), ("--store", store), ("--public-key", public_key)):
-        if value is None:
-            raise InputError(f"--update-host needs {what}")
-    assert link is not None
-    assert store is not None
-    assert public_key is not None
+    if store is None or trust is None:
+        raise InputError(f"--update-host needs {'--store' if store is None else '--trust'}")
     from gatewise_edge.update import Updater
 
-    return Updater(link, store, model=model, public_key=public_key, hosts=hosts, **options)
+    return Updater(store, trust=trust, **options)
+
+
+class _Troubles:
+    """What does not work now while the device answers: the link, the store, updates."""
+
+    def __init__(self, link: MqttLink | None, store: Store | None, updater: Updater | None) -> None:
+        self._link, self._store, self._updater = link, store, updater
+        self.link_error = ""
+
+    def found(self) -> dict[str, str | None]:
+        """What is wrong with each part that there is; None: nothing."""
+        found: dict[str, str | None] = {}
+        if self._link is not None:
+            lost = self.link_error or f"broker {self._link.url} is not connected"
+            found["link"] = None if self._link.ready else lost
+            if self._link.ready:
+                self.link_error = ""
+        if self._store is not None:
+            found["store"] = self._store.trouble
+        if self._updater is not None:
+            found["update"] = self._updater.trouble
+        return found
+
+    def __str__(self) -> str:
+        return "".join(f"; {why}" for why in dict.fromkeys(self.found().values()) if why)
 
 
 def _import_metrics() -> type[EdgeMetrics]:

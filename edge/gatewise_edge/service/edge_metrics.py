@@ -17,6 +17,7 @@ gatewise_bytes_total{direction}          counter   payload bytes, up and down
 gatewise_device_state{what}              gauge     ``Device.gauges``: outstanding, breaker_open, ...
 gatewise_sensor_total{sensor,event}      counter   ``Sensors.counts``: reads, retries, ...
 gatewise_update_total{event}             counter   ``Updater.counters``: announced, taken, ...
+gatewise_trouble{what}                   gauge     1: the link, store or update does not work now
 gatewise_link_ready                      gauge     1 while requests can be sent
 gatewise_model_info{model,version}       gauge     1: the active bundle
 ======================================== ========= =================================================
@@ -24,7 +25,7 @@ gatewise_model_info{model,version}       gauge     1: the active bundle
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -75,6 +76,8 @@ class EdgeMetrics:
     link : Link, optional
     sensors : Sensors, optional
     updater : Updater, optional
+    troubles : callable, optional
+        Gives what is wrong with each part of the service, or None, by the part's name.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class EdgeMetrics:
         link: Link | None = None,
         sensors: Sensors | None = None,
         updater: Updater | None = None,
+        troubles: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         self._registry = CollectorRegistry()
         self._device = device
@@ -106,7 +110,9 @@ class EdgeMetrics:
         self._counts: dict[str, int] = dict.fromkeys(_ROUTES, 0)
         for route in _ROUTES:
             self._answers.labels(route)
-        self._registry.register(_DeviceCollector(device, link, sensors, updater, self._counts))
+        self._registry.register(
+            _DeviceCollector(device, link, sensors, updater, troubles, self._counts)
+        )
 
     def observe(self, end: Answer | Exception) -> None:
         """Add an answer, or the error in its place."""
@@ -137,12 +143,14 @@ class _DeviceCollector(Collector):
         link: Link | None,
         sensors: Sensors | None,
         updater: Updater | None,
+        troubles: Callable[[], Mapping[str, str | None]],
         counts: Mapping[str, int],
     ) -> None:
         self._device = device
         self._link = link
         self._sensors = sensors
         self._updater = updater
+        self._troubles = troubles
         self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
@@ -181,8 +189,12 @@ class _DeviceCollector(Collector):
             yield sensed
         if self._updater is not None:
             updates = CounterMetricFamily(
-                "gatewise_update", "Announced versions.", labels=["event"]
+                "gatewise_update", "Checks and releases.", labels=["event"]
             )
             for event, value in self._updater.counters.items():
                 updates.add_metric([event], value)
             yield updates
+        troubles = GaugeMetricFamily("gatewise_trouble", "What does not work.", labels=["what"])
+        for what, why in self._troubles().items():
+            troubles.add_metric([what], float(why is not None))
+        yield troubles

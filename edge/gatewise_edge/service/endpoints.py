@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import threading
+import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from gatewise.errors import InputError
 
 __all__ = ["Endpoints"]
+
+#: Connections at a time, each with a thread, and the seconds that one may take in all.
+_MOST: Final = 8
+_LONGEST: Final = 5.0
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -19,9 +26,10 @@ class Endpoints:
     """A small HTTP server of two pages; a context manager.
 
     ``/metrics`` is the text that `metrics` writes. ``/healthz`` is 200 and ``ok``, or 503 and what
-    `trouble` returns. `port` is the one in use (0 takes a free one). There is no password: listen
-    on an address that only those who may read it can reach. Raises InputError if the port cannot be
-    used.
+    `trouble` returns. `port` is the one in use (0 takes a free one). At most 8 connections are
+    served at a time; one that takes longer than 5 s gives way to the next. There is no password:
+    listen on an address that only those who may read it can reach. Raises InputError if the port
+    cannot be used.
     """
 
     def __init__(
@@ -66,6 +74,38 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = True
+
+    def __init__(self, *args: Any) -> None:
+        self._since: dict[socket.socket, float] = {}
+        self._lock = threading.Lock()
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection on a thread of its own, if there may be one more."""
+        with self._lock:
+            now = time.monotonic()
+            for other, since in self._since.items():
+                if now - since > _LONGEST:
+                    with contextlib.suppress(OSError):
+                        other.shutdown(socket.SHUT_RDWR)  # its thread ends, and makes room
+            full = len(self._since) >= _MOST
+            if not full:
+                self._since[request] = now
+        if full:
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread is to be had
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._since.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log nothing: clients come and go."""
 
 
 class _Handler(BaseHTTPRequestHandler):

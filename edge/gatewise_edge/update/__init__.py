@@ -1,13 +1,13 @@
-"""Over-the-air update: a device takes another bundle while it goes on answering.
+"""Over-the-air updates: a device takes another bundle while it goes on answering.
 
-How a program wires it (``gatewise edge --public-key --store --update-host`` does this)::
+How a program wires it (``gatewise edge --store --trust --update-host`` does this)::
 
-    store = Store("/var/lib/gatewise", public_key="fleet.pub")
-    path = store.start() or "/etc/gatewise/bundle"      # the version last taken, else the first
-    bundle = Bundle.open(path, public_key="fleet.pub", for_device=True)
+    store = Store("/var/lib/gatewise")
+    path = next(iter(store.start()), "/etc/gatewise/bundle")      # the active version, or the first
+    bundle = Bundle.open(path, for_device=True)
     link = MqttLink("mqtts://broker", device="pi-1")
-    updater = Updater(link, store, model=bundle.manifest.name, public_key="fleet.pub",
-                      hosts=["models.example.org"])     # watches the topic: before the link opens
+    updater = Updater(store, urls=["https://models.example.org/fleet"], trust="root.json",
+                      first="/etc/gatewise/bundle", link=link, device="pi-1")
     with Device(bundle, link=link, observe=updater.observe) as device, updater:
         updater.start(device)
         ...

@@ -1,17 +1,16 @@
-"""The bundles that a device keeps, and which of them is active.
+"""The bundles that a device keeps: the release that proved itself, and the one on trial.
 
 ::
 
-    <folder>/state.json              the active version, the one before it, the last serial
-    <folder>/bundles/<sha256>.gwb    the last two versions, named by their hash
-    <folder>/partial/                what is being fetched
-    <folder>/lock                    held by the one process that updates
+    <folder>/state.json, state.copy.json     which is which (gatewise_edge.update.state)
+    <folder>/bundles/<digest>/               a release's files, with its release.json
+    <folder>/partial/<digest>/               one that is being fetched
+    <folder>/metadata/                       the repository's, verified
+    <folder>/lock                            held by the one process that updates
 
-Everything that must change together stands in ``state.json``, which is replaced by one rename of
-a file that is on the disk already. A bundle's file gets its name by a rename, too, and only when
-it is whole and proved. So a process that is killed, or a device that loses power, at any moment
-leaves either the old state or the new one, and files that the state does not name: those are
-removed.
+A folder of a release is named by the SHA-256 of its ``release.json``, which lists the hash of every
+other file: whether it is whole shows without the state. It gets its name by a rename when it is.
+A store that cannot be written is logged, and the device runs what it holds.
 """
 
 from __future__ import annotations
@@ -19,171 +18,192 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import json
 import logging
 import os
-from dataclasses import asdict, dataclass, fields, replace
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gatewise.errors import InputError
-from gatewise_edge.update.announcement import LARGEST_SERIAL, Announcement
-from gatewise_edge.update.errors import UpdateError
+from gatewise_edge.update.state import read_state, write_state
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.errors import BundleError, ManifestError
-from gatewise_export.bundle.json_reader import JsonField
+from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.storage import sync_folder
+from gatewise_export.repository.errors import UpdateError
+from gatewise_export.repository.release import RELEASE, Release, has_file
 
-__all__ = ["State", "Store", "Version"]
+__all__ = ["Store"]
 
 _LOG = logging.getLogger(__name__)
-_STATE: Final = "state.json"
-_MOST_STATE_BYTES: Final = 64 << 10
 _MOST_REFUSED: Final = 16
-#: A version on trial may be started so often before it has to have passed.
-_MOST_STARTS: Final = 3
-
-
-@dataclass(frozen=True)
-class Version:
-    """A version that was taken, or refused: its names, announcement's serial and file's hash."""
-
-    name: str
-    version: str
-    serial: int
-    sha256: str
-
-    def __str__(self) -> str:
-        return f"{self.name}/{self.version}"
-
-    @classmethod
-    def from_announcement(cls, announcement: Announcement) -> Version:
-        """Version that an announcement names."""
-        a = announcement
-        return cls(a.name, a.version, a.serial, a.sha256)
-
-
-@dataclass(frozen=True)
-class State:
-    """The content of ``state.json``; a version of None is the bundle the device was set up with.
-
-    `serial` is the last one taken or refused for good: only greater ones are considered. While the
-    current version is on `trial`, `starts` counts the processes started with it. `refused` are
-    those that failed here, the latest last. `trying` is the serial of the update being installed,
-    `tries` how often that was begun.
-    """
-
-    current: Version | None = None
-    previous: Version | None = None
-    serial: int = 0
-    trial: bool = False
-    starts: int = 0
-    refused: tuple[Version, ...] = ()
-    trying: int = 0
-    tries: int = 0
+#: Starts of a release on trial without an answer, until it is put off.
+_MOST_STARTS: Final = 5
+_SPARE_SPACE: Final = 8 << 20
 
 
 class Store:
-    """A folder with the last two versions of a device's bundle, readable by its owner alone.
+    """A folder with the last two releases of a device, readable by its owner alone.
 
-    With a `public_key` bundles must be signed by it. Raises InputError if the folder cannot be
-    made.
+    A release that does not come to its first answer is put off for `pause` seconds of running
+    time, then for twice as long, and so on.
+
+    Attributes
+    ----------
+    state : State
+    trouble : str or None
+        Why it cannot be written.
     """
 
-    def __init__(self, folder: str | Path, *, public_key: str | Path | bytes | None = None) -> None:
+    def __init__(self, folder: str | Path, *, pause: float = 600.0) -> None:
         self.folder = Path(folder)
-        self._public_key = public_key
+        self.trouble: str | None = None
+        self._pause = pause
         self._lock: int | None = None
         try:
             for path in (self.folder, self.bundles, self.partial):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"store {self.folder} cannot be made: {error.strerror}") from None
+            self._note(error)
+        self.state, self._lost = read_state(self.folder)
 
     @property
     def bundles(self) -> Path:
-        """Where whole bundles are."""
+        """Where whole releases are."""
         return self.folder / "bundles"
 
     @property
     def partial(self) -> Path:
-        """Where files are that are being fetched; on the same file system."""
+        """Where releases are that are being fetched; on the same file system."""
         return self.folder / "partial"
 
-    # -- reading ---------------------------------------------------------------------------
-
-    def state(self) -> State:
-        """Read the state; the empty one if there is none, or it cannot be read."""
+    def save(self, **changes: Any) -> bool:
+        """Change the state; whether it is on the disk, too."""
+        self.state = replace(self.state, number=self.state.number + 1, **changes)
         try:
-            with (self.folder / _STATE).open("rb") as file:
-                return _read_state(file.read(_MOST_STATE_BYTES + 1))
-        except FileNotFoundError:
-            return State()
-        except (OSError, ManifestError) as error:
-            _LOG.error("%s cannot be read: %s", self.folder / _STATE, error)
-            return State()
-
-    def active(self) -> Path | None:
-        """The bundle to run, whole and verified: the current one, else the previous, else None."""
-        state = self.state()
-        for version in (state.current, state.previous):
-            if version is None:
-                return None
-            if self.holds(version.sha256):
-                return self.path(version.sha256)
-            _LOG.error("%s in the store is damaged or gone", version)
-        return None
-
-    def start(self) -> Path | None:
-        """The bundle to start with: :meth:`active`, after a check of earlier starts.
-
-        A version on trial that was started three times and has not passed probably ends the
-        process; the previous one comes back.
-        """
-        state = self.state()
-        if state.trial and state.current is not None:
-            if state.starts >= _MOST_STARTS:
-                _LOG.error("%s did not pass in %d starts", state.current, state.starts)
-                self.roll_back()
-            else:
-                self._write(replace(state, starts=state.starts + 1))
-        return self.active()
-
-    def path(self, sha256: str) -> Path:
-        """Where a bundle of this hash is, or would be."""
-        return self.bundles / f"{sha256}.gwb"
-
-    def holds(self, sha256: str) -> bool:
-        """Whether a bundle is here, whole and, if there is a key, signed."""
-        path = self.path(sha256)
-        try:
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-                    return False
-            Bundle.open(path, public_key=self._public_key, for_device=True)
-        except (OSError, BundleError) as error:
-            if not isinstance(error, FileNotFoundError):
-                _LOG.error("%s: %s", path, error)
+            write_state(self.folder, self.state)
+        except OSError as error:
+            self._note(error)
             return False
+        self.trouble = None
         return True
 
-    # -- writing ---------------------------------------------------------------------------
+    def refuse(self, digest: str, **changes: Any) -> None:
+        """Note that a release failed here: it is not tried again."""
+        self.save(refused=(*self.state.refused, digest)[-_MOST_REFUSED:], **changes)
+
+    def start(self) -> list[Path]:
+        """Bundles to start with, the best first: whole ones alone."""
+        state = self.state
+        if state.on_trial and state.starts >= _MOST_STARTS:
+            _LOG.error("%s gave no answer in %d starts", state.active, state.starts)
+            wait = self._pause * 2.0**state.waits
+            self.save(
+                active=state.proved,
+                waiting=state.active,
+                wait=wait,
+                waits=state.waits + 1,
+                starts=0,
+            )
+        elif state.on_trial:
+            self.save(starts=state.starts + 1)
+        return [self.path(digest) for digest in self.state.kept if self.is_whole(digest)]
+
+    def path(self, digest: str) -> Path:
+        """Where a release is, or would be."""
+        return self.bundles / digest
+
+    def digest(self, bundle: Path) -> str:
+        """Digest of the release that a bundle is of; empty if it is not from here."""
+        return bundle.name if bundle.parent == self.bundles else ""
+
+    def is_whole(self, digest: str) -> bool:
+        """Whether a release is here with all its files as they were signed."""
+        path = self.path(digest)
+        if not has_file(path / RELEASE, digest):
+            return False
+        damaged = self.release(digest).damaged_file(path)
+        if damaged is not None:
+            _LOG.error("%s: %s is damaged", path, damaged)
+        return damaged is None
+
+    def release(self, digest: str) -> Release:
+        """Read the ``release.json`` of a release that is here."""
+        return Release.from_json((self.path(digest) / RELEASE).read_bytes())
+
+    def fill(
+        self, digest: str, release: Release, first: Path | None, fetch: Callable[[str, Path], None]
+    ) -> None:
+        """Complete a release begun in :attr:`partial`: its ``release.json`` is there.
+
+        Files that another release or the first bundle holds are copied, others fetched by
+        ``fetch(name, path)``. Raises UpdateError.
+        """
+        fresh = self.partial / digest
+        try:
+            for name, spec in release.files.items():
+                path = fresh / name
+                if has_file(path, spec.sha256):
+                    continue
+                if shutil.disk_usage(fresh).free < spec.size + _SPARE_SPACE:
+                    raise UpdateError("store", f"no room for {release} on the disk")
+                content = self._held(name, spec.sha256, first)
+                if content is None:
+                    fetch(name, path)
+                else:
+                    path.write_bytes(content)
+            if release.damaged_file(fresh) is not None:
+                raise UpdateError("store", f"{release} was damaged on the disk")
+            for path in [*fresh.iterdir(), fresh]:
+                sync_folder(path)
+            if self.path(digest).exists():  # it was damaged
+                old = self.partial / f"{digest}.old"
+                shutil.rmtree(old, ignore_errors=True)
+                os.rename(self.path(digest), old)
+            os.rename(fresh, self.path(digest))
+            sync_folder(self.bundles)
+        except OSError as error:
+            self._note(error)
+            raise UpdateError("store", str(self.trouble)) from None
+
+    def _held(self, name: str, sha256: str, first: Path | None) -> bytes | None:
+        """Content of a file, if another release or the first bundle holds it."""
+        for folder in self.bundles.iterdir():
+            with contextlib.suppress(OSError):
+                content = (folder / name).read_bytes()
+                if hashlib.sha256(content).hexdigest() == sha256:
+                    return content
+        if first is not None:
+            with contextlib.suppress(BundleError):
+                bundle = Bundle.open(first, for_device=True)
+                spec = bundle.manifest.files.get(name)
+                if spec is not None and spec.sha256 == sha256:
+                    return bundle.read(name)
+        return None
+
+    def tidy(self) -> None:
+        """Remove all but two releases, unless the state was lost."""
+        if self._lost or self.trouble:
+            return
+        for path in [*self.bundles.iterdir(), *self.partial.iterdir()]:
+            if path.parent == self.partial or path.name not in self.state.kept:
+                shutil.rmtree(path, ignore_errors=True)
 
     def lock(self) -> None:
-        """Become the one process that updates and tidy up; UpdateError if another one is."""
+        """Become the one process that updates; UpdateError if another one is."""
         if self._lock is not None:
             return
         try:
             descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise UpdateError("store", f"store {self.folder}: {error.strerror}") from None
+            self._note(error)
+            raise UpdateError("store", str(self.trouble)) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(descriptor)
             raise UpdateError("store", f"store {self.folder} is kept by another process") from None
         self._lock = descriptor
-        self.tidy()
 
     def unlock(self) -> None:
         """Let another process update. May be called twice."""
@@ -191,137 +211,8 @@ class Store:
             os.close(self._lock)
             self._lock = None
 
-    def keep(self, part: Path, sha256: str) -> Path:
-        """Move a checked file to the bundles."""
-        target = self.path(sha256)
-        try:
-            os.replace(part, target)
-            sync_folder(self.bundles)
-        except OSError as error:
-            raise UpdateError("store", f"{target}: {error.strerror}", again=True) from None
-        return target
-
-    def switch(self, version: Version) -> None:
-        """Activate a stored version, on trial; the one before it stays beside it."""
-        state = self.state()
-        self._write(
-            replace(
-                state,
-                current=version,
-                previous=state.current,
-                serial=max(state.serial, version.serial),
-                trial=True,
-                starts=0,
-                tries=0,
-            )
-        )
-
-    def confirm(self, version: Version) -> None:
-        """Note that the active bundle was announced once more."""
-        state = self.state()
-        self._write(replace(state, current=version, serial=max(state.serial, version.serial)))
-
-    def begin(self, version: Version) -> int:
-        """Note that a version is about to be run; how often that was begun before in vain."""
-        state = self.state()
-        tries = state.tries if state.trying == version.serial else 0
-        self._write(replace(state, trying=version.serial, tries=tries + 1))
-        return tries
-
-    def passed(self) -> None:
-        """Note that the active version has passed its trial."""
-        self._write(replace(self.state(), trial=False, starts=0))
-
-    def stopped(self) -> None:
-        """Note that the process ends in good order: this start does not count against a trial."""
-        state = self.state()
-        if state.trial and state.starts:
-            self._write(replace(state, starts=0))
-
-    def refuse(self, version: Version) -> None:
-        """Note that a version fails here, so that its announcement is never tried again."""
-        state = self.state()
-        refused = (*state.refused, version)[-_MOST_REFUSED:]
-        serial = max(state.serial, version.serial)
-        self._write(replace(state, serial=serial, refused=refused, tries=0))
-
-    def roll_back(self) -> Version | None:
-        """Activate the previous version, or the first bundle (None); the current one has failed."""
-        state = self.state()
-        if state.current is None:
-            return None
-        self._write(
-            replace(
-                state,
-                current=state.previous,
-                previous=None,
-                trial=False,
-                starts=0,
-                refused=(*state.refused, state.current)[-_MOST_REFUSED:],
-            )
-        )
-        return state.previous
-
-    def tidy(self, *, keep_partial: str | None = None) -> None:
-        """Remove files that the state does not name; of partial ones keep that of one hash."""
-        state = self.state()
-        kept = {v.sha256 for v in (state.current, state.previous) if v is not None}
-        files = [p for p in self.bundles.iterdir() if p not in map(self.path, kept)]
-        files += [
-            path
-            for path in self.partial.iterdir()
-            if path.stem in kept or keep_partial not in (None, path.stem)
-        ]
-        files += list(self.folder.glob(f".{_STATE}.*"))
-        for path in files:
-            with contextlib.suppress(OSError):
-                path.unlink()
-
-    def _write(self, state: State) -> None:
-        fresh = self.folder / f".{_STATE}.{os.getpid()}"
-        text = json.dumps({"store": 1, **asdict(state)}, indent=1) + "\n"
-        try:
-            descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self.folder / _STATE)
-            sync_folder(self.folder)
-        except OSError as error:
-            raise UpdateError(
-                "store", f"{self.folder / _STATE} cannot be written: {error.strerror}", again=True
-            ) from None
-
-
-def _read_state(text: bytes) -> State:
-    document = JsonField.parse(text)
-    document.keys(("store", *(f.name for f in fields(State))))
-    document["store"].integer(1, 1)
-    return State(
-        current=_version(document.get("current")),
-        previous=_version(document.get("previous")),
-        serial=document["serial"].integer(0, LARGEST_SERIAL),
-        trial=document["trial"].value is True,
-        starts=document["starts"].integer(0, 1 << 30),
-        trying=document["trying"].integer(0, LARGEST_SERIAL),
-        tries=document["tries"].integer(0, 1 << 30),
-        refused=tuple(
-            v for v in map(_version, document["refused"].items(0, _MOST_REFUSED)) if v is not None
-        ),
-    )
-
-
-def _version(field: JsonField | None) -> Version | None:
-    if field is None:
-        return None
-    field.keys(("name", "version", "serial", "sha256"))
-    digest: Any = field["sha256"].text(64)
-    if len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-        field["sha256"].fail("must be 64 hexadecimal digits")
-    return Version(
-        field["name"].text(64),
-        field["version"].text(64),
-        field["serial"].integer(1, LARGEST_SERIAL),
-        digest,
-    )
+    def _note(self, error: OSError) -> None:
+        trouble = f"store {self.folder} cannot be written: {error.strerror}"
+        if trouble != self.trouble:
+            _LOG.error("%s", trouble)
+        self.trouble = trouble

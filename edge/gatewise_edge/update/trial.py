@@ -4,80 +4,88 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
-from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
-from gatewise_edge.errors import SensorError
 
-__all__ = ["Trial", "Verdict"]
+__all__ = ["Trial"]
 
-Verdict = Literal["passed", "failed"]
+#: Answers of the version before that a new one is compared with.
+_REMEMBERED: Final = 200
+_FEWEST_BAD: Final = 3
+_TOLERATED: Final = 0.2
 
 
 class Trial:
     """Check the first answers of a version.
 
-    It fails at the first answer past its deadline or unexpected error, or if none of the first
-    instances was answered. A :class:`SensorError` or a row that does not fit counts neither for a
-    model nor against it. With 0 answers every version passes. `decided` is called once, as
-    ``decided(verdict, why)``, on the thread of the answer that decides.
+    It passes after `answers` answers in time and `seconds` of running time, summed over restarts.
+    Late answers and errors of any class are bad: from the third on it fails if they are more than
+    a fifth of all, and more than half as many again as of the version before.
+
+    Attributes
+    ----------
+    good, bad : int
+    deadline_ms : float
+        Answers that took longer are late.
     """
 
     def __init__(
-        self,
-        answers: int,
-        decided: Callable[[Verdict, str], None],
-        *,
-        clock: Callable[[], float] = time.monotonic,
+        self, answers: int, seconds: float, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._answers = answers
-        self._decided = decided
+        self._needed = seconds
         self._clock = clock
         self._lock = threading.Lock()
-        self._running = False
-        self._seen = self._good = 0
-        self._since = self._deadline = 0.0
+        self._before: deque[bool] = deque(maxlen=_REMEMBERED)
+        self._began = self._spent = 0.0
+        self.deadline_ms = float("inf")
+        self.running = False
+        self.good = self.bad = 0
 
-    def begin(self, deadline_ms: float) -> None:
-        """Count from now on; an instance begun before is another version's."""
+    def begin(self, good: int = 0, bad: int = 0, seconds: float = 0.0) -> None:
+        """Count on from these; an instance begun before now is another version's."""
         with self._lock:
-            self._running, self._seen, self._good = self._answers > 0, 0, 0
-            self._since, self._deadline = self._clock(), deadline_ms
-        if self._answers <= 0:
-            self._decided("passed", "no trial is configured")
+            self.running, self._began = True, self._clock()
+            self.good, self.bad, self._spent = good, bad, seconds
 
     def end(self) -> None:
         """Count no more."""
         with self._lock:
-            self._running = False
+            self.running = False
 
-    def observe(self, end: Answer | Exception) -> None:
-        """Count an instance's answer or error, on any thread."""
-        if not self._running:
-            return
+    @property
+    def seconds(self) -> float:
+        """Running time so far."""
+        return self._spent + (self._clock() - self._began if self.running else 0.0)
+
+    @property
+    def counts(self) -> dict[str, float]:
+        """What :meth:`begin` goes on from."""
+        return {"good": self.good, "bad": self.bad, "seconds": self.seconds}
+
+    def observe(self, end: Answer | Exception) -> bool:
+        """Count an answer, or the error in its place; whether there is something to note."""
         with self._lock:
-            if not self._running:
-                return
-            verdict, why = self._verdict(end)
-            self._running = verdict is None
-        if verdict is not None:
-            self._decided(verdict, why)
+            bad = not isinstance(end, Answer) or end.latency_ms > self.deadline_ms
+            if not self.running:
+                self._before.append(bad)
+                return False
+            if isinstance(end, Answer) and self._clock() - end.latency_ms / 1e3 < self._began:
+                return False
+            self.good += not bad
+            self.bad += bad
+            return self.good == 1 or self.verdict is not None
 
-    def _verdict(self, end: Answer | Exception) -> tuple[Verdict | None, str]:
-        if isinstance(end, Answer):
-            if self._clock() - end.latency_ms / 1000.0 < self._since:
-                return None, ""
-            if end.latency_ms > self._deadline:
-                late = end.latency_ms - self._deadline
-                return "failed", f"an answer came {late:.1f} ms past its deadline"
-            self._good += 1
-        elif not isinstance(end, SensorError | InputError):
-            return "failed", f"{type(end).__name__}: {end}"
-        self._seen += 1
-        if self._seen < self._answers:
-            return None, ""
-        if not self._good:
-            return "failed", f"no answer to its first {self._seen} instances"
-        return "passed", f"{self._good} answers in time"
+    @property
+    def verdict(self) -> Literal["passed", "failed"] | None:
+        """What the answers say so far; None: not enough."""
+        seen = self.good + self.bad
+        usual = sum(self._before) / len(self._before) if self._before else 0.0
+        if self.bad >= _FEWEST_BAD and self.bad > max(_TOLERATED, 1.5 * usual) * seen:
+            return "failed"
+        if self.good >= self._answers and self.seconds >= self._needed:
+            return "passed"
+        return None

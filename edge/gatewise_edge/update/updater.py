@@ -1,176 +1,177 @@
-"""Over-the-air updates: fetch an announced bundle, check it, activate it, watch its trial."""
+"""Over-the-air updates: what the repository offers is fetched, checked, adopted, watched."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import platform
 import random
-import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
+from gatewise import __version__
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.link.topics import manifest_topic
-from gatewise_edge.update.announcement import Announcement, decode
-from gatewise_edge.update.errors import UpdateError
-from gatewise_edge.update.fetch import Fetcher
-from gatewise_edge.update.store import Store, Version
-from gatewise_edge.update.trial import Trial, Verdict
+from gatewise_edge.update.store import Store
+from gatewise_edge.update.trial import Trial
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.bundle.signing import PublicKey
+from gatewise_export.repository.client import RepositoryClient
+from gatewise_export.repository.errors import UpdateError
+from gatewise_export.repository.fetcher import BoundedFetcher
+from gatewise_export.repository.release import OfferedRelease
 
-__all__ = ["Adopting", "Updater", "Watching"]
+if TYPE_CHECKING:
+    from gatewise_edge.device.device import Device
+    from gatewise_edge.link.mqtt import MqttLink
+
+__all__ = ["Updater"]
 
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 2.0
 _LONGEST_PAUSE: Final = 300.0
-#: Tries of a file that turns out to be another one, and starts of one that ends the process.
-_MOST_TRIES: Final = 3
-
-
-class Adopting(Protocol):
-    """The part of a :class:`gatewise_edge.Device` that an updater uses."""
-
-    @property
-    def bundle(self) -> Bundle: ...
-
-    @property
-    def deadline_ms(self) -> float: ...
-
-    def adopt(self, bundle: Bundle) -> None: ...
-
-
-class Watching(Protocol):
-    """The part of a :class:`gatewise_edge.MqttLink` that an updater uses."""
-
-    def watch(self, topic: str, take: Callable[[bytes], None]) -> None: ...
-
-    def set_status(self, detail: str) -> None: ...
+#: Seconds between two writings of a trial's counts.
+_SAVES: Final = 5.0
+_COUNTS: Final = (
+    "announced", "checks", "metadata", "fetch", "store", "bundle", "self-test", "taken",
+    "repaired", "passed", "rolled_back",
+)  # fmt: skip
 
 
 class Updater:
-    """Keep a device's bundle at the version that its operator announces.
+    """Keep a device at the release that its repository offers it.
 
     Make it before the link is opened, then the device, then :meth:`start`; see
-    :mod:`gatewise_edge.update`. The announced file is fetched and checked, the device proves it by
-    its self-test and goes on with it. The version before stays beside it, and comes back if the new
-    one fails in its first answers (:class:`gatewise_edge.update.trial.Trial`) or ends the process.
-    An announcement of a bundle that is still here needs no download.
+    :mod:`gatewise_edge.update`. It checks at intervals, and when a message on the model's topic
+    says that there is news; what that message holds is not used. A new release is on trial at
+    first; the last one that passed stays beside it and comes back if it fails
+    (:class:`gatewise_edge.update.trial.Trial`). Nothing here blocks answering.
 
     Parameters
     ----------
-    link : MqttLink
-        Not open yet.
     store : Store
-    model : str
-        Name of the model; its topic is watched.
-    public_key : str, Path or bytes
-        Announcements and bundles must be signed by it.
-    hosts, ca_file, allow_files, most_bytes, timeout
-        As of :class:`gatewise_edge.update.fetch.Fetcher`.
-    first : str or Path, optional
-        The bundle that the device was set up with, to come back to.
-    trial_answers : int, default 20
-        Answers after which a new version is trusted.
-    spread : float, default 0
-        Wait up to so many seconds before fetching, so that a fleet does not come all at once.
-    progress : callable, optional
-        Called with the name of each step, such as ``fetch``, ``adopt`` and ``done``.
+    urls : sequence of str
+        Places of the repository: ``https://``, ``http://`` or ``file://``.
+    trust : str or Path
+        Root metadata that came with the device.
+    first : str or Path
+        The bundle that the device was set up with: its model is updated.
+    link : MqttLink, optional
+        Not open yet; without one nothing is announced.
+    device : str, optional
+        The device's id, for staged rollouts.
+    features : sequence of str, optional
+        What the device can acquire; by default the features of the first bundle.
+    public_key : str, Path or bytes, optional
+        Bundles must be signed by it, too.
+    ca_file : str or Path, optional
+        Authorities trusted beside the system's.
+    interval : float, default 3600
+        Seconds between two checks, a quarter more or less.
+    spread, gap : float, default 0 and 10
+        After a message the check comes within `spread` seconds, so that a fleet does not come all
+        at once, and not before `gap` seconds have passed since the last one.
+    trial_answers, trial_seconds : int and float, default 20 and 30
+        Answers in time, and seconds, after which a new release is trusted.
+    timeout, longest : float, default 20 and 3600
+        Seconds that a server may be silent, and that fetching a release may take.
     clock : callable, default time.monotonic
         Seconds.
 
     Raises
     ------
     InputError
-        If a key, host or file cannot be used, or the link is open.
+        If `trust`, a URL, a certificate or the link cannot be used.
+    BundleError
+        If the first bundle cannot be read.
     """
 
     def __init__(
         self,
-        link: Watching,
         store: Store,
         *,
-        model: str,
-        public_key: str | Path | bytes,
-        hosts: Iterable[str],
-        first: str | Path | None = None,
+        urls: Sequence[str],
+        trust: str | Path,
+        first: str | Path,
+        link: MqttLink | None = None,
+        device: str | None = None,
+        features: Sequence[str] | None = None,
+        public_key: str | Path | bytes | None = None,
         ca_file: str | Path | None = None,
-        allow_files: bool = False,
-        most_bytes: int = 256 << 20,
-        trial_answers: int = 20,
+        interval: float = 3600.0,
         spread: float = 0.0,
+        gap: float = 10.0,
+        trial_answers: int = 20,
+        trial_seconds: float = 30.0,
         timeout: float = 20.0,
-        progress: Callable[[str], None] = lambda step: None,
+        longest: float = 3600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
-        self.model = model
-        self._link = link
-        self._key = PublicKey(public_key)
-        self._first = None if first is None else Path(first)
-        self._fetcher = Fetcher(
-            hosts,
-            ca_file=ca_file,
-            allow_files=allow_files,
-            most_bytes=most_bytes,
-            timeout=timeout,
-            clock=clock,
+        self._first, self._link, self._key = Path(first), link, public_key
+        self._id = device or store.state.device
+        manifest = Bundle.open(first, for_device=True).manifest
+        self.model = manifest.name
+        self._features = tuple(manifest.feature_names if features is None else features)
+        self._fetcher = BoundedFetcher(ca_file=ca_file, timeout=timeout)
+        self._client = RepositoryClient(
+            urls, store.folder / "metadata", trust=trust, fetcher=self._fetcher, longest=longest
         )
-        self._spread = spread
-        self._progress = progress
+        self._interval, self._spread, self._gap = interval, spread, gap
+        self._trial = Trial(trial_answers, trial_seconds, clock=clock)
         self._clock = clock
-        self._trial = Trial(trial_answers, self._decide, clock=clock)
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
-        self._wanted: Announcement | None = None
-        self._not_before = 0.0
-        self._tries = 0
-        self._verdict: tuple[Verdict, str] | None = None
-        self._stopping = False
-        self._serial = store.state().serial
-        self._device: Adopting | None = None
+        self._due = clock() + random.uniform(0.0, spread)
+        self._checked = -gap
+        self._accounted = clock()
+        self._failures = 0
+        self._noted = self._stopping = False
+        self._unfit: set[str] = set()
+        self._running = ""
+        self._trouble: str | None = None
+        self._device: Device | None = None
         self._thread: threading.Thread | None = None
-        link.watch(manifest_topic(model), self.take)
+        if link is not None:
+            link.watch(manifest_topic(self.model), self.take)
 
-    # -- life ------------------------------------------------------------------------------
-
-    def start(self, device: Adopting) -> None:
-        """Begin to update a device that runs the store's bundle, or the first one.
-
-        Raises
-        ------
-        UpdateError
-            If another process keeps the store.
-        """
-        self.store.lock()
+    def start(self, device: Device) -> None:
+        """Begin to update a device that runs one of the store's bundles, or the first one."""
         self._device = device
-        self._serial = self.store.state().serial
-        if self.store.state().trial:
-            self._trial.begin(device.deadline_ms)
+        self._running = self.store.digest(device.bundle.path)
+        self._trial.deadline_ms = device.deadline_ms
+        state = self.store.state
+        if self._running == state.active:
+            if state.on_trial:
+                self._trial.begin(state.good, state.bad, state.seconds)
+        elif self.store.is_whole(state.active):
+            _LOG.error("%s does not run here any more", state.active)
+            self.store.refuse(state.active, active=state.proved)
+        self._accounted = self._clock()
         self._publish_status()
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread; a fetch under way stays in part. May be called twice."""
+        """End the thread at once; whole files of a release that was being fetched are kept."""
         with self._condition:
             self._stopping = True
             self._condition.notify_all()
-        self._trial.end()
+        self._fetcher.cut()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(5.0)
+            if self._thread.is_alive():  # in a look-up of a name, which nothing can end
+                return
             self._thread = None
-            try:
-                self.store.stopped()
-            except UpdateError as error:
-                _LOG.error("%s", error)
+            if self._trial.running:
+                self.store.save(starts=0, **self._trial.counts)
+        self._trial.end()
         self.store.unlock()
 
     def __enter__(self) -> Self:
@@ -183,233 +184,223 @@ class Updater:
     def counters(self) -> dict[str, int]:
         """Counts so far.
 
-        ``announced`` (valid and new), ``known`` (the last one again), and by their reason those
-        refused: ``malformed``, ``forged``, ``other-name``, ``replayed``; ``taken``, ``failed`` (for
-        good), ``retries``, ``passed``, ``rolled_back``; ``bytes`` fetched.
+        ``announced`` (messages), ``checks`` that ended well, ``taken``, ``repaired``, ``passed``,
+        ``rolled_back``; by their reason (:class:`gatewise_export.repository.errors.UpdateError`)
+        checks and releases that failed; ``bytes`` fetched.
         """
-        names = [
-            "announced", "known", "malformed", "forged", "other-name", "replayed", "taken",
-            "failed", "retries", "passed", "rolled_back",
-        ]  # fmt: skip
         with self._condition:
-            return {name: self._counts[name] for name in names} | {"bytes": self._fetcher.received}
+            counts = {name: self._counts[name] for name in _COUNTS}
+        return counts | {"bytes": self._fetcher.received}
 
-    # -- what comes in ---------------------------------------------------------------------
+    @property
+    def trouble(self) -> str | None:
+        """Why updates or the store do not work now; None: they do."""
+        return self.store.trouble or self._trouble
 
     def take(self, payload: bytes) -> None:
-        """Handle an announcement; on the network's thread."""
-        if not payload:  # a retained message was cleared
-            return
-        try:
-            announced = decode(payload, self._key, name=self.model)
-            with self._condition:
-                self._admit(announced)
-        except UpdateError as error:
-            _LOG.warning("announcement refused: %s", error)
-            self._count(error.reason)
-
-    def _admit(self, announced: Announcement) -> None:
-        last = self._serial if self._wanted is None else self._wanted.serial
-        if announced.serial < last:
-            raise UpdateError("replayed", f"{announced} is older than the last one, {last}")
-        if announced.serial == last:  # brokers repeat it on every connection
-            self._counts["known"] += 1
-            return
-        self._counts["announced"] += 1
-        self._wanted, self._tries = announced, 0
-        self._not_before = self._clock() + random.uniform(0.0, self._spread)
-        self._condition.notify_all()
+        """Note that there is news; on the network's thread. The content counts for nothing."""
+        with self._condition:
+            self._counts["announced"] += 1
+            soon = max(self._clock() + random.uniform(0.0, self._spread), self._checked + self._gap)
+            self._due = min(self._due, soon)
+            self._condition.notify_all()
 
     def observe(self, end: Answer | Exception) -> None:
         """Observe each answer of the device, or the error in its place."""
-        self._trial.observe(end)
-
-    def _decide(self, verdict: Verdict, why: str) -> None:
-        with self._condition:
-            self._verdict = verdict, why
-            self._condition.notify_all()
-
-    # -- the thread ------------------------------------------------------------------------
+        if self._trial.observe(end):
+            if self._trial.verdict == "failed":
+                self._fetcher.interrupt()  # a slow server must not keep a bad version here
+            with self._condition:
+                self._noted = True
+                self._condition.notify_all()
 
     def _run(self) -> None:
-        while (task := self._next()) is not None:
+        while self._wait():
             try:
-                if isinstance(task, Announcement):
-                    self._update(task)
-                else:
-                    self._end_trial(*task)
-            except Exception:
-                # Later announcements must still be handled.
+                self._account()
+                if self._trial.running and self._trial.verdict == "passed":
+                    self._pass()
+                elif self._trial.running and self._trial.verdict == "failed":
+                    self._roll_back()
+                elif self._clock() >= self._due:
+                    self._check()
+            except UpdateError as error:
+                self._fail(error)
+            except Exception as error:
                 _LOG.exception("the update failed unexpectedly")
-                if isinstance(task, Announcement):
-                    self._later(task)
+                self._fail(UpdateError("bundle", f"{type(error).__name__}: {error}"))
 
-    def _next(self) -> Announcement | tuple[Verdict, str] | None:
+    def _wait(self) -> bool:
+        """Wait until there is something to do; False: to stop."""
         with self._condition:
-            while not self._stopping:
-                if self._verdict is not None:
-                    verdict, self._verdict = self._verdict, None
-                    return verdict
-                if self._wanted is None:
-                    self._condition.wait()
-                elif (left := self._not_before - self._clock()) > 0:
-                    self._condition.wait(left)
-                else:
-                    return self._wanted
-            return None
+            while not (self._stopping or self._noted):
+                left = self._due - self._clock()
+                if self._trial.running or self.store.state.wait:
+                    left = min(left, self._accounted + _SAVES - self._clock())
+                if left <= 0:
+                    break
+                self._condition.wait(left)
+            self._noted = False
+            return not self._stopping
 
-    def _update(self, announced: Announcement) -> None:
-        self._progress("announced")
-        try:
-            self._install(announced)
-        except UpdateError as error:
-            if error.reason == "stopped":
-                return
-            if error.again and (
-                error.reason not in ("hash", "size") or self._tries < _MOST_TRIES - 1
-            ):
-                _LOG.warning("%s is not here yet: %s", announced, error)
-                self._later(announced)
-                return
-            _LOG.error("%s is refused: %s", announced, error)
-            self._count("failed")
-            self.store.refuse(Version.from_announcement(announced))
-            self._settle(announced)
-            self.store.tidy(keep_partial="")
-            self._progress("refused")
+    def _account(self) -> None:
+        """Save what a trial, or a release that was put off, has had of time and answers."""
+        now, state, trial = self._clock(), self.store.state, self._trial
+        passed = now - self._accounted
+        answered = trial.running and trial.good > 0
+        if passed < _SAVES and not (answered and state.starts):
             return
-        self._count("taken")
-        self._settle(announced)
-        self._progress("done")
+        self._accounted = now
+        changes: dict[str, float] = trial.counts if trial.running else {}
+        if state.wait:
+            changes["wait"] = max(0.0, state.wait - passed)
+        if changes:
+            self.store.save(starts=0 if answered else state.starts, **changes)
+        if state.wait and not self.store.state.wait:
+            self._due = now  # it may be tried again
 
-    def _install(self, announced: Announcement) -> None:
-        device, version = self._device, Version.from_announcement(announced)
+    def _check(self) -> None:
+        """Refresh the metadata, and take what is offered to this device."""
+        with self._condition:
+            self._checked = self._clock()
+            self._due = self._checked + self._interval * random.uniform(0.75, 1.25)
+        self.store.lock()
+        offers, seen = self._client.refresh(self.store.state.seen)
+        if seen != self.store.state.seen:
+            self.store.save(seen=seen)
+        offers = [offer for offer in offers if offer.model == self.model]
+        offered = [offer for offer in offers if offer.is_for(self._id)]
+        while (offer := next(filter(self._may_take, offered), None)) is not None:
+            if self._take(offer):
+                break
+        else:
+            kept, proved = {o.digest for o in offers if o.rollout}, self.store.state.proved
+            if self._running and self._running not in kept:  # it was withdrawn
+                self._trial.end()
+                self._go_back([proved, ""] if proved in kept else [""])
+        self._trouble, self._failures = None, 0
+        self._count("checks")
+
+    def _may_take(self, offer: OfferedRelease) -> bool:
+        state = self.store.state
+        put_off = offer.digest == state.waiting and state.wait > 0
+        return offer.digest not in {*state.refused, *self._unfit} and not put_off
+
+    def _take(self, offer: OfferedRelease) -> bool:
+        """Run an offer; False: it does not fit this device."""
+        whole = self.store.is_whole(offer.digest)
+        if whole and self._running == offer.digest:
+            return True
+        if whole:
+            release = self.store.release(offer.digest)
+        else:
+            folder = self.store.partial / offer.digest
+            release, _ = self._client.release(offer, folder)
+        unfit = release.misfit(
+            model=self.model,
+            features=self._features,
+            runtime=__version__,
+            hardware=platform.machine(),
+        )
+        if unfit is not None:
+            _LOG.warning("%s is not taken: %s", offer, unfit)
+            self._unfit.add(offer.digest)
+            return False
+        if not whole:
+            fetch = partial(self._client.fetch, release)
+            self.store.fill(offer.digest, release, self._first, fetch)
+        if self._running == offer.digest:
+            self._count("repaired")
+        else:
+            self._adopt(offer.digest, str(offer))
+        return True
+
+    def _adopt(self, digest: str, name: str) -> None:
+        """Run a whole release, on trial unless it has passed one before."""
+        device, before = self._device, self.store.state
         assert device is not None
-        current = self.store.state().current
-        if current is not None and current.sha256 == version.sha256:
-            self.store.confirm(version)
-            return
-        part = self._obtain(announced)
-        self._progress("prove")
-        bundle = self._checked(part, announced)
-        if part != self.store.path(version.sha256):
-            self._progress("keep")
-            bundle = self._checked(self.store.keep(part, version.sha256), announced)
-        if self.store.begin(version) >= _MOST_TRIES:
-            raise UpdateError("bundle", f"{announced} ended the process {_MOST_TRIES} times")
-        self._progress("adopt")
-        before = device.bundle
+        saved = self.store.save(active=digest, good=0, bad=0, seconds=0.0, starts=1)
+        if not saved and digest != before.proved:
+            self.store.save(active=before.active)
+            raise UpdateError("store", str(self.store.trouble))
         self._trial.end()
         try:
+            bundle = self._open(digest)
+            if f"{bundle.manifest.name}/{bundle.manifest.version}" != name:
+                raise UpdateError("bundle", f"{name} turns out to be {bundle!r}")
             device.adopt(bundle)
-        except SelfTestError as error:
-            raise UpdateError("self-test", str(error)) from None
-        except (BundleError, InputError) as error:
-            raise UpdateError("bundle", str(error)) from None
-        self._progress("switch")
-        try:
-            self.store.switch(version)
-        except UpdateError:
-            device.adopt(before)
-            raise
-        with self._condition:
-            self._verdict = None  # of the version before
-        self._trial.begin(device.deadline_ms)
-        self._progress("status")
-        self._publish_status()
-        self._progress("tidy")
-        self.store.tidy(keep_partial="")
-        _LOG.info("%s is active, on trial", announced)
-
-    def _obtain(self, announced: Announcement) -> Path:
-        """The announced file: from the store, from the first bundle, or fetched."""
-        if self.store.holds(announced.sha256):
-            return self.store.path(announced.sha256)
-        part = self.store.partial / f"{announced.sha256}.part"
-        if self._first is not None and self._first.is_file():
-            with self._first.open("rb") as file:
-                same = hashlib.file_digest(file, "sha256").hexdigest() == announced.sha256
-            if same:
-                shutil.copyfile(self._first, part)
-                return part
-        self._progress("fetch")
-        self.store.tidy(keep_partial=announced.sha256)
-        part = self._fetcher.fetch(
-            announced, self.store.partial, stop=lambda: self._outdated(announced)
-        )
-        self._progress("fetched")
-        return part
-
-    def _outdated(self, announced: Announcement) -> bool:
-        return self._stopping or self._wanted is not announced
-
-    def _checked(self, path: Path, announced: Announcement) -> Bundle:
-        try:
-            bundle = Bundle.open(path, public_key=self._key.raw, for_device=True)
-        except BundleError as error:
-            raise UpdateError("bundle", str(error)) from None
-        manifest = bundle.manifest
-        if (manifest.name, manifest.version) != (announced.name, announced.version):
-            found = f"{manifest.name}/{manifest.version}"
-            raise UpdateError("bundle", f"{announced} turns out to be {found}")
-        if manifest.cloud is not None and not bundle.absent():
-            raise UpdateError(
-                "bundle",
-                f"{announced} holds {manifest.cloud.file}, which devices do not keep: announce "
-                "what `gatewise pack --for device` writes",
+        except (SelfTestError, BundleError, InputError, UpdateError) as error:
+            self.store.refuse(
+                digest,
+                active=before.active,
+                **{key: getattr(before, key) for key in ("good", "bad", "seconds", "starts")},
             )
-        return bundle
+            if self.store.state.on_trial:
+                self._trial.begin(before.good, before.bad, before.seconds)
+            reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
+            raise UpdateError(reason, f"{name} is refused: {error}") from None
+        self._running = digest
+        if self.store.state.on_trial:
+            self._trial.begin()
+        self._count("taken")
+        self._publish_status()
+        self.store.tidy()
+        _LOG.info("%s is active%s", name, ", on trial" if self._trial.running else "")
 
-    def _end_trial(self, verdict: Verdict, why: str) -> None:
-        state = self.store.state()
-        if not state.trial or state.current is None:
-            return
-        if verdict == "passed":
-            self.store.passed()
-            self._count("passed")
-            _LOG.info("%s has passed: %s", state.current, why)
-            self._progress("passed")
-            return
-        _LOG.error("%s has failed, the version before comes back: %s", state.current, why)
-        self._roll_back()
+    def _open(self, digest: str) -> Bundle:
+        path = self.store.path(digest) if digest else self._first
+        return Bundle.open(path, public_key=self._key, for_device=True)
+
+    def _pass(self) -> None:
+        self._trial.end()
+        state = self.store.state
+        self.store.save(proved=state.active, previous=state.proved, starts=0, waiting="", waits=0)
+        self.store.tidy()
+        self._count("passed")
+        _LOG.info("%s has passed its trial", self._running)
 
     def _roll_back(self) -> None:
-        assert self._device is not None
-        back = self.store.roll_back()
-        path = self._first if back is None else self.store.path(back.sha256)
+        """Leave a release that failed its trial for the one that passed before."""
+        trial = self._trial
+        trial.end()
+        _LOG.error("%s: %d answers in time, %d not", self._running, trial.good, trial.bad)
+        self.store.refuse(self._running, active=self.store.state.proved)
+        self._go_back([self.store.state.proved, ""])
         self._count("rolled_back")
-        if path is None:
-            _LOG.error("the bundle before is not known here: it comes back on the next start")
-        else:
+
+    def _go_back(self, digests: Sequence[str]) -> None:
+        """Run the first of some releases that can be run."""
+        assert self._device is not None
+        for digest in digests:
             try:
-                self._device.adopt(Bundle.open(path, public_key=self._key.raw, for_device=True))
-                self.store.tidy(keep_partial="")
+                self._device.adopt(self._open(digest))
             except GatewiseError as error:
-                _LOG.error("%s does not come back: %s", path, error)
+                _LOG.error("%s does not come back: %s", digest or self._first, error)
+                continue
+            self._running = digest
+            self.store.save(active=digest, proved=digest, starts=0)
+            self.store.tidy()
+            break
         self._publish_status()
-        self._progress("rolled-back")
 
-    # -- parts -----------------------------------------------------------------------------
-
-    def _later(self, announced: Announcement) -> None:
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._tries) * random.uniform(0.5, 1.5)
+    def _fail(self, error: UpdateError) -> None:
+        """Note a failure, and try again after a pause that doubles."""
+        if self._stopping:
+            return
+        if str(error) != self._trouble:
+            _LOG.warning("update: %s", error)
+        self._trouble = str(error)
+        self._count(error.reason)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._failures, self._interval)
         with self._condition:
-            if self._wanted is announced:
-                self._tries += 1
-                self._not_before = self._clock() + pause
-            self._counts["retries"] += 1
-        self._progress("retry")
-
-    def _settle(self, announced: Announcement) -> None:
-        with self._condition:
-            self._serial = max(self._serial, announced.serial)
-            if self._wanted is announced:
-                self._wanted = None
+            self._failures += 1
+            self._due = min(self._due, self._clock() + pause * random.uniform(0.5, 1.5))
 
     def _publish_status(self) -> None:
         assert self._device is not None
-        manifest = self._device.bundle.manifest
-        self._link.set_status(f"{manifest.name}/{manifest.version}")
+        if self._link is not None:
+            manifest = self._device.bundle.manifest
+            self._link.set_status(f"{manifest.name}/{manifest.version}")
 
     def _count(self, what: str) -> None:
         with self._condition:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -98,6 +101,32 @@ def test_pages():
         assert fetch(url + "/healthz") == (503, "stuck\n")
         with pytest.raises(InputError, match=f"port {pages.port} "):
             Endpoints(pages.port, metrics=bytes, trouble=lambda: None)
+
+
+@pytest.mark.parametrize("request_", [b"", b"GET /metrics HTTP/1.1\r\nX: "])
+def test_slow_clients_make_no_threads_without_bound(request_, monkeypatch, tools):
+    """With TasksMax=64 a device died with its answer."""
+    monkeypatch.setattr("gatewise_edge.service.endpoints._LONGEST", 0.5)
+    with Endpoints(0, metrics=lambda: b"x 1\n", trouble=lambda: None) as pages:
+        before = threading.active_count()
+        clients = [socket.create_connection(("127.0.0.1", pages.port)) for _ in range(60)]
+        try:
+            for client in clients:
+                with contextlib.suppress(OSError):
+                    client.sendall(request_)
+            assert threading.active_count() <= before + 8
+
+            def served():
+                try:
+                    return fetch(f"http://127.0.0.1:{pages.port}/metrics") == (200, "x 1\n")
+                except OSError:
+                    return False
+
+            tools.wait_for(served, "a page beside slow clients", 30.0)
+            assert threading.active_count() <= before + 8
+        finally:
+            for client in clients:
+                client.close()
 
 
 def test_a_running_process_shows_its_pages(bundle):

@@ -1,17 +1,13 @@
-"""Keys, signed bundles, and an HTTPS server with a certificate of its own that can misbehave."""
+"""A repository with its keys, a web server that can misbehave, and a device that is updated."""
 
 from __future__ import annotations
 
 import datetime
-import hashlib
 import ipaddress
-import ssl
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,113 +16,32 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gatewise_edge.update.announcement import Announcement
+from gatewise_edge import Device
+from gatewise_edge.update import Store, Updater
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.repacking import repack
-from gatewise_export.bundle.signing import keygen
+from gatewise_export.repository.release import OfferedRelease
+from gatewise_export.repository.repository import Repository
+from tests.support.mosquitto import Mosquitto
+from tests.support.waiting import wait_until
 
-
-@pytest.fixture(scope="session")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> SimpleNamespace:
-    folder = tmp_path_factory.mktemp("keys")
-    key, pub = keygen(folder / "fleet")
-    other, other_pub = keygen(folder / "other")
-    return SimpleNamespace(key=key, pub=pub, other=other, other_pub=other_pub)
-
-
-@pytest.fixture
-def make_gwb(
-    make_bundle: Callable[..., Bundle], tmp_path: Path, keys: SimpleNamespace
-) -> Callable[..., Path]:
-    """A function that writes a version of the small bundle as devices get it."""
-
-    def make(
-        version: str, *, key: Path = keys.key, for_device: bool = True, **changes: Any
-    ) -> Path:
-        name = f"v{version}-{len(list(tmp_path.iterdir()))}"
-        source = make_bundle(name, version=version, **changes)
-        path = tmp_path / f"{name}.gwb"
-        repack(source.path, path, sign=key, for_device=for_device)
-        return path
-
-    return make
-
-
-def announced(path: Path, url: str, serial: int, **changes: Any) -> Announcement:
-    content = path.read_bytes()
-    manifest = Bundle.open(path, for_device=True).manifest
-    fields = {
-        "name": manifest.name,
-        "version": manifest.version,
-        "serial": serial,
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "size": len(content),
-        "url": url,
-    }
-    return Announcement(**(fields | changes))
-
-
-def certificate(folder: Path, host: str = "127.0.0.1") -> Path:
-    """Write a certificate, its own authority, and its key into one PEM file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bundles")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))]),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / f"server-{host}.pem"
-    path.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        + made.public_bytes(serialization.Encoding.PEM)
-    )
-    return path
-
-
-@dataclass
-class Place:
-    """What the server does with a path."""
-
-    content: bytes
-    etag: str | None = '"one"'
-    #: Bytes of the body after which the connection is cut, once each.
-    cuts: list[int] = field(default_factory=list)
-    redirect: str | None = None
-    status: int = 200
-    ranges: bool = True
-    length: int | None = None
-    extra: bytes = b""
+PATIENCE = 60.0
+EASY = [1.0, 0, 0, 0, 0, 0]
 
 
 class Server:
-    """HTTPS on a free port of the loopback."""
+    """A folder over HTTP on a free port of the loopback.
 
-    def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
-        self.places: dict[str, Place] = {}
-        self.asked: list[tuple[str, str | None]] = []
-        self.ca_file = certificate(folder, host)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.ca_file)
+    `behave` has a function for each path, or "" for all, that gets the handler in place of the
+    file; `asked` are the paths so far.
+    """
+
+    def __init__(self, folder: Path, context: Any = None) -> None:
+        self.folder = folder
+        self.asked: list[str] = []
+        self.behave: dict[str, Callable[[BaseHTTPRequestHandler], None]] = {}
         server = self
 
         class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
             def do_GET(self) -> None:
                 server.answer(self)
 
@@ -138,56 +53,40 @@ class Server:
 
             def get_request(self) -> tuple[Any, Any]:
                 taken, address = super().get_request()
-                # the handshake comes with the first reading, on the connection's own thread
-                wrapped = context.wrap_socket(
-                    taken, server_side=True, do_handshake_on_connect=False
-                )
-                return wrapped, address
+                if context is not None:
+                    # The handshake comes with the first reading, on the connection's own thread.
+                    taken = context.wrap_socket(
+                        taken, server_side=True, do_handshake_on_connect=False
+                    )
+                return taken, address
 
             def handle_error(self, *_: object) -> None:
-                pass  # clients that refuse the certificate
+                pass  # clients that go away
 
         self._server = Quiet(("127.0.0.1", 0), Handler)
         self.host = f"127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+        self.url = f"{'http' if context is None else 'https'}://{self.host}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
 
-    def url(self, path: str) -> str:
-        return f"https://{self.host}{path}"
-
-    def put(self, path: str, content: bytes, **how: Any) -> str:
-        self.places[path] = Place(content, **how)
-        return self.url(path)
-
     def answer(self, handler: BaseHTTPRequestHandler) -> None:
-        place = self.places.get(handler.path)
-        wanted = handler.headers.get("Range")
-        self.asked.append((handler.path, wanted))
-        handler.close_connection = True
-        if place is None or place.redirect is not None:
-            handler.send_response(404 if place is None else 302)
-            if place is not None:
-                handler.send_header("Location", place.redirect)
-            handler.send_header("Content-Length", "0")
-            handler.end_headers()
+        self.asked.append(handler.path)
+        behave = self.behave.get(handler.path) or self.behave.get("")
+        if behave is not None:
+            behave(handler)
             return
-        start = 0
-        if wanted and place.ranges and handler.headers.get("If-Range") == place.etag:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-        body = place.content[start:] + place.extra
-        handler.send_response(206 if start else place.status)
-        if start:
-            end = len(place.content) - 1
-            handler.send_header("Content-Range", f"bytes {start}-{end}/{len(place.content)}")
-        if place.etag is not None:
-            handler.send_header("ETag", place.etag)
-        if place.length != -1:
-            length = len(body) if place.length is None else place.length
-            handler.send_header("Content-Length", str(length))
+        path = self.folder / handler.path.lstrip("/")
+        content = path.read_bytes() if path.is_file() else b""
+        handler.send_response(200 if path.is_file() else 404)
+        handler.send_header("Content-Length", str(len(content)))
         handler.end_headers()
-        if place.cuts:
-            body = body[: place.cuts.pop(0)]
-        handler.wfile.write(body)
+        handler.wfile.write(content)
+
+    def fetched(self, what: str) -> list[str]:
+        """Names of the targets of a version that were fetched, in order."""
+        part = f"/targets/small/{what}/"
+        return [path.rpartition(".")[0].rpartition(".")[2] + "." + path.rpartition(".")[2]
+                for path in self.asked if path.startswith(part)]  # fmt: skip
 
     def close(self) -> None:
         self._server.shutdown()
@@ -195,28 +94,160 @@ class Server:
         self._server.server_close()
 
 
+class Fleet:
+    """An operator's repository, and versions of the small bundle."""
+
+    def __init__(self, folder: Path, make_bundle: Callable[..., Bundle]) -> None:
+        self.repository = Repository.init(folder / "repo")
+        self.folder = self.repository.folder
+        self.trust = self.repository.root_file
+        self._make = make_bundle
+
+    def add(self, version: str, bundle: Bundle | None = None, **how: Any) -> None:
+        self.repository.add((bundle or self._make(f"v{version}", version=version)).path, **how)
+
+    def publish(self, version: str, rollout: float = 1.0) -> OfferedRelease:
+        if f"small/{version}" not in map(str, self.repository.offers()):
+            self.add(version)
+        return self.repository.publish(f"small/{version}", rollout)
+
+
+class Running:
+    """A device with its updater, as `gatewise edge` makes them."""
+
+    def __init__(self, store: Store, fleet: Fleet, first: Path, **how: Any) -> None:
+        self.store = store
+        path = next(iter(store.start()), first)
+        defaults = {
+            "urls": [fleet.folder.as_uri()],
+            "trust": fleet.trust,
+            "device": "pi-1",
+            "trial_answers": 3,
+            "trial_seconds": 0.0,
+            "gap": 0.0,
+        }
+        deadline_ms = how.pop("deadline_ms", 5e3)
+        self.updater = Updater(store, first=first, **(defaults | how))
+        names = Bundle.open(first, for_device=True).manifest.feature_names
+        opened = Bundle.open(path, for_device=True)
+        self.device = Device(
+            opened, link=how.get("link"), observe=self.updater.observe, deadline_ms=deadline_ms,
+            row_names=names,
+        )  # fmt: skip
+        self.updater.start(self.device)
+
+    @property
+    def version(self) -> str:
+        return self.device.bundle.manifest.version
+
+    def news(self) -> None:
+        """Tell it that there is news, as a message does."""
+        self.updater.take(b"")
+
+    def settled(self) -> None:
+        """Wait until a check has ended that began after now."""
+
+        def ended() -> int:
+            counts = self.updater.counters
+            reasons = ("checks", "metadata", "fetch", "store", "bundle", "self-test")
+            return sum(counts[name] for name in reasons)
+
+        # One may be under way.
+        for _ in range(2):
+            before = ended()
+            self.news()
+            wait_until(lambda n=before: ended() > n, "a check", PATIENCE)
+
+    def reaches(self, version: str) -> None:
+        """Wait until it runs a version."""
+        self.news()
+        wait_until(lambda: self.version == version, f"version {version}", PATIENCE)
+
+    def passes(self) -> None:
+        """Answer until the trial has ended."""
+
+        def over() -> bool:
+            self.device.answer(EASY)
+            return not self.store.state.on_trial
+
+        wait_until(over, "the trial", PATIENCE)
+
+    def close(self) -> None:
+        self.updater.close()
+        self.device.close()
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    server = Server(tmp_path)
+def fleet(tmp_path: Path, make_bundle: Callable[..., Bundle]) -> Fleet:
+    return Fleet(tmp_path, make_bundle)
+
+
+@pytest.fixture
+def first(make_bundle: Callable[..., Bundle]) -> Path:
+    return make_bundle("first").path
+
+
+@pytest.fixture
+def server(fleet: Fleet) -> Iterator[Server]:
+    server = Server(fleet.folder)
     yield server
     server.close()
 
 
 @pytest.fixture
-def make_server(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    made: list[Server] = []
+def run(tmp_path: Path, fleet: Fleet, first: Path) -> Iterator[Callable[..., Running]]:
+    """Start the device; again, after `close`, with the same store."""
+    made: list[Running] = []
 
-    def make(host: str = "127.0.0.1") -> Server:
-        folder = tmp_path / f"server-{len(made)}"
-        folder.mkdir()
-        made.append(Server(folder, host))
+    def run(**how: Any) -> Running:
+        store = Store(tmp_path / "store", pause=how.pop("pause", 600.0))
+        made.append(Running(store, fleet, first, **how))
         return made[-1]
 
-    yield make
-    for server in made:
-        server.close()
+    yield run
+    for running in made:
+        running.close()
+
+
+def certificate(folder: Path, days: float) -> Path:
+    """Write a server's certificate, its own authority, and its key; good for a day around then."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server")])
+    then = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(then - datetime.timedelta(days=1))
+        .not_valid_after(then + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    path = folder / f"server{days}.pem"
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path.write_bytes(secret + made.public_bytes(serialization.Encoding.PEM))
+    return path
 
 
 @pytest.fixture
-def announce() -> Callable[..., Announcement]:
-    return announced
+def certified_broker(tmp_path: Path) -> Iterator[Callable[[float], tuple[Mosquitto, Path]]]:
+    """Start a broker with TLS whose certificate is good some days from now."""
+    made: list[Mosquitto] = []
+
+    def start(days: float) -> tuple[Mosquitto, Path]:
+        path = certificate(tmp_path, days)
+        lines = [f"{what} {path}" for what in ("cafile", "certfile", "keyfile")]
+        made.append(Mosquitto(tmp_path, *lines))
+        return made[-1], path
+
+    yield start
+    for broker in made:
+        broker.kill()

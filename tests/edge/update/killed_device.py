@@ -11,15 +11,16 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
-from gatewise_edge import Device, MqttLink
+from gatewise_edge import Device
 from gatewise_edge.update import Store, Updater
 from gatewise_export.bundle.bundle import Bundle
 
-CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.truncate")
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
 
 
-def say(line: str) -> None:
+def report(line: str) -> None:
     """Print a line whole, whichever thread it is on."""
     os.write(1, f"{line}\n".encode())
 
@@ -33,48 +34,39 @@ def main() -> None:
         writes = (
             event == "open" and isinstance(args[2], int) and args[2] & (os.O_WRONLY | os.O_RDWR)
         )
-        if (event not in CHANGES and not writes) or settings["store"] not in str(args[0]):
+        if (event not in CHANGES and not writes) or settings["store"] not in str(args[:2]):
             return
         with lock:
             left -= 1
             if left < 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    store = Store(settings["store"], public_key=settings["pub"])
-    path = store.start() or settings["first"]
-    bundle = Bundle.open(path, public_key=settings["pub"], for_device=True)
-    link = MqttLink(settings["broker"], device="pi-1")
-    over = threading.Event()
-
-    def progress(step: str) -> None:
-        say(step)
-        if step in ("done", "refused"):
-            over.set()
-
-    updater = Updater(
-        link,
-        store,
-        model="small",
-        public_key=settings["pub"],
-        hosts=[settings["host"]],
-        ca_file=settings["ca_file"],
-        first=settings["first"],
-        trial_answers=1,
-        progress=progress,
-    )
     if left >= 0:
         sys.addaudithook(before)
-    with Device(bundle, link=link, observe=updater.observe) as device, updater:
+    store = Store(settings["store"], pause=0.1)
+    path = next(iter(store.start()), Path(settings["first"]))
+    bundle = Bundle.open(path, for_device=True)
+    updater = Updater(
+        store,
+        urls=[settings["url"]],
+        trust=settings["trust"],
+        first=settings["first"],
+        device="pi-1",
+        trial_answers=2,
+        trial_seconds=0.0,
+        interval=0.2,
+    )
+    with Device(bundle, observe=updater.observe) as device, updater:
+        device.answer([1.0, 0, 0, 0, 0, 0])
+        report(f"started {bundle.manifest.version}")
         updater.start(device)
-        say(f"started {bundle.manifest.version}")
         end = time.monotonic() + settings["wait"]
-        # "known": it was taken already, and the process before this one died thereafter
-        while not (over.wait(0.02) or updater.counters["known"]):
-            if time.monotonic() > end:
-                sys.exit("nothing was announced")
-        while store.state().trial:
+        while device.bundle.manifest.version != settings["version"] or store.state.on_trial:
             device.answer([1.0, 0, 0, 0, 0, 0])
-        say(f"version {device.bundle.manifest.version}")
+            time.sleep(0.002)
+            if time.monotonic() > end:
+                sys.exit(f"version {settings['version']} did not come: {updater.trouble}")
+        report(f"version {device.bundle.manifest.version}")
 
 
 if __name__ == "__main__":

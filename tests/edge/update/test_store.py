@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.update.errors import UpdateError
 from gatewise_edge.update.store import State, Store, Version
+from gatewise_export.repository.errors import UpdateError
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Repository of releases for devices, by The Update Framework."""

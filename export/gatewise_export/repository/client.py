@@ -1,0 +1,159 @@
+"""The device's side of a repository: what it offers, verified, and the files of a release.
+
+python-tuf checks signatures, thresholds, expiry and versions, and keeps the newest metadata in a
+folder. If a file there is damaged it counts as not there, and an older version would be taken
+again: so the versions seen are kept apart (the device's state), each with the keys of its role; a
+version counts until these keys are replaced, which is how an operator ends a fast-forward attack.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from tuf.api.exceptions import DownloadError, ExpiredMetadataError, RepositoryError
+from tuf.api.metadata import Metadata, Root, TargetFile, Targets
+from tuf.api.serialization import DeserializationError
+from tuf.ngclient import Updater as TufUpdater
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.repository.errors import UpdateError
+from gatewise_export.repository.fetcher import BoundedFetcher
+from gatewise_export.repository.release import (
+    MOST_RELEASE_BYTES,
+    OfferedRelease,
+    Release,
+    read_offers,
+)
+
+__all__ = ["RepositoryClient", "Seen"]
+
+_LOG = logging.getLogger(__name__)
+#: Seconds that all metadata of a check may take.
+_METADATA_SECONDS: Final = 60.0
+
+#: By role: the newest version seen, and the ids of the keys that it was signed under.
+Seen = dict[str, tuple[int, str]]
+
+
+class RepositoryClient:
+    """A verified view of a repository.
+
+    `urls` are places of the same repository; the next one is used after a failure. `trust` is the
+    root metadata that the device was given. Fetching a release may take `longest` seconds. Raises
+    InputError if a URL is of another kind, or `trust` is no root metadata.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str],
+        folder: Path,
+        *,
+        trust: str | Path,
+        fetcher: BoundedFetcher,
+        longest: float = 3600.0,
+    ) -> None:
+        for url in urls:
+            if not url.startswith(("https://", "http://", "file://")):
+                raise InputError(f"repository {url}: must begin with https://, http:// or file://")
+        self._urls = [url.rstrip("/") for url in urls]
+        self._folder = folder
+        self._fetcher = fetcher
+        self._longest = longest
+        self._targets: dict[str, TargetFile] = {}
+        self._client: TufUpdater | None = None
+        try:
+            self._trust = Path(trust).read_bytes()
+            signed = Metadata[Root].from_bytes(self._trust)
+            signed.signed.verify_delegate("root", signed.signed_bytes, signed.signatures)
+        except OSError as error:
+            raise InputError(f"--trust {trust} cannot be read: {error.strerror}") from None
+        except (DeserializationError, RepositoryError, AttributeError) as error:
+            raise InputError(f"--trust {trust} is no root metadata: {error}") from None
+
+    def refresh(self, seen: Seen) -> tuple[list[OfferedRelease], Seen]:
+        """Fetch and verify what is offered now; return it, and the versions seen with it.
+
+        Raises UpdateError: ``fetch``, ``metadata`` or ``store``.
+        """
+        url = self._urls[0]
+        try:
+            self._fetcher.allow(_METADATA_SECONDS)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            client = TufUpdater(
+                str(self._folder),
+                f"{url}/metadata/",
+                target_base_url=f"{url}/targets/",
+                fetcher=self._fetcher,
+                bootstrap=self._trust,
+            )
+            client.refresh()
+            found = self._read_versions()
+            for role, (version, keys) in found.items():
+                before = seen.get(role)
+                if before is not None and before[1] == keys and version < before[0]:
+                    raise UpdateError("metadata", f"{role} {version} is older than {before[0]}")
+            targets = Metadata[Targets].from_file(str(self._folder / "targets.json")).signed
+        except (DownloadError, RepositoryError, DeserializationError, OSError) as error:
+            raise self._error(error, "metadata") from error
+        self._client, self._targets = client, targets.targets
+        return read_offers(targets), found
+
+    def release(self, offer: OfferedRelease, folder: Path) -> tuple[Release, bytes]:
+        """Fetch the ``release.json`` of an offer; also its bytes."""
+        path = folder / "release.json"
+        target = self._targets[offer.path]
+        if target.length > MOST_RELEASE_BYTES:
+            raise UpdateError("bundle", f"{offer}: {target.length} bytes for release.json")
+        self._fetcher.allow(self._longest)
+        self._download(target, path)
+        content = path.read_bytes()
+        try:
+            release = Release.from_json(content)
+        except ManifestError as error:
+            raise UpdateError("bundle", f"{offer}: {error}") from None
+        if str(release) != str(offer):
+            raise UpdateError("bundle", f"{offer} turns out to be {release}")
+        return release, content
+
+    def fetch(self, release: Release, name: str, path: Path) -> None:
+        """Fetch one file of a release."""
+        target = self._targets.get(f"{release}/{name}")
+        spec = release.files[name]
+        signed = None if target is None else (target.length, target.hashes.get("sha256"))
+        if target is None or signed != (spec.size, spec.sha256):
+            raise UpdateError("bundle", f"{release}: {name} is not signed as it is listed")
+        self._download(target, path)
+
+    def _download(self, target: TargetFile, path: Path) -> None:
+        assert self._client is not None
+        try:
+            self._client.download_target(target, str(path))
+        except (DownloadError, RepositoryError, OSError) as error:
+            raise self._error(error, "fetch") from error
+
+    def _read_versions(self) -> Seen:
+        """Versions of the metadata in the folder: those that were verified just now."""
+        root = Metadata[Root].from_file(str(self._folder / "root.json")).signed
+        found: Seen = {"root": (root.version, "")}
+        for role in ("timestamp", "snapshot", "targets"):
+            metadata: Metadata[Any] = Metadata.from_file(str(self._folder / f"{role}.json"))
+            keys = ",".join(sorted(root.roles[role].keyids))
+            found[role] = (metadata.signed.version, keys)
+        return found
+
+    def _error(self, error: Exception, reason: str) -> UpdateError:
+        """Make an UpdateError; a later try begins with the next place."""
+        url = self._urls[0]
+        self._urls.append(self._urls.pop(0))
+        if isinstance(error, ExpiredMetadataError):
+            text = f"{error}: nothing newer is offered, or this device's clock is wrong"
+            return UpdateError("metadata", f"{url}: {text}")
+        if isinstance(error, DownloadError):
+            return UpdateError("fetch", f"{url}: {error}")
+        if isinstance(error, OSError):
+            return UpdateError("store", f"{error.filename or self._folder}: {error.strerror}")
+        return UpdateError(reason, f"{url}: {error}")

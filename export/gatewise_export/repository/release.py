@@ -1,0 +1,230 @@
+"""A release: one version of a bundle as devices fetch it, file by file.
+
+In a repository of The Update Framework each file of a bundle is a target, named
+``<model>/<version>/<file>``. Beside them stands ``release.json``, which lists the files with their
+hashes and says which devices it fits::
+
+    {"release": 1, "model": "digits", "version": "8", "features": ["a", "b"],
+     "runtime": "0.1.0", "hardware": ["aarch64"],
+     "files": {"manifest.json": {"sha256": "...", "size": 4821}, ...}}
+
+It never changes. What changes is how it is offered: its serial (the highest offered one is
+wanted) and its rollout, the share of the devices that it is for. Both stand in the signed targets
+metadata, under ``custom``; the rollout in units of 1/10000, since signed JSON has no fractions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.json_reader import JsonField
+from gatewise_export.bundle.manifest import FileSpec
+from gatewise_export.bundle.manifest_reader import FILE_NAME
+
+if TYPE_CHECKING:
+    from tuf.api.metadata import Targets
+
+__all__ = [
+    "MOST_RELEASE_BYTES",
+    "RELEASE",
+    "WHOLE",
+    "OfferedRelease",
+    "Release",
+    "check_name",
+    "has_file",
+    "read_offers",
+]
+
+RELEASE: Final = "release.json"
+MOST_RELEASE_BYTES: Final = 1 << 20
+#: A rollout to all devices.
+WHOLE: Final = 10_000
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_KEYS: Final = ("release", "model", "version", "features", "runtime", "hardware", "files")
+
+
+@dataclass(frozen=True)
+class Release:
+    """A version of a model.
+
+    Attributes
+    ----------
+    model, version : str
+    files : dict of str to FileSpec
+        Every file of the bundle but the high-cost model, by name.
+    features : tuple of str
+        Names of the features, in the manifest's order.
+    runtime : str
+        The oldest version of Gatewise that runs it.
+    hardware : tuple of str
+        Machines that it is for, as ``platform.machine()`` names them; empty: all.
+    """
+
+    model: str
+    version: str
+    files: dict[str, FileSpec]
+    features: tuple[str, ...]
+    runtime: str
+    hardware: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.model}/{self.version}"
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of its ``release.json``, hexadecimal."""
+        return hashlib.sha256(self.to_json()).hexdigest()
+
+    def to_json(self) -> bytes:
+        """Write ``release.json``: the same bytes each time."""
+        return json.dumps({"release": 1, **asdict(self)}, indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Self:
+        """Read ``release.json``; raises ManifestError if it is malformed."""
+        document = JsonField.parse(content)
+        document.keys(_KEYS)
+        document["release"].integer(1, 1)
+        return cls(
+            model=_name(document["model"]),
+            version=_name(document["version"]),
+            files={
+                _file_name(JsonField(name, "files")): FileSpec(_digest(spec), _size(spec))
+                for name, spec in document["files"].entries(4096).items()
+            },
+            features=_texts(document["features"], 65535),
+            runtime=document["runtime"].text(64),
+            hardware=_texts(document["hardware"], 64),
+        )
+
+    def damaged_file(self, folder: Path) -> str | None:
+        """Name a file that a folder lacks or holds otherwise than listed; None: all are whole."""
+        for name, spec in self.files.items():
+            if not has_file(folder / name, spec.sha256):
+                return name
+        return None
+
+    def misfit(
+        self, *, model: str, features: Sequence[str], runtime: str, hardware: str
+    ) -> str | None:
+        """Say why a device cannot run it, or return None if it can.
+
+        `features` are those that the device can acquire, `runtime` is its version of Gatewise and
+        `hardware` its machine.
+        """
+        if self.model != model:
+            return f"it is of the model {self.model!r}, not {model!r}"
+        lacking = sorted(set(self.features) - set(features))
+        if lacking:
+            return f"it needs the feature {lacking[0]!r}, which this device does not have"
+        if _numbers(self.runtime) > _numbers(runtime):
+            return f"it needs gatewise {self.runtime} or newer; this is {runtime}"
+        if self.hardware and hardware not in self.hardware:
+            return f"it is for {', '.join(self.hardware)}, not for {hardware}"
+        return None
+
+
+@dataclass(frozen=True)
+class OfferedRelease:
+    """A release as the repository offers it: to `rollout` of 10000 devices."""
+
+    model: str
+    version: str
+    serial: int
+    rollout: int
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.model}/{self.version}"
+
+    @property
+    def path(self) -> str:
+        """Path of its ``release.json`` among the targets."""
+        return f"{self.model}/{self.version}/{RELEASE}"
+
+    def is_for(self, device: str) -> bool:
+        """Whether a device is in the share that it is rolled out to.
+
+        A device's draw is a hash of its id and the release's, so that a growing share only adds
+        devices, and each release begins with others.
+        """
+        drawn = hashlib.sha256(f"{device}\0{self}".encode()).digest()
+        return int.from_bytes(drawn[:8]) * WHOLE < self.rollout << 64
+
+
+def read_offers(targets: Targets) -> list[OfferedRelease]:
+    """Read the releases in verified targets metadata, the wanted ones first."""
+    offers = []
+    for path, target in targets.targets.items():
+        model, _, rest = path.partition("/")
+        version, _, name = rest.partition("/")
+        custom: Any = target.custom
+        if name == RELEASE and isinstance(custom, dict):
+            serial, rollout = custom.get("serial"), custom.get("rollout")
+            if isinstance(serial, int) and isinstance(rollout, int):
+                offers.append(
+                    OfferedRelease(model, version, serial, rollout, target.hashes["sha256"])
+                )
+    return sorted(offers, key=lambda offer: -offer.serial)
+
+
+def has_file(path: Path, sha256: str) -> bool:
+    """Whether there is a file with this hash."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == sha256
+    except OSError:
+        return False
+
+
+def check_name(what: str, name: str) -> str:
+    """Return a name that may be part of a path, or raise InputError."""
+    if not _NAME.fullmatch(name):
+        raise InputError(
+            f"{what} {name!r}: a release's names are of letters, digits, '.', '_' and '-', at "
+            "most 64, and do not begin with '.' or '-'"
+        )
+    return name
+
+
+def _name(field: JsonField) -> str:
+    text = field.text(64)
+    if not _NAME.fullmatch(text):
+        field.fail("is no name of a release's")
+    return text
+
+
+def _file_name(field: JsonField) -> str:
+    text = field.text(256)
+    if not FILE_NAME.fullmatch(text):
+        field.fail("is no plain file name")
+    return text
+
+
+def _texts(field: JsonField, most: int) -> tuple[str, ...]:
+    return tuple(item.text(256) for item in field.items(0, most))
+
+
+def _digest(spec: JsonField) -> str:
+    spec.keys(("sha256", "size"))
+    digest = spec["sha256"].text(64)
+    if not _SHA256.fullmatch(digest):
+        spec["sha256"].fail("must be 64 hexadecimal digits")
+    return digest
+
+
+def _size(spec: JsonField) -> int:
+    return spec["size"].integer(0, 1 << 40)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in re.findall(r"\d+", version)[:3])

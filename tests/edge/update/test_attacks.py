@@ -1,0 +1,343 @@
+"""The attacks of The Update Framework's specification: refused, and answers go on.
+
+A mirror or a thief of a key serves what it likes over a real HTTP server. The device must keep what
+it has, say that updates do not work, and reach the published release once the attack is over.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tuf.api.metadata import Metadata
+
+from gatewise_export.repository import repository as repository_module
+from gatewise_export.repository.repository import LIFETIMES, Repository, _signer
+from tests.edge.update.conftest import EASY, PATIENCE, Server
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture
+def device(run, fleet, server):
+    """A device at version 8 that has seen the newest metadata."""
+    fleet.publish("8")
+    device = run(urls=[server.url], timeout=1.0)
+    device.reaches("8")
+    device.passes()
+    return device
+
+
+def refused(device, reason="metadata"):
+    """Wait until a check was refused; the device answers with what it had."""
+    before = device.updater.counters[reason]
+    device.news()
+    wait_until(lambda: device.updater.counters[reason] > before, f"a refusal: {reason}", PATIENCE)
+    assert device.updater.trouble
+    assert device.version == "8"
+    assert device.device.answer(EASY).route == "edge"
+
+
+def copy(fleet, name):
+    return shutil.copytree(fleet.folder, fleet.folder.with_name(name))
+
+
+def signed(path, *keys):
+    """Sign changed metadata again with some keys."""
+    metadata = Metadata.from_file(str(path))
+
+    def sign(change):
+        change(metadata.signed)
+        metadata.signatures.clear()
+        for key in keys:
+            metadata.sign(_signer(key), append=True)
+        metadata.to_file(str(path))
+
+    return sign
+
+
+def test_rollback(device, fleet, server):
+    """An older state of the repository, as it was signed."""
+    old = copy(fleet, "old")
+    fleet.publish("9")
+    device.reaches("9")
+    device.passes()
+    fleet.repository.rollback()
+    device.reaches("8")
+    server.folder = old
+    refused(device)
+    server.folder = fleet.folder
+    fleet.publish("10")
+    device.reaches("10")
+
+
+@pytest.mark.parametrize("damaged", ["timestamp.json", "snapshot.json", "targets.json", "*"])
+def test_rollback_while_the_trusted_metadata_are_damaged(device, fleet, server, damaged):
+    """A flipped bit made the serial forgotten, and an old announcement was taken."""
+    old = copy(fleet, "old")
+    fleet.publish("9")
+    device.reaches("9")
+    device.passes()
+    fleet.repository.rollback()
+    device.reaches("8")
+    for path in (device.store.folder / "metadata").glob(damaged):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:-20])
+    server.folder = old
+    refused(device)
+    server.folder = fleet.folder
+    fleet.publish("10")
+    device.reaches("10")
+
+
+def test_freeze(device, fleet, server, monkeypatch):
+    """A mirror that never changes: what it shows expires."""
+    monkeypatch.setitem(LIFETIMES, "timestamp", 2.0 / 86400)
+    fleet.repository.refresh()
+    device.settled()
+    assert device.updater.trouble is None
+    time.sleep(2.5)
+    refused(device)
+    assert "expired" in device.updater.trouble
+    monkeypatch.undo()
+    fleet.repository.refresh()
+    device.settled()
+    assert device.updater.trouble is None
+
+
+def test_mix_and_match(device, fleet, server):
+    """Targets of one state under the snapshot of another."""
+    old = copy(fleet, "old")
+    fleet.publish("9")
+    names = sorted(path.name for path in (fleet.folder / "metadata").glob("*.targets.json"))
+    newest = max(names, key=lambda name: int(name.split(".")[0]))
+    (fleet.folder / "metadata" / newest).write_bytes(
+        max((old / "metadata").glob("*.targets.json")).read_bytes()
+    )
+    refused(device)
+
+
+def test_forged_files(device, fleet, server, tmp_path):
+    """A repository of somebody else's, and files that are not the signed ones."""
+    other = Repository.init(tmp_path / "other")
+    for _ in range(20):
+        other.refresh()
+    server.folder = other.folder
+    refused(device)
+    server.folder = fleet.folder
+    fleet.publish("9")
+    for path in (fleet.folder / "targets/small/9").glob("*.manifest.json"):
+        good = path.read_bytes()
+        path.write_bytes(good.replace(b'"9"', b'"6"'))
+    refused(device, "fetch")
+    path.write_bytes(good)
+    device.reaches("9")
+
+
+def test_a_thief_of_the_timestamp_key_and_fast_forward(device, fleet, server):
+    """Versions near the end of all numbers, signed by a stolen key; rotation ends it."""
+    keys = fleet.repository.keys
+    stolen = keys / "timestamp-1.key", keys / "snapshot-1.key"
+    kept = [path.read_bytes() for path in stolen]
+    evil = copy(fleet, "evil")
+    thief = [keys.with_name("a.key"), keys.with_name("b.key")]
+    for path, content in zip(thief, kept, strict=True):
+        path.write_bytes(content)
+    far = 1 << 40
+
+    def forward(signed_part):
+        signed_part.version = far
+
+    signed(evil / "metadata/timestamp.json", thief[0])(forward)
+    server.folder = evil
+    device.settled()
+    server.folder = fleet.folder
+    fleet.publish("9")
+    refused(device)  # the honest metadata are older now
+    fleet.repository.rotate_key("timestamp")
+    fleet.repository.rotate_key("snapshot")
+    device.reaches("9")
+    # What the thief signs counts for nothing any more.
+    signed(evil / "metadata/timestamp.json", thief[0])(lambda s: setattr(s, "version", far + 1))
+    for path in (fleet.folder / "metadata").glob("*.root.json"):
+        shutil.copy(path, evil / "metadata")
+    server.folder = evil
+    device.passes()
+    before = device.updater.counters["metadata"]
+    device.news()
+    wait_until(lambda: device.updater.counters["metadata"] > before, "the refusal", PATIENCE)
+
+
+def test_a_thief_of_the_targets_key_is_locked_out_by_rotation(device, fleet, server, tmp_path):
+    """One stolen key of three cannot sign a root; the targets key is replaced by the operator."""
+    stolen = tmp_path / "stolen"
+    shutil.copytree(fleet.repository.keys, stolen)
+    evil = copy(fleet, "evil")
+    fleet.repository.rotate_key("targets")
+    device.settled()
+    thief = Repository(evil, stolen)
+    for _ in range(5):
+        thief.publish("small/8", 0.5)
+    for path in (fleet.folder / "metadata").glob("*.root.json"):
+        shutil.copy(path, evil / "metadata")
+    server.folder = evil
+    refused(device)
+    server.folder = fleet.folder
+    fleet.publish("9")
+    device.reaches("9")
+
+
+def test_root_keys_have_a_threshold_and_are_replaced(run, tmp_path, first, make_bundle, server):
+    repository = Repository.init(tmp_path / "three", root_keys=3, threshold=2)
+    trust = repository.root_file.read_bytes()
+    (tmp_path / "trust.json").write_bytes(trust)
+    for _ in range(4):
+        repository.rotate_key("root")
+    (repository.keys / "root-7.key").unlink()  # one is lost: two are enough
+    repository.rotate_key("timestamp")
+    repository.add(make_bundle("v8", version="8").path)
+    repository.publish("small/8")
+    server.folder = repository.folder
+    device = run(urls=[server.url], trust=tmp_path / "trust.json")
+    device.reaches("8")
+    for path in list(repository.keys.glob("root-*.key"))[1:]:
+        path.unlink()
+    with pytest.raises(Exception, match="must sign"):
+        repository.rotate_key("timestamp")
+
+
+# -- endless, slow, broken -----------------------------------------------------------------
+
+
+def endless_body(handler):
+    handler.send_response(200)
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b" " * 65536)
+
+
+def endless_headers(handler):
+    handler.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        handler.wfile.write(b"x")
+        time.sleep(0.05)
+
+
+def endless_continue(handler):
+    while True:
+        handler.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        time.sleep(0.01)
+
+
+def trickle(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "5000")
+    handler.end_headers()
+    while True:
+        handler.wfile.write(b"{")
+        time.sleep(0.05)
+
+
+def redirect(handler):
+    handler.send_response(302)
+    handler.send_header("Location", "http://127.0.0.1:1/elsewhere")
+    handler.end_headers()
+
+
+def garbage(handler):
+    handler.wfile.write(b"\x00\xff not HTTP at all\r\n\r\n")
+
+
+def silent(handler):
+    time.sleep(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    "behave",
+    [endless_body, endless_headers, endless_continue, trickle, redirect, garbage, silent],
+)
+def test_bad_servers_burn_nothing(device, fleet, server, behave, monkeypatch):
+    """A bad redirect burnt a serial; slow headers and 100 Continue held the updater for ever."""
+    monkeypatch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 1.5)
+    fleet.publish("9")
+    server.behave["/metadata/timestamp.json"] = behave
+    refused(device, "fetch")
+    server.behave.clear()
+    device.reaches("9")
+    # The same with a file of a release.
+    device.passes()
+    fleet.publish("10")
+    path = next((fleet.folder / "targets/small/10").glob("*.manifest.json"))
+    device.updater._client._longest = 1.5
+    server.behave[f"/targets/small/10/{path.name}"] = behave
+    before = device.updater.counters["fetch"]
+    device.news()
+    wait_until(lambda: device.updater.counters["fetch"] > before, "the refusal", PATIENCE)
+    assert device.version == "9"
+    server.behave.clear()
+    device.reaches("10")
+
+
+@pytest.mark.parametrize("behave", [endless_headers, endless_continue, trickle, silent])
+def test_the_end_does_not_wait_for_a_slow_server(device, server, behave):
+    server.behave[""] = behave
+    asked = len(server.asked)
+    device.news()
+    wait_until(lambda: len(server.asked) > asked, "a check", PATIENCE)
+    began = time.monotonic()
+    device.updater.close()
+    assert time.monotonic() - began < 3.0
+    assert device.updater._thread is None
+
+
+def test_another_place_is_used_after_a_failure(run, fleet, server):
+    broken = Server(fleet.folder)
+    broken.behave[""] = redirect
+    try:
+        device = run(urls=[broken.url, server.url])
+        fleet.publish("8")
+        device.reaches("8")
+    finally:
+        broken.close()
+
+
+# -- publishers ----------------------------------------------------------------------------
+
+
+def test_two_publishers_do_not_split_a_fleet(run, fleet, make_bundle):
+    """Two with one serial did; here each change is a version of its own."""
+    for version in ("8", "9"):
+        fleet.add(version)
+    two = Repository(fleet.folder)
+    threads = [
+        threading.Thread(target=lambda r=r, v=v: r.publish(f"small/{v}"))
+        for r, v in ((fleet.repository, "8"), (two, "9"))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    offers = Repository(fleet.folder).offers()
+    assert sorted(offer.serial for offer in offers) == [1, 2]
+    device = run()
+    device.reaches(offers[0].version)
+
+
+def test_a_publisher_whose_clock_was_in_2036(device, fleet, monkeypatch):
+    """Its serial made every later announcement an old one."""
+
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=3650)
+
+    monkeypatch.setattr(repository_module, "datetime", Ahead)
+    fleet.publish("9")
+    monkeypatch.undo()
+    assert datetime.now(UTC).year < 2030
+    device.reaches("9")
+    device.passes()
+    fleet.publish("10")
+    device.reaches("10")
