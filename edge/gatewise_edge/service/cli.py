@@ -197,6 +197,10 @@ def edge(
         elif update_ca_file is not None or update_spread or trust is not None:
             raise InputError("--trust and --update-... are for --update-host")
 
+        if kept is not None and updater is None:
+            # No trial is held here: this start does not count against one.
+            stack.callback(kept.save, starts=0)
+
         def make(opened: Bundle) -> Device:
             return Device(
                 opened,

@@ -1,8 +1,7 @@
 """The state of updates on the disk: two copies, each with a checksum.
 
 A copy that is cut off, or in which a bit has flipped, is not used; the other one is. Where both
-are lost, what the folder holds is found by its hashes and nothing is removed
-(:mod:`gatewise_edge.update.store`).
+are lost, nothing is removed: what the folder holds is found by its hashes.
 """
 
 from __future__ import annotations

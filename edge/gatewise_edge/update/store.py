@@ -50,6 +50,8 @@ class Store:
 
     Attributes
     ----------
+    bundles, partial : Path
+        Where whole releases are, and those that are being fetched.
     state : State
     trouble : str or None
         Why it cannot be written.
@@ -57,6 +59,7 @@ class Store:
 
     def __init__(self, folder: str | Path, *, pause: float = 600.0) -> None:
         self.folder = Path(folder)
+        self.bundles, self.partial = self.folder / "bundles", self.folder / "partial"
         self.trouble: str | None = None
         self._pause = pause
         self._lock: int | None = None
@@ -66,16 +69,6 @@ class Store:
         except OSError as error:
             self._note(error)
         self.state, self._lost = read_state(self.folder)
-
-    @property
-    def bundles(self) -> Path:
-        """Where whole releases are."""
-        return self.folder / "bundles"
-
-    @property
-    def partial(self) -> Path:
-        """Where releases are that are being fetched; on the same file system."""
-        return self.folder / "partial"
 
     def save(self, **changes: Any) -> bool:
         """Change the state; whether it is on the disk, too."""

@@ -42,8 +42,7 @@ class Trial:
         self._before: deque[bool] = deque(maxlen=_REMEMBERED)
         self._began = self._spent = 0.0
         self.deadline_ms = float("inf")
-        self.running = False
-        self.good = self.bad = 0
+        self.running, self.good, self.bad = False, 0, 0
 
     def begin(self, good: int = 0, bad: int = 0, seconds: float = 0.0) -> None:
         """Count on from these; an instance begun before now is another version's."""

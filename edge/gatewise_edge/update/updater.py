@@ -153,7 +153,6 @@ class Updater:
         elif self.store.is_whole(state.active):
             _LOG.error("%s does not run here any more", state.active)
             self.store.refuse(state.active, active=state.proved)
-        self._accounted = self._clock()
         self._publish_status()
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()
@@ -283,8 +282,8 @@ class Updater:
 
     def _may_take(self, offer: OfferedRelease) -> bool:
         state = self.store.state
-        put_off = offer.digest == state.waiting and state.wait > 0
-        return offer.digest not in {*state.refused, *self._unfit} and not put_off
+        put_off = state.waiting if state.wait else ""
+        return offer.digest not in {*state.refused, *self._unfit, put_off}
 
     def _take(self, offer: OfferedRelease) -> bool:
         """Run an offer; False: it does not fit this device."""

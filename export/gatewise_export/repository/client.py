@@ -83,6 +83,8 @@ class RepositoryClient:
         try:
             self._fetcher.allow(_METADATA_SECONDS)
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for left in self._folder.glob("tmp*"):  # by a process that was killed
+                left.unlink()
             client = TufUpdater(
                 str(self._folder),
                 f"{url}/metadata/",
