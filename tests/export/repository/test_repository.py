@@ -121,7 +121,9 @@ def test_publishing_and_rolling_back(repository, make):
 def test_what_somebody_wrote_into_the_folder_is_not_signed(repository, make):
     repository.add(make("8"))
     path = max((repository.folder / "metadata").glob("*.targets.json"))
-    path.write_bytes(path.read_bytes().replace(b'"rollout": 0', b'"rollout": 9'))
+    content = path.read_bytes().replace(b'"rollout":0', b'"rollout":9')
+    assert content != path.read_bytes()
+    path.write_bytes(content)
     for act in (lambda: Repository(repository.folder), lambda: repository.publish("8")):
         with pytest.raises(InputError, match="cannot be used"):
             act()
