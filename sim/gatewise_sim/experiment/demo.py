@@ -239,6 +239,7 @@ def _demo_report(report: Report, settings: DemoSettings, trained: TrainingRun) -
             train_rows=len(split.training) + len(split.validation),
             test_rows=len(split.test),
         ),
+        # The brief search is given its model instead of choosing one.
         high_cost_model="svm" if f0.kind == "given" else f0.kind,
         seconds={**trained.seconds, "run": run.get("seconds", 0.0)},
     )

@@ -67,8 +67,8 @@ def run_sweep(
     Parameters
     ----------
     job : SweepJob
-        A :class:`gatewise_sim.experiment.simulation.Job`.
-        What is simulated where no sweep says otherwise.
+        What is simulated where no sweep says otherwise; a
+        :class:`gatewise_sim.experiment.simulation.Job`.
     sweeps : iterable of SweptSetting or str
         As ``devices=10,100,1000``; see :meth:`SweptSetting.parse`.
     folder : str or Path
@@ -95,12 +95,6 @@ def run_sweep(
     -----
     Processes are started afresh (spawned): a script that calls this needs the usual
     ``if __name__ == "__main__":`` around it.
-
-    Examples
-    --------
-    ::
-
-        run_sweep(job, ["devices=10,100,1000", "link=wifi,4g"], folder="sweep-out")
     """
     from gatewise_sim.report.output import json_text
     from gatewise_sim.report.sweep.views import sweep_page
