@@ -20,6 +20,7 @@ __all__ = [
     "open_client",
     "publish_retained",
     "refused",
+    "run_until",
     "shared_subscriptions_work",
 ]
 
@@ -56,7 +57,7 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
     client.on_connect = lambda _c, _u, _f, reason, _p: reasons.append(reason)
     try:
         client.connect(endpoint.host, endpoint.port, keepalive=_KEEPALIVE_SECONDS)
-        _run(client, lambda: bool(reasons), timeout)
+        run_until(client, lambda: bool(reasons), timeout)
     except OSError:
         return None
     finally:
@@ -65,7 +66,7 @@ def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
     return reasons[0] if reasons else None
 
 
-def _run(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
+def run_until(client: paho.Client, done: Callable[[], bool], seconds: float) -> bool:
     """Run a client's network loop on this thread until something is done; whether it is."""
     end = time.monotonic() + seconds
     while not done() and time.monotonic() < end:
@@ -130,11 +131,11 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     client.on_message = lambda _client, _userdata, message: came.add(message.topic)
     open_client(client, endpoint)
     try:
-        arrived = _run(client, lambda: plain in came or bool(refusals), timeout)
+        arrived = run_until(client, lambda: plain in came or bool(refusals), timeout)
         if refusals:
             raise refused(endpoint, refusals[0])
         # The shared one went first: it is here by now, or soon, or never.
-        works = arrived and _run(client, lambda: pooled in came, _GRACE_SECONDS)
+        works = arrived and run_until(client, lambda: pooled in came, _GRACE_SECONDS)
         return works if arrived else None
     finally:
         client.disconnect()
@@ -159,10 +160,10 @@ def publish_retained(
     )
     open_client(client, endpoint)
     try:
-        if not _run(client, lambda: bool(subscribed), timeout):
+        if not run_until(client, lambda: bool(subscribed), timeout):
             raise refused(endpoint, "no subscription within the time")
         client.publish(topic, payload, qos=1, retain=True)
-        if not _run(client, lambda: payload in came, timeout):
+        if not run_until(client, lambda: payload in came, timeout):
             raise LinkError(
                 endpoint.url,
                 f"broker {endpoint.url} does not pass on messages on {topic}: may this user?",

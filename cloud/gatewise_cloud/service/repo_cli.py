@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +13,15 @@ from gatewise.console import emit, table
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
+    from gatewise_cloud.broker.rollout_reports import RolloutReport
+    from gatewise_edge.link.broker_url import Endpoint
     from gatewise_export.repository.release import OfferedRelease
     from gatewise_export.repository.repository import Repository
 
 __all__ = ["commands"]
+
+#: Reports of a failure that are no accident.
+_FEWEST_REFUSED = 3
 
 _app = typer.Typer(
     add_completion=False,
@@ -121,6 +127,10 @@ def publish(
 def rollback(
     repo: _Folder,
     model: Annotated[str | None, typer.Option(help="Where there are several.")] = None,
+    above: Annotated[
+        str | None,
+        typer.Option(help="Only if more of the devices that ran it report that it failed, as 5%."),
+    ] = None,
     keys: _Keys = None,
     broker: _Broker = None,
     ca_file: _CaFile = None,
@@ -130,11 +140,23 @@ def rollback(
 ) -> None:
     """Withdraw the latest release: devices go back to the one before it.
 
+    With --above this is an abort threshold: call it every few minutes while a rollout grows. Fewer
+    than 3 reports of a failure withdraw nothing.
+
     Example:
 
-        gatewise repo rollback fleet
+        gatewise repo rollback fleet --above 5% --broker mqtts://broker.example
     """
     opened = _open(repo, keys)
+    if above is not None:
+        if broker is None:
+            raise InputError("--above needs --broker, where devices report")
+        latest = opened.latest(model)
+        report = _reports(opened, [latest], broker, ca_file, cert_file, key_file)[latest]
+        if report.refused < _FEWEST_REFUSED or report.failed <= _share(above):
+            text = f"{latest} stays: {report.running} run it, on {report.refused} it failed"
+            _print(as_json, {"release": str(latest), **asdict(report)}, text)
+            return
     offer = opened.rollback(model)
     _announce(opened, [offer], broker, ca_file, cert_file, key_file)
     _print_offers(as_json, opened, [offer])
@@ -161,9 +183,23 @@ def rotate_key(
 
 
 @_app.command()
-def status(repo: _Folder, keys: _Keys = None, as_json: _Json = False) -> None:
-    """Show releases with their rollouts, and when the metadata of each role expire."""
+def status(
+    repo: _Folder,
+    keys: _Keys = None,
+    broker: _Broker = None,
+    ca_file: _CaFile = None,
+    cert_file: _CertFile = None,
+    key_file: _KeyFile = None,
+    as_json: _Json = False,
+) -> None:
+    """Show releases with their rollouts, and when the metadata of each role expire.
+
+    With --broker also how many devices report that they run a release, or that it failed there.
+    """
     opened = _open(repo, keys)
+    reports: dict[OfferedRelease, RolloutReport] = {}
+    if broker is not None:
+        reports = _reports(opened, opened.offers(), broker, ca_file, cert_file, key_file)
     releases = [(offer, opened.release(offer)) for offer in opened.offers()]
     if as_json:
         rows = [
@@ -175,6 +211,7 @@ def status(repo: _Folder, keys: _Keys = None, as_json: _Json = False) -> None:
                 "features": release.features,
                 "runtime": release.runtime,
                 "hardware": release.hardware,
+                **(asdict(reports[offer]) if reports else {}),
             }
             for offer, release in releases
         ]
@@ -183,7 +220,7 @@ def status(repo: _Folder, keys: _Keys = None, as_json: _Json = False) -> None:
     header = ("release", "serial", "rollout", "files", "bytes", "features", "runtime", "hardware")
     table(
         f"Releases in {repo}",
-        header,
+        (*header, "running", "failed") if reports else header,
         [
             (
                 offer,
@@ -194,6 +231,7 @@ def status(repo: _Folder, keys: _Keys = None, as_json: _Json = False) -> None:
                 len(release.features),
                 release.runtime,
                 ", ".join(release.hardware) or "all",
+                *(astuple(reports[offer]) if reports else ()),
             )
             for offer, release in releases
         ],
@@ -239,13 +277,28 @@ def _announce(
             raise InputError("--ca-file, --cert-file and --key-file are for --broker")
         return
     from gatewise_cloud.broker.mqtt_client import publish_retained
-    from gatewise_edge.link.broker_url import Endpoint
     from gatewise_edge.link.topics import manifest_topic
 
-    ca_file, cert_file, key_file = files
-    endpoint = Endpoint(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+    endpoint = _endpoint(broker, files)
     for model in sorted({offer.model for offer in offers}):
         publish_retained(endpoint, manifest_topic(model), f"targets {repository.version}".encode())
+
+
+def _reports(
+    repository: Repository, offers: list[OfferedRelease], broker: str, *files: Path | None
+) -> dict[OfferedRelease, RolloutReport]:
+    """What devices report of each release."""
+    from gatewise_cloud.broker.rollout_reports import RolloutReport, read_statuses
+
+    statuses = read_statuses(_endpoint(broker, files))
+    return {offer: RolloutReport.from_statuses(statuses, offer) for offer in offers}
+
+
+def _endpoint(broker: str, files: Sequence[Path | None]) -> Endpoint:
+    from gatewise_edge.link.broker_url import Endpoint
+
+    ca_file, cert_file, key_file = files
+    return Endpoint(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
 
 
 def _print_offers(as_json: bool, repository: Repository, offers: list[OfferedRelease]) -> None:

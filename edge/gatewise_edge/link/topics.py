@@ -4,7 +4,8 @@
 
     gw/v1/<device>/req                requests       (the device writes)
     gw/v1/<device>/rsp                responses      (workers write)
-    gw/v1/<device>/status             retained: online [<model>/<version>]; last will: offline
+    gw/v1/<device>/status             retained: online [<model>/<version> [refused <release>]];
+                                      last will: offline
     gw/v1/<device>/metrics            counters
     gw/v1/model/<name>/manifest       retained: announced models
     gw/v1/dead/<reason>               what could not be answered
@@ -21,6 +22,7 @@ from gatewise_edge.errors import WireError
 
 __all__ = [
     "REQUESTS",
+    "STATUSES",
     "dead_topic",
     "device_of",
     "manifest_topic",
@@ -34,6 +36,8 @@ __all__ = [
 _ROOT: Final = "gw/v1"
 #: Topic filter of every device's requests.
 REQUESTS: Final = f"{_ROOT}/+/req"
+#: Topic filter of every device's status.
+STATUSES: Final = f"{_ROOT}/+/status"
 
 
 def request_topic(device: str) -> str:

@@ -124,8 +124,7 @@ class Updater:
             urls, store.folder / "metadata", trust=trust, fetcher=self._fetcher, longest=longest
         )
         self._interval, self._spread, self._gap = interval, spread, gap
-        self._trial = Trial(trial_answers, trial_seconds, clock=clock)
-        self._clock = clock
+        self._trial, self._clock = Trial(trial_answers, trial_seconds, clock=clock), clock
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
         self._due = clock() + random.uniform(0.0, spread)
@@ -336,6 +335,7 @@ class Updater:
             )
             if self.store.state.on_trial:
                 self._trial.begin(before.good, before.bad, before.seconds)
+            self._publish_status()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
             raise UpdateError(reason, f"{name} is refused: {error}") from None
         self._running = digest
@@ -396,10 +396,10 @@ class Updater:
             self._due = min(self._due, self._clock() + pause * random.uniform(0.5, 1.5))
 
     def _publish_status(self) -> None:
-        assert self._device is not None
-        if self._link is not None:
-            manifest = self._device.bundle.manifest
-            self._link.set_status(f"{manifest.name}/{manifest.version}")
+        if self._link is not None and self._device is not None:
+            manifest, refused = self._device.bundle.manifest, self.store.state.refused
+            failed = f" refused {refused[-1][:12]}" if refused else ""
+            self._link.set_status(f"{manifest.name}/{manifest.version}{failed}")
 
     def _count(self, what: str) -> None:
         with self._condition:

@@ -98,6 +98,19 @@ class Repository:
         """The releases, the wanted ones first."""
         return read_offers(self._targets.signed)
 
+    def latest(self, model: str | None = None) -> OfferedRelease:
+        """Get the release that is offered before all others.
+
+        Raises InputError if none is offered, or there are several models and none is named.
+        """
+        models = {o.model for o in self.offers()}
+        if model is None and len(models) > 1:
+            raise InputError(f"which model: {', '.join(sorted(models))}?")
+        offered = [o for o in self.offers() if o.rollout and model in (None, o.model)]
+        if not offered:
+            raise InputError("no release is offered")
+        return offered[0]
+
     def release(self, offer: OfferedRelease) -> Release:
         """Read the ``release.json`` of an offer."""
         return Release.from_json(self._target_path(offer.path, offer.digest).read_bytes())
@@ -231,13 +244,8 @@ class Repository:
         Raises InputError if none is offered, or there are several models and none is named.
         """
         with self._changing():
-            models = {o.model for o in self.offers()}
-            if model is None and len(models) > 1:
-                raise InputError(f"which model: {', '.join(sorted(models))}?")
-            offered = [o for o in self.offers() if o.rollout and model in (None, o.model)]
-            if not offered:
-                raise InputError("no release is offered")
-            return self._offer(offered[0], offered[0].serial, 0)
+            latest = self.latest(model)
+            return self._offer(latest, latest.serial, 0)
 
     def refresh(self) -> None:
         """Sign what expires soon anew; nothing else changes."""

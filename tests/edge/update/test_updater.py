@@ -12,7 +12,7 @@ from gatewise_edge import SensorError
 from gatewise_export.repository.errors import UpdateError
 from tests.edge.device.test_installed import miscomputing, reordered
 from tests.edge.update.conftest import EASY, PATIENCE
-from tests.support.small_bundle import write_bundle
+from tests.support.small_bundle import FakeLink, write_bundle
 from tests.support.waiting import wait_until
 
 
@@ -188,6 +188,24 @@ def test_a_version_that_fits_no_row_goes(on_trial, error, run, server):
     again = run(urls=[server.url])
     again.settled()
     assert (again.version, server.fetched("8")) == ("7", [])
+
+
+def test_the_status_says_which_release_failed(run, fleet, make_bundle):
+    """The operator's abort threshold counts these."""
+    statuses = []
+    link = FakeLink()
+    link.watch = lambda topic, take: None
+    link.set_status = statuses.append
+    offer = fleet.publish("8")
+    device = run(link=link)
+    device.reaches("8")
+    for _ in range(5):
+        device.updater.observe(ValueError())
+    wait_until(lambda: device.updater.counters["rolled_back"] == 1, "the way back", PATIENCE)
+    assert statuses == ["small/7", "small/8", f"small/7 refused {offer.digest[:12]}"]
+    device.close()
+    run(link=link)
+    assert statuses[-1] == statuses[-2]
 
 
 def test_sensors_that_failed_before_are_no_fault_of_a_version(run, fleet):

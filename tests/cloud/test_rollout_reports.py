@@ -1,0 +1,58 @@
+"""A rollout that fails on its devices is withdrawn by what they report."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gatewise.cli import main
+from gatewise_cloud.broker.mqtt_client import publish_retained
+from gatewise_cloud.broker.rollout_reports import RolloutReport, read_statuses
+from gatewise_edge.link.broker_url import Endpoint
+from gatewise_edge.link.topics import status_topic
+from gatewise_export.repository.repository import Repository
+from tests.support.mosquitto import Mosquitto
+from tests.support.small_bundle import write_bundle
+
+
+@pytest.fixture
+def endpoint(tmp_path):
+    with Mosquitto(tmp_path) as broker:
+        yield Endpoint(broker.url)
+
+
+def test_an_abort_threshold_withdraws_a_release(tmp_path, endpoint, capsys):
+    repository = Repository.init(tmp_path / "repo")
+    for version in ("8", "9"):
+        repository.add(write_bundle(tmp_path / f"v{version}", version=version).path)
+        offer = repository.publish(f"small/{version}")
+
+    def report(device, status):
+        publish_retained(endpoint, status_topic(device), status.encode())
+
+    def rollback():
+        words = ["repo", "rollback", str(repository.folder), "--above", "20%"]
+        assert main([*words, "--broker", endpoint.url, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    for i in range(8):
+        report(f"pi-{i}", "online small/9")
+    for i in range(2):
+        report(f"bad-{i}", f"online small/8 refused {offer.digest[:12]}")
+    report("old", "online small/8 refused 000000000000")
+    report("away", "offline")
+    assert len(read_statuses(endpoint)) == 12
+    assert rollback() == {"release": "small/9", "running": 8, "refused": 2}
+    assert main(["repo", "status", str(repository.folder), "--broker", endpoint.url, "--json"]) == 0
+    latest, before = json.loads(capsys.readouterr().out)["releases"]
+    assert (latest["running"], latest["refused"]) == (8, 2)
+    assert (before["running"], before["refused"]) == (3, 0)
+    report("pi-0", f"online small/8 refused {offer.digest[:12]}")
+    assert rollback()["rollout"] == 0.0
+    assert str(Repository(repository.folder).latest()) == "small/8"
+
+
+def test_shares_of_none():
+    assert RolloutReport(0, 0).failed == 0.0
+    assert RolloutReport(3, 1).failed == 0.25
