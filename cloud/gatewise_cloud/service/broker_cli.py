@@ -210,6 +210,8 @@ def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
         f"each client needs its .crt and .key from {clients} and {done.folder / 'ca.crt'}, "
         f"a worker {clients / 'pool'} as well (--pool-file); keep ca.key to yourself"
     )
+    if done.plugin is not None and done.made:
+        print("if the broker runs, restart it: it reads everyone's rights at its start")
     if done.plugin is None:
         note(
             "note: without mosquitto's dynamic security plugin (--plugin) no subscription is "
