@@ -55,7 +55,7 @@ def test_a_folder_that_holds_all_that_is_needed(tmp_path):
         "message_size_limit 131072",
         "use_username_as_clientid true",
         "persistent_client_expiration 1h",
-        "memory_limit 536870912",
+        "memory_limit 402653184",
         "max_connections 1000",
         "max_queued_messages 4096",
         "max_queued_bytes 8388608",

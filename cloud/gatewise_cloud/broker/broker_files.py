@@ -62,7 +62,7 @@ autosave_interval 1
 
 # What clients may make it keep. Sessions that outlive their connection: nobody here needs one.
 persistent_client_expiration 1h
-memory_limit 536870912
+memory_limit 402653184
 # A client that does not keep up: beyond this, messages for it are dropped.
 max_queued_messages 4096
 max_queued_bytes 8388608
