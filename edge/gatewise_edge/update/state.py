@@ -87,10 +87,10 @@ def read_state(folder: Path) -> tuple[State, bool]:
         try:
             with (folder / name).open("rb") as file:
                 found.append(_read(file.read(_MOST_BYTES + 1)))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             pass
-        except (OSError, ManifestError) as error:
-            _LOG.error("%s cannot be used: %s", folder / name, error)
+        except (OSError, ManifestError):
+            _LOG.error("%s is not used: it is damaged, or cannot be read", folder / name)
             lost = True
     if not found:
         return State(), lost

@@ -1,149 +1,99 @@
+"""The store: two copies of its state, releases known by their hashes, and no trouble that stops."""
+
 from __future__ import annotations
 
-import json
-import shutil
-import subprocess
-import sys
+import random
 
 import pytest
 
-from gatewise.errors import InputError
-from gatewise_edge.update.store import State, Store, Version
+from gatewise_edge.update import Store
+from gatewise_edge.update.state import State, read_state, write_state
 from gatewise_export.repository.errors import UpdateError
 
-
-@pytest.fixture
-def store(tmp_path, keys):
-    return Store(tmp_path / "store", public_key=keys.pub)
-
-
-@pytest.fixture
-def put(store, make_gwb, announce):
-    """A function that puts a version into the store and in force."""
-
-    def put(version, serial):
-        source = make_gwb(version)
-        made = Version.from_announcement(announce(source, "https://x/y", serial))
-        store.keep(shutil.copy(source, store.partial / "x.part"), made.sha256)
-        store.switch(made)
-        return made
-
-    return put
+STATE = State(
+    number=3, device="d", active="a", proved="b", previous="c", good=1, bad=2, seconds=1.5,
+    starts=1, waiting="w", wait=2.5, waits=1, refused=("x", "y"), seen={"root": (4, "k,l")},
+)  # fmt: skip
 
 
-def test_an_empty_store(store):
-    assert store.active() is store.start() is None
-    assert store.state() == State()
-    assert store.roll_back() is None
+def test_the_state_is_read_as_it_was_written(tmp_path):
+    assert read_state(tmp_path)[0].active == ""
+    write_state(tmp_path, STATE)
+    assert read_state(tmp_path) == (STATE, False)
 
 
-def test_the_last_two_versions_are_kept(store, put):
-    store.lock()
-    made = [put(str(v), v) for v in (8, 9, 10)]
+@pytest.mark.parametrize("name", ["state.json", "state.copy.json"])
+def test_any_flipped_bit_or_cut_leaves_the_other_copy(tmp_path, name):
+    write_state(tmp_path, STATE)
+    content, rng = (tmp_path / name).read_bytes(), random.Random(0)
+    for _ in range(200):
+        damaged = bytearray(content)
+        damaged[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        (tmp_path / name).write_bytes(damaged)
+        assert read_state(tmp_path) == (STATE, False)
+    for length in (0, 1, len(content) // 2, len(content) - 2):
+        (tmp_path / name).write_bytes(content[:length])
+        assert read_state(tmp_path) == (STATE, False)
+
+
+def test_both_copies_lost_is_known(tmp_path):
+    write_state(tmp_path, STATE)
+    for name in ("state.json", "state.copy.json"):
+        (tmp_path / name).write_bytes(b"")
+    state, lost = read_state(tmp_path)
+    assert lost
+    assert state.active == ""
+    kept = tmp_path / "bundles" / "0"
+    kept.mkdir(parents=True)
+    store = Store(tmp_path)
+    store.save(active="1")
     store.tidy()
-    assert store.active() == store.path(made[2].sha256)
-    assert {p.stem for p in store.bundles.iterdir()} == {v.sha256 for v in made[1:]}
-    assert store.roll_back() == made[1]
-    assert store.active() == store.path(made[1].sha256)
-    assert store.state().refused == (made[2],)
-    assert store.state().serial == 10
-    assert store.roll_back() is None
-    assert store.active() is None
+    assert kept.exists()  # which one was proved is not known any more
 
 
-def test_a_damaged_bundle_is_not_given(store, put, keys):
-    old, new = put("8", 1), put("9", 2)
-    path = store.path(new.sha256)
-    content = bytearray(path.read_bytes())
-    content[100] ^= 1
-    path.write_bytes(content)
-    assert store.active() == store.path(old.sha256)
-    path.unlink()
-    assert store.active() == store.path(old.sha256)
-    store.path(old.sha256).write_bytes(b"")
-    assert store.active() is None
+def test_the_newer_copy_counts(tmp_path):
+    write_state(tmp_path, STATE)
+    old = (tmp_path / "state.copy.json").read_bytes()
+    store = Store(tmp_path)
+    assert store.save(good=7)
+    (tmp_path / "state.copy.json").write_bytes(old)  # killed between the two
+    assert Store(tmp_path).state.good == 7
 
 
-def test_a_bundle_by_another_key_is_not_given(store, put, keys):
-    put("8", 1)
-    assert store.active() is not None
-    assert Store(store.folder, public_key=keys.other_pub).active() is None
-    assert Store(store.folder).active() == store.active()
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", "x" * 100_000, '{"store": 2}'])
-def test_a_state_that_cannot_be_read_is_an_empty_one(store, put, text):
-    put("8", 1)
-    (store.folder / "state.json").write_text(text)
-    assert store.state() == State()
-    assert store.active() is None
-
-
-def test_a_state_that_leaves_the_folder_is_refused(store, put):
-    put("8", 1)
-    document = json.loads((store.folder / "state.json").read_text())
-    document["current"]["sha256"] = "../" * 20 + "etc/"
-    (store.folder / "state.json").write_text(json.dumps(document))
-    assert store.active() is None
-
-
-def test_one_process_alone_updates(store):
-    store.lock()
-    probe = (
-        "import sys; from gatewise_edge.update import Store, UpdateError\n"
-        "try: Store(sys.argv[1]).lock()\n"
-        "except UpdateError as error: sys.exit(str(error))"
-    )
-    command = [sys.executable, "-c", probe, str(store.folder)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert "is kept by another process" in done.stderr
-    store.unlock()
-    store.unlock()
-    assert subprocess.run(command, capture_output=True).returncode == 0
-
-
-def test_what_a_killed_process_left_is_removed(store, put):
-    kept = put("8", 1)
-    (store.bundles / ("0" * 64 + ".gwb")).write_bytes(b"left over")
-    (store.folder / ".state.json.77").write_text("half")
-    (store.partial / "abc.part").write_bytes(b"to go on with")
-    store.lock()
-    assert [p.stem for p in store.bundles.iterdir()] == [kept.sha256]
-    assert not list(store.folder.glob(".state*"))
-    assert (store.partial / "abc.part").exists()
-
-
-def test_a_version_that_ends_its_process_goes_after_three_starts(store, put):
-    old = put("8", 1)
-    store.passed()
-    new = put("9", 2)
-    for _ in range(3):
-        assert store.start() == store.path(new.sha256)
-    assert store.start() == store.path(old.sha256)
-    assert store.state().refused == (new,)
+def test_starts_count_only_while_a_trial_has_no_answer(tmp_path):
+    store = Store(tmp_path, pause=100.0)
+    assert store.start() == []
+    assert store.state.starts == 0
+    store.save(active="1", proved="0")
     for _ in range(5):
-        assert store.start() == store.path(old.sha256)
+        store.start()
+    assert (store.state.active, store.state.starts) == ("1", 5)
+    store.start()
+    assert (store.state.active, store.state.waiting, store.state.wait) == ("0", "1", 100.0)
+    store.save(active="1", starts=5)
+    store.start()
+    assert store.state.wait == 200.0
 
 
-def test_a_process_that_ends_in_good_order_does_not_count(store, put):
-    put("8", 1)
-    new = put("9", 2)
-    for _ in range(5):
-        assert store.start() == store.path(new.sha256)
-        store.stopped()
-    store.passed()
-    for _ in range(5):
-        assert store.start() == store.path(new.sha256)
-
-
-def test_a_disk_that_cannot_be_written(store, put, tmp_path):
-    put("8", 1)
+def test_a_folder_that_cannot_be_made_is_said_and_nothing_more(tmp_path, caplog):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be made"):
-        Store(tmp_path / "file" / "store")
-    before = store.state()
-    (store.folder / "state.json").unlink()
-    (store.folder / "state.json").mkdir()
+    store = Store(tmp_path / "file" / "store")
+    assert "cannot be written" in store.trouble
+    assert store.start() == []
+    assert not store.save(active="1")
+    assert store.state.active == "1"  # in memory
     with pytest.raises(UpdateError, match="cannot be written"):
-        store.passed()
-    assert before.trial
+        store.lock()
+    store.tidy()
+    assert len(caplog.records) == 1  # once
+
+
+def test_one_process_updates(tmp_path):
+    one, two = Store(tmp_path), Store(tmp_path)
+    one.lock()
+    one.lock()
+    with pytest.raises(UpdateError, match="another process"):
+        two.lock()
+    one.unlock()
+    one.unlock()
+    two.lock()
