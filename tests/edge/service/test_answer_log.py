@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_edge.service.answer_log import AnswerLog
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("a,b\n1,2\n3,4\n")
+    return path
+
+
+def rows_of(path):
+    return [json.loads(line)["row"] for line in path.read_text().splitlines()[1:]]
+
+
+def test_rows_with_a_line_are_answered(tmp_path, data):
+    path = tmp_path / "log"
+    with AnswerLog(path, data) as log:
+        assert log.answered == set()
+        for row in (0, 2):
+            log.write({"row": row, "label": "yes"})
+    with AnswerLog(path, data) as log:
+        assert log.answered == {0, 2}
+        log.write({"row": 1, "label": "no"})
+    assert rows_of(path) == [0, 2, 1]
+
+
+@pytest.mark.parametrize("kept", range(1, 20, 3))
+def test_a_torn_line_is_cut_off(tmp_path, data, kept):
+    path = tmp_path / "log"
+    with AnswerLog(path, data) as log:
+        log.write({"row": 0})
+        before = path.stat().st_size
+        log.write({"row": 1, "label": "yes"})
+    with path.open("r+b") as file:
+        file.truncate(before + kept)
+    with AnswerLog(path, data) as log:
+        assert log.answered == {0}
+        log.write({"row": 1})
+    assert rows_of(path) == [0, 1]
+
+
+def test_threads_write_whole_lines(tmp_path, data):
+    path = tmp_path / "log"
+    with AnswerLog(path, data) as log:
+        threads = [
+            threading.Thread(target=lambda k=k: [log.write({"row": k + 4 * i}) for i in range(50)])
+            for k in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(rows_of(path)) == list(range(200))
+
+
+def test_the_log_of_other_data_is_refused(tmp_path, data):
+    with AnswerLog(tmp_path / "log", data):
+        pass
+    data.write_text("a,b\n9,9\n")
+    with pytest.raises(InputError, match="other data"):
+        AnswerLog(tmp_path / "log", data)
+
+
+@pytest.mark.parametrize("content", [b"hello\n", b"no end", b"[1]\n", b'{"sha256": 1}\n{"x": 2}\n'])
+def test_another_file_is_refused_and_left_as_it_is(tmp_path, data, content):
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        AnswerLog(path, data)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path, data):
+    with pytest.raises(InputError, match="nowhere"):
+        AnswerLog(tmp_path / "nowhere" / "log", data)
