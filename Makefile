@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 TEST_PROCESSES ?= 2
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-fit \
+.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-audit bench-fit \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -73,6 +73,9 @@ bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 
 bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
 	$(BIN)/python -m benchmarks.bench_fit
+
+bench-audit: $(STAMP)      ## how soon an audit finds a loss of agreement, and how often it errs
+	$(BIN)/python -m benchmarks.bench_audit
 
 bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
 	$(BIN)/python -m benchmarks.bench_trees

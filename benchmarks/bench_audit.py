@@ -1,0 +1,205 @@
+"""Audits put to the test: false alarms, and instances until a loss of agreement is found.
+
+    python -m benchmarks.bench_audit [--quick]
+
+A staged cascade is fitted on 8,000 rows of Letters (A-M against N-Z). Streams are drawn from
+4,000 rows that it has not seen, rows with a local answer that is not the high-cost model's as
+often as wanted: at the bound for false alarms, three points above it for a loss. Beside it stands
+MAPIE's RiskMonitoring, where it is installed, which is given the label of every instance. Writes
+audit.json and audit.md into benchmarks/results; a quick look into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import harness, problems
+from gatewise.console import note, table
+from gatewise.costs import request_bytes
+from gatewise.decision import exit_stages, labels, split
+from gatewise_edge.device.audit import AgreementTest, AuditSampler
+from gatewise_training import StagedCascade
+from gatewise_training.data.datasets import load
+
+SEED, TRAIN, TUNE, POOL = 0, 8000, 4000, 4000
+BOUND, LOSS, LEVEL = 0.01, 0.03, 0.05
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2)
+LONGEST = 20_000
+WITHIN = 2_000
+PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "mapie")
+HEADER = ("test", "false alarms", f"found within {WITHIN}", "median", "90 %", "bytes/instance")
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Rows of the cascade: where they stop, with which score, and whether f0 agrees."""
+
+    local: NDArray[np.bool_]
+    stage: NDArray[np.int64]
+    score: NDArray[np.float64]
+    agrees: NDArray[np.bool_]
+    request: int
+
+    def stream(self, rng: np.random.Generator, n: int, rate: float) -> NDArray[np.intp]:
+        """Draw rows so that a share `rate` is answered otherwise than by the high-cost model."""
+        wrong, right = np.flatnonzero(~self.agrees), np.flatnonzero(self.agrees)
+        drawn = rng.choice(right, n)
+        chosen = rng.random(n) < rate
+        drawn[chosen] = rng.choice(wrong, int(chosen.sum()))
+        return drawn
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    options = harness.parser("bench_audit", __doc__, "20 streams: only a look").parse_args(
+        arguments
+    )
+    streams = 20 if options.quick else 500
+
+    def action() -> int:
+        pool = _pool()
+        tests: dict[str, Callable[[np.random.Generator, NDArray[np.intp]], int | None]] = {
+            f"audit {share:.0%}": lambda rng, rows, share=share: _audit(pool, share, rng, rows)
+            for share in SHARES
+        }
+        if _mapie() is not None:
+            tests["MAPIE, every label"] = lambda _, rows: _monitored(pool, rows)
+        else:
+            note("MAPIE is not installed: pip install mapie to have it beside")
+        found: dict[str, Any] = {
+            "settings": {
+                "bound": BOUND, "loss": LOSS, "level": LEVEL, "streams": streams,
+                "instances": LONGEST, "local": float(pool.local.mean()), "seed": SEED,
+                "request_bytes": pool.request,
+            },
+            **harness.environment(PACKAGES),
+            "tests": {name: _measure(pool, test, streams) for name, test in tests.items()},
+        }  # fmt: skip
+        for share in SHARES:
+            spent = found["tests"][f"audit {share:.0%}"]
+            spent["bytes"] = share * float(pool.local.mean()) * pool.request
+        found["tests"].get("MAPIE, every label", {})["bytes"] = (
+            float(pool.local.mean()) * pool.request
+        )
+        rows = [_row(name, test) for name, test in found["tests"].items()]
+        page = "\n".join(_page(found["settings"], rows))
+        table("Audits", HEADER, rows)
+        harness.write_results(harness.out_folder(options), "audit", found, page)
+        return 0
+
+    return harness.run_command(action)
+
+
+def _pool() -> Pool:
+    data = load(problems.data_folder() / "letter.npz")
+    y = (data.y >= 13).astype(int)
+    order = np.random.default_rng(SEED).permutation(len(y))
+    train, tune, unseen = np.split(order, [TRAIN, TRAIN + TUNE])
+    system = StagedCascade(random_state=SEED).fit(
+        data.X[train], y[train], validation=(data.X[tune], y[tune])
+    )
+    x = data.X[unseen[:POOL]]
+    parts = [split(stage.margins(x), stage.score) for stage in system.stages_]
+    scores = [score for _, score in parts]
+    exits = exit_stages(scores, system.operating_point_.thresholds)
+    reference = system.high_cost_model_.labels(x)
+    answers = np.stack([*(labels(margins) for margins, _ in parts), reference])
+    n, rows = len(parts), np.arange(len(x))
+    local = exits < n
+    return Pool(
+        local=local,
+        stage=exits,
+        score=np.where(local, np.stack(scores)[np.minimum(exits, n - 1), rows], 0.0),
+        agrees=answers[exits, rows] == answers[-1],
+        request=request_bytes(len(system.high_cost_model_.features)),
+    )
+
+
+def _measure(
+    pool: Pool, test: Callable[[np.random.Generator, NDArray[np.intp]], int | None], streams: int
+) -> dict[str, Any]:
+    rng = np.random.default_rng(SEED)
+    alarms = [test(rng, pool.stream(rng, LONGEST, BOUND)) for _ in range(streams)]
+    times = [test(rng, pool.stream(rng, LONGEST, BOUND + LOSS)) for _ in range(streams)]
+    reached = np.array([LONGEST + 1 if t is None else t for t in times])
+    return {
+        "false_alarms": sum(t is not None for t in alarms) / streams,
+        "found_within": float((reached <= WITHIN).mean()),
+        "found": float((reached <= LONGEST).mean()),
+        "median": float(np.median(reached)),
+        "p90": float(np.quantile(reached, 0.9)),
+    }
+
+
+def _audit(
+    pool: Pool, share: float, rng: np.random.Generator, rows: NDArray[np.intp]
+) -> int | None:
+    """Instances until the alarm of a device that audits a share of its own answers."""
+    test, sampler, drawn = AgreementTest(BOUND, level=LEVEL), AuditSampler(share), rng.random
+    skipped = 0
+    for number, row in enumerate(rows.tolist(), 1):
+        p = 0.0
+        if pool.local[row]:
+            p = sampler.probability(int(pool.stage[row]), float(pool.score[row]))
+        if drawn() >= p:
+            skipped += 1
+            continue
+        test.skip(skipped)
+        skipped = 0
+        test.audit(disagrees=not pool.agrees[row], probability=p)
+        if test.alarm:
+            return number
+    return None
+
+
+def _mapie() -> Any:
+    try:
+        from mapie.exchangeability_testing import RiskMonitoring
+    except ImportError:
+        return None
+    return RiskMonitoring
+
+
+def _monitored(pool: Pool, rows: NDArray[np.intp]) -> int | None:
+    """Instances until MAPIE's lower bound of the risk is above ours, every label given."""
+    monitor = _mapie()(risk="accuracy", threshold=BOUND, test_level=LEVEL, warn=False)
+    agrees = pool.agrees[rows].astype(int)
+    monitor.update(np.ones(len(rows), int), agrees)
+    above = np.flatnonzero(monitor.online_risk_lower_bound_sequence_history > BOUND)
+    return int(above[0]) + 1 if len(above) else None
+
+
+def _row(name: str, found: dict[str, Any]) -> tuple[str, ...]:
+    def at(value: float) -> str:
+        return f"{value:.0f}" if value <= LONGEST else f"above {LONGEST}"
+
+    return (
+        name, f"{found['false_alarms']:.1%}", f"{found['found_within']:.0%}",
+        at(found["median"]), at(found["p90"]), f"{found['bytes']:.1f}",
+    )  # fmt: skip
+
+
+def _page(settings: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    return [
+        "# Audits: false alarms, and instances until a loss is found",
+        "",
+        f"Letters, A-M against N-Z; {settings['streams']} streams of {LONGEST:,} instances each at "
+        f"the bound of {BOUND:.0%} (false alarms) and {LOSS:.0%} above it. "
+        f"{settings['local']:.0%} of the instances are answered on the device; a request has "
+        f"{settings['request_bytes']} bytes. `make bench-audit` makes this page.",
+        "",
+        "| " + " | ".join(HEADER) + " |",
+        "|" + " --- |" * len(HEADER),
+        *("| " + " | ".join(row) + " |" for row in rows),
+        "",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
