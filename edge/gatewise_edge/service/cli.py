@@ -18,6 +18,7 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
 from gatewise_edge.sensors.sources import open_source
+from gatewise_edge.service.answer_log import AnswerLog
 from gatewise_edge.service.serve import AnswerTotals, print_json, run_loop
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
@@ -61,6 +62,10 @@ def edge(
         str,
         typer.Option(help="onnxruntime, numpy (less memory, same bits) or auto: what is there."),
     ] = "auto",
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Keep each line here, too; rows of --data with a line are passed over."),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many instances.")] = None,
     interval: Annotated[
         float, typer.Option(min=0, help="Seconds from one instance to the next, at least.")
@@ -155,6 +160,7 @@ def edge(
     For example:
 
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --data rows.csv
+        gatewise edge bundle --data rows.csv --resume answers.jsonl
         gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
         gatewise edge bundle --broker mqtt://localhost --pace offload_rate=0.1 --coalesce-ms 5
             --parallel 8 --float16
@@ -166,11 +172,16 @@ def edge(
     """
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
+        if resume is not None and Path(data).suffix.lower() != ".csv":
+            raise InputError("--resume is for a --data file: its rows have lasting numbers")
         kept = None if store is None else _open_store(store)
         bundles = _open_bundles(bundle, kept, public_key)
         first = bundles[-1].manifest
         # Rows stay in the order of the bundle that the device was set up with.
         instances = open_source(data, first.feature_names, stop)
+        log = None if resume is None else stack.enter_context(AnswerLog(resume, Path(data)))
+        if log is not None and log.answered:
+            note(f"{len(log.answered)} rows have an answer in {resume}; they are passed over")
         link = None
         if broker is not None:
             from gatewise_edge.link.mqtt import MqttLink
@@ -274,6 +285,7 @@ def edge(
                 limit=limit,
                 interval=interval,
                 parallel=parallel,
+                log=log,
             )
         finally:
             notifier.stopping(str(totals))

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -21,6 +21,7 @@ from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.sources import Instance, InstanceSource
+from gatewise_edge.service.answer_log import AnswerLog
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
 
@@ -41,6 +42,7 @@ def run_loop(
     limit: int | None = None,
     interval: float = 0.0,
     parallel: int = 1,
+    log: AnswerLog | None = None,
 ) -> None:
     """Answer instances and print a JSON line for each.
 
@@ -48,7 +50,7 @@ def run_loop(
     `classify` is the device's ``answer``; `observe` gets each answer, or the error in its place. It
     ends after `limit` instances; one begins `interval` seconds after the one before, at least. With
     `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row`` numbers
-    instances.
+    instances. With a `log` each line is kept there first, and rows with a line are passed over.
     """
     ended = threading.Event()
     writing = threading.Lock()
@@ -57,6 +59,8 @@ def run_loop(
         beat.begin(number)
         try:
             document = {"row": number, **_classify(classify, instance, observe)}
+            if log is not None:
+                log.write(document)
             with writing:
                 print_json(document)
         except BrokenPipeError:
@@ -66,7 +70,7 @@ def run_loop(
         finally:
             beat.end(number)
 
-    due = enumerate(_due(instances, stop, limit, interval))
+    due = _due(instances, stop, limit, interval, frozenset() if log is None else log.answered)
     if parallel == 1:
         for number, instance in due:
             answer_one(number, instance)
@@ -112,13 +116,21 @@ def _classify(
 
 
 def _due(
-    instances: InstanceSource, stop: Stop, limit: int | None, interval: float
-) -> Iterator[Instance]:
-    """Yield instances when they are due; after a stop request, only those held."""
-    count, due = 0, time.monotonic()
+    instances: InstanceSource,
+    stop: Stop,
+    limit: int | None,
+    interval: float,
+    answered: Set[int],
+) -> Iterator[tuple[int, Instance]]:
+    """Yield instances with their numbers when they are due; after a stop request, only those held.
+
+    Those with an answer are passed over.
+    """
+    number, count, due = -1, 0, time.monotonic()
     while count != limit and not (stop.requested and not instances.held):
+        number += 1
         with suppress(Stopped):
-            if interval and not stop.requested:
+            if interval and not stop.requested and number not in answered:
                 stop.pause(due - time.monotonic())
                 due = max(due + interval, time.monotonic())
         if stop.requested and not instances.held:
@@ -127,8 +139,9 @@ def _due(
             instance = next(instances)
         except (StopIteration, Stopped):
             return
-        count += 1
-        yield instance
+        if number not in answered:
+            count += 1
+            yield number, instance
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -104,6 +104,9 @@ def test_every_line_gets_an_answer_or_an_error(bundle):
         (["--broker", "mqtt://h", "--ca-file", "none.pem"], "ca_file"),
         (["--pace", "offload_rate=0.1"], "a pacer needs a link"),
         (["--pace", "often"], "offload_rate=0.1"),
+        (["--audit", "0.02"], "an audit needs a link"),
+        (["--audit", "2"], "the share is 2.0"),
+        (["--resume", "log"], "--resume is for a --data file"),
         (["--public-key", "none.pub"], "none.pub"),
         (["--update-host", "models.example.org"], "--update-host needs --store"),
         (["--update-host", "h", "--store", "kept"], "--update-host needs --trust"),
@@ -299,3 +302,27 @@ def test_it_runs_where_no_memory_may_be_written_and_executed(bundle):
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["route"] == "edge"
+
+
+def test_a_killed_run_is_resumed_behind_its_last_answer(bundle, tmp_path):
+    """Killed again and again, it has one line for each row in the end, and no row twice."""
+    n = 3000
+    data, log = tmp_path / "many.csv", tmp_path / "answers.jsonl"
+    data.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n))]) + "\n")
+    arguments = [*COMMAND, bundle.path, "--data", data, "--resume", log, "--parallel", "2"]
+    for _ in range(4):
+        before = log.stat().st_size if log.exists() else 0
+        with subprocess.Popen(
+            [*map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            while (log.stat().st_size if log.exists() else 0) < before + 20_000:
+                if process.poll() is not None:
+                    break
+            process.kill()
+    done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "are passed over" in done.stderr
+    found = [json.loads(line) for line in log.read_text().splitlines()[1:]]
+    assert sorted(answer["row"] for answer in found) == list(range(n))
+    labels = {answer["row"]: answer["label"] for answer in found}
+    assert [labels[i] for i in range(6)] == ["yes", "no", "yes"] * 2
