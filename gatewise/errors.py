@@ -11,7 +11,7 @@ status 2, so a message says what is wrong and what to do.
 
 from __future__ import annotations
 
-__all__ = ["GatewiseError", "InputError"]
+__all__ = ["GatewiseError", "InputError", "one_line"]
 
 
 class GatewiseError(Exception):
@@ -23,3 +23,8 @@ class InputError(GatewiseError, ValueError):
 
     Also a :class:`ValueError`, so that code with scikit-learn's habits catches it.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """Shorten another library's message to one line, for a message of ours."""
+    return " ".join(str(error).split())[:200]

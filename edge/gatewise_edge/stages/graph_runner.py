@@ -13,14 +13,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.trees import TreeEnsemble
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import INPUT, MARGINS, StageGraph
 from gatewise_export.onnx_files.onnx_parts import Node
-from gatewise_export.onnx_files.tree_rules import Trees
+from gatewise_export.onnx_files.protobuf import Malformed
 
-__all__ = ["GraphRunner", "flat_trees"]
+__all__ = ["GraphRunner"]
 
 #: Numbers that the values of one run may hold together; more rows go in several runs
 _AT_ONCE: Final = 1 << 22
@@ -50,7 +49,13 @@ class GraphRunner:
                 self._steps.append(_step(node, given, made, graph))
                 continue
             wide = graph.columns[node.inputs[0]]
-            self._steps.append(_tree_step(Walker(flat_trees(trees, wide, file)), given[0], made))
+            try:
+                flat = trees.ensemble(wide, most_values=_MOST_VALUES)
+            except Malformed as error:
+                raise BundleError(
+                    f"{file} is too large to be run without onnxruntime: {error}"
+                ) from None
+            self._steps.append(_tree_step(Walker(flat), given[0], made))
         self._empty: Values = [None] * len(places)
         for name, array in graph.constants.items():
             self._empty[places[name]] = array
@@ -77,42 +82,6 @@ class GraphRunner:
                 step(values)
         margins: Matrix = values[self._margins]
         return margins
-
-
-# -- trees ---------------------------------------------------------------------------------
-
-
-def flat_trees(trees: Trees, n_features: int, file: str) -> TreeEnsemble:
-    """Bring the trees of a graph into the form that walkers take."""
-    n_nodes, n_outputs = len(trees.feature), len(trees.base)
-    # a weight of 0 changes no sum; graphs hold some for onnxruntime's sake
-    kept = np.flatnonzero(trees.weight)
-    leaf, target, weight = trees.leaf[kept], trees.target[kept], trees.weight[kept]
-    tree = np.searchsorted(trees.roots, leaf, side="right") - 1
-    least = np.full(len(trees.roots), n_outputs, np.int32)
-    most = np.full(len(trees.roots), -1, np.int32)
-    np.minimum.at(least, tree, target)
-    np.maximum.at(most, tree, target)
-    single = bool((most <= least).all())  # a tree without weights has most -1
-    if n_nodes * (1 if single else n_outputs) > _MOST_VALUES:
-        raise BundleError(
-            f"{file} is too large to be run without onnxruntime: {n_nodes} nodes with "
-            f"{n_outputs} outputs"
-        )
-    value = np.zeros((n_nodes, 1 if single else n_outputs), np.float32)
-    value[leaf, 0 if single else target] = weight
-    return TreeEnsemble(
-        feature=trees.feature,
-        threshold=trees.threshold,
-        left=trees.left,
-        right=trees.right,
-        nan_left=trees.nan_left,
-        value=value,
-        roots=trees.roots,
-        output=np.maximum(most, 0) if single else np.full(len(trees.roots), -1, np.int32),
-        base=trees.base,
-        n_features=n_features,
-    )
 
 
 def _tree_step(walker: Walker, given: int, made: int) -> Step:

@@ -16,7 +16,8 @@ from gatewise import _onnxruntime
 from gatewise.errors import InputError
 from gatewise_edge.stages.graph_runner import GraphRunner
 from gatewise_edge.stages.walker import Walker
-from gatewise_export.bundle.bundle import Bundle, BundleError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.flat_trees import read_trees
 from gatewise_export.bundle.manifest import StageSpec
 from gatewise_export.onnx_files.graph_rules import (

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.errors import one_line
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.zip_files import METHODS, check_entry_list, zip_bytes
 
@@ -75,8 +76,7 @@ def read_arrays(
         ValueError, TypeError, LookupError, SyntaxError, ArithmeticError, OSError, EOFError,
         RuntimeError, Warning, struct.error, zipfile.BadZipFile, zlib.error,
     ) as error:  # fmt: skip
-        reason = " ".join(str(error).split())[:200]
-        raise BundleError(f"{file} cannot be read: {reason}") from error
+        raise BundleError(f"{file} cannot be read: {one_line(error)}") from error
     return arrays
 
 

@@ -38,14 +38,7 @@ from gatewise_export.bundle.signing import (
 )
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
 
-__all__ = [
-    "Bundle",
-    "BundleError",
-    "DamagedFileError",
-    "ManifestError",
-    "SignatureError",
-    "set_operating_point",
-]
+__all__ = ["Bundle", "open_to_sign", "set_operating_point"]
 
 MOST_MANIFEST_BYTES = 4 << 20
 MOST_SAMPLE_BYTES = 64 << 20
@@ -250,22 +243,33 @@ def set_operating_point(path: str | Path, point: int, *, sign: str | Path | None
     InputError
         If the key cannot be used.
     """
-    bundle = Bundle.open(path, for_device=True)
-    signer = None if sign is None else Signer(sign)
+    bundle, signer = open_to_sign(path, sign, for_device=True)
     claimed = bundle.claimed_keys()
     if signer is None and claimed:
         raise BundleError(
             f"bundle {path} is signed by key {claimed[0]}: another operating point must be "
             "signed, too, so give the key (--sign NAME.key)"
         )
-    if signer is not None and signer.public.key_id in claimed:
-        # what was tampered with must not get a good signature here
-        bundle = Bundle.open(path, public_key=signer.public.raw, for_device=True)
     text = bundle.manifest.with_active(point).to_json().encode()
     signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, text)
     bundle._storage.write_manifest(text, signature)
     key = None if signer is None else signer.public.raw
     return Bundle.open(path, public_key=key, for_device=True)
+
+
+def open_to_sign(
+    path: str | Path, sign: str | Path | None, *, for_device: bool
+) -> tuple[Bundle, Signer | None]:
+    """Open a bundle that a key, if there is one, shall sign.
+
+    Where it bears that key's signature already, this must fit: what was tampered with must not
+    get a good one.
+    """
+    signer = None if sign is None else Signer(sign)
+    bundle = Bundle.open(path, for_device=for_device)
+    if signer is not None and signer.public.key_id in bundle.claimed_keys():
+        bundle = Bundle.open(path, public_key=signer.public.raw, for_device=for_device)
+    return bundle, signer
 
 
 def _manifest_text(path: Path, storage: Storage, key: PublicKey | None) -> bytes:

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.bundle import Bundle, open_to_sign
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import MANIFEST
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.bundle.signing import (
     MANIFEST_CONTEXT,
     SIGNATURE,
-    Signer,
     write_signatures,
 )
 from gatewise_export.bundle.storage import open_storage, sync_folder, write_file
@@ -37,11 +36,7 @@ def repack(
 ) -> Bundle:
     """Copy a bundle to another place, perhaps of another kind."""
     path = check_destination(path)
-    signer = None if sign is None else Signer(sign)
-    opened = Bundle.open(bundle, for_device=for_device)
-    key = None if signer is None else signer.public
-    if key is not None and key.key_id in opened.claimed_keys():
-        opened = Bundle.open(bundle, public_key=key.raw, for_device=for_device)
+    opened, signer = open_to_sign(bundle, sign, for_device=for_device)
     storage = open_storage(opened.path)
     names = set(opened.manifest.files)
     if for_device and opened.manifest.cloud is not None:
@@ -58,7 +53,9 @@ def repack(
             files[SIGNATURE] = file.read()
     with replacing(path, files):
         pass
-    return Bundle.open(path, public_key=None if key is None else key.raw, for_device=for_device)
+    return Bundle.open(
+        path, public_key=None if signer is None else signer.public.raw, for_device=for_device
+    )
 
 
 @contextmanager

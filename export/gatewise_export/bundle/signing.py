@@ -19,8 +19,10 @@ The ``cryptography`` library is loaded only when a key is used.
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -98,15 +100,10 @@ class PublicKey:
 
         content = source if isinstance(source, bytes) else _key_file(source)
         shown = "the public key" if isinstance(source, bytes) else f"public key {source}"
-        try:
-            if len(content) == 32:
-                key: object = Ed25519PublicKey.from_public_bytes(content)
-            else:
-                key = load_pem_public_key(content)
-        except Exception:  # the library's own errors share no base
-            if b"PRIVATE KEY" in content:
-                raise InputError(f"{shown} is a private key: give NAME.pub") from None
-            raise InputError(f"{shown} is no PEM file of a public key") from None
+        if len(content) == 32:
+            key: object = Ed25519PublicKey.from_public_bytes(content)
+        else:
+            key = _loaded(load_pem_public_key, content, shown, wanted="public", other="private")
         if not isinstance(key, Ed25519PublicKey):
             raise InputError(f"{shown} is no Ed25519 key; `gatewise keygen` makes one")
         self._key = key
@@ -156,17 +153,11 @@ class Signer:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-        content = _key_file(path)
-        try:
-            key: object = load_pem_private_key(content, password=None)
-        except TypeError:
-            raise InputError(f"key {path} is encrypted: give one without a password") from None
-        except Exception:  # the library's own errors share no base
-            if b"PUBLIC KEY" in content:
-                raise InputError(f"key {path} is a public key: give NAME.key") from None
-            raise InputError(f"key {path} is no PEM file of a private key") from None
+        content, shown = _key_file(path), f"key {path}"
+        load = functools.partial(load_pem_private_key, password=None)
+        key = _loaded(load, content, shown, wanted="private", other="public")
         if not isinstance(key, Ed25519PrivateKey):
-            raise InputError(f"key {path} is no Ed25519 key; `gatewise keygen` makes one")
+            raise InputError(f"{shown} is no Ed25519 key; `gatewise keygen` makes one")
         self._key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
 
@@ -251,6 +242,21 @@ def read_signatures(content: bytes, what: str) -> list[Signature]:
 
 def _hex(text: str, length: int) -> bool:
     return len(text) == length and set(text) <= set("0123456789abcdef")
+
+
+def _loaded(
+    load: Callable[[bytes], object], content: bytes, shown: str, *, wanted: str, other: str
+) -> object:
+    """Read the PEM text of a key; messages call it `shown`."""
+    try:
+        return load(content)
+    except TypeError:
+        raise InputError(f"{shown} is encrypted: give one without a password") from None
+    except Exception:  # the library's own errors share no base
+        if f"{other.upper()} KEY".encode() in content:
+            ending = "key" if wanted == "private" else "pub"
+            raise InputError(f"{shown} is a {other} key: give NAME.{ending}") from None
+        raise InputError(f"{shown} is no PEM file of a {wanted} key") from None
 
 
 def _key_file(path: str | Path) -> bytes:

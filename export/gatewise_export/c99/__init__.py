@@ -6,7 +6,3 @@
 - :mod:`~gatewise_export.c99.source`: the templates' C put together;
   :mod:`~gatewise_export.c99.writer` writes the files.
 """
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

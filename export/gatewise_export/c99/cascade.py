@@ -16,13 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.decision import exit_stages, labels, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
+from gatewise.tiers import on_device
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import BundleError, ConversionError
-from gatewise_export.bundle.flat_trees import read_trees
-from gatewise_export.onnx_files.flat_reader import read_flat
+from gatewise_export.onnx_files.flat_reader import read_stage
 
 if TYPE_CHECKING:
-    from gatewise_export.bundle.manifest import Manifest, StageSpec
+    from gatewise_export.bundle.manifest import Manifest
 
 __all__ = ["Cascade", "Expected", "cascade_of", "safe"]
 
@@ -173,16 +173,20 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
             f"bundle {bundle.path} is of task {manifest.task!r}: only what classifies can be "
             "written as C"
         )
-    specs = [spec for spec in manifest.stages if spec.tier == "device"]
+    n_stages = on_device(manifest.tiers)
+    stages = tuple(
+        read_stage(spec, manifest.stage_inputs(s), bundle.read(spec.file))
+        for s, spec in enumerate(manifest.stages[:n_stages])
+    )
     cascade = Cascade(
         title=f"{manifest.name} {manifest.version}",
-        stages=tuple(_stage(bundle, s, spec) for s, spec in enumerate(specs)),
-        thresholds=tuple(manifest.active_point.thresholds)[: len(specs)],
+        stages=stages,
+        thresholds=tuple(manifest.active_point.thresholds)[:n_stages],
         feature_names=manifest.feature_names,
         classes=tuple(manifest.classes),
         takes_missing=manifest.missing["stages"] == "allowed",
         offloads=manifest.cloud is not None,
-        cloud_takes_missing=_later_take_missing(manifest, len(specs)),
+        cloud_takes_missing=_later_take_missing(manifest, n_stages),
         rows=bundle.sample()["X"] if sample is None else _sample(sample, len(manifest.features)),
     )
     if sample is None:
@@ -190,18 +194,9 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
     return cascade
 
 
-def _later_take_missing(manifest: Manifest, on_device: int) -> bool:
-    beyond = len(manifest.stages) > on_device
-    parts = ["cloud", *(["stages"] if beyond else [])]
+def _later_take_missing(manifest: Manifest, n_device: int) -> bool:
+    parts = ["cloud", "stages"] if len(manifest.stages) > n_device else ["cloud"]
     return all(manifest.missing[part] == "allowed" for part in parts)
-
-
-def _stage(bundle: Bundle, number: int, spec: StageSpec) -> Stage:
-    content, features = bundle.read(spec.file), bundle.manifest.stage_inputs(number)
-    if spec.kind == "lazy":
-        trees = read_trees(content, spec.file, n_features=len(spec.inputs), n_outputs=spec.outputs)
-        return Stage(trees, features, spec.link, spec.score, "node")
-    return Stage(read_flat(content), features, spec.link, spec.score)
 
 
 def _check_sample(bundle: Bundle, cascade: Cascade) -> None:

@@ -13,15 +13,16 @@ from numpy.typing import NDArray
 
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
-from gatewise.models.stage import FlatModel
-from gatewise.models.trees import TreeEnsemble
+from gatewise.models.stage import FlatModel, Stage
 from gatewise_export.bundle.errors import BundleError
-from gatewise_export.onnx_files.onnx_parts import Graph, Node
+from gatewise_export.bundle.flat_trees import read_trees
+from gatewise_export.bundle.manifest import StageSpec
+from gatewise_export.onnx_files.onnx_parts import Graph
 from gatewise_export.onnx_files.onnx_reader import read_model
 from gatewise_export.onnx_files.protobuf import Malformed
 from gatewise_export.onnx_files.tree_rules import read_trees_node
 
-__all__ = ["read_flat"]
+__all__ = ["read_flat", "read_stage"]
 
 MOST_NODES = 1 << 24
 """Of a tree ensemble: a high-cost model may be large."""
@@ -37,13 +38,25 @@ CONSTANT = ("ReduceSum", "Add")
 TREES = ("TreeEnsembleRegressor",)
 
 
+def read_stage(spec: StageSpec, features: NDArray[np.intp], content: bytes) -> Stage:
+    """Read a stage's file back into flat arrays; `features` are the columns of its inputs."""
+    if spec.kind == "lazy":
+        trees = read_trees(content, spec.file, n_features=len(features), n_outputs=spec.outputs)
+        return Stage(trees, features, spec.link, spec.score, "node")
+    return Stage(read_flat(content), features, spec.link, spec.score)
+
+
 def read_flat(content: bytes) -> FlatModel:
     """Read an ONNX file that :func:`.flat_graph` wrote."""
     graph = read_model(content).graph
     try:
         forms = tuple(node.op_type for node in graph.nodes)
         if forms == TREES:
-            return _trees(graph.nodes[0], _columns(graph))
+            width = _columns(graph)
+            found = read_trees_node(
+                graph.nodes[0], width=width, ordered=True, most_nodes=MOST_NODES
+            )
+            return found.ensemble(width)
         if forms in KERNELS:
             return _kernel(graph)
         if forms in LINEAR or forms == CONSTANT:
@@ -60,25 +73,6 @@ def _columns(graph: Graph) -> int:
     if not isinstance(columns, int):
         raise Malformed("the input has no number of columns")
     return columns
-
-
-def _trees(written: Node, n_features: int) -> TreeEnsemble:
-    trees = read_trees_node(written, width=n_features, ordered=True, most_nodes=MOST_NODES)
-    value = np.zeros((len(trees.feature), len(trees.base)), np.float32)
-    value[trees.leaf, trees.target] = trees.weight
-    return TreeEnsemble(
-        feature=trees.feature,
-        # copies, since training's walk is compiled for arrays that may be written
-        threshold=trees.threshold.copy(),
-        left=trees.left,
-        right=trees.right,
-        nan_left=trees.nan_left,
-        value=value,
-        roots=trees.roots,
-        output=np.full(len(trees.roots), -1, np.int32),
-        base=trees.base.copy(),
-        n_features=n_features,
-    )
 
 
 def _linear(graph: Graph, *, constant: bool) -> LinearModel:

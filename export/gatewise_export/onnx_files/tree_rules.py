@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.trees import TreeEnsemble
 from gatewise_export.onnx_files.onnx_parts import Node, Tensor
 from gatewise_export.onnx_files.protobuf import Malformed
 
@@ -64,6 +65,38 @@ class Trees:
     target: Ints
     weight: NDArray[np.float32]
     base: NDArray[np.float32]
+
+    def ensemble(self, n_features: int, *, most_values: int | None = None) -> TreeEnsemble:
+        """Give leaves a row each: one value where every tree adds to one output, else all.
+
+        Malformed if that table would have more than `most_values` numbers.
+        """
+        n_nodes, n_trees, n_outputs = len(self.feature), len(self.roots), len(self.base)
+        # a weight of 0 changes no sum; graphs hold some for onnxruntime's sake
+        kept = np.flatnonzero(self.weight)
+        leaf, target = self.leaf[kept], self.target[kept]
+        tree = np.searchsorted(self.roots, leaf, side="right") - 1
+        least, most = np.full(n_trees, n_outputs, np.int32), np.full(n_trees, -1, np.int32)
+        np.minimum.at(least, tree, target)
+        np.maximum.at(most, tree, target)
+        single = bool((most <= least).all())  # a tree without weights has most -1
+        wide = 1 if single else n_outputs
+        if most_values is not None and n_nodes * wide > most_values:
+            raise Malformed(f"{n_nodes} nodes with {n_outputs} outputs")
+        value = np.zeros((n_nodes, wide), np.float32)
+        value[leaf, 0 if single else target] = self.weight[kept]
+        return TreeEnsemble(
+            feature=self.feature,
+            threshold=self.threshold,
+            left=self.left,
+            right=self.right,
+            nan_left=self.nan_left,
+            value=value,
+            roots=self.roots,
+            output=np.maximum(most, 0) if single else np.full(n_trees, -1, np.int32),
+            base=self.base,
+            n_features=n_features,
+        )
 
 
 def read_trees_node(node: Node, *, width: int | None, ordered: bool, most_nodes: int) -> Trees:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from gatewise.errors import one_line
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, GraphParts, tensor
 from gatewise_training.learners.high_cost_model import HighCostModel
@@ -41,8 +42,9 @@ def read_given(content: bytes) -> onnx.ModelProto:
     try:
         onnx.checker.check_model(model)
     except onnx.checker.ValidationError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConversionError(f"high-cost model: its ONNX file is malformed: {reason}") from error
+        raise ConversionError(
+            f"high-cost model: its ONNX file is malformed: {one_line(error)}"
+        ) from error
     known = {t.name for t in model.graph.initializer}
     inputs = [i.type.tensor_type.elem_type for i in model.graph.input if i.name not in known]
     if inputs != [TensorProto.FLOAT]:

@@ -16,7 +16,7 @@ import numpy as np
 import onnx
 
 from gatewise.decision import Link
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.bundle.manifest import CloudKind
@@ -150,10 +150,9 @@ def _converted(estimator: Any, n_features: int) -> onnx.ModelProto:
                 target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
             )
         except Exception as error:  # skl2onnx raises types of every kind
-            reason = " ".join(str(error).split())[:200]
             raise ConversionError(
-                f"high-cost model: skl2onnx cannot convert {type(estimator).__name__}: {reason}; "
-                "give another classifier, or an ONNX file"
+                f"high-cost model: skl2onnx cannot convert {type(estimator).__name__}: "
+                f"{one_line(error)}; give another classifier, or an ONNX file"
             ) from error
     return graph
 

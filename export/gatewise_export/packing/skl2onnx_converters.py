@@ -14,6 +14,7 @@ from typing import Any
 import onnx
 from onnx import TensorProto, helper
 
+from gatewise.errors import one_line
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, OPSET
 from gatewise_export.packing.system_graph import make_system_graph, outputs_of
@@ -82,9 +83,8 @@ def pipeline_graph(pipeline: Any) -> onnx.ModelProto:
     except ConversionError:
         raise
     except Exception as error:  # skl2onnx raises types of every kind
-        reason = " ".join(str(error).split())[:200]
         raise ConversionError(
-            f"to_onnx: skl2onnx cannot convert {type(pipeline).__name__}: {reason}"
+            f"to_onnx: skl2onnx cannot convert {type(pipeline).__name__}: {one_line(error)}"
         ) from error
     return model
 

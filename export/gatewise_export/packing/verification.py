@@ -18,12 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise import _onnxruntime
 from gatewise.decision import Link, labels, probabilities
-from gatewise.models.trees import TreeEnsemble
+from gatewise.errors import one_line
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome, decided
 from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_trees import read_trees
-from gatewise_export.bundle.manifest import CloudKind, StageSpec
+from gatewise_export.bundle.manifest import CloudKind
 from gatewise_export.onnx_files.graph_rules import (
     MOST_STAGE_BYTES,
     check_cloud_graph,
@@ -99,19 +99,16 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
         If a stage's graph is not of the forms that Gatewise writes.
     """
     # numba, which this loads, is no part of what a device installs
-    from gatewise_export.onnx_files.flat_reader import read_flat
+    from gatewise_export.onnx_files.flat_reader import read_flat, read_stage
 
     x = np.ascontiguousarray(X, np.float32)
     of_graphs = graph_outcome(bundle, x)
     manifest = bundle.manifest
     margins, acquired = [], []
-    for s, stage in enumerate(manifest.stages):
-        columns = x[:, manifest.stage_inputs(s)]
-        lazy = stage.kind == "lazy"
-        flat = _trees(bundle, stage) if lazy else read_flat(bundle.read(stage.file))
-        margins.append(flat.margins(columns))
-        visited = flat.visited(columns) if isinstance(flat, TreeEnsemble) and lazy else None
-        acquired.append(manifest.acquired(s, visited))
+    for s, spec in enumerate(manifest.stages):
+        stage = read_stage(spec, manifest.stage_inputs(s), bundle.read(spec.file))
+        margins.append(stage.margins(x))
+        acquired.append(stage.acquired(x))
     cloud = of_graphs.cloud_labels, of_graphs.cloud_probabilities
     if manifest.cloud is not None and manifest.cloud.kind == "margins":
         outputs = read_flat(bundle.read(manifest.cloud.file)).margins(x[:, manifest.cloud_inputs()])
@@ -152,7 +149,9 @@ def graph_outcome(
     for s, stage in enumerate(manifest.stages):
         columns, visited = x[:, manifest.stage_inputs(s)], None
         if stage.kind == "lazy":
-            outputs, visited = _trees(bundle, stage).run(columns)
+            content, n_inputs = bundle.read(stage.file), len(stage.inputs)
+            trees = read_trees(content, stage.file, n_features=n_inputs, n_outputs=stage.outputs)
+            outputs, visited = trees.run(columns)
         else:
             outputs = run_graph(bundle.read(stage.file), columns, stage.file)[0]
         if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
@@ -175,12 +174,6 @@ def _check_graphs(bundle: Bundle) -> None:
         check_cloud_graph(bundle.read(cloud.file), file=cloud.file)
 
 
-def _trees(bundle: Bundle, stage: StageSpec) -> TreeEnsemble:
-    return read_trees(
-        bundle.read(stage.file), stage.file, n_features=len(stage.inputs), n_outputs=stage.outputs
-    )
-
-
 def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray[Any]]:
     """Run an ONNX file with onnxruntime; its outputs, in order; BundleError if it is refused."""
     onnxruntime = _onnxruntime.load()
@@ -195,8 +188,7 @@ def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray
             for i in range(0, max(len(x), 1), BATCH)
         ]
     except Exception as error:  # onnxruntime's own errors share no base
-        reason = " ".join(str(error).split())[:200]
-        raise BundleError(f"onnxruntime does not run {name}: {reason}") from error
+        raise BundleError(f"onnxruntime does not run {name}: {one_line(error)}") from error
     return [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
 
 

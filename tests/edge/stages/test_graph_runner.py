@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from gatewise.errors import InputError
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise_edge.device.device import Device
-from gatewise_edge.stages.graph_runner import GraphRunner, flat_trees
+from gatewise_edge.stages.graph_runner import GraphRunner
 from gatewise_edge.stages.stage_models import GraphSession
 from gatewise_edge.stages.stages import StageRunner, self_test
 from gatewise_export import pack
@@ -126,20 +127,13 @@ def test_many_rows_go_in_parts():
 
 def test_trees_of_many_outputs_are_refused_before_their_table_is_made():
     trees, _ = random_trees(0)
-    (found,) = stage_graph(trees).trees.values()
-    entries = len(found.leaf)
-    wide = type(found)(
-        **(
-            vars(found)
-            | {
-                "base": np.zeros(1 << 24, F),
-                "target": np.arange(entries, dtype=np.int32),
-                "weight": np.ones(entries, F),
-            }
-        )
-    )
+    graph = stage_graph(trees)
+    ((name, found),) = graph.trees.items()
+    n = len(found.leaf)
+    targets, ones = np.arange(n, dtype=np.int32), np.ones(n, F)
+    wide = replace(found, base=np.zeros(1 << 24, F), target=targets, weight=ones)
     with pytest.raises(BundleError, match=r"s\.onnx is too large to be run without onnxruntime"):
-        flat_trees(wide, trees.n_features, "s.onnx")
+        GraphRunner(replace(graph, trees={name: wide}), "s.onnx")
 
 
 # -- whole devices -------------------------------------------------------------------------
