@@ -1,120 +1,20 @@
-"""A small bundle made by hand, so that reading is tested apart from writing; fitted systems."""
+"""Fixtures of the bundle made by hand, and of fitted systems."""
 
 from __future__ import annotations
 
 import copy
 import functools
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from gatewise_export.bundle.arrays import write_arrays
+from gatewise_export import Bundle, pack
 from tests.support import processes
 from tests.support.fitted_systems import MAKERS, Fitted
+from tests.support.hand_made_bundle import DOCUMENT, FILES, Document, complete
 from tests.support.once import MakeOnce
-
-Document = dict[str, Any]
-
-DOCUMENT: Document = {
-    "schema_version": 1,
-    "name": "heart",
-    "version": "1",
-    "created": "2026-01-31T12:00:00+00:00",
-    "min_runtime_version": "0.1.0",
-    "task": "classify",
-    "classes": ["absent", "present"],
-    "link": "sigmoid",
-    "features": [
-        {"name": "age", "own": 1.0, "group": None},
-        {"name": "chol", "own": 5.17, "group": "blood"},
-        {"name": "fbs", "own": 3.1, "group": "blood"},
-        {"name": "thal", "own": 100.0, "group": None},
-    ],
-    "groups": [{"name": "blood", "shared": 2.1}],
-    "prices": {"request": 1.0, "byte": 0.01, "evaluation": 0.5},
-    "missing": {"stages": "refused", "cloud": "refused"},
-    "stages": [
-        {
-            "file": "stage_0.onnx",
-            "kind": "graph",
-            "inputs": ["age"],
-            "carry": [],
-            "tier": "device",
-            "bytes": 0,
-            "link": "sigmoid",
-            "score": "margin",
-            "outputs": 1,
-        },
-        {
-            "file": "stage_1.onnx",
-            "kind": "graph",
-            "inputs": ["fbs", "age"],
-            "carry": [],
-            "tier": "device",
-            "bytes": 0,
-            "link": "sigmoid",
-            "score": "column",
-            "outputs": 2,
-        },
-    ],
-    "cloud": {
-        "file": "cloud.onnx",
-        "inputs": ["thal", "chol", "age"],
-        "kind": "classifier",
-        "link": "identity",
-    },
-    "operating_points": [
-        {
-            "thresholds": [0.5, -1.25],
-            "expected_cost": 4.0,
-            "accuracy": 0.8,
-            "offload_rate": 0.25,
-            "guarantee": None,
-        },
-        {
-            "thresholds": [None, None],
-            "expected_cost": 115.0,
-            "accuracy": 0.9,
-            "offload_rate": 1.0,
-            "guarantee": {"delta": 0.05, "about": "offload_rate"},
-        },
-    ],
-    "active": 0,
-    "files": {},
-}
-
-SAMPLE = {
-    "X": np.arange(20, dtype=np.float32).reshape(5, 4),
-    "stage_0": np.array([[1.0], [0.25], [0.25], [-0.5], [np.nan]], np.float32),
-    "stage_1": np.array([[0, 0], [3, -1], [-3, -2], [-4, 0], [1, -1.25]], np.float32),
-    "cloud_label": np.array([1, 1, 1, 0, 0]),
-    "cloud_probabilities": np.full((5, 2), 0.5, np.float32),
-}
-"""With the first operating point: exits 0, 1, 2 (the cloud), 0, 1; labels 1, 1, 1, 0, 1."""
-
-FILES = {
-    "stage_0.onnx": b"first graph",
-    "stage_1.onnx": b"second graph",
-    "cloud.onnx": b"large graph",
-    "sample.npz": write_arrays(SAMPLE),
-}
-
-
-def complete(document: Document, files: dict[str, bytes]) -> Document:
-    """Write hashes and sizes into a copy of a document."""
-    document = copy.deepcopy(document)
-    for stage in document["stages"]:
-        stage["bytes"] = len(files[stage["file"]])
-    document["files"] = {
-        name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-        for name, data in files.items()
-    }
-    return document
 
 
 @pytest.fixture(scope="session")
@@ -157,6 +57,13 @@ def fit_system(make_once: MakeOnce) -> Callable[[str], Fitted]:
 def fitted(request: pytest.FixtureRequest, fit_system: Callable[[str], Fitted]) -> Fitted:
     """Each of the fitted systems in turn."""
     return fit_system(request.param)
+
+
+@pytest.fixture(scope="session")
+def packed(fitted: Fitted, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """Each of them as a bundle, not to be changed."""
+    path = tmp_path_factory.mktemp("packed") / "bundle"
+    return pack(fitted.system, path, sample=fitted.rows, name="wards", version="7")
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Files of a bundle, to look at and to exchange; graphs run, rows as tables."""
+"""Files of a bundle, to look at and to exchange; graphs run and compared, rows as tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import onnxruntime
 import pandas as pd
 from numpy.typing import NDArray
 
-__all__ = ["contents", "replace_file", "rows_as_table", "run_onnx"]
+from gatewise.decision import labels
+
+__all__ = ["assert_graph_answers", "contents", "replace_file", "rows_as_table", "run_onnx"]
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -54,3 +56,26 @@ def run_onnx(model: Any, x: Any) -> dict[str, Any]:
     read = session.get_inputs()[0].name
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(None, {read: x}), strict=True))
+
+
+def assert_graph_answers(system: Any, out: dict[str, Any], x: NDArray[np.float32]) -> None:
+    """Check that the outputs of a system's graph are the estimator's own, bit for bit.
+
+    Probabilities, which need ``exp``, are compared to float32's precision.
+    """
+    rows = rows_as_table(system, x)
+    if hasattr(system, "classes_"):
+        stays = system.exit_stage(rows) < len(system.stages_)
+        last = system.classes_[labels(system.stages_[-1].run(x)[0])]
+        assert out["label"][stays].tolist() == system.predict(rows)[stays].tolist()
+        assert out["label"][~stays].tolist() == last[~stays].tolist()
+        expected = system.predict_proba(rows)[stays]
+        assert np.allclose(out["probabilities"][stays], expected, atol=1e-6, equal_nan=True)
+    else:
+        assert out["value"].tolist() == system.predict(rows).tolist()
+    assert ("offload" in out) == (system.high_cost_model_ is not None)
+    if "offload" in out:
+        assert out["offload"].tolist() == system.offload(rows).tolist()
+    assert ("cost" in out) == all(stage.acquisition == "stage" for stage in system.stages_)
+    if "cost" in out:
+        assert out["cost"].tolist() == system.cost(rows).tolist()

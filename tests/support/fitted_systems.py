@@ -30,6 +30,7 @@ from gatewise_training import (
 )
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from tests.support.prices import grouped_prices
 
 
 class Alone(BudgetedClassifier):
@@ -169,18 +170,11 @@ class LazyForest(Alone):
         return chains
 
 
-def _grouped(k: int) -> FeatureCosts:
-    """Prices that no binary fraction writes, in groups of four with shared prices."""
-    groups = [f"g{i // 4}" if i % 3 else None for i in range(k)]
-    shared = {g: 0.3 + 0.1 * i for i, g in enumerate(sorted({g for g in groups if g}))}
-    return FeatureCosts(np.linspace(0.1, 1.7, k), group=groups, shared=shared)
-
-
 def _lazy(offset: float = 0.0) -> Fitted:
     x, y, rows, truth = _split(*load_breast_cancer(return_X_y=True))
     x, rows = x + np.float32(offset), rows + np.float32(offset)
     system = StagedCascade(
-        _svm(), _grouped(30), cloud_prices=CloudPrices(request=0.7, byte=0.001),
+        _svm(), grouped_prices(30), cloud_prices=CloudPrices(request=0.7, byte=0.001),
         acquisition="node", n_stages=3, random_state=0,
     )  # fmt: skip
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
@@ -199,20 +193,20 @@ def _lazy_missing() -> Fitted:
     for part in (x, rows):
         part[rng.random(part.shape) < 0.2] = np.nan
     system = StagedCascade(
-        None, _grouped(13), acquisition="node", n_stages=2, allow_missing=True, random_state=0
+        None, grouped_prices(13), acquisition="node", n_stages=2, allow_missing=True, random_state=0
     )
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
 def _lazy_forest() -> Fitted:
     x, y, rows, truth = _split(*load_digits(n_class=4, return_X_y=True))
-    system = LazyForest(_grouped(64), budget=12.0)
+    system = LazyForest(grouped_prices(64), budget=12.0)
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
 def _miser() -> Fitted:
     x, y, rows, truth = _split(*load_wine(return_X_y=True))
-    system = GreedyMiser(_grouped(13), penalties=(0.02,), n_rounds=20, random_state=0)
+    system = GreedyMiser(grouped_prices(13), penalties=(0.02,), n_rounds=20, random_state=0)
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 

@@ -1,10 +1,14 @@
-"""The cost of features counted from the definition, without any of the library's arrays."""
+"""Prices for tests, and the cost of features counted from the definition, without arrays."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
+
 from gatewise.costs import FeatureCosts
+
+__all__ = ["grouped_prices", "price_of"]
 
 
 def price_of(costs: FeatureCosts, features: Iterable[int]) -> float:
@@ -13,3 +17,10 @@ def price_of(costs: FeatureCosts, features: Iterable[int]) -> float:
     groups = {int(costs.group[k]) for k in chosen} - {-1}
     own = sum(float(costs.own[k]) for k in chosen)
     return own + sum(float(costs.shared[g]) for g in groups)
+
+
+def grouped_prices(k: int) -> FeatureCosts:
+    """Prices that no binary fraction writes, in groups of four with shared prices."""
+    groups = [f"g{i // 4}" if i % 3 else None for i in range(k)]
+    shared = {g: 0.3 + 0.1 * i for i, g in enumerate(sorted({g for g in groups if g}))}
+    return FeatureCosts(np.linspace(0.1, 1.7, k), group=groups, shared=shared)

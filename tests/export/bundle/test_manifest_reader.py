@@ -15,8 +15,8 @@ from gatewise.decision import ALWAYS_STOP
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
+from tests.support.hand_made_bundle import DOCUMENT, Document
 
-Document = dict[str, Any]
 Edit = Callable[[Document], Any]
 
 
@@ -205,17 +205,85 @@ WRONG: list[tuple[Edit, str, str]] = [
     (put("files", "stage_0.onnx", "sha256", "0"), "files.stage_0.onnx.sha256", "64"),
     (put("files", "stage_0.onnx", "size", 1 << 40), "files.stage_0.onnx.size", "0 to"),
     (drop("files", "sample.npz"), "files", "'sample.npz'"),
+    (put("stages", 0, "tier", "gateway"), "stages[0].tier", "starts on the device"),
+    (put("stages", 1, "tier", "fog"), "stages[1].tier", "'gateway'"),
+    (put("prices", "gateway", -1.0), "prices.gateway", "not -1"),
+    (put("prices", "ether", 1.0), "prices", "unknown key 'ether'"),
+]
+WRONG_TIERS: list[tuple[Edit, str, str]] = [
+    (put("chains", [[1, 0]]), "stages[0].tier", "starts on the device"),
+    (put("stages", 1, "kind", "lazy"), "stages[1].tier", "lazy"),
+    (put("cloud", None), "stages[1].tier", "no cloud model"),
+]
+WRONG_VALUES: list[tuple[Edit, str, str]] = [
+    (put("classes", [0, 1]), "classes", "0 to 0"),
+    (put("task", "classify"), "classes", "2 to"),
+    (put("stages", 0, "link", "softmax"), "stages[0].link", "'identity'"),
+    (put("stages", 0, "score", "column"), "stages[0].outputs", "0 margins"),
+    (put("stages", 0, "outputs", 2), "stages[0].outputs", "2 margins"),
+    (put("operating_points", 0, "accuracy", 1.5), "operating_points[0].accuracy", "1"),
+    (put("cloud", DOCUMENT["cloud"] | {"file": "stage_0.onnx"}), "cloud", "null"),
+    (put("chains", [[0, 1], [1]]), "chains", "one stage each"),
 ]
 
 
-@pytest.mark.parametrize(("edit", "field", "why"), WRONG, ids=[f"{f}-{w}" for _, f, w in WRONG])
-def test_what_is_wrong_is_named(document: Document, edit: Edit, field: str, why: str) -> None:
-    edit(document)
+def tiered(document: Document) -> Document:
+    """Put the second stage on a gateway."""
+    document["stages"][1]["tier"] = "gateway"
+    return document
+
+
+def of_values(document: Document) -> Document:
+    """Make it a regressor's: two chains of one stage each, no cloud."""
+    del document["files"]["cloud.onnx"]
+    for entry in document["stages"]:
+        entry.update(link="identity", score="margin", outputs=1)
+    points = [p | {"thresholds": [ALWAYS_STOP], "chain": 0} for p in document["operating_points"]]
+    return document | {
+        "task": "regress",
+        "classes": [],
+        "link": "identity",
+        "cloud": None,
+        "chains": [[0], [1]],
+        "operating_points": points,
+    }
+
+
+KINDS: list[tuple[Callable[[Document], Document], list[tuple[Edit, str, str]]]] = [
+    (lambda document: document, WRONG),
+    (tiered, WRONG_TIERS),
+    (of_values, WRONG_VALUES),
+]
+ALL_WRONG = [(make, *wrong) for make, table in KINDS for wrong in table]
+
+
+@pytest.mark.parametrize(
+    ("make", "edit", "field", "why"), ALL_WRONG, ids=[f"{f}-{w}" for _, _, f, w in ALL_WRONG]
+)
+def test_what_is_wrong_is_named(
+    document: Document, make: Callable[[Document], Document], edit: Edit, field: str, why: str
+) -> None:
+    good = make(document)
+    assert read(good).to_document() == read_manifest(read(good).to_json()).to_document()
+    edit(good)
     with pytest.raises(ManifestError) as caught:
-        read(document)
+        read(good)
     assert caught.value.field == field
     assert why in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_r_squared_has_no_floor_and_a_rank_s_precision_has(document: Document) -> None:
+    poor = of_values(document)
+    poor["operating_points"][0]["accuracy"] = -0.25
+    assert read(poor).operating_points[0].accuracy == -0.25
+    with pytest.raises(ManifestError, match=r"operating_points\[0\]\.accuracy"):
+        read(poor | {"task": "rank"})
+
+
+def test_old_manifests_have_no_price_of_a_gateway(document: Document) -> None:
+    assert "gateway" not in document["prices"]
+    assert read(document).prices.gateway == 0.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,8 @@ from gatewise_export.onnx_files.graph_rules import (
 )
 from gatewise_export.packing.graph_parts import constant, tensor
 from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_export.packing.verification import run_graph
+from tests.support.onnx_graphs import edited, node, one_output_graph
 
 F = np.float32
 Edit = Callable[[onnx.ModelProto], object]
@@ -48,12 +49,6 @@ def kernel() -> KernelModel:
         rng.normal(size=(4, 2)).astype(F),
         plain.bias,
     )
-
-
-def edited(edit: Edit, content: bytes | None = None) -> bytes:
-    model = onnx.load_model_from_string(content or flat_graph(linear()).SerializeToString())
-    edit(model)
-    return bytes(model.SerializeToString())
 
 
 def check(content: bytes) -> None:
@@ -110,9 +105,10 @@ STAGES: dict[str, tuple[Edit, str]] = {
 @pytest.mark.parametrize("name", STAGES)
 def test_stages_that_are_refused(name: str) -> None:
     edit, why = STAGES[name]
-    check(edited(lambda m: None))
+    good = flat_graph(linear()).SerializeToString()
+    check(good)
     with pytest.raises(BundleError, match=f"^s.onnx is refused: .*{why}"):
-        check(edited(edit))
+        check(edited(good, edit))
 
 
 TREES: dict[str, tuple[str, Any, str]] = {
@@ -167,7 +163,7 @@ def test_trees_that_are_refused(name: str, random_trees: Callable[..., Any]) -> 
         new = change(there.get(attribute_name, []), value)
         attribute(proto, "TreeEnsembleRegressor", attribute_name, new)
 
-    content = edited(edit, flat_graph(model).SerializeToString())
+    content = edited(flat_graph(model).SerializeToString(), edit)
     with pytest.raises(BundleError, match=why):
         check_stage_graph(
             content, file="s.onnx", n_inputs=model.n_features, n_outputs=model.n_outputs
@@ -200,34 +196,12 @@ def test_changed_graphs_that_are_accepted_run_alike(
         runner = GraphRunner(graph, "s")
     except BundleError:
         return
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        bytes(content), options, providers=["CPUExecutionProvider"]
-    )
     x = np.random.default_rng(0).normal(size=(5, model.n_features)).astype(F)
-    (expected,) = session.run(None, {"x": x})
+    (expected,) = run_graph(bytes(content), x, "s")
     np.testing.assert_array_equal(runner.run(x), expected)
 
 
 # -- cloud models --------------------------------------------------------------------------
-
-
-def cloud(nodes: list[onnx.NodeProto], *constants: onnx.TensorProto, columns: int = 3) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [tensor("x", TensorProto.FLOAT, "n", columns)],
-        [tensor("margins", TensorProto.FLOAT, "n", 1)],
-        list(constants),
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    return bytes(helper.make_model(graph, opset_imports=opsets).SerializeToString())
-
-
-def node(kind: str, inputs: str, outputs: str, **settings: Any) -> onnx.NodeProto:
-    return helper.make_node(kind, inputs.split(), outputs.split(), **settings)
 
 
 SMALL, LARGE = np.array([4, 4]), np.array([1 << 15, 1 << 15])
@@ -250,7 +224,7 @@ SMALL, LARGE = np.array([4, 4]), np.array([1 << 15, 1 << 15])
     ],
 )
 def test_sizes_in_cloud_models(nodes: list[Any], size: Any, why: str | None) -> None:
-    content = cloud(nodes, constant("size", size), constant("one", np.ones((1, 1), F)))
+    content = one_output_graph(*nodes, columns=3, size=size, one=np.ones((1, 1), F))
     if why is None:
         check_cloud_graph(content, file="cloud.onnx")
         return
@@ -259,7 +233,6 @@ def test_sizes_in_cloud_models(nodes: list[Any], size: Any, why: str | None) -> 
 
 
 def test_shapes_are_followed_from_node_to_node() -> None:
-    long = constant("long", np.ones(20_000, F))
     nodes = [
         node("Unsqueeze", "long axis", "column"),
         node("Exp", "column", "more"),
@@ -269,7 +242,7 @@ def test_shapes_are_followed_from_node_to_node() -> None:
         node("ReduceSum", "many", "margins"),
     ]
     with pytest.raises(BundleError, match="MatMul: a result of more than"):
-        check_cloud_graph(cloud(nodes, long, constant("axis", np.array([1]))), file="c")
+        check_cloud_graph(one_output_graph(*nodes, long=np.ones(20_000, F), axis=[1]), file="c")
 
 
 def test_a_scan_may_stand_in_a_cloud_model_but_no_graph_in_it() -> None:
@@ -280,7 +253,8 @@ def test_a_scan_may_stand_in_a_cloud_model_but_no_graph_in_it() -> None:
             [tensor("row", TensorProto.FLOAT, 3)],
             [tensor("out", TensorProto.FLOAT, 3)],
         )
-        return cloud([node("Scan", "x", "margins", body=inner, num_scan_inputs=1)])
+        outer = node("Scan", "x", "margins", body=inner, num_scan_inputs=1)
+        return one_output_graph(outer, columns=3)
 
     check_cloud_graph(scan(node("Identity", "row", "out")), file="c")
     with pytest.raises(BundleError, match="ConstantOfShape: a result of a size that only"):

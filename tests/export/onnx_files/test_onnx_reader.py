@@ -30,6 +30,7 @@ from gatewise_export.packing.converters import high_cost_graph
 from gatewise_export.packing.onnx_export import to_onnx
 from gatewise_export.packing.onnx_graph import flat_graph
 from gatewise_training.learners.high_cost_model import HighCostModel
+from tests.support.onnx_graphs import delimited, nested_graphs
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
@@ -271,28 +272,11 @@ def test_every_truncation_of_a_graph(random_trees: Callable[..., Any]) -> None:
             try_all(content[:length])
 
 
-def length_delimited(number: int, content: bytes) -> bytes:
-    size, out = len(content), bytearray([number << 3 | 2])
-    while size > 127:
-        out.append(size & 127 | 128)
-        size >>= 7
-    return bytes(out) + bytes([size]) + content
-
-
-def nested(depth: int) -> bytes:
-    """Graphs in attributes of nodes of graphs."""
-    graph = b""
-    for _ in range(depth):
-        attribute = length_delimited(1, b"body") + length_delimited(6, graph) + b"\xa0\x01\x05"
-        graph = length_delimited(1, length_delimited(5, attribute))
-    return length_delimited(7, graph)
-
-
 def types_in_types(depth: int) -> bytes:
     kind = b""
     for _ in range(depth):
-        kind = length_delimited(4, length_delimited(1, kind))
-    return length_delimited(7, length_delimited(11, length_delimited(2, kind)))
+        kind = delimited(4, delimited(1, kind))
+    return delimited(7, delimited(11, delimited(2, kind)))
 
 
 @pytest.mark.parametrize(
@@ -307,12 +291,12 @@ def types_in_types(depth: int) -> bytes:
         (b"\x3a\x00\x3a\x00", r"field \(7\) twice"),
         (b"\xfa\x07\x00", r"field \(127\) of an unknown number"),
         (b"\x38\x00", r"field \(7\) of an unknown kind"),
-        (nested(400), "graphs inside graphs"),
-        (nested(20_000), "graphs inside graphs"),
+        (nested_graphs(400), "graphs inside graphs"),
+        (nested_graphs(20_000), "graphs inside graphs"),
         (types_in_types(400), "types inside types"),
-        (length_delimited(7, length_delimited(2, b"\xff\xfe")), "not UTF-8"),
-        (length_delimited(7, length_delimited(2, b"n" * 5000)), "name longer than 4096"),
-        (length_delimited(7, b"\x0a\x00" * 300_000), "too many nodes"),
+        (delimited(7, delimited(2, b"\xff\xfe")), "not UTF-8"),
+        (delimited(7, delimited(2, b"n" * 5000)), "name longer than 4096"),
+        (delimited(7, b"\x0a\x00" * 300_000), "too many nodes"),
     ],
 )
 def test_what_is_wrong_is_said(content: bytes, why: str) -> None:

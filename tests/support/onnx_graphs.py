@@ -1,0 +1,65 @@
+"""ONNX graphs made by hand, changed and broken, as bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from gatewise_export.packing.graph_parts import constant, tensor
+
+__all__ = ["delimited", "edited", "external_data", "nested_graphs", "node", "one_output_graph"]
+
+
+def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    """Make a node; names of its inputs and outputs stand with blanks between them."""
+    return helper.make_node(kind, inputs.split(), outputs.split(), **attributes)
+
+
+def one_output_graph(*nodes: onnx.NodeProto, columns: int = 2, **constants: Any) -> bytes:
+    """An unchecked graph from ``x``, float32 (n, columns), to ``margins``, float32 (n, 1)."""
+    graph = helper.make_graph(
+        list(nodes),
+        "hand-made",
+        [tensor("x", TensorProto.FLOAT, "n", columns)],
+        [tensor("margins", TensorProto.FLOAT, "n", 1)],
+        [constant(name, np.asarray(array)) for name, array in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def edited(content: bytes, edit: Callable[[onnx.ModelProto], object]) -> bytes:
+    """A graph after a change of its parts."""
+    model = onnx.load_model_from_string(content)
+    edit(model)
+    return bytes(model.SerializeToString())
+
+
+def external_data(model: onnx.ModelProto) -> None:
+    """Move the first constant's data into another file."""
+    weights = model.graph.initializer[0]
+    weights.ClearField("raw_data")
+    weights.data_location = TensorProto.EXTERNAL
+    weights.external_data.add(key="location", value="/etc/passwd")
+
+
+def delimited(number: int, content: bytes) -> bytes:
+    """A field of protocol buffers that holds bytes."""
+    size, head = len(content), bytearray([number << 3 | 2])
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes(head) + bytes([size]) + content
+
+
+def nested_graphs(depth: int) -> bytes:
+    """A file of graphs in attributes of nodes of graphs."""
+    graph = b""
+    for _ in range(depth):
+        attribute = delimited(1, b"body") + delimited(6, graph) + b"\xa0\x01\x05"
+        graph = delimited(1, delimited(5, attribute))
+    return delimited(7, graph)
