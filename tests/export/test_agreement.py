@@ -42,7 +42,8 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
-from tests.support.bundle_files import run_onnx
+from tests.support.bundle_files import assert_graph_answers, run_onnx
+from tests.support.prices import grouped_prices
 from tests.support.shared_data import shared_data
 
 Matrix = NDArray[np.float32]
@@ -88,13 +89,6 @@ def problem(name: str, offset: float) -> Problem:
     fit, rest = train_test_split(kept, test_size=0.5, stratify=y[kept], random_state=0)
     held, asked = train_test_split(rest, test_size=0.5, stratify=y[rest], random_state=0)
     return Problem(x[fit], y[fit], x[held], y[held], x[asked])
-
-
-def prices(k: int) -> FeatureCosts:
-    """Prices that no binary fraction writes, in groups."""
-    groups = [f"g{i // 4}" if i % 3 else None for i in range(k)]
-    shared = {g: 0.3 + 0.1 * i for i, g in enumerate(sorted({g for g in groups if g}))}
-    return FeatureCosts(np.linspace(0.1, 1.7, k), group=groups, shared=shared)
 
 
 def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
@@ -144,7 +138,7 @@ class Case:
 
 def fitted(kind: str, name: str, offset: float, place: Path) -> Case:
     data = problem(name, offset)
-    system = unfitted(kind, prices(data.x.shape[1]), data.y.max() + 1)
+    system = unfitted(kind, grouped_prices(data.x.shape[1]), data.y.max() + 1)
     judges: tuple[Any, ...] = (data.x_val, data.y_val)
     more: dict[str, Any] = {}
     if kind == "ranker":
@@ -221,7 +215,7 @@ def python_witnesses(case: Case) -> None:
     assert report.differing_decisions == report.differing_costs == 0
     assert report.max_margin_difference == 0
     assert report.differing_labels <= close_calls(system, rows)
-    friendly(case, exits)
+    assert_graph_answers(system, run_onnx(to_onnx(system), rows), rows)
 
 
 def close_calls(system: Any, rows: Matrix) -> int:
@@ -235,21 +229,6 @@ def close_calls(system: Any, rows: Matrix) -> int:
         return 0
     best = np.sort(f0.predict_proba(rows), axis=1)[:, -2:]
     return int(np.count_nonzero(best[:, 1] - best[:, 0] < 1e-6))
-
-
-def friendly(case: Case, exits: NDArray[np.int64]) -> None:
-    """The graph with labels says what the system says."""
-    system, rows = case.system, case.rows
-    out = run_onnx(to_onnx(system), rows)
-    if case.kind in VALUES:
-        assert out["value"].tolist() == system.predict(rows).tolist()
-    else:
-        stays = exits < len(system.stages_)
-        assert out["label"][stays].tolist() == system.predict(rows)[stays].tolist()
-    if "offload" in out:
-        assert out["offload"].tolist() == system.offload(rows).tolist()
-    if "cost" in out:
-        assert out["cost"].tolist() == system.cost(rows).tolist()
 
 
 def c_witness(case: Case, compiled: Compiled) -> None:

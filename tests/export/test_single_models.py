@@ -1,52 +1,173 @@
-"""Single budgeted models go through a bundle to the device without another decision or cost."""
+"""Single budgeted models, of classes and of values, from the estimator to the device."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
-from sklearn.datasets import load_wine
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_wine
 
+from gatewise.cli import main
+from gatewise.decision import answers, is_value, probabilities
 from gatewise_edge import Device
-from gatewise_export import pack
-from gatewise_export.packing.verification import verify
+from gatewise_edge.stages.stages import StageRunner
+from gatewise_edge.stages.stages import self_test as device_self_test
+from gatewise_export import (
+    pack,
+    self_test,
+    set_operating_point,
+    verify,
+    verify_graphs,
+)
+from gatewise_export.bundle.decisions import expected_sample
+from gatewise_export.bundle.manifest import SAMPLE
 from gatewise_training import (
     BudgetForest,
     BudgetPrune,
     CEGBClassifier,
-    FeatureCosts,
+    CEGBRanker,
+    CEGBRegressor,
     GreedyMiser,
 )
+from tests.support.prices import grouped_prices
 
 pytestmark = pytest.mark.slow  # fits of several seconds
 
-X, Y = load_wine(return_X_y=True)
+X, Y = load_diabetes(return_X_y=True)
 X = X.astype(np.float32)
-COSTS = FeatureCosts(
-    np.linspace(0.2, 1.4, 13), group=["a"] * 4 + ["b"] * 3 + [None] * 6, shared={"a": 2, "b": 1}
-)
-MODELS = {
-    "pairs": BudgetForest(COSTS, alpha=0.0, n_estimators=6, random_state=0),
-    "cost-aware": BudgetForest(COSTS, criterion="entropy", mu=0.1, n_estimators=6, random_state=0),
-    "pruned": BudgetPrune(COSTS, n_estimators=6, random_state=0),
-    "lazy": CEGBClassifier(COSTS, penalties=(0.02, 0.1), n_rounds=15, random_state=0),
-    "coupled": CEGBClassifier(
-        COSTS, accounting="coupled", n_penalties=5, n_rounds=15, budget=6.0, random_state=0
+WINE, CULTIVAR = load_wine(return_X_y=True)
+WINE = WINE.astype(np.float32)
+COSTS = grouped_prices(10)
+QUERIES = np.arange(len(Y)) // 10
+FEW: dict[str, Any] = {"n_rounds": 15, "random_state": 0}
+CLASSES: dict[str, Any] = {
+    "pairs": BudgetForest(grouped_prices(13), alpha=0.0, n_estimators=6, random_state=0),
+    "cost-aware": BudgetForest(
+        grouped_prices(13), criterion="entropy", mu=0.1, n_estimators=6, random_state=0
     ),
-    "greedy-miser": GreedyMiser(COSTS, n_rounds=15, budget=8.0, random_state=0),
+    "pruned": BudgetPrune(grouped_prices(13), n_estimators=6, random_state=0),
+    "lazy-classes": CEGBClassifier(grouped_prices(13), penalties=(0.02, 0.1), **FEW),
+    "coupled-classes": CEGBClassifier(
+        grouped_prices(13), accounting="coupled", n_penalties=5, budget=6.0, **FEW
+    ),
+    "greedy-miser": GreedyMiser(grouped_prices(13), budget=8.0, **FEW),
+}
+VALUES: dict[str, Any] = {
+    "lazy": CEGBRegressor(COSTS, penalties=(0.1, 0.01), **FEW),
+    "coupled": CEGBRegressor(COSTS, accounting="coupled", penalties=(0.1, 0.01), **FEW),
+    "missing": CEGBRegressor(COSTS, penalties=(0.02,), allow_missing=True, **FEW),
+    "rank": CEGBRanker(COSTS, penalties=(0.02,), **FEW),
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_a_device_decides_and_pays_as_the_estimator(name, tmp_path):
-    model = MODELS[name].fit(X, Y)
-    bundle = pack(model, tmp_path / "bundle", sample=X[:32])
-    assert bundle.manifest.cloud is None
-    report = verify(model, bundle, X)
-    assert report.rows == len(X)
-    assert report.differing_decisions == 0
+def fit(name: str) -> tuple[Any, Any]:
+    if name in CLASSES:
+        return clone(CLASSES[name]).fit(WINE, CULTIVAR), WINE
+    model, x = clone(VALUES[name]), X.copy()
+    if name == "missing":
+        x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
+    if name == "rank":
+        return model.fit(x, (Y > 150).astype(int), qid=QUERIES), x
+    return model.fit(x, Y), x
+
+
+@pytest.mark.parametrize("name", [*CLASSES, *VALUES])
+def test_a_device_answers_and_pays_as_the_estimator(name, tmp_path):
+    model, x = fit(name)
+    bundle = pack(model, tmp_path / "bundle.gwb", sample=x[:32])
+    manifest = bundle.manifest
+    assert manifest.cloud is None
+    assert manifest.reference_accuracy == model.frontier_.reference_accuracy
+    for report in (verify(model, bundle, x), verify_graphs(bundle, x), self_test(bundle)):
+        assert report.agrees
+        assert report.max_margin_difference == 0
     with Device(bundle) as device:
-        answers = [device.answer(row) for row in X]
-    assert [a.label for a in answers] == model.predict(X).tolist()
-    assert [a.cost for a in answers] == model.cost(X).tolist()
-    assert {a.route for a in answers} == {"edge"}
-    assert model.cost(X).mean() < COSTS.total
+        answers = [device.answer(row) for row in x]
+    assert [a.label for a in answers] == model.predict(x).tolist()
+    assert [a.cost for a in answers] == model.cost(x).tolist()
+    assert {(a.route, a.stage) for a in answers} == {("edge", 0)}
+    assert model.cost(x).mean() < model.feature_costs_.total
+    assert manifest.answers_values == (name in VALUES)
+    if manifest.answers_values:
+        assert manifest.task == ("rank" if name == "rank" else "regress")
+        assert (manifest.classes, manifest.n_classes, manifest.link) == ((), 0, "identity")
+        assert {type(a.label) for a in answers} == {float}
+        assert {(a.class_index, len(a.probabilities)) for a in answers} == {(-1, 0)}
+
+
+def test_the_runner_in_numpy_alone_says_the_same(tmp_path):
+    model, x = fit("coupled")
+    bundle = pack(model, tmp_path / "bundle", sample=x[:32])
+    runner = StageRunner(bundle, runner="numpy")
+    assert device_self_test(bundle, runner) == 32
+    (output,) = runner.run_all(x)
+    assert output.labels.dtype == np.float32
+    assert output.labels.tolist() == model.predict(x).tolist()
+    assert output.probabilities.shape == (len(x), 0)
+
+
+def test_every_operating_point_goes_along(tmp_path):
+    model, x = fit("lazy")
+    bundle = pack(model, tmp_path / "bundle", sample=x[:32])
+    points = bundle.manifest.operating_points
+    assert [p.accuracy for p in points] == [p.accuracy for p in model.frontier_.points]
+    assert len(points) > 1
+    for number, point in enumerate(model.frontier_.points):
+        other = model.at(budget=point.cost)
+        moved = set_operating_point(tmp_path / "bundle", number)
+        assert verify(other, moved, x).agrees
+        assert device_self_test(moved) == 32
+    assert moved.sample()["label"].dtype == np.float32
+
+
+def test_a_wrong_value_in_the_sample_is_seen(tmp_path):
+    model, x = fit("lazy")
+    path = tmp_path / "bundle"
+    bundle = pack(model, path, sample=x[:32])
+    arrays = dict(np.load(path / SAMPLE))
+    key = f"stage_{bundle.manifest.chains[bundle.manifest.active_point.chain][0]}"
+    arrays[key] = np.nextafter(arrays[key], np.float32(np.inf))
+    changed = expected_sample(bundle.manifest, arrays)["label"]
+    assert (changed != bundle.sample()["label"]).all()
+    assert changed.tolist() == arrays[key][:, 0].tolist()
+
+
+def test_a_value_has_no_probabilities():
+    margins = np.array([[0.5], [-2.0]], np.float32)
+    assert is_value(margins, "identity")
+    assert not is_value(margins, "sigmoid")
+    assert answers(margins, "identity").tolist() == [0.5, -2.0]
+    assert answers(margins, "sigmoid").tolist() == [1, 0]
+    assert probabilities(margins, "identity").shape == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["coupled", "rank"])
+def test_the_command_line_speaks_of_scores(name, tmp_path, capsys):
+    model, x = fit(name)
+    path = tmp_path / "bundle"
+    bundle = pack(model, path, sample=x[:32])
+    columns = [*bundle.manifest.feature_names, "target"]
+    table = tmp_path / "table.csv"
+    rows = [",".join(columns)]
+    rows += [",".join(map(repr, [*map(float, r), float(v)])) for r, v in zip(x, Y, strict=True)]
+    table.write_text("\n".join(rows) + "\n")
+    word = {"coupled": "R²", "rank": "AP@5"}[name]
+    for command in (["inspect", str(path)], ["frontier", str(path)]):
+        assert main(command) == 0
+        printed = capsys.readouterr().out
+        assert word in printed
+        assert "accuracy" not in printed
+    assert main(["verify", str(path), "--data", str(table), "--target", "target", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["agrees"]
+    assert told["task"] == bundle.manifest.task
+    assert told["data"]["rows"] == len(x)
+    if name == "coupled":
+        assert told["data"]["r2"] == pytest.approx(model.score(x, Y), abs=1e-9)
+    else:
+        assert "r2" not in told["data"]
+    assert "accuracy" not in told["data"]
+    assert told["data"]["cost"] == pytest.approx(model.cost(x).mean())

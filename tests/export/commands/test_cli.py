@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -35,6 +35,24 @@ lab = 1.5
 """
 
 
+#: Few stages, trees and penalties: what is tested is the way from a table to a bundle and back.
+SMALL: dict[str, dict[str, Any]] = {
+    "staged": {"n_stages": 2, "effort": "low", "max_trees": 20},
+    "staged-lazy": {"n_stages": 2, "effort": "low", "max_trees": 20},
+    "adapt-gbrt": {"p_full": (0.3,), "penalties": (0.01,), "n_rounds": 10},
+    "adapt-lin": {"p_full": (0.3,), "penalties": (0.05,)},
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_fits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, settings in SMALL.items():
+            module, kind, given = methods._METHODS[name]
+            patch.setitem(methods._METHODS, name, (module, kind, given | settings))
+        yield
+
+
 def wine() -> pd.DataFrame:
     data = load_wine(as_frame=True)
     frame = data.data[["alcohol", "malic_acid", "ash", "magnesium", "hue"]].copy()
@@ -64,6 +82,7 @@ def bundle(home: Path, tmp_path: Path) -> Path:
 
 
 Run = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
 
 
 @pytest.fixture
@@ -75,6 +94,18 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
         status = main([str(a) for a in args])
         out, err = capsys.readouterr()
         return status, out, err
+
+    return call
+
+
+@pytest.fixture
+def refused(run: Run) -> Callable[..., str]:
+    """A function that runs what must end with status 2, and one line on standard error: it."""
+
+    def call(*args: object) -> str:
+        status, out, err = run(*args)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        return err
 
     return call
 
@@ -95,7 +126,6 @@ def test_training_tells_what_it_made_in_json(home: Path) -> None:
     assert result["operating_point"]["expected_cost"] == manifest.active_point.expected_cost
 
 
-@pytest.mark.slow
 def test_training_tells_people_what_it_made(home: Path, run: Run, tmp_path: Path) -> None:
     out = tmp_path / "made" / "b.gwb"
     args = ["train", home / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
@@ -152,13 +182,10 @@ BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
 
 @pytest.mark.parametrize(("edit", "why"), BAD_TABLES, ids=[why for _, why in BAD_TABLES])
 def test_bad_tables(
-    home: Path, run: Run, tmp_path: Path, edit: Callable[[pd.DataFrame], Any], why: str
+    home: Path, refused: Refused, tmp_path: Path, edit: Callable[[pd.DataFrame], Any], why: str
 ) -> None:
     out = tmp_path / "bundle"
-    status, text, err = run("train", table(home, edit), "--target", "cultivar", "--out", out)
-    assert (status, text) == (2, "")
-    assert why in err
-    assert err.count("\n") == 1
+    assert why in refused("train", table(home, edit), "--target", "cultivar", "--out", out)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -173,14 +200,11 @@ BAD_COSTS = [
 
 
 @pytest.mark.parametrize(("costs", "why"), BAD_COSTS, ids=[why for _, why in BAD_COSTS])
-def test_bad_costs(home: Path, run: Run, tmp_path: Path, costs: str, why: str) -> None:
+def test_bad_costs(home: Path, refused: Refused, tmp_path: Path, costs: str, why: str) -> None:
     file = tmp_path / "prices.toml"
     file.write_text(costs)
     args = ["train", home / "wine.csv", "--target", "cultivar", "--costs", file]
-    status, _, err = run(*args, "--out", tmp_path / "bundle")
-    assert status == 2
-    assert why in err
-    assert err.count("\n") == 1
+    assert why in refused(*args, "--out", tmp_path / "bundle")
     assert not (tmp_path / "bundle").exists()
 
 
@@ -198,28 +222,25 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "why"), BAD_OPTIONS, ids=[why for _, why in BAD_OPTIONS])
-def test_bad_options(home: Path, run: Run, tmp_path: Path, options: list[str], why: str) -> None:
-    status, text, err = run("train", home / "wine.csv", *options, "--out", tmp_path / "bundle")
-    assert (status, text) == (2, "")
-    assert why in err
-    assert err.count("\n") == 1
+def test_bad_options(
+    home: Path, refused: Refused, tmp_path: Path, options: list[str], why: str
+) -> None:
+    assert why in refused("train", home / "wine.csv", *options, "--out", tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_table(run: Run, tmp_path: Path) -> None:
-    status, _, err = run("train", tmp_path / "x.csv", "--out", tmp_path / "bundle")
-    assert status == 2
+def test_a_missing_table(refused: Refused, tmp_path: Path) -> None:
+    err = refused("train", tmp_path / "x.csv", "--out", tmp_path / "bundle")
     assert "neither a file nor a bundled set" in err
 
 
 def test_a_place_that_is_taken_is_refused_before_anything_is_learned(
-    home: Path, run: Run, tmp_path: Path
+    home: Path, refused: Refused, tmp_path: Path
 ) -> None:
     out = tmp_path / "thesis"
     out.mkdir()
     (out / "chapter.txt").write_text("one")
-    status, _, err = run("train", home / "wine.csv", "--target", "cultivar", "--out", out)
-    assert status == 2
+    err = refused("train", home / "wine.csv", "--target", "cultivar", "--out", out)
     assert "is not a bundle" in err
     assert contents(out) == {"chapter.txt": b"one"}
 
@@ -265,22 +286,17 @@ def test_the_operating_point_is_switched(bundle: Path, run: Run, goal: str) -> N
     assert run("verify", bundle)[0] == 0
 
 
-def test_the_frontier_is_drawn(bundle: Path, run: Run, tmp_path: Path) -> None:
+def test_the_frontier_is_drawn(bundle: Path, run: Run, refused: Refused, tmp_path: Path) -> None:
     assert run("frontier", bundle, "--plot", tmp_path / "f.png")[0] == 0
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
-    status, _, err = run("frontier", bundle, "--budget", 0, "--plot", tmp_path / "f.txt")
-    assert status == 2
+    err = refused("frontier", bundle, "--budget", 0, "--plot", tmp_path / "f.txt")
     assert ".png, .svg or .pdf" in err
 
 
-def test_an_operating_point_that_there_is_not(bundle: Path, run: Run) -> None:
+def test_an_operating_point_that_there_is_not(bundle: Path, refused: Refused) -> None:
     before = contents(bundle)
-    rates = [p.offload_rate for p in Bundle.open(bundle).manifest.operating_points]
-    assert min(rates) >= 0
-    status, _, err = run("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
-    assert (status, err.count("\n")) == (2, 1)
-    status, _, err = run("frontier", bundle, "--max-loss", "nan")
-    assert (status, err.count("\n")) == (2, 1)
+    assert "not several" in refused("frontier", bundle, "--budget", "1", "--offload-rate", "0.5")
+    assert "nan" in refused("frontier", bundle, "--max-loss", "nan")
     assert contents(bundle) == before
 
 
@@ -316,20 +332,14 @@ def test_inspect_is_light_enough_for_a_device(
 
 
 @pytest.mark.parametrize("command", ["inspect", "frontier", "verify"])
-def test_bundles_that_are_not(bundle: Path, run: Run, tmp_path: Path, command: str) -> None:
-    status, _, err = run(command, tmp_path / "nowhere")
-    assert (status, err.count("\n")) == (2, 1)
-    assert "does not exist" in err
+def test_bundles_that_are_not(bundle: Path, refused: Refused, tmp_path: Path, command: str) -> None:
+    assert "does not exist" in refused(command, tmp_path / "nowhere")
     (bundle / "cloud.onnx").write_bytes(b"something else")
-    status, _, err = run(command, bundle)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "cloud.onnx is not the file that was packed" in err
+    assert "cloud.onnx is not the file that was packed" in refused(command, bundle)
     document = json.loads((bundle / "manifest.json").read_text())
     document["cloud"]["file"] = "../cloud.onnx"
     (bundle / "manifest.json").write_text(json.dumps(document))
-    status, _, err = run(command, bundle)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "cloud.file" in err
+    assert "cloud.file" in refused(command, bundle)
 
 
 # -- verify --------------------------------------------------------------------------------
@@ -383,30 +393,28 @@ def test_a_bundle_that_decides_otherwise_is_told(bundle: Path, run: Run) -> None
     ],
 )
 def test_rows_that_do_not_fit_the_bundle(
-    home: Path, bundle: Path, run: Run, edit: Callable[[pd.DataFrame], Any], why: str
+    home: Path, bundle: Path, refused: Refused, edit: Callable[[pd.DataFrame], Any], why: str
 ) -> None:
     args = ["verify", bundle, "--target", "cultivar", "--data", table(home, edit)]
-    status, _, err = run(*args)
-    assert (status, err.count("\n")) == (2, 1)
-    assert why in err
+    assert why in refused(*args)
 
 
-@pytest.mark.slow
-def test_a_bundle_trained_on_data_with_a_large_offset(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["staged", "adapt-gbrt", "adapt-lin"])
+def test_a_bundle_trained_on_data_with_a_large_offset(
+    run: Run, tmp_path: Path, method: str
+) -> None:
     frame = wine()
     frame[frame.columns[:-1]] += 1e6
     frame.to_csv(tmp_path / "far.csv", index=False)
-    for method in ("staged", "adapt-gbrt", "adapt-lin"):
-        out = tmp_path / method
-        args = ["--target", "cultivar", "--json"]
-        train = ["train", tmp_path / "far.csv", *args, "--method", method, "--out", out]
-        status, text, _ = run(*train)
-        assert status == 0
-        assert json.loads(text)["verify"]["differing_decisions"] == 0
-        status, text, _ = run("verify", out, "--data", tmp_path / "far.csv", *args)
-        assert status == 0
-        data = json.loads(text)["data"]
-        assert (data["differing_decisions"], data["differing_labels"]) == (0, 0)
+    args = ["--target", "cultivar", "--json"]
+    train = ["train", tmp_path / "far.csv", *args, "--method", method, "--out", tmp_path / "b"]
+    status, text, _ = run(*train)
+    assert status == 0
+    assert json.loads(text)["verify"]["differing_decisions"] == 0
+    status, text, _ = run("verify", tmp_path / "b", "--data", tmp_path / "far.csv", *args)
+    assert status == 0
+    data = json.loads(text)["data"]
+    assert (data["differing_decisions"], data["differing_labels"]) == (0, 0)
 
 
 def test_a_bundle_that_buys_node_by_node_goes_all_the_way(

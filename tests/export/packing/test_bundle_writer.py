@@ -19,6 +19,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from gatewise.errors import InputError
 from gatewise_export import Bundle, pack, self_test, set_operating_point, verify, verify_graphs
 from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyError
+from gatewise_export.bundle.signing import PublicKey, keygen
 from gatewise_export.packing.converters import high_cost_graph
 from gatewise_export.packing.verification import graph_outcome
 from gatewise_training import StagedCascade
@@ -34,49 +35,45 @@ def left_over(path: Path) -> list[str]:
 # -- what is packed decides as the system --------------------------------------------------
 
 
-def test_no_row_is_decided_otherwise(fitted: Any, tmp_path: Path) -> None:
-    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:20])
-    report = verify(fitted.system, bundle, fitted.rows)
+def test_no_row_is_decided_otherwise(fitted: Any, packed: Bundle) -> None:
+    report = verify(fitted.system, packed, fitted.rows)
     assert report.rows == len(fitted.rows)
     assert report.agrees
     assert (report.differing_decisions, report.differing_labels, report.differing_costs) == (0,) * 3
     assert report.max_margin_difference == 0.0
     assert report.cloud_label_differences == 0
     assert report.cloud_probability_max_difference < 1e-5
-    again = verify_graphs(bundle, fitted.rows)
+    again = verify_graphs(packed, fitted.rows)
     assert again.agrees
     assert again.max_margin_difference == 0.0
-    assert self_test(bundle).agrees
+    assert self_test(packed).agrees
 
 
-def test_operating_points_decide_as_the_system(fitted: Any, tmp_path: Path) -> None:
-    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:5])
+def test_operating_points_decide_as_the_system(fitted: Any, packed: Bundle) -> None:
     points = fitted.system.frontier_.points
     for i in range(0, len(points), 1 + len(points) // 12):
         twin = copy.copy(fitted.system)
         twin.operating_point_ = points[i]
-        moved = bundle.with_active(i)
+        moved = packed.with_active(i)
         assert len(moved.manifest.stages) == len(twin.stages_)
         assert verify(twin, moved, fitted.rows).agrees
         assert self_test(moved).agrees
 
 
-def test_labels_are_the_users_own(fitted: Any, tmp_path: Path) -> None:
-    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:5])
-    said = np.array(bundle.manifest.classes)[graph_outcome(bundle, fitted.rows).labels]
-    assert np.mean(said == fitted.labels) > 0.7
-    assert {type(c) for c in bundle.manifest.classes} == {type(fitted.labels.tolist()[0])}
+def test_labels_are_the_users_own(fitted: Any, packed: Bundle) -> None:
+    answers = np.array(packed.manifest.classes)[graph_outcome(packed, fitted.rows).labels]
+    assert np.mean(answers == fitted.labels) > 0.7
+    assert {type(c) for c in packed.manifest.classes} == {type(fitted.labels.tolist()[0])}
 
 
-def test_the_sample_is_what_the_system_answers(fitted: Any, tmp_path: Path) -> None:
-    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows)
-    sample = bundle.sample()
+def test_the_sample_is_what_the_system_answers(fitted: Any, packed: Bundle) -> None:
+    sample = packed.sample()
     rows = sample["X"]
     assert 0 < len(rows) <= 64
     table = rows_as_table(fitted.system, rows)
     assert sample["exit"].tolist() == fitted.system.exit_stage(table).tolist()
     assert sample["cost"].tolist() == fitted.system.cost(table).tolist()
-    classes = np.array(bundle.manifest.classes)
+    classes = np.array(packed.manifest.classes)
     assert classes[sample["label"]].tolist() == fitted.system.predict(table).tolist()
     for s, stage in enumerate(fitted.system.stages_):
         assert np.array_equal(sample[f"stage_{s}"], stage.margins(rows), equal_nan=True)
@@ -85,17 +82,14 @@ def test_the_sample_is_what_the_system_answers(fitted: Any, tmp_path: Path) -> N
 # -- the manifest --------------------------------------------------------------------------
 
 
-def test_the_manifest_says_what_the_system_is(fitted: Any, tmp_path: Path) -> None:
-    system = fitted.system
-    bundle = pack(system, tmp_path / "b", sample=fitted.rows[:5], name="wards", version="7")
-    manifest = bundle.manifest
+def test_the_manifest_says_what_the_system_is(fitted: Any, packed: Bundle) -> None:
+    system, manifest = fitted.system, packed.manifest
     assert (manifest.name, manifest.version) == ("wards", "7")
     assert manifest.feature_names == system.feature_names_
-    costs = manifest.feature_costs()
+    costs, expected = manifest.feature_costs(), system.feature_costs_
     assert costs.names == system.feature_names_
-    assert costs.own.tolist() == system.feature_costs_.own.tolist()
-    assert costs.shared.tolist() == system.feature_costs_.shared.tolist()
-    assert costs.group.tolist() == system.feature_costs_.group.tolist()
+    for part in ("own", "shared", "group"):
+        assert getattr(costs, part).tolist() == getattr(expected, part).tolist()
     assert manifest.cloud_prices() == system.cloud_prices_
     assert manifest.missing == system.missing_
     assert manifest.chains == tuple(tuple(manifest.chains[c]) for c in range(len(system.chains_)))
@@ -127,12 +121,11 @@ def test_the_sizes_on_disk_are_the_manifests(heart: Any, tmp_path: Path) -> None
     assert document["schema_version"] == 1
 
 
-def test_stage_graphs_have_one_input_and_raw_margins(fitted: Any, tmp_path: Path) -> None:
-    bundle = pack(fitted.system, tmp_path / "bundle", sample=fitted.rows[:5])
-    graphs = [stage for stage in bundle.manifest.every_stage if stage.kind == "graph"]
-    assert graphs or "lazy" in {stage.kind for stage in bundle.manifest.every_stage}
-    for stage in graphs:
-        graph = onnx.load_model_from_string(bundle.read(stage.file)).graph
+def test_stage_graphs_have_one_input_and_raw_margins(packed: Bundle) -> None:
+    for stage in packed.manifest.every_stage:
+        if stage.kind == "lazy":
+            continue
+        graph = onnx.load_model_from_string(packed.read(stage.file)).graph
         assert [i.name for i in graph.input] == ["x"]
         assert [o.name for o in graph.output] == ["margins"]
         width = graph.input[0].type.tensor_type.shape.dim[1].dim_value
@@ -210,36 +203,32 @@ def test_behind_a_link_the_bundle_is_replaced_and_the_link_stays(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["current", "v1"]
 
 
-def test_nothing_but_a_bundle_is_overwritten(heart: Any, tmp_path: Path) -> None:
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    (notes / "thesis.txt").write_text("years of work")
-    with pytest.raises(BundleError, match="is not a bundle"):
-        pack(heart.system, notes, sample=heart.rows[:5])
-    file = tmp_path / "data.gwb"
-    file.write_text("not a zip")
-    with pytest.raises(BundleError, match="is not a bundle"):
-        pack(heart.system, file, sample=heart.rows[:5])
-    (notes / "manifest.json").write_text('{"name": "a web extension"}')
-    with pytest.raises(BundleError, match="is not a bundle"):
-        pack(heart.system, notes, sample=heart.rows[:5])
-    assert (notes / "thesis.txt").read_text() == "years of work"
-
-
-def test_a_bundle_with_a_other_file_in_it_is_not_replaced(heart: Any, tmp_path: Path) -> None:
-    path = pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5]).path
-    (path / "notes.txt").write_text("mine")
-    with pytest.raises(BundleError, match=r"also 'notes\.txt'"):
+@pytest.mark.parametrize(
+    ("place", "files", "why"),
+    [
+        ("notes", {"thesis.txt": "years of work"}, "is not a bundle"),
+        ("notes", {"thesis.txt": "x", "manifest.json": '{"name": "an extension"}'}, "not a bundle"),
+        ("b.gwb", {"x": ""}, "other kind"),
+        ("data.gwb", "not a zip", "is not a bundle"),
+        ("bundle", {"notes.txt": "mine"}, r"also 'notes\.txt'"),
+    ],
+)
+def test_nothing_but_a_bundle_is_overwritten(
+    heart: Any, tmp_path: Path, place: str, files: dict[str, str] | str, why: str
+) -> None:
+    path = tmp_path / place
+    if place == "bundle":
         pack(heart.system, path, sample=heart.rows[:5])
-    assert (path / "notes.txt").read_text() == "mine"
-    assert Bundle.open(path)
-
-
-def test_a_directory_and_a_zip_do_not_replace_each_other(heart: Any, tmp_path: Path) -> None:
-    (tmp_path / "b.gwb").mkdir()
-    (tmp_path / "b.gwb" / "x").touch()
-    with pytest.raises(BundleError, match="other kind"):
-        pack(heart.system, tmp_path / "b.gwb", sample=heart.rows[:5])
+    if isinstance(files, str):
+        path.write_text(files)
+    else:
+        path.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (path / name).write_text(text)
+    before = contents(path) if path.is_dir() else path.read_bytes()
+    with pytest.raises(BundleError, match=why):
+        pack(heart.system, path, sample=heart.rows[:5])
+    assert before == (contents(path) if path.is_dir() else path.read_bytes())
 
 
 # -- what cannot be packed -----------------------------------------------------------------
@@ -285,6 +274,20 @@ def test_names_that_topics_do_not_allow(heart: Any, tmp_path: Path, change: Any)
     with pytest.raises(ManifestError, match=r"manifest\.json: (name|version)"):
         pack(heart.system, tmp_path / "bundle", sample=heart.rows[:5], **change)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_system_is_packed_and_signed(heart: Any, tmp_path: Path) -> None:
+    (key, pub), (other_key, other_pub) = (keygen(tmp_path / name) for name in ("one", "other"))
+    for path in (tmp_path / "made", tmp_path / "made.gwb"):
+        made = pack(heart.system, path, sample=heart.rows[:32], sign=key)
+        assert made.signed_by == PublicKey(pub).key_id
+        again = pack(heart.system, path, sample=heart.rows[:32], sign=other_key)
+        assert again.signed_by == PublicKey(other_pub).key_id
+        unsigned = pack(heart.system, path, sample=heart.rows[:32])
+        assert unsigned.claimed_keys() == ()
+    with pytest.raises(InputError, match="cannot be read"):
+        pack(heart.system, tmp_path / "none", sample=heart.rows[:32], sign="nowhere.key")
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("shape", [(0, 30), (5, 29), (30,)])

@@ -15,6 +15,7 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.packing.onnx_graph import flat_graph
 from tests.support.bundle_files import run_onnx
+from tests.support.trees import Form, make_trees
 
 Floats = NDArray[np.float32]
 Model = TreeEnsemble | LinearModel | KernelModel
@@ -38,43 +39,7 @@ def assert_same_bits(model: Model, x: Floats) -> None:
     assert (got.view(np.uint32) == expected.view(np.uint32))[~nan].all()
 
 
-def random_trees(
-    rng: np.random.Generator, n_trees: int, n_features: int, n_outputs: int, *, whole: bool
-) -> TreeEnsemble:
-    """Trees of depth 0 to 5, with values over many magnitudes, so that order shows."""
-    feature: list[int] = []
-    left: list[int] = []
-    right: list[int] = []
-
-    def grow(depth: int) -> int:
-        node = len(feature)
-        leaf = depth == 0 or rng.random() < 0.25
-        feature.append(-1 if leaf else int(rng.integers(n_features)))
-        left.append(-1)
-        right.append(-1)
-        if not leaf:
-            left[node] = grow(depth - 1)
-            right[node] = grow(depth - 1)
-        return node
-
-    roots = [grow(int(rng.integers(0, 6))) for _ in range(n_trees)]
-    n = len(feature)
-    value = rng.normal(size=(n, n_outputs if whole else 1)) * 10.0 ** rng.integers(-4, 5, (n, 1))
-    value[rng.random(value.shape) < 0.3] = 0.0
-    return TreeEnsemble(
-        feature=np.array(feature, np.int32),
-        threshold=np.round(rng.normal(size=n), 1).astype(F),
-        left=np.array(left, np.int32),
-        right=np.array(right, np.int32),
-        nan_left=rng.random(n) < rng.choice([0.0, 0.5, 1.0]),
-        value=value.astype(F),
-        roots=np.array(roots, np.int32),
-        output=np.full(n_trees, -1, np.int32)
-        if whole
-        else rng.integers(0, n_outputs, n_trees).astype(np.int32),
-        base=rng.normal(size=n_outputs).astype(F),
-        n_features=n_features,
-    )
+MARKS = np.round(np.linspace(-2, 2, 41), 1).astype(F)
 
 
 def random_rows(rng: np.random.Generator, n: int, n_features: int, *, missing: bool) -> Floats:
@@ -92,39 +57,33 @@ def random_rows(rng: np.random.Generator, n: int, n_features: int, *, missing: b
     n_features=st.integers(1, 8),
     n_outputs=st.integers(1, 7),
     rows=st.sampled_from([1, 2, 31, 200]),
-    whole=st.booleans(),
+    form=st.sampled_from(["one", "all", "mixed"]),
     missing=st.booleans(),
 )
 def test_trees_give_the_same_bits(
-    seed: int, n_trees: int, n_features: int, n_outputs: int, rows: int, whole: bool, missing: bool
+    seed: int, n_trees: int, n_features: int, n_outputs: int, rows: int, form: Form, missing: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    trees = random_trees(rng, n_trees, n_features, n_outputs, whole=whole)
+    trees = make_trees(rng, n_trees, n_features, n_outputs, form=form, marks=MARKS)
     assert_same_bits(trees, random_rows(rng, rows, n_features, missing=missing))
 
 
 @pytest.mark.parametrize("rows", [1, 50, 3000])
-@pytest.mark.parametrize("whole", [False, True])
-def test_many_trees_and_outputs(rows: int, whole: bool) -> None:
+@pytest.mark.parametrize("form", ["one", "all"])
+def test_many_trees_and_outputs(rows: int, form: Form) -> None:
     rng = np.random.default_rng(rows)
-    trees = random_trees(rng, 300, 16, 27, whole=whole)
+    trees = make_trees(rng, 300, 16, 27, form=form, marks=MARKS)
     assert_same_bits(trees, random_rows(rng, rows, 16, missing=True))
 
 
 @pytest.mark.parametrize("n_features", [0, 1, 3])
 @pytest.mark.parametrize("rows", [1, 4])
 def test_trees_of_a_single_leaf(n_features: int, rows: int) -> None:
+    none = np.full(2, -1, np.int32)
+    value, base = np.array([[0.25, 0, 1e-9], [0, 0, 0]], F), np.array([-0.0, 0.1, 0.2], F)
+    roots = np.arange(2, dtype=np.int32)
     trees = TreeEnsemble(
-        feature=np.array([-1, -1], np.int32),
-        threshold=np.zeros(2, F),
-        left=np.array([-1, -1], np.int32),
-        right=np.array([-1, -1], np.int32),
-        nan_left=np.zeros(2, bool),
-        value=np.array([[0.25, 0, 1e-9], [0, 0, 0]], F),
-        roots=np.array([0, 1], np.int32),
-        output=np.array([-1, -1], np.int32),
-        base=np.array([-0.0, 0.1, 0.2], F),
-        n_features=n_features,
+        none, np.zeros(2, F), none, none, np.zeros(2, bool), value, roots, none, base, n_features
     )
     assert_same_bits(trees, np.full((rows, n_features), np.nan, F))
 
@@ -221,7 +180,7 @@ def test_a_fitted_kernel_machine(offset: float) -> None:
 def test_the_same_model_gives_the_same_bytes(outputs: int) -> None:
     def graphs() -> list[bytes]:
         rng = np.random.default_rng(1)
-        models: list[Model] = [random_trees(rng, 20, 4, outputs, whole=False)]
+        models: list[Model] = [make_trees(rng, 20, 4, outputs, form="one", marks=MARKS)]
         models.append(random_linear(rng, 5, outputs))
         return [flat_graph(m).SerializeToString(deterministic=True) for m in models]
 
@@ -230,7 +189,7 @@ def test_the_same_model_gives_the_same_bytes(outputs: int) -> None:
 
 def test_a_graph_has_few_nodes_and_old_operator_sets() -> None:
     rng = np.random.default_rng(2)
-    trees = flat_graph(random_trees(rng, 20, 4, 3, whole=True))
+    trees = flat_graph(make_trees(rng, 20, 4, 3, form="all", marks=MARKS))
     assert [n.op_type for n in trees.graph.node] == ["TreeEnsembleRegressor"]
     linear = flat_graph(random_linear(rng, 5, 3))
     assert len(linear.graph.node) == 7

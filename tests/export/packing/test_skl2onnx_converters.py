@@ -15,50 +15,36 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-import gatewise_training
+import gatewise_training as gt
 from gatewise_export import ConversionError, register_converters, to_onnx
 from gatewise_export.packing.skl2onnx_converters import ESTIMATORS
-from gatewise_training import (
-    AdaptGBRT,
-    AdaptLin,
-    AdaptLstsq,
-    BudgetForest,
-    BudgetPrune,
-    CEGBClassifier,
-    CEGBRanker,
-    CEGBRegressor,
-    ConfidenceCascade,
-    GreedyMiser,
-    L1Cascade,
-    StagedCascade,
-)
-from tests.support.bundle_files import run_onnx
+from tests.support.bundle_files import assert_graph_answers, run_onnx
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
 
 X, Y = load_wine(return_X_y=True)
 F0 = make_pipeline(StandardScaler(), LogisticRegression())
 MODELS: dict[str, Any] = {
-    "StagedCascade": StagedCascade(
+    "StagedCascade": gt.StagedCascade(
         F0, n_stages=3, families=("boosting", "linear"), effort="low", random_state=0
     ),
-    "StagedCascade-lazy": StagedCascade(F0, acquisition="node", n_stages=2, random_state=0),
-    "AdaptGBRT": AdaptGBRT(F0, p_full=(0.3,), penalties=(0.01,), n_rounds=15, random_state=0),
-    "AdaptLin": AdaptLin(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),
-    "AdaptLstsq": AdaptLstsq(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),
-    "L1Cascade": L1Cascade(F0, random_state=0),
-    "ConfidenceCascade": ConfidenceCascade(F0, random_state=0),
-    "BudgetForest": BudgetForest(n_estimators=5, random_state=0),
-    "BudgetPrune": BudgetPrune(n_estimators=5, random_state=0),
-    "GreedyMiser": GreedyMiser(n_rounds=10, random_state=0),
-    "CEGBClassifier": CEGBClassifier(penalties=(0.05,), n_rounds=10, random_state=0),
-    "CEGBClassifier-coupled": CEGBClassifier(
+    "StagedCascade-lazy": gt.StagedCascade(F0, acquisition="node", n_stages=2, random_state=0),
+    "AdaptGBRT": gt.AdaptGBRT(F0, p_full=(0.3,), penalties=(0.01,), n_rounds=15, random_state=0),
+    "AdaptLin": gt.AdaptLin(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),
+    "AdaptLstsq": gt.AdaptLstsq(F0, p_full=(0.3,), penalties=(0.05,), random_state=0),
+    "L1Cascade": gt.L1Cascade(F0, random_state=0),
+    "ConfidenceCascade": gt.ConfidenceCascade(F0, random_state=0),
+    "BudgetForest": gt.BudgetForest(n_estimators=5, random_state=0),
+    "BudgetPrune": gt.BudgetPrune(n_estimators=5, random_state=0),
+    "GreedyMiser": gt.GreedyMiser(n_rounds=10, random_state=0),
+    "CEGBClassifier": gt.CEGBClassifier(penalties=(0.05,), n_rounds=10, random_state=0),
+    "CEGBClassifier-coupled": gt.CEGBClassifier(
         accounting="coupled", penalties=(0.05,), n_rounds=10, random_state=0
     ),
-    "CEGBRegressor": CEGBRegressor(
+    "CEGBRegressor": gt.CEGBRegressor(
         accounting="coupled", penalties=(0.05,), n_rounds=10, random_state=0
     ),
-    "CEGBRanker": CEGBRanker(penalties=(0.05,), n_rounds=10, random_state=0),
+    "CEGBRanker": gt.CEGBRanker(penalties=(0.05,), n_rounds=10, random_state=0),
 }
 
 
@@ -71,25 +57,9 @@ def fit(name: str, x: Any) -> Any:
     return MODELS[name].fit(x[fits], Y[fits], validation=(x[judges], Y[judges]))
 
 
-def check(model: Any, out: dict[str, Any], x: Any) -> None:
-    """The graph's outputs are the estimator's own."""
-    stays = model.exit_stage(x) < len(model.stages_)
-    if hasattr(model, "classes_"):
-        assert out["label"][stays].tolist() == model.predict(x)[stays].tolist()
-        chances = model.predict_proba(x)[stays]
-        assert np.allclose(out["probabilities"][stays], chances, atol=1e-6)
-    else:
-        assert out["value"].tolist() == model.predict(x).tolist()
-    assert ("offload" in out) == hasattr(model, "offload")
-    if "offload" in out:
-        assert out["offload"].tolist() == model.offload(x).tolist()
-    if "cost" in out:
-        assert out["cost"].tolist() == model.cost(x).tolist()
-
-
 def test_every_estimator_of_the_project_is_known():
     tried = {name.split("-")[0] for name in MODELS}
-    fitted = {n for n in gatewise_training.__all__ if hasattr(getattr(gatewise_training, n), "fit")}
+    fitted = {n for n in gt.__all__ if hasattr(getattr(gt, n), "fit")}
     assert set(ESTIMATORS) == tried
     assert fitted <= tried
 
@@ -103,9 +73,7 @@ def test_alone_and_behind_a_scaler(name):
     model = fit(name, scaled)
     narrow = scaled.astype(np.float32)
     own = run_onnx(to_onnx(model), narrow)
-    check(model, own, narrow)
-    lazy = any(stage.acquisition == "node" for stage in model.stages_)
-    assert ("cost" in own) != lazy
+    assert_graph_answers(model, own, narrow)
     pipeline = make_pipeline(scaler, model)
     others = [
         run_onnx(skl2onnx.to_onnx(model, narrow), narrow),
@@ -124,7 +92,7 @@ def test_a_scaler_is_exact_in_float64_where_the_cast_matters():
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 600)
     x = np.column_stack([1.7e9 + 40 * y + rng.normal(0, 20, 600), rng.normal(size=600) + y])
-    model = CEGBClassifier(penalties=(0.01,), n_rounds=15, random_state=0)
+    model = gt.CEGBClassifier(penalties=(0.01,), n_rounds=15, random_state=0)
     pipeline = make_pipeline(StandardScaler(), model).fit(x, y)
     said = pipeline.predict(x)
     assert run_onnx(to_onnx(pipeline), x)["label"].tolist() == said.tolist()
@@ -149,7 +117,7 @@ def test_values_at_the_very_thresholds():
     rows[np.arange(len(rows)), columns[at]] = np.stack(
         [around[0], thresholds, around[1]], axis=1
     ).reshape(-1)
-    check(model, run_onnx(to_onnx(model), rows), rows)
+    assert_graph_answers(model, run_onnx(to_onnx(model), rows), rows)
 
 
 def test_several_inputs_become_one_row():
@@ -168,7 +136,7 @@ def test_text_labels_and_missing_values():
     x = X.astype(np.float32)
     x[np.random.default_rng(0).random(x.shape) < 0.2] = np.nan
     words = np.array(["low", "mid", "high"])[Y]
-    model = CEGBClassifier(penalties=(0.05,), n_rounds=10, allow_missing=True, random_state=0)
+    model = gt.CEGBClassifier(penalties=(0.05,), n_rounds=10, allow_missing=True, random_state=0)
     model.fit(pd.DataFrame(x, columns=[f"c{k}" for k in range(13)]), words)
     out = run_onnx(to_onnx(model), x)
     assert (
@@ -180,11 +148,11 @@ def test_text_labels_and_missing_values():
 def test_what_cannot_be_converted_is_named():
     x, y = load_diabetes(return_X_y=True)
     register_converters()
-    model = CEGBRegressor(penalties=(0.05,), n_rounds=5, random_state=0).fit(x, y)
+    model = gt.CEGBRegressor(penalties=(0.05,), n_rounds=5, random_state=0).fit(x, y)
     with pytest.raises(ConversionError, match="fitted on 10 columns, and the graph gives it 3"):
         skl2onnx.to_onnx(model, initial_types=[("x", FloatTensorType([None, 3]))])
     labels = np.where(y > 140, 1.0, 2.0)
-    halves = CEGBClassifier(penalties=(0.05,), n_rounds=5, random_state=0)
+    halves = gt.CEGBClassifier(penalties=(0.05,), n_rounds=5, random_state=0)
     with pytest.raises(ConversionError, match="neither whole numbers nor text"):
         to_onnx(halves.fit(x, labels))
 
