@@ -7,11 +7,12 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gatewise_export import Bundle, pack
-from tests.support import processes
+from tests.support import processes, trees
 from tests.support.fitted_systems import MAKERS, Fitted
 from tests.support.hand_made_bundle import DOCUMENT, FILES, Document, complete
 from tests.support.once import MakeOnce
@@ -42,6 +43,12 @@ def write_bundle(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def random_trees() -> Callable[..., Any]:
+    """Give :func:`tests.support.trees.random_trees`."""
+    return trees.random_trees
 
 
 # -- fitted systems ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import ALWAYS_STOP
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.manifest import Manifest
@@ -68,7 +68,7 @@ def test_prices_come_back_as_the_training_room_knows_them(document: Document) ->
 
 def test_exit_costs_are_unions_and_the_offload_pays_its_request(document: Document) -> None:
     costs = read(document).exit_costs()
-    request = 1.0 + 0.5 + 0.01 * (60 + 3 * 4)
+    request = 1.0 + 0.5 + 0.01 * request_bytes(3)
     everything = 1.0 + 5.17 + 3.1 + 2.1 + 100.0
     assert costs.tolist() == pytest.approx([1.0, 1.0 + 3.1 + 2.1, everything + request])
 
