@@ -7,7 +7,7 @@
     gw/v1/<device>/status             retained: online [<model>/<version> [refused <release>]];
                                       last will: offline
     gw/v1/<device>/metrics            counters
-    gw/v1/model/<name>/manifest       retained: announced models
+    gw/v1/model/<name>/manifest       retained: news of releases
     gw/v1/dead/<reason>               what could not be answered
 
 Each function raises WireError for a name that cannot be a topic level.
@@ -61,7 +61,7 @@ def metrics_topic(device: str) -> str:
 
 
 def manifest_topic(model: str) -> str:
-    """Topic of a model's announcements, retained."""
+    """Topic of news of a model, retained."""
     return f"{_ROOT}/model/{check_model(model)}/manifest"
 
 

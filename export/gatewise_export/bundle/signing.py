@@ -1,4 +1,4 @@
-"""Ed25519 signatures of bundles and announcements.
+"""Ed25519 signatures of bundles.
 
 ``SIGNATURE``, beside ``manifest.json``, is ASCII text::
 

@@ -23,7 +23,7 @@ def keygen(
     out: Annotated[Path, typer.Option(help="NAME: writes NAME.key and NAME.pub.")],
     as_json: _Json = False,
 ) -> None:
-    """Make a key pair that signs bundles and announcements.
+    """Make a key pair that signs bundles.
 
     NAME.key signs; keep it off devices and workers. NAME.pub goes to them all: with --public-key
     they take nothing that is not signed. A key that is there is never overwritten.
