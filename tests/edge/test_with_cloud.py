@@ -12,9 +12,17 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
+from gatewise_cloud.service.metrics import text_of
+from gatewise_cloud.worker.counters import FleetAudit
+from gatewise_cloud.worker.worker import Worker
+from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device import Device
+from gatewise_edge.link.messages import AuditMark
 from gatewise_edge.link.mqtt import MqttLink
 from tests.support.small_bundle import HARD
+from tests.support.waiting import wait_until
+
+EASY = [1.0, 0, 0, 0, 0, 0]
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
@@ -101,3 +109,33 @@ def test_all_workers_gone(bundle, broker, start_worker, tools):
         assert max(a.latency_ms for a in answers) < 100 + 150
         start_worker()
         tools.wait_for(lambda: device.answer(HARD).route == "cloud", "the cloud", seconds=60)
+
+
+def test_the_worker_tests_the_answers_of_all_devices(bundle, broker):
+    with Worker(bundle, broker.url) as worker:
+        for name in ("a", "b"):
+            link = MqttLink(broker.url, device=name)
+            audit = Audit(share=1.0, bound=0.5)
+            with Device(bundle, link=link, deadline_ms=20_000, audit=audit, seed=0) as device:
+                link.connect(60)
+                for _ in range(30):
+                    device.answer(EASY)
+                    sent = device.counters["sent"]
+                    wait_until(lambda sent=sent: device.counters["answered"] == sent)
+                audited = device.counters["audits"]
+        found = worker.counters["audits"]["small 7"]
+        text = text_of(worker).decode()
+    assert (audited, found) == (30, {"audits": 60, "disagreed": found["disagreed"]})
+    assert 'gatewise_worker_audits_total{model="small",version="7"} 60.0' in text
+
+
+@pytest.mark.parametrize(("given", "alarm"), [(1, False), (0, True)])
+def test_audits_of_a_fleet_raise_one_alarm(given, alarm, caplog):
+    audits = FleetAudit()
+    for _ in range(300):
+        audits.observe(("m", "1"), AuditMark(given, 0.1, 9), 1, 0.05)
+    found = audits.snapshot()["m 1"]
+    assert (found["audits"], found["alarm"]) == (300, alarm)
+    assert len(caplog.records) == alarm
+    audits.observe(("m", "1"), AuditMark(0, 1e-6, 0), 1, 0.05)  # too rare
+    assert audits.snapshot()["m 1"] == found

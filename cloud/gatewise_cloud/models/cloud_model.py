@@ -21,6 +21,7 @@ from gatewise_cloud.models.tier_stages import (
     sample_rows,
     stages_of,
 )
+from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.errors import SelfTestError
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class CloudModel:
         cloud = _cloud(manifest)
         self._backend = backend
         self.local = backend.local
+        self.disagreement_bound = disagreement_bound(manifest)
         self._stages = stages
         self._kind, self._link = cloud.kind, cloud.link
         self._allow_missing = manifest.missing["cloud"] == "allowed"

@@ -35,6 +35,7 @@ class GatewayModel:
 
     local = True
     trouble: str | None = None
+    disagreement_bound: float | None = None
 
     def __init__(self, bundle: Bundle, stages: TierStages) -> None:
         manifest = bundle.manifest

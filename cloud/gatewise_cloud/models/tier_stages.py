@@ -49,6 +49,9 @@ class RequestModel(Protocol):
     local: bool
     """Whether it computes in this process."""
 
+    disagreement_bound: float | None
+    """Share of instances that devices may answer otherwise; None where nobody knows."""
+
     @property
     def key(self) -> tuple[str, str]:
         """Name and version."""

@@ -103,6 +103,25 @@ class WorkerCollector(Collector):
             batch.add_metric(names, float(counters["batching"][" ".join(names)]["max_batch"]))
         yield models
         yield batch
+        yield from _audits(counters["audits"])
+
+
+def _audits(audits: dict[str, dict[str, Any]]) -> Iterable[Metric]:
+    """Audits of devices' answers by model and version, and the test of all of them."""
+    for key, text in {
+        "audits": "audits of devices' own answers",
+        "disagreed": "audits in which the high-cost model gave another answer",
+        "evidence": "evidence that devices' answers disagree too often; 20 raises the alarm",
+        "alarm": "1 once devices' answers disagree more often than the model promises",
+    }.items():
+        name = _PREFIX + ("audits" if key == "audits" else f"audit_{key}")
+        family = (CounterMetricFamily if key in ("audits", "disagreed") else GaugeMetricFamily)(
+            name, text, labels=["model", "version"]
+        )
+        for model, found in [*audits.items()][:100]:
+            if key in found:
+                family.add_metric([*model.rpartition(" ")[::2]], float(found[key]))
+        yield family
 
 
 def _values(name: str, label: str) -> Sequence[str]:

@@ -25,6 +25,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_edge.link.messages import AuditMark
+
 __all__ = ["Batch", "Batcher", "ModelKey", "Offer", "Plan", "Taken", "Ticket", "Verdict"]
 
 ModelKey = tuple[str, str]
@@ -48,6 +50,8 @@ class Ticket:
     arrived, expires : float
         Seconds on the owner's monotonic clock. The time to live counts from the arrival here:
         devices' clocks drift.
+    audit : AuditMark or None
+        Of a request that audits an answer.
     """
 
     device: str
@@ -57,6 +61,7 @@ class Ticket:
     rows: NDArray[np.float32]
     arrived: float
     expires: float
+    audit: AuditMark | None = None
 
     @property
     def key(self) -> tuple[str, bytes, bytes]:

@@ -1,12 +1,20 @@
-"""The worker's counts, in one place: every name with its meaning, safe across threads."""
+"""The worker's counts, every name with its meaning, and its test of the fleet's answers."""
 
 from __future__ import annotations
 
+import logging
 import threading
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["COUNTS", "HISTOGRAMS", "LABELLED_COUNTS", "MOST_LABELS", "Counters"]
+from gatewise_cloud.worker.batcher import ModelKey
+from gatewise_edge.device.audit import AgreementTest
+from gatewise_edge.link.messages import AuditMark
+
+__all__ = ["COUNTS", "HISTOGRAMS", "LABELLED_COUNTS", "MOST_LABELS", "Counters", "FleetAudit"]
+
+_LOG = logging.getLogger(__name__)
 
 COUNTS: Final[dict[str, str]] = {
     "received": "messages that came on a request topic",
@@ -113,3 +121,70 @@ class Counters:
                     rising.append((float(bound), total))
                 out[name] = rising, self._sums[name]
         return out
+
+
+#: An audit with a smaller probability would weigh too much: a device's word is not trusted so far.
+_RAREST: Final = 1e-3
+
+
+@dataclass(slots=True)
+class _Audited:
+    test: AgreementTest | None
+    counts: dict[str, int] = field(default_factory=lambda: {"audits": 0, "disagreed": 0})
+
+
+class FleetAudit:
+    """Tests that devices' own answers agree with the high-cost model's, by model and version.
+
+    Each device tests itself (:mod:`gatewise_edge.device.audit`); all of them together show a loss
+    that no device alone has the evidence for. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._audited: dict[ModelKey, _Audited] = {}
+        self._lock = threading.Lock()
+
+    def observe(
+        self, model: ModelKey, mark: AuditMark, class_index: int, bound: float | None
+    ) -> None:
+        """Take in a device's audit and the high-cost model's answer.
+
+        Without a `bound`, the share of instances that may be answered otherwise, audits are
+        counted and not tested.
+        """
+        if mark.probability < _RAREST:
+            return
+        disagrees = mark.class_index != class_index
+        with self._lock:
+            if model not in self._audited:
+                self._audited[model] = _Audited(None if bound is None else AgreementTest(bound))
+            audited = self._audited[model]
+            audited.counts["audits"] += 1
+            audited.counts["disagreed"] += disagrees
+            if audited.test is None:
+                return
+            before = audited.test.alarm
+            audited.test.skip(mark.skipped)
+            audited.test.audit(disagrees=disagrees, probability=mark.probability)
+            alarmed = audited.test.alarm and not before
+        if alarmed:
+            _LOG.warning(
+                "audit: devices answer about %.3g of the instances otherwise than %s %s would, "
+                "more than the bound of %.3g",
+                audited.test.estimate,
+                *model,
+                audited.test.bound,
+            )
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """By ``NAME VERSION``: ``audits``, ``disagreed``; where tested ``evidence``, ``alarm``."""
+        with self._lock:
+            return {
+                " ".join(model): audited.counts
+                | (
+                    {}
+                    if audited.test is None
+                    else {"evidence": audited.test.evidence, "alarm": audited.test.alarm}
+                )
+                for model, audited in self._audited.items()
+            }

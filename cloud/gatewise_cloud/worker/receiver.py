@@ -69,6 +69,7 @@ class Receiver:
                 rows=request.X.astype("float32", copy=False),
                 arrived=now,
                 expires=now + request.ttl_ms / 1000.0,
+                audit=request.audit,
             )
         )
 

@@ -16,7 +16,7 @@ from gatewise_cloud.errors import BackendBusy, ModelError
 from gatewise_cloud.models.tier_stages import TierAnswer
 from gatewise_cloud.worker.batch_sizes import BatchPlans
 from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Offer, Ticket, Verdict
-from gatewise_cloud.worker.counters import Counters
+from gatewise_cloud.worker.counters import Counters, FleetAudit
 from gatewise_cloud.worker.responses import Responses
 from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import WireError
@@ -65,6 +65,7 @@ class BatchServer:
         self._counters = counters
         self._plans = plans
         self.forward: Forward | None = None
+        self.audits = FleetAudit()
         self._clock = clock
         self._more = more
         self._work = threading.Condition()  # guards the batcher, _end and _runs
@@ -186,6 +187,9 @@ class BatchServer:
             f"{name} {version}", len(labels), queued=queued, latency=now - ticket.arrived
         )
         self._responses.send(ticket.device, payload)
+        if ticket.audit is not None and len(labels) == 1:
+            bound = self.models.running(ticket.model).disagreement_bound
+            self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)
 
     def fail(self, ticket: Ticket, detail: str, code: str = wire.FAILED) -> None:
         """Answer a request that was taken with an error; it may come again."""

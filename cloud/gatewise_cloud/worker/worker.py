@@ -319,7 +319,7 @@ class Worker:
 
         The names of :data:`gatewise_cloud.worker.counters.COUNTS`, and by label those of
         :data:`gatewise_cloud.worker.counters.LABELLED_COUNTS`; ``queued``, ``connected``,
-        ``subscription``, ``models``, ``batching`` by model, and of a gateway ``uplink``.
+        ``subscription``, ``models``, ``audits``, ``batching`` by model, and a gateway's ``uplink``.
         """
         counts = {
             **self._counters.snapshot(),
@@ -328,6 +328,7 @@ class Worker:
             "connected": self._session.connected,
             "subscription": self.subscription,
             "models": [{"name": name, "version": version} for name, version in self.models],
+            "audits": self._server.audits.snapshot(),
             "batching": {" ".join(key): self._plans.as_json(key) for key in self.models},
         }
         return counts if self._cloud_above is None else counts | {"uplink": self._cloud_above.ready}

@@ -15,7 +15,7 @@ from typing import Final, Literal, get_args
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.audit import AgreementTest, AuditSampler
-from gatewise_edge.link.messages import AuditMark, Response
+from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark, Response
 from gatewise_export.bundle.manifest import Manifest
 
 __all__ = ["Audit", "AuditAction", "Auditor", "disagreement_bound", "safer_point"]
@@ -73,11 +73,14 @@ class Auditor:
     def __init__(
         self, audit: Audit, manifest: Manifest, on_alarm: Callable[[], None], rng: random.Random
     ) -> None:
-        if "gateway" in manifest.tiers:
-            raise InputError(
-                "audit: this bundle has stages on a gateway, which would answer audits itself"
-            )
+        if set(manifest.tiers) != {"device"}:
+            raise InputError("audit: this bundle's stages beyond the device would answer audits")
         bound = disagreement_bound(manifest) if audit.bound is None else audit.bound
+        if bound is None:
+            raise InputError(
+                "audit: the bundle does not say how often its answers agree with the high-cost "
+                "model's; give a bound, or pack it again"
+            )
         self.test = AgreementTest(bound, level=audit.level)
         self._cost = 0.0
         self._n_stages = len(manifest.stages)
@@ -99,7 +102,7 @@ class Auditor:
             if answer.route == "edge":
                 p = self._sampler.probability(answer.stage, score)
                 if self._rng.random() < p:
-                    mark = AuditMark(answer.class_index, p, self._skipped)
+                    mark = AuditMark(answer.class_index, p, min(self._skipped, MAX_SKIPPED))
                     self._skipped = 0
                     return mark
             self.test.skip()
@@ -148,18 +151,13 @@ class Auditor:
             }
 
 
-def disagreement_bound(manifest: Manifest) -> float:
+def disagreement_bound(manifest: Manifest) -> float | None:
     """Share of instances that may be answered otherwise than by the high-cost model.
 
-    Raises InputError if the manifest does not say how often its answers agreed.
+    None if the manifest does not say how often its answers agreed.
     """
     agreement = manifest.active_point.agreement
-    if agreement is None:
-        raise InputError(
-            "audit: the bundle does not say how often its answers agree with the high-cost "
-            "model's; give a bound, or pack it again"
-        )
-    return min(1.0 - agreement + _TOLERANCE, 0.99)
+    return None if agreement is None else min(1.0 - agreement + _TOLERANCE, 0.99)
 
 
 def safer_point(manifest: Manifest) -> int | None:

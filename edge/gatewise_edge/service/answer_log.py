@@ -1,4 +1,4 @@
-"""The log of ``gatewise edge --resume``: one line for each answered row, whatever ends the run.
+"""Keep the answers of ``gatewise edge --resume``, one line for each row of its data.
 
 A line is written in one piece, so a killed process leaves whole lines and perhaps the beginning
 of one, which is cut off. A row with a line is never answered again.

@@ -135,8 +135,9 @@ def test_the_safer_point_is_the_cheapest_that_disagrees_half_as_often(bundle):
 def test_the_bound_is_a_point_above_what_validation_rows_showed(bundle):
     manifest = replace(bundle.manifest, operating_points=points_of(bundle, 0.98))
     assert disagreement_bound(manifest) == pytest.approx(0.03)
+    assert disagreement_bound(bundle.manifest) is None
     with pytest.raises(InputError, match="bound"):
-        disagreement_bound(bundle.manifest)
+        Device(bundle, link=RecordingLink(1), audit=Audit())
 
 
 @pytest.mark.parametrize(
