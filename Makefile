@@ -28,7 +28,7 @@ PIP = $(BIN)/python -m pip install --disable-pip-version-check -c constraints.tx
 $(DEMO_STAMP): pyproject.toml constraints.txt
 	@$(CREATE)
 	@echo "installing what the demo needs into $(VENV) (about 600 MB, once)"
-	$(PIP) -e '.[sim]'
+	$(PIP) --no-compile -e '.[sim]'
 	@touch $@
 
 $(STAMP): pyproject.toml constraints.txt

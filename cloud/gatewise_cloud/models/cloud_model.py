@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gatewise import decision
 from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.backends import Backend, OnnxBackend
-from gatewise_cloud.models.memory_limit import memory_limit
+from gatewise_cloud.models.memory import memory_limit
 from gatewise_cloud.models.tier_stages import (
     TierAnswer,
     TierStages,

@@ -15,7 +15,7 @@ __all__ = ["print_report", "show_run"]
 
 
 def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
-    """Print a run whose page is in a folder, as JSON or for people."""
+    """Print a run and the path of its page in `folder`, as JSON or for people."""
     if as_json:
         emit(report.to_dict())
     else:
