@@ -15,15 +15,15 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
-from gatewise.prices import CloudPrices, check_price, read_prices, request_bytes
+from gatewise.prices import CloudPrices, PriceList, check_price, request_bytes
 
-__all__ = ["CloudPrices", "FeatureCosts", "request_bytes"]
+__all__ = ["CloudPrices", "CostsLike", "FeatureCosts", "request_bytes"]
 
 Label = int | str
 
@@ -33,11 +33,13 @@ class FeatureCosts:
 
     Parameters
     ----------
-    own : array-like of shape (n_features,)
-        What feature ``k`` costs by itself, at least 0.
-    group : sequence of n_features labels, optional
-        The group of each feature: an int, a str, or None (as -1) for no group. A group's
-        shared price is paid once, when the first of its features is acquired.
+    own : array-like of shape (n_features,), or mapping or pandas Series by name
+        What feature ``k`` costs by itself, at least 0. Keys, and a Series' index of texts, are the
+        features' names.
+    group : sequence of n_features labels, or mapping of feature name to label, optional
+        The group of each feature: an int, a str, or None (as -1) for no group; features that a
+        mapping leaves out have none. A group's shared price is paid once, when the first of its
+        features is acquired.
     shared : mapping of label to price, or sequence indexed by int label, optional
         Shared price of each group; groups that are not listed share no price.
     names : sequence of str, optional
@@ -68,18 +70,24 @@ class FeatureCosts:
     10.37
     >>> round(costs.total, 2)
     11.37
+    >>> FeatureCosts({"age": 1.0, "chol": 5.17, "fbs": 3.10}, shared={"blood": 2.10},
+    ...              group={"chol": "blood", "fbs": "blood"}) == costs
+    True
     """
 
     def __init__(
         self,
-        own: ArrayLike,
+        own: ArrayLike | Mapping[str, float],
         *,
-        group: Sequence[Label | None] | NDArray[Any] | None = None,
+        group: Sequence[Label | None] | NDArray[Any] | Mapping[str, Label] | None = None,
         shared: Mapping[Any, float] | Sequence[float] | NDArray[Any] | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
-        self.names = None if names is None else tuple(str(n) for n in names)
-        self.own = _own_prices(own, self.names)
+        keys, values = _keyed(own)
+        self.names = keys if names is None else tuple(str(n) for n in names)
+        if keys is not None and self.names != keys:
+            raise InputError("feature costs by name, and other names beside them")
+        self.own = _own_prices(values, self.names)
         n = len(self.own)
         if self.names is not None:
             if len(self.names) != n:
@@ -87,6 +95,11 @@ class FeatureCosts:
             doubles = {x for x in self.names if self.names.count(x) > 1}
             if doubles:
                 raise InputError(f"feature name {sorted(doubles)[0]!r} stands twice in the costs")
+        if isinstance(group, Mapping):
+            strange = [name for name in group if name not in (self.names or ())]
+            if strange:
+                raise InputError(f"group of {strange[0]!r}, which is no feature")
+            group = [group.get(name) for name in self.names or ()]
         labels = [None] * n if group is None else [_label(g) for g in group]
         if len(labels) != n:
             raise InputError(f"{n} feature costs but {len(labels)} group labels")
@@ -115,12 +128,19 @@ class FeatureCosts:
         return cls(np.full(n_features, price))
 
     @classmethod
-    def from_file(cls, path: str | Path, *, names: Sequence[str] | None = None) -> FeatureCosts:
+    def from_file(
+        cls,
+        path: str | Path,
+        *,
+        names: Sequence[str] | None = None,
+        default: float | None = None,
+    ) -> FeatureCosts:
         """Read prices from a TOML or CSV file.
 
         TOML: a table ``[features]`` of ``name = price`` or ``name = {own = price, group =
-        "g"}``, and ``[groups]`` of ``g = shared price``. CSV: a header with ``feature`` and
-        ``own`` and, if wanted, ``group`` and ``shared`` (the same on each row of a group).
+        "g"}``, ``[groups]`` of ``g = shared price``, and at the top ``default = price`` for
+        features that are not listed; docs/tables.md has the rest. CSV: a header with ``feature``
+        and ``own`` and, if wanted, ``group`` and ``shared`` (the same on each row of a group).
 
         Parameters
         ----------
@@ -128,33 +148,57 @@ class FeatureCosts:
             The file; its ending (.toml or .csv) is its format.
         names : sequence of str, optional
             The features that must be priced, in the order wanted (a table's columns).
+        default : float, optional
+            Price of features that the file neither lists nor has a default for.
 
         Raises
         ------
         InputError
-            If the file is missing or malformed, or if a feature is unknown or has no price.
+            If the file is missing or malformed, or if features are unknown or have no price.
         """
-        path = Path(path)
-        if not path.is_file():
-            raise InputError(f"costs file {path} does not exist")
-        features, groups = read_prices(path)
-        if not features:
-            raise InputError(f"costs file {path} lists no feature")
-        order = list(features)
-        if names is not None:
-            order = [str(n) for n in names]
-            missing = [n for n in order if n not in features]
-            if missing:
-                raise InputError(f"costs file {path} has no price for feature {missing[0]!r}")
-            extra = [n for n in features if n not in order]
-            if extra:
-                raise InputError(f"costs file {path} prices an unknown feature {extra[0]!r}")
+        prices = PriceList.read(path)
+        return cls.from_prices(prices, names=names, default=default)
+
+    @classmethod
+    def from_prices(
+        cls,
+        prices: PriceList,
+        *,
+        names: Sequence[str] | None = None,
+        default: float | None = None,
+    ) -> FeatureCosts:
+        """Make costs of a list of prices; as :meth:`from_file` of its file."""
+        order = [n for n in prices.features if n not in prices.dropped] if names is None else names
+        listed = prices.of_columns([str(n) for n in order], default=default)
+        features = listed.features
         return cls(
-            [features[n][0] for n in order],
-            group=[features[n][1] for n in order],
-            shared=groups,
-            names=order,
+            [entry.own for entry in features.values()],
+            group=[entry.group for entry in features.values()],
+            shared=listed.groups,
+            names=features,
         )
+
+    def in_order(self, names: Sequence[str]) -> FeatureCosts:
+        """Get the same prices in the order of `names`; InputError unless both name the same.
+
+        Examples
+        --------
+        >>> FeatureCosts({"a": 1.0, "b": 2.0}).in_order(["b", "a"]).own.tolist()
+        [2.0, 1.0]
+        """
+        if self.names == tuple(names):
+            return self
+        known = {name: k for k, name in enumerate(self.names or ())}
+        absent = [name for name in names if name not in known]
+        if absent:
+            raise InputError(f"no feature cost for {', '.join(map(repr, absent[:8]))}")
+        strange = sorted(known.keys() - set(names))
+        if strange:
+            raise InputError(f"a feature cost for {strange[0]!r}, which is no column of the data")
+        index = [known[name] for name in names]
+        groups = [self.group_names[g] if g >= 0 else None for g in self.group[index].tolist()]
+        shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))
+        return FeatureCosts(self.own[index], group=groups, shared=shared, names=names)
 
     @property
     def n_features(self) -> int:
@@ -255,6 +299,21 @@ class FeatureCosts:
     def __repr__(self) -> str:
         groups = f", {len(self.shared)} groups" if len(self.shared) else ""
         return f"FeatureCosts({self.n_features} features{groups}, total {self.total:g})"
+
+
+CostsLike: TypeAlias = FeatureCosts | Mapping[str, float] | ArrayLike
+"""What estimators take as feature costs: by name, or in the columns' order."""
+
+
+def _keyed(own: Any) -> tuple[tuple[str, ...] | None, Any]:
+    """Names and prices of a mapping or a Series by name; None and the prices as they are."""
+    if isinstance(own, Mapping):
+        return tuple(str(name) for name in own), list(own.values())
+    index = getattr(own, "index", None)
+    if hasattr(own, "to_numpy") and index is not None and hasattr(index, "dtype"):
+        values, keys = own.to_numpy(), tuple(index)
+        return (keys, values) if all(isinstance(key, str) for key in keys) else (None, values)
+    return None, own
 
 
 def _own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.float64]:

@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import csv
 import math
-import tomllib
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
 from gatewise.errors import InputError
+from gatewise.toml_settings import SettingsTable
 
-__all__ = ["CloudPrices", "check_price", "read_prices", "request_bytes"]
+__all__ = [
+    "COLUMN_KINDS",
+    "PRICE_TABLES",
+    "CloudPrices",
+    "ColumnPrice",
+    "PriceList",
+    "check_price",
+    "request_bytes",
+]
+
+COLUMN_KINDS: Final = ("number", "boolean", "category", "ordinal", "time", "drop")
+"""What a file of prices may say that a column is (:mod:`gatewise.columns`); drop: left out."""
+PRICE_TABLES: Final = ("default", "features", "groups", "cloud", "bill")
+"""What a TOML file of prices may hold; ``bill`` is the simulator's."""
 
 
 def check_price(what: str, price: float) -> None:
@@ -82,58 +97,150 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
 
 # -- files ---------------------------------------------------------------------------------
 
-_Table = tuple[dict[str, tuple[float, str | None]], dict[str, float]]
+
+@dataclass(frozen=True)
+class ColumnPrice:
+    """Entry of a feature, or of a table's column, in a file of prices.
+
+    `kind` is one of :data:`COLUMN_KINDS`, or None where the file does not say; `format` is that of
+    a time.
+    """
+
+    own: float
+    group: str | None = None
+    kind: str | None = None
+    format: str | None = None
 
 
-def read_prices(path: Path) -> _Table:
-    """Read a file of prices, TOML or CSV by its ending."""
-    readers = {".toml": _read_toml, ".csv": _read_csv}
-    reader = readers.get(path.suffix.lower())
-    if reader is None:
-        raise InputError(f"costs file {path}: the ending must be .toml or .csv")
-    try:
-        return reader(path)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"costs file {path}: {error}") from error
+@dataclass(frozen=True)
+class PriceList:
+    """Content of a file of prices; `default` is the price of what `features` does not list."""
+
+    where: str
+    features: Mapping[str, ColumnPrice]
+    groups: Mapping[str, float] = field(default_factory=dict)
+    default: float | None = None
+    cloud: CloudPrices | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> PriceList:
+        """Read a TOML or CSV file; InputError, which names it, if it is not there or malformed."""
+        path = Path(path)
+        where = f"costs file {path}"
+        readers = {".toml": _read_toml, ".csv": _read_csv}
+        reader = readers.get(path.suffix.lower())
+        if reader is None:
+            raise InputError(f"{where}: the ending must be .toml or .csv")
+        if not path.is_file():
+            raise InputError(f"{where} does not exist")
+        return reader(path, where)
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Columns that are no features: of kind ``drop``."""
+        return tuple(name for name, entry in self.features.items() if entry.kind == "drop")
+
+    def of_columns(self, names: Iterable[str], *, default: float | None = None) -> PriceList:
+        """Get the prices of these columns, in this order.
+
+        Those that are not listed cost the file's default, or else `default`. Raises InputError
+        that names all columns without a price, and all listed ones that are not there; columns of
+        kind ``drop`` may be missing.
+        """
+        order = list(names)
+        default = default if self.default is None else self.default
+        problems = []
+        absent = [n for n in order if n not in self.features]
+        if absent and default is None:
+            problems.append(
+                f"has no price for feature {_named(absent)}: list it under [features], or give "
+                "`default = 1.0` at the top or --default-price"
+            )
+        extra = [n for n in self.features if n not in order and n not in self.dropped]
+        if extra:
+            problems.append(f"prices an unknown feature {_named(extra)}")
+        if problems:
+            raise InputError(f"{self.where} {'; it '.join(problems)}")
+        features = {n: self.features.get(n) or ColumnPrice(default or 0.0) for n in order}
+        used = {entry.group for entry in features.values()}
+        gone = {self.features[n].group for n in self.dropped} - used
+        groups = {g: price for g, price in self.groups.items() if g not in gone}
+        return PriceList(self.where, features, groups, self.default, self.cloud)
 
 
-def _read_toml(path: Path) -> _Table:
-    document = tomllib.loads(path.read_text(encoding="utf-8"))
-    unknown = set(document) - {"features", "groups"}
-    if unknown:
-        raise InputError(f"costs file {path}: unknown table [{sorted(unknown)[0]}]")
-    features: dict[str, tuple[float, str | None]] = {}
-    for name, entry in document.get("features", {}).items():
-        table = entry if isinstance(entry, dict) else {"own": entry}
-        unknown = set(table) - {"own", "group"}
+def _named(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:8])) + (f" and {len(names) - 8} more" if names[8:] else "")
+
+
+def _read_toml(path: Path, where: str) -> PriceList:
+    document = SettingsTable.read(path, "costs file", PRICE_TABLES)
+    features: dict[str, ColumnPrice] = {}
+    for name, entry in _entries(document, "features").items():
+        values = entry if isinstance(entry, dict) else {"own": entry}
+        at = f"{where}: feature {name!r}"
+        unknown = set(values) - {"own", "group", "kind", "format"}
         if unknown:
-            raise InputError(f"costs file {path}: feature {name!r}: unknown {sorted(unknown)[0]!r}")
-        check_price(f"the cost of feature {name!r}", table.get("own", 0.0))
-        group = table.get("group")
-        features[name] = (float(table.get("own", 0.0)), None if group is None else str(group))
-    return features, {str(g): price for g, price in document.get("groups", {}).items()}
+            raise InputError(f"{at}: unknown {sorted(unknown)[0]!r}")
+        kind = values.get("kind")
+        if kind is not None and kind not in COLUMN_KINDS:
+            raise InputError(f"{at}: kind is {kind!r}; choose one of {', '.join(COLUMN_KINDS)}")
+        own = values.get("own", 0.0)
+        check_price(f"the cost of feature {name!r}", own)
+        group, form = values.get("group"), values.get("format")
+        if form is not None and kind != "time":
+            raise InputError(f"{at}: a format is for kind = 'time'")
+        features[name] = ColumnPrice(
+            float(own),
+            None if group is None else str(group),
+            kind,
+            None if form is None else str(form),
+        )
+    groups = {}
+    for name, price in _entries(document, "groups").items():
+        check_price(f"the shared price of group {name!r}", price)
+        groups[name] = float(price)
+    default = document.number("default") if "default" in document.values else None
+    cloud = None
+    if "cloud" in document.values:
+        keys = ("request", "byte", "evaluation", "gateway")
+        cloud = CloudPrices(**document.table("cloud", keys).numbers(keys))
+    if not features and default is None:
+        raise InputError(f"{where} lists no feature, and no default price")
+    return PriceList(where, features, groups, default, cloud)
 
 
-def _read_csv(path: Path) -> _Table:
-    features: dict[str, tuple[float, str | None]] = {}
+def _entries(document: SettingsTable, key: str) -> dict[str, Any]:
+    found = document.values.get(key, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{document.place(key)} is {found!r}, not a table")
+    return found
+
+
+def _read_csv(path: Path, where: str) -> PriceList:
+    features: dict[str, ColumnPrice] = {}
     groups: dict[str, float] = {}
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        for wanted in ("feature", "own"):
-            if wanted not in (reader.fieldnames or ()):
-                raise InputError(f"costs file {path}: no column {wanted!r}")
-        for row in reader:
-            where = f"costs file {path}, line {reader.line_num}"
-            name = row["feature"]
-            if not name or name in features:
-                raise InputError(f"{where}: feature {name!r} is empty or stands twice")
-            group = row.get("group") or None
-            features[name] = (_number(row["own"], f"{where}: cost of {name!r}"), group)
-            if group is not None and row.get("shared"):
-                price = _number(row["shared"], f"{where}: shared price of {group!r}")
-                if groups.setdefault(group, price) != price:
-                    raise InputError(f"{where}: group {group!r} has two shared prices")
-    return features, groups
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            for wanted in ("feature", "own"):
+                if wanted not in (reader.fieldnames or ()):
+                    raise InputError(f"{where}: no column {wanted!r}")
+            for row in reader:
+                at = f"{where}, line {reader.line_num}"
+                name = row["feature"]
+                if not name or name in features:
+                    raise InputError(f"{at}: feature {name!r} is empty or stands twice")
+                group = row.get("group") or None
+                features[name] = ColumnPrice(_number(row["own"], f"{at}: cost of {name!r}"), group)
+                if group is not None and row.get("shared"):
+                    price = _number(row["shared"], f"{at}: shared price of {group!r}")
+                    if groups.setdefault(group, price) != price:
+                        raise InputError(f"{at}: group {group!r} has two shared prices")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{where}: {error}") from error
+    if not features:
+        raise InputError(f"{where} lists no feature")
+    return PriceList(where, features, groups)
 
 
 def _number(text: str | None, where: str) -> float:

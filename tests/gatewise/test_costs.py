@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewise.errors import InputError
+from gatewise.prices import ColumnPrice, PriceList
 from gatewise_training import CloudPrices, FeatureCosts
 
 PRICE = st.floats(0, 100, allow_nan=False).map(lambda v: round(v, 3))
@@ -99,6 +101,10 @@ def test_files_give_the_same_prices(tmp_path, ending, text):
     [
         ("c.toml", "[features]\na = -1\n", "'a' is -1"),
         ("c.toml", "[features]\na = {price = 1}\n", "unknown 'price'"),
+        ("c.toml", "[features]\na = {kind = 'word'}\n", "kind is 'word'; choose one of number"),
+        ("c.toml", "[features]\na = {format = '%d'}\n", "a format is for kind = 'time'"),
+        ("c.toml", "[cloud]\nbytes = 1\n", "unknown key 'bytes'"),
+        ("c.toml", "features = 3", "features is 3, not a table"),
         ("c.toml", "nonsense", "c.toml"),
         ("c.csv", "name,own\na,1\n", "no column 'feature'"),
         ("c.csv", "feature,own\na,x\n", "'x', not a number"),
@@ -116,3 +122,36 @@ def test_bad_files_are_refused(tmp_path, name, text, says):
 def test_missing_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="does not exist"):
         FeatureCosts.from_file(tmp_path / "none.toml")
+
+
+def test_prices_by_name_and_in_another_order():
+    named = FeatureCosts({"age": 1.0, "chol": 5.17, "fbs": 3.10}, group={"chol": "blood"})
+    assert named == FeatureCosts(
+        pd.Series({"age": 1.0, "chol": 5.17, "fbs": 3.10}), group=[None, "blood", None]
+    )
+    assert FeatureCosts(pd.Series([1.0, 2.0])).names is None
+    turned = named.in_order(["fbs", "chol", "age"])
+    assert (turned.own.tolist(), turned.group.tolist()) == ([3.10, 5.17, 1.0], [-1, 0, -1])
+    for names, says in ((["age", "chol"], "'fbs', which is no column"), (["x", "y"], "'x', 'y'")):
+        with pytest.raises(InputError, match=says):
+            named.in_order(names)
+    with pytest.raises(InputError, match="group of 'x'"):
+        FeatureCosts({"age": 1.0}, group={"x": "g"})
+
+
+def test_a_default_price_and_columns_left_out(tmp_path):
+    file = tmp_path / "prices.toml"
+    file.write_text(
+        'default = 0.5\n[features]\nage = 1\nid = {own = 9, group = "office", kind = "drop"}\n'
+        'at = {own = 2, kind = "time", format = "%d.%m.%Y"}\n[groups]\noffice = 3\n'
+        "[cloud]\nbyte = 1\n"
+    )
+    prices = PriceList.read(file)
+    assert (prices.dropped, prices.cloud) == (("id",), CloudPrices(byte=1.0))
+    assert prices.features["at"] == ColumnPrice(2.0, None, "time", "%d.%m.%Y")
+    costs = FeatureCosts.from_file(file, names=["at", "age", "new"], default=7.0)
+    assert (costs.own.tolist(), len(costs.shared)) == ([2.0, 1.0, 0.5], 0)
+    file.write_text("[features]\nage = 1\nb = 1\n")
+    assert FeatureCosts.from_file(file, names=["age", "b", "c"], default=7.0).total == 9.0
+    with pytest.raises(InputError, match=r"no price for feature 'x', 'y'.*unknown feature 'b'"):
+        FeatureCosts.from_file(file, names=["age", "x", "y"])

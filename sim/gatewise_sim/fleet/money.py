@@ -10,7 +10,8 @@
     per_million_requests = 1.0    # as brokers for hire bill them
     per_device_month = 0.5        # a SIM card, say
 
-Every key may be left out: what has no price is free.
+Every key may be left out: what has no price is free. They may stand in a table ``[bill]`` of the
+file of prices that `gatewise train` reads (docs/tables.md), so that one file prices both.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from gatewise.errors import InputError
+from gatewise.prices import PRICE_TABLES
 from gatewise.toml_settings import SettingsTable, take_number, take_text
 
 __all__ = ["MONTH", "Bill", "Prices", "Usage"]
@@ -118,7 +120,12 @@ class Prices:
             message names the file and the key.
         """
         names = [field.name for field in fields(cls)]
-        table = SettingsTable.read(Path(path), "price file", (*names, "per_kwh"))
+        known = (*names, "per_kwh")
+        table = SettingsTable.read(Path(path), "price file", (*known, *PRICE_TABLES))
+        if table.values.keys() & set(PRICE_TABLES):
+            if mixed := sorted(table.values.keys() & set(known)):
+                raise InputError(f"{table.place(mixed[0])}: put it under [bill]")
+            table = table.table("bill", known)
         given: dict[str, Any] = table.numbers(names[1:])
         if "currency" in table.values:
             given["currency"] = table.text("currency")

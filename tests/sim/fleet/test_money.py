@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_sim.fleet.money import MONTH, Bill, Prices, Usage
 from tests.sim.refused import refused_file
@@ -49,6 +50,9 @@ def test_a_list_from_a_file(tmp_path):
     file = tmp_path / "prices.toml"
     file.write_text('currency = "USD"\nper_mb = 1\nper_kwh = 0.36\n')
     assert Prices.from_file(file) == Prices("USD", per_mb=1.0, per_joule=0.36 / 3.6e6)
+    file.write_text("default = 1\n[features]\na = 2\n[bill]\nper_mb = 1\n")  # training's file
+    assert Prices.from_file(file) == Prices(per_mb=1.0)
+    assert FeatureCosts.from_file(file).total == 2.0
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,8 @@ def test_a_list_from_a_file(tmp_path):
         ("currency = 3", "currency is 3, not a text"),
         ("per_kwh = 1\nper_joule = 1", "give per_kwh or per_joule, not both"),
         ("per_mb", "prices.toml: "),
+        ("per_mb = 1\n[bill]\nper_mb = 1", "per_mb: put it under [bill]"),
+        ("default = 1", "bill is missing"),
     ],
 )
 def test_a_bad_list_is_refused_by_its_key(tmp_path, text, complaint):

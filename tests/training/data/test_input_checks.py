@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import is_classifier
 
 import gatewise_training
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-from gatewise_training.data.input_checks import check_classes
+from gatewise_training.data.input_checks import check_classes, check_costs
 
 SAYS = (
     "Unknown label type: continuous. This learns classes: bin measured values into classes "
@@ -63,3 +65,23 @@ def test_whole_floats_and_words_are_classes(y):
 def test_what_is_neither_is_refused():
     with pytest.raises(InputError, match=r"unknown\. This learns classes: give one class label"):
         check_classes(np.array([{}, {}, {}], object))
+
+
+def test_prices_may_be_a_list_or_by_name_in_any_order():
+    wanted = FeatureCosts([1.0, 2.0], names=["a", "b"])
+    for given in (
+        {"b": 2.0, "a": 1.0},
+        pd.Series({"b": 2.0, "a": 1.0}),
+        wanted.in_order(["b", "a"]),
+    ):
+        assert check_costs(given, ("a", "b"), named=True) == wanted
+    assert check_costs([1.0, 2.0], ("x0", "x1"), named=False).own.tolist() == [1.0, 2.0]
+    for given, says in (
+        ({"a": 1.0}, "no feature cost for 'b'"),
+        ("cheap", "a FeatureCosts, a dict or Series"),
+        ([1.0], "1 feature costs for 2"),
+    ):
+        with pytest.raises(InputError, match=says):
+            check_costs(given, ("a", "b"), named=True)
+    with pytest.raises(InputError, match="the data has no names"):
+        check_costs({"a": 1.0, "b": 2.0}, ("x0", "x1"), named=False)

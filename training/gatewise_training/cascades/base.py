@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from gatewise.acquisition import Acquired, at_exits, exit_costs
 from gatewise.console import progress
-from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.costs import CloudPrices, CostsLike
 from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
@@ -239,7 +239,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 class SingleModel(BudgetedClassifier):
     """Settings of models without a cloud; see :class:`StagedCascade`."""
 
-    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    feature_costs: CostsLike | None = field(default=None, kw_only=False)
     budget: float | None = None
     max_loss: float | None = 0.01
     guarantee: float | None = None

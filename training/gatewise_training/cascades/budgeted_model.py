@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from gatewise.costs import FeatureCosts
+from gatewise.costs import CostsLike
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.data.input_checks import (
@@ -48,7 +48,7 @@ class BudgetedModel(BaseEstimator, ABC):
         The active one.
     """
 
-    feature_costs: FeatureCosts | None
+    feature_costs: CostsLike | None
     budget: float | None
     max_loss: float | None
     allow_missing: bool

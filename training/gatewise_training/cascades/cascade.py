@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.costs import CloudPrices, CostsLike
 from gatewise.errors import InputError
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
@@ -29,7 +29,7 @@ class CascadeClassifier(BudgetedClassifier):
     """
 
     high_cost_model: Any = field(default=None, kw_only=False)
-    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    feature_costs: CostsLike | None = field(default=None, kw_only=False)
     cloud_prices: CloudPrices | None = None
     budget: float | None = None
     max_loss: float | None = 0.01

@@ -49,7 +49,7 @@ class StagedCascade(CascadeClassifier):
     high_cost_model : classifier, path of an ONNX file, or None
         A fitted one is used as it is, an unfitted scikit-learn classifier is fitted, None
         trains the best of boosted trees, extra-trees and an RBF-SVM.
-    feature_costs : FeatureCosts, optional
+    feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 a feature by default.
     cloud_prices : CloudPrices, optional
         Price of a request, of its bytes and of an evaluation; 0 by default.

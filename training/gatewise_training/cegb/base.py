@@ -17,7 +17,7 @@ from sklearn.utils._param_validation import StrOptions
 from threadpoolctl import threadpool_limits
 
 from gatewise.console import Progress, progress
-from gatewise.costs import CloudPrices, FeatureCosts
+from gatewise.costs import CloudPrices, CostsLike, FeatureCosts
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
@@ -64,7 +64,7 @@ class CostReport:
 class CostEfficient(TreeGrowth, BudgetedModel):
     """Settings of a CEGB fit (documented at :class:`CEGBClassifier`), and its cost report."""
 
-    feature_costs: FeatureCosts | None = field(default=None, kw_only=False)
+    feature_costs: CostsLike | None = field(default=None, kw_only=False)
     accounting: Accounting = "lazy"
     budget: float | None = None
     max_loss: float | None = 0.01

@@ -185,18 +185,29 @@ def feature_names(estimator: Any) -> tuple[str, ...]:
     return tuple(str(n) for n in names)
 
 
-def check_costs(costs: FeatureCosts | None, names: tuple[str, ...], named: bool) -> FeatureCosts:
-    """Check prices against the columns; uniform where none are given."""
-    if costs is None:
+def check_costs(given: Any, names: tuple[str, ...], named: bool) -> FeatureCosts:
+    """Check prices against the columns, by name where both have names; uniform without any.
+
+    They may be a FeatureCosts, a dict or Series by name, or a list in the columns' order.
+    """
+    if given is None:
         return FeatureCosts.uniform(len(names))
-    if not isinstance(costs, FeatureCosts):
-        raise InputError(f"feature_costs must be a FeatureCosts, not {type(costs).__name__}")
+    if not isinstance(given, FeatureCosts) and (
+        isinstance(given, str | bytes) or not hasattr(given, "__len__")
+    ):
+        raise InputError(
+            "feature_costs must be a FeatureCosts, a dict or Series by name, or a list, not "
+            f"{type(given).__name__}"
+        )
+    by_name = not isinstance(given, FeatureCosts)
+    costs = given if isinstance(given, FeatureCosts) else FeatureCosts(given)
+    if costs.names is not None and (named or costs.names == names):
+        try:
+            return costs.in_order(names)
+        except InputError as error:
+            raise InputError(f"feature_costs: {error}") from None
+    if by_name and costs.names is not None:
+        raise InputError("feature_costs are by name, and the data has no names: give a table")
     if costs.n_features != len(names):
         raise InputError(f"{costs.n_features} feature costs for {len(names)} features")
-    if named and costs.names is not None and costs.names != names:
-        wrong = next(n for n, m in zip(costs.names, names, strict=True) if n != m)
-        raise InputError(
-            f"feature costs name {wrong!r} where the data has another column; "
-            "give both in the same order"
-        )
     return costs
