@@ -37,13 +37,14 @@ def test_an_abort_threshold_withdraws_a_release(tmp_path, endpoint, capsys):
         return json.loads(capsys.readouterr().out)
 
     for i in range(8):
-        report(f"pi-{i}", "online small/9")
+        report(f"pi-{i}", f"online small/9 seen=1000,{i},20 audited=900,{i}.5")
     for i in range(2):
         report(f"bad-{i}", f"online small/8 refused {offer.digest[:12]}")
-    report("old", "online small/8 refused 000000000000")
+    report("old", "online small/8 refused 000000000000 seen=nan,-1,x audited=7")
     report("away", "offline")
     assert len(read_statuses(endpoint)) == 12
-    assert rollback() == {"release": "small/9", "running": 8, "refused": 2}
+    shares = {"errors": 28 / 8000, "fallbacks": 0.02, "disagreement": 32 / 7200}
+    assert rollback() == {"release": "small/9", "running": 8, "refused": 2, **shares}
     assert main(["repo", "status", str(repository.folder), "--broker", endpoint.url, "--json"]) == 0
     latest, before = json.loads(capsys.readouterr().out)["releases"]
     assert (latest["running"], latest["refused"]) == (8, 2)

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatewise.console import emit, table
+from gatewise.console import emit, note, table
 from gatewise.errors import InputError
+from gatewise.formats import percent
 
 if TYPE_CHECKING:
-    from gatewise_cloud.broker.rollout_reports import RolloutReport
+    from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport
     from gatewise_edge.link.broker_url import Endpoint
     from gatewise_export.repository.release import OfferedRelease
     from gatewise_export.repository.repository import Repository
 
 __all__ = ["commands"]
-
-#: Reports of a failure that are no accident.
-_FEWEST_REFUSED = 3
 
 _app = typer.Typer(
     add_completion=False,
@@ -32,6 +30,17 @@ _app = typer.Typer(
 
 _Folder = Annotated[Path, typer.Argument(metavar="REPO", help="The repository's folder.")]
 _Keys = Annotated[Path | None, typer.Option(help="Folder of the private keys; without: REPO.keys.")]
+_Above = Annotated[
+    str | None,
+    typer.Option(help="Withdraw it if it failed on more of the devices that ran it, as 5%."),
+]
+_WorseBy = Annotated[
+    str | None,
+    typer.Option(
+        help="Withdraw it if its share of errors, of fallbacks or of answers other than the "
+        "high-cost model's (with --audit on devices) exceeds that of other versions by more, as 1%."
+    ),
+]
 _Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 _Broker = Annotated[
     str | None, typer.Option(help="Tell devices at once, over mqtt(s)://[user:password@]host.")
@@ -97,14 +106,28 @@ def publish(
         str | None, typer.Argument(help="MODEL/VERSION; without: sign anew what expires soon.")
     ] = None,
     keys: _Keys = None,
-    rollout: Annotated[str, typer.Option(help="Share of the devices, as 10% or 0.1.")] = "100%",
+    rollout: Annotated[
+        str,
+        typer.Option(
+            help="Share of the devices, as 10% or 0.1; steps with --every, as 5%,25%,100%."
+        ),
+    ] = "100%",
+    every: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds that each step of a rollout lasts.")
+    ] = None,
+    above: _Above = None,
+    worse_by: _WorseBy = None,
     broker: _Broker = None,
     ca_file: _CaFile = None,
     cert_file: _CertFile = None,
     key_file: _KeyFile = None,
     as_json: _Json = False,
 ) -> None:
-    """OfferedRelease a release to a share of the devices; call it again with more.
+    r"""Offer a release to a share of the devices; call it again with more.
+
+    With --every it is offered to one share after the other, each so long, and withdrawn (status 1)
+    as soon as what the devices report passes a limit of --above or --worse-by. One that is
+    interrupted stays at its step, and goes on when called again.
 
     Upload REPO after each change, metadata/timestamp.json last. Call it without a release once a
     day, so that the timestamp does not expire.
@@ -112,8 +135,20 @@ def publish(
     Example:
 
         gatewise repo publish fleet digits/8 --rollout 10% --broker mqtts://broker.example
+        gatewise repo publish fleet digits/8 --rollout 5%,25%,100% --every 3600 \
+            --above 5% --worse-by 1% --broker mqtts://broker.example
     """
     opened = _open(repo, keys)
+    limits = _limits(above, worse_by)
+    if every is not None:
+        if release is None or broker is None:
+            raise InputError("--every needs a release, and --broker, where devices report")
+        _roll_out(
+            as_json, opened, release, rollout, every, limits, broker, ca_file, cert_file, key_file
+        )
+        return
+    if above is not None or worse_by is not None:
+        raise InputError("--above and --worse-by are for --every, or for gatewise repo rollback")
     if release is None:
         opened.refresh()
         offers = opened.offers()
@@ -127,10 +162,8 @@ def publish(
 def rollback(
     repo: _Folder,
     model: Annotated[str | None, typer.Option(help="Where there are several.")] = None,
-    above: Annotated[
-        str | None,
-        typer.Option(help="Only if more of the devices that ran it report that it failed, as 5%."),
-    ] = None,
+    above: _Above = None,
+    worse_by: _WorseBy = None,
     keys: _Keys = None,
     broker: _Broker = None,
     ca_file: _CaFile = None,
@@ -140,22 +173,21 @@ def rollback(
 ) -> None:
     """Withdraw the latest release: devices go back to the one before it.
 
-    With --above this is an abort threshold: call it every few minutes while a rollout grows. Fewer
-    than 3 reports of a failure withdraw nothing.
+    With --above or --worse-by it is withdrawn only if what the devices report passes that limit.
 
     Example:
 
         gatewise repo rollback fleet --above 5% --broker mqtts://broker.example
     """
     opened = _open(repo, keys)
-    if above is not None:
+    if above is not None or worse_by is not None:
         if broker is None:
-            raise InputError("--above needs --broker, where devices report")
-        latest = opened.latest(model)
+            raise InputError("--above and --worse-by need --broker, where devices report")
+        limits, latest = _limits(above, worse_by), opened.latest(model)
         report = _reports(opened, [latest], broker, ca_file, cert_file, key_file)[latest]
-        if report.refused < _FEWEST_REFUSED or report.failed <= _share(above):
-            text = f"{latest} stays: {report.running} run it, on {report.refused} it failed"
-            _print(as_json, {"release": str(latest), **asdict(report)}, text)
+        if limits.reason_to_abort(report) is None:
+            text = f"{latest} stays: {_said(report)}"
+            _print(as_json, {"release": str(latest), **report.to_dict()}, text)
             return
     offer = opened.rollback(model)
     _announce(opened, [offer], broker, ca_file, cert_file, key_file)
@@ -211,7 +243,7 @@ def status(
                 "features": release.features,
                 "runtime": release.runtime,
                 "hardware": release.hardware,
-                **(asdict(reports[offer]) if reports else {}),
+                **(reports[offer].to_dict() if reports else {}),
             }
             for offer, release in releases
         ]
@@ -220,7 +252,7 @@ def status(
     header = ("release", "serial", "rollout", "files", "bytes", "features", "runtime", "hardware")
     table(
         f"Releases in {repo}",
-        (*header, "running", "failed") if reports else header,
+        (*header, "running", "failed", *_SHARES) if reports else header,
         [
             (
                 offer,
@@ -231,7 +263,7 @@ def status(
                 len(release.features),
                 release.runtime,
                 ", ".join(release.hardware) or "all",
-                *(astuple(reports[offer]) if reports else ()),
+                *_figures(reports.get(offer)),
             )
             for offer, release in releases
         ],
@@ -248,6 +280,67 @@ def status(
 
 commands = {"repo": _app}
 
+_SHARES = ("errors", "fallbacks", "disagreement")
+
+
+def _roll_out(
+    as_json: bool,
+    opened: Repository,
+    release: str,
+    shares: str,
+    every: float,
+    limits: AbortLimits,
+    *where: Any,
+) -> None:
+    """Roll a release out in steps; exit status 1 if it is withdrawn."""
+    from gatewise_cloud.broker.rollout import roll_out
+
+    def progress(offer: OfferedRelease, report: RolloutReport) -> None:
+        note(f"{offer} at {_percent(offer)}: {_said(report)}")
+
+    end = roll_out(
+        opened,
+        release,
+        [_share(share.strip()) for share in shares.split(",")],
+        limits,
+        announce=lambda offer: _announce(opened, [offer], *where),
+        report=lambda offer: _reports(opened, [offer], *where)[offer],
+        wait=lambda: time.sleep(every),
+        progress=progress,
+    )
+    document = {
+        "version": opened.version,
+        "release": str(end.offer),
+        "rollout": end.offer.rollout / 1e4,
+        "aborted": end.aborted,
+        **end.report.to_dict(),
+    }
+    if end.aborted is None:
+        _print(as_json, document, f"{end.offer} is offered to {_percent(end.offer)} of the devices")
+    else:
+        _print(as_json, document, f"{end.offer} is withdrawn: {end.aborted}")
+        raise typer.Exit(1)
+
+
+def _limits(above: str | None, worse_by: str | None) -> AbortLimits:
+    from gatewise_cloud.broker.rollout_reports import AbortLimits
+
+    return AbortLimits(*(None if text is None else _share(text) for text in (above, worse_by)))
+
+
+def _figures(report: RolloutReport | None) -> tuple[object, ...]:
+    """Cells of a table about what is reported; none without reports."""
+    if report is None:
+        return ()
+    shares = (percent(report.share(what)[0]) for what in _SHARES)
+    return (report.running, report.refused, *shares)
+
+
+def _said(report: RolloutReport) -> str:
+    """What devices report, in words."""
+    shares = ", ".join(f"{what} {percent(report.share(what)[0])}" for what in _SHARES)
+    return f"{report.running} run it, on {report.refused} it failed; {shares}"
+
 
 def _open(repo: Path, keys: Path | None) -> Repository:
     from gatewise_export.repository.repository import Repository
@@ -260,7 +353,7 @@ def _share(text: str) -> float:
     try:
         share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
     except ValueError:
-        raise InputError(f"--rollout {text}: give a share, as 10% or 0.1") from None
+        raise InputError(f"{text!r} is no share: give one as 10% or 0.1") from None
     return share
 
 

@@ -54,6 +54,8 @@ class AgreementTest:
     ----------
     instances, audits, disagreed : int
         Instances observed, how many were audited, and how many of these disagreed.
+    weighted : float
+        Sum of X over the instances.
     evidence : float
         The test supermartingale, 1 at first; `alarm` is set once it has reached ``1 / level``.
 
@@ -76,7 +78,7 @@ class AgreementTest:
         self.level = level
         self.instances = self.audits = self.disagreed = 0
         self.alarm = False
-        self._weighted = 0.0
+        self.weighted = 0.0
         self._stakes = [bet / bound for bet in _BETS]
         self._sums = [0.0] * len(_BETS)
         self._begun = 0
@@ -89,7 +91,7 @@ class AgreementTest:
     @property
     def estimate(self) -> float:
         """Estimated share of the instances answered otherwise; NaN before the first instance."""
-        return self._weighted / self.instances if self.instances else math.nan
+        return self.weighted / self.instances if self.instances else math.nan
 
     def skip(self, instances: int = 1) -> None:
         """Observe instances that were not audited, or that the large model answered."""
@@ -124,7 +126,7 @@ class AgreementTest:
         if not disagrees:
             return
         self.disagreed += 1
-        self._weighted += 1.0 / probability
+        self.weighted += 1.0 / probability
         self._sums = [
             total * (1.0 + stake * (1.0 / probability - self.bound)) / (1.0 - stake * self.bound)
             for total, stake in zip(self._sums, self._stakes, strict=True)

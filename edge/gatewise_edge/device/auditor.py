@@ -142,9 +142,15 @@ class Auditor:
 
     @property
     def gauges(self) -> dict[str, float]:
-        """``audit_evidence``, ``audit_alarm`` (0 or 1), ``audit_cost`` (sum of features' costs)."""
+        """Of this bundle's audit.
+
+        ``audit_evidence``, ``audit_alarm`` (0 or 1), ``audit_cost`` (sum of features' costs);
+        ``audit_instances`` of which about ``audit_weighted`` were answered otherwise.
+        """
         with self._lock:
             return {
+                "audit_instances": float(self.test.instances),
+                "audit_weighted": self.test.weighted,
                 "audit_evidence": self.test.evidence,
                 "audit_alarm": float(self.test.alarm),
                 "audit_cost": self._cost,

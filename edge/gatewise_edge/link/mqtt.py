@@ -35,7 +35,7 @@ __all__ = ["Endpoint", "MqttLink", "make_client"]
 _LOG = logging.getLogger(__name__)
 
 _KEEPALIVE: Final = 10
-_LONGEST_DETAIL: Final = 200
+_LONGEST_DETAIL: Final = 300
 
 
 class MqttLink:
