@@ -61,5 +61,5 @@ def test_a_bundle_places_stages_and_charges_as_the_system(
     for report in (verify(system, bundle, X), verify_graphs(bundle, X), self_test(bundle)):
         assert report.agrees
     gateway, cloud = manifest.exit_costs()[1:]
-    assert gateway == pytest.approx(K + 1.0 + 0.01 * (60 + 4 * K) + 0.25)
+    assert gateway == pytest.approx(K + 1.0 + 0.01 * (69 + 4 * K) + 0.25)
     assert cloud == pytest.approx(gateway + 9.0)

@@ -25,7 +25,14 @@ _app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help="Publish releases that devices update to: static files, signed, on any web server.",
+    help="""Publish releases that devices update to: static files, signed, on any web server.
+
+    Example:
+
+        gatewise repo init fleet && gatewise repo add fleet digits-8.gwb
+
+        gatewise repo publish fleet digits/8 --rollout 10% && gatewise repo status fleet --json
+    """,
 )
 
 _Folder = Annotated[Path, typer.Argument(metavar="REPO", help="The repository's folder.")]

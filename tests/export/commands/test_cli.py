@@ -48,8 +48,8 @@ SMALL: dict[str, dict[str, Any]] = {
 def small_fits() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, settings in SMALL.items():
-            module, kind, given = methods._METHODS[name]
-            patch.setitem(methods._METHODS, name, (module, kind, given | settings))
+            kind, given = methods._METHODS[name]
+            patch.setitem(methods._METHODS, name, (kind, given | settings))
         yield
 
 
@@ -212,7 +212,7 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     (["--target", "grape"], "no column 'grape'"),
     ([], "say which column is the label"),
     (["--target", "cultivar", "--budget", "3", "--max-loss", "0.1"], "not several"),
-    (["--target", "cultivar", "--budget", "-3"], "at least 0"),
+    (["--target", "cultivar", "--budget", "-3"], "in the range [0.0"),
     (["--target", "cultivar", "--method", "magic"], "no method 'magic'"),
     (["--target", "cultivar", "--test-size", "1.5"], "between 0 and 1"),
     (["--target", "cultivar", "--test-size", "0.001"], "--test-size 0.001"),
@@ -457,7 +457,7 @@ def test_a_method_without_a_cloud_goes_all_the_way(
     home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"penalties": (0.02,), "n_rounds": 20}
-    entry = ("gatewise_training.adapt.greedy_miser", "GreedyMiser", settings)
+    entry = ("GreedyMiser", settings)
     monkeypatch.setitem(methods._METHODS, "alone", entry)
     out = tmp_path / "alone"
     train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "alone", "--out", out]

@@ -14,7 +14,7 @@ from gatewise_sim.fleet.workload.kinds import Diurnal
         ({"devices": 0}, "devices is 0; give a whole number, at least 1"),
         ({"devices": 2.5}, "devices is 2.5; give a whole number"),
         ({"seed": -1}, "seed is -1; give a whole number, at least 0"),
-        ({"seconds": 0.0}, "seconds is 0.0; give a positive number"),
+        ({"seconds": 0.0}, "seconds is 0.0, must be above 0"),
         ({"deadline_ms": float("nan")}, "deadline_ms is nan; it must be at least 0"),
         ({"deadline_ms": "soon"}, "deadline_ms is 'soon', not a number"),
         ({"link": "5g"}, "no link '5g'; choose one of"),
