@@ -88,7 +88,7 @@ class RolloutReport:
         return here - there, math.hypot(error, other)
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """Counts and shares; a share that nobody reports is None."""
+        """Counts and shares; a share without reports is None."""
         shares = {what: self.share(what)[0] for what in _FIGURES}
         return {"running": self.running, "refused": self.refused} | {
             what: None if math.isnan(share) else share for what, share in shares.items()
@@ -156,10 +156,10 @@ def _figures(statuses: Iterable[list[str]]) -> dict[str, list[_Counts]]:
     """Read the figures of devices; what is no such figure is left out."""
     found: dict[str, list[_Counts]] = {what: [] for what in _FIGURES}
     for words in statuses:
-        said = dict(word.split("=", 1) for word in words if "=" in word)
+        pairs = dict(word.split("=", 1) for word in words if "=" in word)
         for what, (name, place) in _FIGURES.items():
             try:
-                numbers = [float(n) for n in said[name].split(",")]
+                numbers = [float(n) for n in pairs[name].split(",")]
                 instances, cases = numbers[0], numbers[place]
             except (KeyError, ValueError, IndexError):
                 continue

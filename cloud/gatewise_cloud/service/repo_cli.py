@@ -193,7 +193,7 @@ def rollback(
         limits, latest = _limits(above, worse_by), opened.latest(model)
         report = _reports(opened, [latest], broker, ca_file, cert_file, key_file)[latest]
         if limits.reason_to_abort(report) is None:
-            text = f"{latest} stays: {_said(report)}"
+            text = f"{latest} stays: {_words(report)}"
             _print(as_json, {"release": str(latest), **report.to_dict()}, text)
             return
     offer = opened.rollback(model)
@@ -303,7 +303,7 @@ def _roll_out(
     from gatewise_cloud.broker.rollout import roll_out
 
     def progress(offer: OfferedRelease, report: RolloutReport) -> None:
-        note(f"{offer} at {_percent(offer)}: {_said(report)}")
+        note(f"{offer} at {_percent(offer)}: {_words(report)}")
 
     end = roll_out(
         opened,
@@ -343,7 +343,7 @@ def _figures(report: RolloutReport | None) -> tuple[object, ...]:
     return (report.running, report.refused, *shares)
 
 
-def _said(report: RolloutReport) -> str:
+def _words(report: RolloutReport) -> str:
     """What devices report, in words."""
     shares = ", ".join(f"{what} {percent(report.share(what)[0])}" for what in _SHARES)
     return f"{report.running} run it, on {report.refused} it failed; {shares}"
