@@ -246,7 +246,8 @@ def _measure(
         used.unlink()
     if not target.hosted:
         return told
-    run(*command, "-o", "example", model, "main.c", f"{source.name}_selftest.c", "-lm")
+    others = [f"{source.name}_{part}.c" for part in ("names", "selftest")]
+    run(*command, "-o", "example", model, "main.c", *others, "-lm")
     run(*target.runner, "./example")  # the self-test
     rows = "\n".join(" ".join(repr(float(v)) for v in row) for row in x)
     lines = run(*target.runner, "./example", "--rows", input=rows).stdout.splitlines()

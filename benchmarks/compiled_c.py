@@ -158,7 +158,9 @@ def build(
         batch = source.folder / f"{source.name}_rows.c"
         sizes = ", ".join(map(str, outputs))
         batch.write_text(Template(BATCH).substitute(names, n_outputs=sizes))
-        files += [source.folder / f"{source.name}{end}.c" for end in ("", "_selftest", "_rows")]
+        files += [
+            source.folder / f"{source.name}{end}.c" for end in ("", "_names", "_selftest", "_rows")
+        ]
         declarations += Template(DECLARATIONS).substitute(names)
     done = subprocess.run(
         [*command, *STRICT, *flags, "-shared", "-fPIC", "-o", str(library), *map(str, files)],

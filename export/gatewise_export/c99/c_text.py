@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from string import Template
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Tables", "filled", "number", "smallest"]
+__all__ = ["Tables", "enumerated", "filled", "number", "quoted", "safe", "smallest"]
 
 WIDTH = 96
 SIZES = {"uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4}
@@ -54,6 +54,42 @@ def number(value: float) -> str:
         return "-0.0f" if math.copysign(1, value) < 0 else "0.0f"
     mantissa, exponent = float(value).hex().split("p")
     return f"{mantissa.rstrip('0').rstrip('.')}p{exponent}f"
+
+
+def safe(value: object) -> str:
+    """A label or name with only letters, digits and ``_``."""
+    return "".join(c if c.isascii() and c.isalnum() else "_" for c in str(value))
+
+
+def enumerated(prefix: str, values: Sequence[object]) -> str:
+    """Lines of an enum: a constant for each value, numbered from 0, with distinct names.
+
+    Examples
+    --------
+    >>> print(enumerated("M_CLASS", ["hot-dog", "hot dog"]))
+        M_CLASS_HOT_DOG = 0,
+        M_CLASS_HOT_DOG_1 = 1
+    """
+    taken: dict[str, None] = {}
+    for i, value in enumerate(values):
+        name = f"{prefix}_{safe(value).upper()}"
+        while name in taken:
+            name += f"_{i}"
+        taken[name] = None
+    return ",\n".join(f"    {name} = {i}" for i, name in enumerate(taken))
+
+
+def quoted(value: object) -> str:
+    r"""A text as a string constant of C, UTF-8; whatever is no plain ASCII in octal.
+
+    Examples
+    --------
+    >>> print(quoted('a "b" é'))
+    "a \042b\042 \303\251"
+    """
+    plain = set(range(0x20, 0x7F)) - set(b'"\\?')  # ??/ would be a trigraph
+    text = "".join(chr(b) if b in plain else f"\\{b:03o}" for b in str(value).encode())
+    return f'"{text}"'
 
 
 class Tables:

@@ -5,7 +5,6 @@ One form of a fitted system and of a bundle, at the active operating point.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from gatewise_export.onnx_files.flat_reader import read_stage
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["Cascade", "Expected", "cascade_of", "safe"]
+__all__ = ["Cascade", "Expected", "cascade_of"]
 
 Matrix = NDArray[np.float32]
 
@@ -215,8 +214,3 @@ def _sample(sample: ArrayLike | None, n_features: int) -> Matrix:
     if x.ndim != 2 or x.shape[1] != n_features:
         raise InputError(f"sample must have rows of {n_features} features, not shape {x.shape}")
     return x
-
-
-def safe(values: Sequence[Any]) -> list[str]:
-    """Labels or feature names as text that is safe in a C comment: letters, digits and ``_``."""
-    return ["".join(c if c.isascii() and c.isalnum() else "_" for c in str(v)) for v in values]

@@ -1,4 +1,4 @@
-"""``<name>.h`` and ``<name>.c``: the interface, the tables, the engine, the stages.
+"""``<name>.h``, ``<name>.c``, ``<name>_names.c``: interface, tables, engine, stages, names.
 
 The engine runs tables: trees, linear models, kernel machines; only what a cascade needs. Every sum
 is in float32 and in the order of :mod:`gatewise.models`: trees one after another and the base last;
@@ -15,8 +15,16 @@ import numpy as np
 from gatewise import __version__
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
-from gatewise_export.c99.c_text import Tables, filled, number, smallest
-from gatewise_export.c99.cascade import Cascade, safe
+from gatewise_export.c99.c_text import (
+    Tables,
+    enumerated,
+    filled,
+    number,
+    quoted,
+    safe,
+    smallest,
+)
+from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
 
 __all__ = ["MARK", "SourceText", "template_names", "write_source"]
@@ -33,10 +41,11 @@ def template_names(prefix: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SourceText:
-    """The two files of a model, and the bytes of its tables."""
+    """The three files of a model, and the bytes of its tables."""
 
     header: str
     code: str
+    names: str
     table_bytes: int
 
 
@@ -81,7 +90,8 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
     )
     helper = part("missing") if cloud_alone_takes_missing else ""
     code = part("top") + flag + str(tables) + parts["code"] + stages
-    return SourceText(filled("model.h", **fill), code + helper + bottom, tables.nbytes)
+    header, names = filled("model.h", **fill), filled("names.c", **fill)
+    return SourceText(header, code + helper + bottom, names, tables.nbytes)
 
 
 def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:
@@ -105,26 +115,16 @@ def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> 
         {k: str(v) for k, v in numbers.items()}
         | template_names(prefix)
         | {
-            "title": safe([cascade.title])[0],
-            "classes": _listed(cascade.classes),
-            "features": _listed(cascade.feature_names),
+            "title": safe(cascade.title),
+            "class_enum": enumerated(f"{prefix.upper()}_CLASS", cascade.classes),
+            "feature_enum": enumerated(f"{prefix.upper()}_FEATURE", cascade.feature_names),
+            "class_names": ",\n".join(f"    {quoted(c)}" for c in cascade.classes),
+            "feature_names": ",\n".join(f"    {quoted(f)}" for f in cascade.feature_names),
             "code": code if layout.coded is not None else "",
             "lean": "" if all(cascade.holds) else left_out,
             "or_missing": "" if cascade.takes_missing else " or missing",
         }
     )
-
-
-def _listed(values: tuple[object, ...]) -> str:
-    """``0 = a, 1 = b``, wrapped for a comment."""
-    lines, line = [], ""
-    for i, word in enumerate(safe(values)):
-        item = f"{i} = {word}" + ("," if i + 1 < len(values) else "")
-        if line and len(line) + len(item) > 80:
-            lines.append(line)
-            line = ""
-        line = f"{line} {item}" if line else item
-    return "\n     ".join([*lines, line])
 
 
 # -- the engine ---------------------------------------------------------------------------

@@ -88,8 +88,8 @@ def to_c(
         Stages on a gateway or in the cloud stay there: what no stage of the device stops for is
         to be offloaded.
     folder : str or Path
-        Gets ``<name>.h``, ``<name>.c``, ``<name>_selftest.c``, ``main.c`` and ``Makefile``; files
-        that were written by this before are replaced, no others.
+        Gets ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``, ``main.c`` and
+        ``Makefile``; files that were written by this before are replaced, no others.
     coded : {8, 16}, optional
         Hold thresholds as ranks of that many bits, and code each feature once, when it is
         acquired. Smaller where many nodes share few thresholds, as boosted trees do; decisions
@@ -142,6 +142,7 @@ def write_cascade(
     files = {
         f"{name}.h": source.header,
         f"{name}.c": source.code,
+        f"{name}_names.c": source.names,
         f"{name}_selftest.c": _selftest(cascade, layout, names),
         "main.c": filled("main.c", **names, n_rows=n_rows, n_outputs=sizes),
         "Makefile": filled("Makefile.in", **names),

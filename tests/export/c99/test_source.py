@@ -155,12 +155,14 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
     bought: set[int] = set()
     refused = label = last = -1
 
+    def unusable(column: int) -> bool:
+        bought.add(column)
+        missing = math.isnan(row[column]) and not cascade.takes_missing
+        return missing or math.isinf(row[column])
+
     def ask(column: int) -> bool:
         nonlocal refused
-        bought.add(column)
-        value = float(row[column])
-        if math.isinf(value) or (math.isnan(value) and not cascade.takes_missing):
-            refused = column
+        refused = column if unusable(column) else refused
         return refused < 0
 
     n = len(cascade.stages)
@@ -168,7 +170,9 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
         if stage.acquisition == "node":
             path(stage.model, row[stage.features], lambda k: ask(int(stage.features[k])))  # noqa: B023
         else:
-            all(ask(int(k)) for k in stage.features)
+            # all of them are acquired; an infinite one is named before a missing one
+            bad = [int(k) for k in stage.features if unusable(int(k))]
+            refused = next((k for k in bad if math.isinf(row[k])), next(iter(bad), -1))
         if refused >= 0:
             passed_on = cascade.offloads and cascade.cloud_takes_missing and np.isnan(row[refused])
             outcome = OFFLOAD if passed_on else FALLBACK if last >= 0 else ERROR

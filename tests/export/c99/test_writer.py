@@ -17,6 +17,8 @@ from sklearn.ensemble import ExtraTreesClassifier
 from benchmarks.compiled_c import STRICT, build, compiler
 from gatewise.cli import main
 from gatewise.errors import InputError
+from gatewise_edge import Device
+from gatewise_edge.errors import SensorError
 from gatewise_export import pack, set_operating_point, to_c
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.c99.cascade import cascade_of
@@ -109,6 +111,30 @@ def test_c_decides_and_buys_as_the_system(made, name):
             np.testing.assert_array_equal(paid, system.cost(rows_as_table(system, rows)))
         for stage, outputs in zip(on_device, said.outputs, strict=True):
             assert outputs.tobytes() == stage.margins(rows).tobytes()
+
+
+@pytest.mark.parametrize("name", [*FITTED, *MODELS])
+def test_c_refuses_and_pays_as_a_device_in_python(made, name):
+    _, rows, bundle, (c, _) = made[name]
+    draw = np.random.default_rng(3)
+    rows = np.array(rows[:60], np.float32)
+    rows[draw.random(rows.shape) < 0.1] = np.nan
+    rows[draw.random(rows.shape) < 0.04] = np.inf
+    columns = lay_out(cascade_of(bundle), None).columns
+    said, names = c(rows), bundle.manifest.feature_names
+    with Device(bundle, runner="numpy") as device:
+        for i, row in enumerate(rows):
+            refused = int(said.refused[i])
+            answer = device.answer_many(row[None])[0]
+            if isinstance(answer, SensorError):
+                assert (answer.sensor, said.stages[i]) == (names[refused], -1)
+                continue
+            # without a link the features of the cloud are not acquired
+            assert answer.acquired == tuple(columns[said.bought[i]].tolist())
+            if refused >= 0:
+                kind = "infinite" if np.isinf(row[refused]) else "missing"
+                assert answer.reason == f"{kind}:{names[refused]}"
+            assert (answer.stage, answer.class_index) == (said.stages[i], said.labels[i])
 
 
 def test_the_systems_are_of_the_kinds_that_they_stand_for(made):

@@ -96,6 +96,7 @@ static void add_kernels(const ${p}_instance *it, const kernel_type *t, float *ou
     const float *mark = t->landmark, *w = t->weight;
     float z[${widest}];
     uint32_t i, j, m;
+    z[0] = 0.0f; /* gcc fears a machine without inputs */
     for (m = 0; m < t->n_outputs; m++)
         out[m] = 0.0f;
     for (j = 0; j < t->n_inputs; j++)
@@ -155,14 +156,27 @@ ${code}    return 1;
 }
 //// take all
 
+/* All features of a stage, also behind one that is refused: 0 then. An infinite one is named before
+   a missing one, as everywhere in Gatewise. */
 static int take_all(${p}_instance *it, const ${slot} *slots, uint32_t n, ${p}_acquire acquire,
                     void *context)
 {
     uint32_t i;
-    for (i = 0; i < n; i++)
-        if (!take(it, slots[i], acquire, context))
-            return 0;
-    return 1;
+    int32_t missing = -1, infinite = -1;
+    for (i = 0; i < n; i++) {
+        float v;
+        if (take(it, slots[i], acquire, context))
+            continue;
+        v = it->value[slots[i]];
+        if (v != v && missing < 0)
+            missing = (int32_t)columns[slots[i]];
+        if (v == v && infinite < 0)
+            infinite = (int32_t)columns[slots[i]];
+    }
+    if (missing < 0 && infinite < 0)
+        return 1;
+    it->refused = infinite < 0 ? missing : infinite;
+    return 0;
 }
 //// score
 

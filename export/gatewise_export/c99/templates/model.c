@@ -5,7 +5,8 @@
 #include <float.h>
 #include <math.h>
 
-#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0
+/* 16: half precision in hardware; floats are rounded to float all the same */
+#if defined(FLT_EVAL_METHOD) && FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16
 #error "sums must be rounded to float after each step: on i386 compile with -msse2 -mfpmath=sse"
 #endif
 #ifdef __FAST_MATH__
@@ -46,6 +47,15 @@ const float *${p}_value(const ${p}_instance *it, int feature)
     for (i = 0; i < ${P}_SLOTS; i++)
         if ((int)columns[i] == feature && it->known[i] == KNOWN)
             return &it->value[i];
+    return 0;
+}
+
+int ${p}_acquired(const ${p}_instance *it, int feature)
+{
+    int i;
+    for (i = 0; i < ${P}_SLOTS; i++)
+        if ((int)columns[i] == feature)
+            return it->known[i] != UNKNOWN;
     return 0;
 }
 
@@ -93,7 +103,7 @@ static int missing(const ${p}_instance *it)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if (it->known[i] == REFUSED)
+        if ((int)columns[i] == it->refused)
             return it->value[i] != it->value[i];
     return 0;
 }

@@ -10,10 +10,7 @@
 
    acquire is called at most once a feature and instance, and only for what the stages need. Nothing
    is allocated; there is no state but the instance. Float32 throughout; compile with
-   -ffp-contract=off, and decisions, margins and acquired features are those of training, bit for bit.
-
-   Classes: ${classes}
-   Features, by number: ${features} */
+   -ffp-contract=off, and decisions, margins and acquired features are those of training, bit for bit. */
 #ifndef ${P}_H
 #define ${P}_H
 
@@ -34,6 +31,16 @@ extern "C" {
 #define ${P}_TABLE_BYTES ${table_bytes} /* of the const arrays */
 #define ${P}_INSTANCE_BYTES ${instance_bytes} /* of a ${p}_instance */
 #define ${P}_STACK_BYTES ${stack_bytes} /* of stack at most; instance, callback apart */
+
+/* Features and classes by name; their texts are in ${p}_names.c, which a device need not link. */
+enum {
+${feature_enum}
+};
+enum {
+${class_enum}
+};
+extern const char *const ${p}_feature_names[${P}_FEATURES]; /* UTF-8 */
+extern const char *const ${p}_class_names[${P}_CLASSES];
 
 /* The value of a feature; NaN if it is missing. */
 typedef float (*${p}_acquire)(int feature, void *context);
@@ -71,6 +78,9 @@ int ${p}_label(const ${p}_instance *instance, int stage);
 
 /* The value of a feature that was acquired, or a null pointer. */
 const float *${p}_value(const ${p}_instance *instance, int feature);
+
+/* Whether a feature was acquired, and so is paid for: its value may have been refused. */
+int ${p}_acquired(const ${p}_instance *instance, int feature);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,151 @@
+"""What is written beside the model: names, the program that reads rows, what compilers may be."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.compiled_c import STRICT, compiler
+from gatewise.models.kernel_machine import KernelModel
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import Stage
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.writer import write_cascade
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+
+#: Names that C does not take as they are; two that would be one identifier; a trigraph.
+NAMES = ("temp, °C", "a-b", 'a"b', "??/\\")
+CLASSES = ("ok", "not ok", "not-ok")
+ROW = np.array([[1.5, -2, 0.25, 8]], np.float32)
+
+
+def cascade() -> Cascade:
+    """A linear stage that reads all columns and answers everything."""
+    weights = np.arange(12, dtype=np.float32).reshape(4, 3) - 4
+    line = LinearModel(np.zeros(4, np.float32), np.ones(4, np.float32), weights, np.zeros(3, "f4"))
+    return Cascade(
+        title="plant 1", stages=(Stage(line, np.arange(4), "softmax"),), thresholds=(None,),
+        feature_names=NAMES, classes=CLASSES, takes_missing=False, offloads=False,
+        cloud_takes_missing=False, rows=ROW,
+    )  # fmt: skip
+
+
+def compiled(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [*(compiler() or ()), *STRICT, "-c", *flags, "-o", "out.o", "m.c"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The example program of the cascade."""
+    folder = tmp_path_factory.mktemp("program")
+    write_cascade(cascade(), folder, name="m")
+    made = subprocess.run(["make", "-s"], cwd=folder, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+
+    def run(text: str) -> subprocess.CompletedProcess[str]:
+        command = [str(folder / "m_example"), "--rows"]
+        return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+
+    return run
+
+
+# -- rows from standard input ----------------------------------------------------------------
+
+PLAIN = "1.5,-2,0.25,8\n"
+
+
+def test_rows_in_the_order_of_the_features(program):
+    first = program(PLAIN)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert first.stdout.startswith("stopped,0,")
+    for same in ("1.5 -2\t0.25  8", "\n1.5; -2;0.25 ;8\r\n\n", '"1.5","-2",0.25,8\n'):
+        assert program(same).stdout == first.stdout
+    assert program(2 * PLAIN).stdout == 2 * first.stdout
+    assert "error,1,-1,1111" in program("1.5,,0.25,8\n").stdout
+
+
+def test_a_header_names_the_columns(program):
+    expected = program(PLAIN).stdout
+    head = '"temp, °C",a-b,a"b,??/\\'
+    for text in (
+        f"{head}\n{PLAIN}",
+        f"\ufeff{head}\n{PLAIN}",
+        'id,??/\\,a-b,note,a"b,"temp, °C"\n7,8,-2,far,0.25,1.5\n',
+    ):
+        done = program(text)
+        assert (done.returncode, done.stderr, done.stdout) == (0, "", expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a,b,c,d\n1,2,3,4\n", "line 1: a header must have one column temp, °C"),
+        ('"temp, °C",a-b,a-b,a"b,??/\\\n1,2,3,4,5\n', "line 1: a header must have one column a-b"),
+        ("1,2,3\n", "line 1: 3 cells, not 4"),
+        ("1,2,3,4\n1,2,3,4,5\n", "line 2: 5 cells, not 4"),
+        ("1,2,3,4\n1,2,3,x\n", "line 2: x is not a number"),
+        ("1,2,3,4\n1,2,3,4z\n", "line 2: 4z is not a number"),
+        ("1," * 2000 + "\n", "line 1: "),
+    ],
+)
+def test_a_line_that_is_no_row_ends_it(program, text, says):
+    done = program(text)
+    assert (done.returncode, done.stderr.startswith(says)) == (2, True), done.stderr
+    assert done.stdout.count("\n") == int(says[5]) - 1  # the rows before it are answered
+
+
+# -- names -----------------------------------------------------------------------------------
+
+
+def test_features_and_classes_have_enums_and_names(tmp_path):
+    write_cascade(cascade(), tmp_path, name="m")
+    assert re.findall(r"    (M_\w+ = \d)", (tmp_path / "m.h").read_text()) == [
+        "M_FEATURE_TEMP___C = 0", "M_FEATURE_A_B = 1", "M_FEATURE_A_B_2 = 2", "M_FEATURE_____ = 3",
+        "M_CLASS_OK = 0", "M_CLASS_NOT_OK = 1", "M_CLASS_NOT_OK_2 = 2",
+    ]  # fmt: skip
+    (tmp_path / "names.c").write_text(
+        '#include "m.h"\n#include <stdio.h>\n'
+        "int main(void) {\n"
+        "    int i;\n"
+        "    for (i = 0; i < M_FEATURES; i++) puts(m_feature_names[i]);\n"
+        "    puts(m_class_names[M_CLASS_NOT_OK_2]);\n"
+        "    return 0;\n}\n"
+    )
+    command = [*(compiler() or ()), *STRICT, "-o", "names", "names.c", "m_names.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    said = subprocess.run([tmp_path / "names"], capture_output=True, check=True).stdout
+    assert said.decode().splitlines() == [*NAMES, "not-ok"]
+
+
+# -- compilers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("method", "taken"), [(0, True), (16, True), (1, False), (2, False)])
+def test_only_compilers_that_round_floats_after_each_step(tmp_path, method, taken):
+    write_cascade(cascade(), tmp_path, name="m")
+    flags = ("-U__FLT_EVAL_METHOD__", f"-D__FLT_EVAL_METHOD__={method}")
+    done = compiled(tmp_path, *flags)
+    assert (done.returncode == 0) == taken, done.stderr
+    assert taken or "sums must be rounded to float after each step" in done.stderr
+
+
+@pytest.mark.parametrize("level", ["-O0", "-O1", "-O2", "-Os"])
+def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, level):
+    def machine(k: int) -> Stage:
+        model = KernelModel(
+            np.zeros(k, np.float32), np.ones(k, np.float32), np.ones((2, k), np.float32),
+            np.float32(0.5), np.ones((2, 3), np.float32), np.zeros(3, np.float32),
+        )  # fmt: skip
+        return Stage(model, np.arange(k), "softmax")
+
+    stages = machine(0), machine(1)
+    write_cascade(replace(cascade(), stages=stages, thresholds=(0.5, None)), tmp_path, name="m")
+    done = compiled(tmp_path, level)
+    assert done.returncode == 0, done.stderr
