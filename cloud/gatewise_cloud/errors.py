@@ -59,7 +59,8 @@ class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a cli
     Attributes
     ----------
     reason : str
-        ``shape``, ``missing`` or ``infinite``, as in :class:`gatewise_edge.errors.WireError`.
+        ``shape``, ``size``, ``missing`` or ``infinite``, as in
+        :class:`gatewise_edge.errors.WireError`.
     """
 
     def __init__(self, reason: str, message: str) -> None:

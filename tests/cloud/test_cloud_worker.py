@@ -236,6 +236,20 @@ def test_bad_messages_are_answered_with_an_error_or_put_on_the_dead_letter_topic
     assert worker.counters["errors"] == {"bad-request": len(REFUSED)}
 
 
+def test_what_no_response_can_hold_is_refused_before_the_work(tiny, tmp_path, mosquitto, caller):
+    """4,096 answers of 8 classes would be 139 kB."""
+    path = tiny.write(tmp_path / "b", classes=8)
+    with Worker(path, mosquitto.url) as worker:
+        one = caller(mosquitto)
+        one.ask(tiny.rows(4096))
+        answer = one.response()
+        assert (answer.error, answer.retryable) == ("bad-request", False)
+        assert "at most 3853 instances a request" in answer.detail
+        assert worker.counters["batches"] == 0
+        one.ask(tiny.rows(3853))
+        assert one.response().rows == 3853
+
+
 def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, tiny, any_broker, caller):
     one = caller(any_broker)
     payload = request(tiny.rows(1))

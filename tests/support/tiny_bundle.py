@@ -16,12 +16,11 @@ FEATURES = 4
 CLASSES = 3
 
 
-def weights(seed=0):
+def weights(seed=0, classes=CLASSES):
     rng = np.random.default_rng(seed)
-    return rng.normal(size=(FEATURES, CLASSES)).astype(np.float32)
+    return rng.normal(size=(FEATURES, classes)).astype(np.float32)
 
 
-# The high-cost model reads the features in another order than the manifest lists them.
 CLOUD_W = np.ascontiguousarray(weights()[::-1])
 
 
@@ -137,10 +136,13 @@ def write_bundle(
     missing="refused",
     spoil=False,
     has_cloud=True,
+    classes=CLASSES,
 ):
     """Write a bundle of one stage and a high-cost model that is linear in four features."""
-    W = weights()
-    cloud = graph or (linear_graph(CLOUD_W) if kind == "margins" else classifier_graph(CLOUD_W))
+    W = weights(classes=classes)
+    # The high-cost model reads the features in another order than the manifest lists them.
+    cloud_w = np.ascontiguousarray(W[::-1])
+    cloud = graph or (linear_graph(cloud_w) if kind == "margins" else classifier_graph(cloud_w))
     stage = linear_graph(W)
     X = np.random.default_rng(1).normal(size=(8, FEATURES)).astype(np.float32)
     margins = X @ W
@@ -153,7 +155,7 @@ def write_bundle(
         stage_0=margins,
         exit=np.ones(8, np.int64),
         label=labels,
-        cloud_label=(labels + 1) % CLASSES if spoil else labels,
+        cloud_label=(labels + 1) % classes if spoil else labels,
         cloud_probabilities=(exponents / exponents.sum(1, keepdims=True)).astype(np.float32),
         cost=np.full(8, float(FEATURES)),
     )
@@ -168,7 +170,7 @@ def write_bundle(
         "created": "2026-01-01T00:00:00+00:00",
         "min_runtime_version": "0.1.0",
         "task": "classify",
-        "classes": ["a", "b", "c"],
+        "classes": list("abcdefghijklmnopqrstuvwxyz"[:classes]),
         "link": "softmax",
         "features": [{"name": n, "own": 1.0, "group": None} for n in names],
         "groups": [],
@@ -184,7 +186,7 @@ def write_bundle(
                 "bytes": len(stage),
                 "link": "softmax",
                 "score": "margin",
-                "outputs": CLASSES,
+                "outputs": classes,
             }
         ],
         "cloud": {"file": "cloud.onnx", "inputs": names[::-1], "kind": kind, "link": "softmax"},

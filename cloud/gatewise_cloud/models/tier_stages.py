@@ -52,6 +52,9 @@ class RequestModel(Protocol):
     disagreement_bound: float | None
     """Share of instances that devices may answer otherwise; None where nobody knows."""
 
+    answer_bytes: int
+    """Bytes that the answer to an instance takes in a response."""
+
     @property
     def key(self) -> tuple[str, str]:
         """Name and version."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from gatewise_cloud.errors import RefusedRows
+from gatewise_cloud.models.tier_stages import RequestModel
 from gatewise_cloud.worker.batcher import Ticket, Verdict
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.responses import Responses
@@ -82,6 +83,7 @@ class Receiver:
             return
         try:
             model.check(ticket.rows)
+            _check_response_fits(model, len(ticket.rows))
         except RefusedRows as error:
             self._responses.refuse_request(ticket, wire.BAD_REQUEST, str(error))
             return
@@ -95,3 +97,15 @@ class Receiver:
         elif answer is not None:
             self._counters.add("repeated")
             self._responses.send(ticket.device, answer)
+
+
+def _check_response_fits(model: RequestModel, rows: int) -> None:
+    """Refuse instances whose answers no message can hold, before any work is done for them."""
+    room = wire.MAX_PAYLOAD - wire.SMALLEST_RESPONSE
+    if rows * model.answer_bytes > room:
+        most = room // model.answer_bytes
+        raise RefusedRows(
+            "size",
+            f"the response to {rows} instances would have more than {wire.MAX_PAYLOAD} bytes: "
+            f"at most {most} instances a request",
+        )

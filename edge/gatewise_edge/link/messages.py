@@ -27,6 +27,7 @@ __all__ = [
     "MAX_WORKER_US",
     "NO_MODEL",
     "RETRYABLE",
+    "SMALLEST_RESPONSE",
     "AuditMark",
     "Request",
     "Response",
@@ -43,6 +44,10 @@ MAX_SKIPPED: Final = 65_535
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
+#: Bytes that the fields of a response take at least, beside the answers themselves.
+SMALLEST_RESPONSE: Final = 60
+#: Probabilities may leave 0 to 1 by this: sums of softmax in half precision do.
+_SLACK: Final = 1e-3
 
 #: Error codes of a response. Others may come; only those in RETRYABLE are worth a retry.
 BUSY: Final = "busy"
@@ -158,8 +163,8 @@ class Response:
     Raises
     ------
     WireError
-        If a field is out of its bounds, shapes do not agree, a class index is too large or a
-        probability is not finite.
+        If a field is out of its bounds, shapes do not agree, a class index is too large, or a
+        probability is not finite or not from 0 to 1 (by more than 0.001).
     """
 
     id: bytes
@@ -197,6 +202,9 @@ class Response:
             raise WireError("range", "a response with a class index out of range")
         if not np.isfinite(probabilities).all():
             raise WireError("infinite", "a response with a probability that is not finite")
+        if probabilities.min() < -_SLACK or probabilities.max() > 1 + _SLACK:
+            odd = probabilities.flat[np.abs(probabilities - 0.5).argmax()]
+            raise WireError("range", f"a response with a probability of {odd:g}")
         if self.exits is not None:
             exits = np.asarray(self.exits, np.int64)
             object.__setattr__(self, "exits", exits)

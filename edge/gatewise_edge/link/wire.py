@@ -27,7 +27,7 @@ Response that answers
 ``n``    unsigned              rows, as in the request
 ``c``    unsigned, 2 to 65535  classes
 ``y``    tag 69                class index of each row: uint16, little-endian
-``p``    tag 85                rows * classes probabilities: float32, little-endian
+``p``    tag 85                rows * classes probabilities, 0 to 1: float32, little-endian
 ``us``   unsigned              time in the worker, in microseconds
 ``s``    tag 69                optional: stage that answered each row, uint16, little-endian; the
                                number of stages, as for all rows without it: the high-cost model
@@ -40,7 +40,7 @@ Response that refuses (``m`` and ``mv`` are left out where the request's were un
 ======== ===================== ===============================================================
 
 A decoder checks everything. A payload is at most :data:`MAX_PAYLOAD` bytes and exactly one map of
-at most 32 entries, definite lengths, no key twice, no nesting beyond it, no CBOR tag but the
+at most 32 entries, definite lengths, no key twice, nothing nested in it, no CBOR tag but the
 typed arrays above; every type, range and shape is checked. Keys that are not listed are
 ignored, so that version 1 may grow. Versions before the checksum send none: a message without
 ``crc`` is taken if it has no key that they did not know, which may be a damaged ``crc``. Infinite
@@ -90,6 +90,7 @@ from gatewise_edge.link.messages import (
     MAX_WORKER_US,
     NO_MODEL,
     RETRYABLE,
+    SMALLEST_RESPONSE,
     AuditMark,
     Request,
     Response,
@@ -117,6 +118,7 @@ __all__ = [
     "NO_MODEL",
     "REQUESTS",
     "RETRYABLE",
+    "SMALLEST_RESPONSE",
     "AuditMark",
     "Request",
     "Response",
@@ -292,6 +294,10 @@ class _Entries:
             raise WireError(
                 "version", f"a message of layout {str(version)[:20]}, not 1", id=self.id
             )
+        for key, value in entries.items():
+            inner = value.value if isinstance(value, _Tagged) else value
+            if isinstance(inner, list | tuple | dict | _Tagged):
+                raise WireError("type", f"{str(key)[:20]!r} is nested: nothing may be", id=self.id)
 
     def has(self, key: str) -> bool:
         return key in self._entries

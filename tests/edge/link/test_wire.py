@@ -24,6 +24,7 @@ names = st.text(
 ).filter(lambda s: len(s.encode()) <= 64)
 shapes = st.tuples(st.integers(1, 20), st.integers(1, 40))
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
+shares = st.floats(0, 1, width=32)
 halves = st.floats(width=16, allow_nan=False, allow_infinity=False)
 matrices = st.one_of(arrays(np.float32, shapes, elements=finite), arrays(np.float16, shapes))
 matrices = matrices.filter(lambda X: bool(np.isfinite(X).all()))
@@ -123,7 +124,7 @@ def test_request_comes_back_as_it_went(ident, model, version, ttl_ms, X):
 )
 def test_response_comes_back_as_it_went(data, rows, classes, worker_us):
     labels = data.draw(arrays(np.int64, rows, elements=st.integers(0, classes - 1)))
-    probabilities = data.draw(arrays(np.float32, (rows, classes), elements=finite))
+    probabilities = data.draw(arrays(np.float32, (rows, classes), elements=shares))
     sent = Response(
         id=ID,
         model="m",
@@ -322,8 +323,22 @@ def test_no_tag_is_carried_out(tag, value):
         wire.decode_request(cbor2.dumps(message(x=cbor2.CBORTag(tag, value))))
     assert (caught.value.reason, caught.value.id) == ("type", ID)
     # In an entry that nobody reads, a tag does no harm.
-    extra = cbor2.dumps(message(extra=cbor2.CBORTag(tag, value)))
-    assert wire.decode_request(with_checksum(extra.hex())).rows == 1
+    extra = with_checksum(cbor2.dumps(message(extra=cbor2.CBORTag(tag, value))).hex())
+    if isinstance(value, list):
+        assert "nested" in str(read(extra))
+    else:
+        assert wire.decode_request(extra).rows == 1
+
+
+@pytest.mark.parametrize(
+    "value", [[], {}, [1], {"a": 1}, [[[1]]], cbor2.CBORTag(85, {"a": b""}),
+              cbor2.CBORTag(9, cbor2.CBORTag(9, 1))]
+)  # fmt: skip
+def test_nothing_nested_is_taken_in_entries_that_nobody_reads(value):
+    extra = with_checksum(cbor2.dumps(message(extra=value)).hex())
+    with pytest.raises(WireError, match="'extra' is nested") as caught:
+        wire.decode_request(extra)
+    assert (caught.value.reason, caught.value.id) == ("type", ID)
 
 
 def test_unknown_entries_are_ignored_up_to_a_bound():
@@ -342,6 +357,17 @@ def test_a_key_twice_and_a_nested_bomb_are_refused():
         with pytest.raises(WireError) as caught:
             wire.decode_request(payload)
         assert caught.value.reason == "cbor"
+
+
+def test_a_response_has_no_fewer_bytes_than_are_reckoned_with():
+    """A worker refuses what is larger than this before it does the work."""
+    for rows, classes in [(1, 2), (300, 90), (4096, 7)]:
+        full = Response(
+            id=ID, model="m", version="1", labels=np.zeros(rows, int),
+            probabilities=np.zeros((rows, classes)),
+        )  # fmt: skip
+        fields = len(wire.encode_response(full)) - rows * (4 * classes + 2)
+        assert wire.SMALLEST_RESPONSE <= fields <= wire.SMALLEST_RESPONSE + 12
 
 
 def test_size_is_bounded_both_ways():
@@ -369,6 +395,8 @@ def test_request_refuses_what_cannot_travel():
         {"labels": [0, 1]},
         {"labels": [[0]]},
         {"probabilities": [[np.nan, 1]]},
+        {"probabilities": [[5.0, 0.0]]},
+        {"probabilities": [[-1.0, 1.0]]},
         {"probabilities": [[1.0]]},
         {"probabilities": [0.5, 0.5]},
         {"worker_us": -1},
@@ -377,6 +405,8 @@ def test_request_refuses_what_cannot_travel():
 def test_response_refuses_nonsense(changes):
     good = {"labels": np.array([1]), "probabilities": np.array([[0.25, 0.75]])}
     Response(id=ID, model="m", version="1", **good)
+    # as sums in half precision come out
+    Response(id=ID, model="m", version="1", labels=[1], probabilities=[[-0.0005, 1.0005]])
     with pytest.raises(WireError):
         Response(id=ID, model="m", version="1", **(good | changes))
 
