@@ -244,10 +244,10 @@ def test_what_no_response_can_hold_is_refused_before_the_work(tiny, tmp_path, mo
         one.ask(tiny.rows(4096))
         answer = one.response()
         assert (answer.error, answer.retryable) == ("bad-request", False)
-        assert "at most 3853 instances a request" in answer.detail
+        assert "at most 3847 instances a request" in answer.detail
         assert worker.counters["batches"] == 0
-        one.ask(tiny.rows(3853))
-        assert one.response().rows == 3853
+        one.ask(tiny.rows(3847))
+        assert one.response().rows == 3847
 
 
 def test_a_topic_without_a_device_and_a_retained_request_are_dead(bundle, tiny, any_broker, caller):

@@ -101,11 +101,11 @@ class Receiver:
 
 def _check_response_fits(model: RequestModel, rows: int) -> None:
     """Refuse instances whose answers no message can hold, before any work is done for them."""
-    room = wire.MAX_PAYLOAD - wire.SMALLEST_RESPONSE
+    room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
     if rows * model.answer_bytes > room:
         most = room // model.answer_bytes
         raise RefusedRows(
             "size",
-            f"the response to {rows} instances would have more than {wire.MAX_PAYLOAD} bytes: "
+            f"the response to {rows} instances may have more than {wire.MAX_PAYLOAD} bytes: "
             f"at most {most} instances a request",
         )

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import request_bytes
-from gatewise_edge.link.messages import MAX_PAYLOAD, MAX_ROWS
+from gatewise_edge.link.messages import MAX_PAYLOAD, MAX_ROWS, RESPONSE_FIELDS
 from gatewise_edge.link.offload import InFlight
 
 __all__ = ["MOST_ROWS", "Coalescer", "as_matrix", "most_rows"]
@@ -24,8 +24,6 @@ __all__ = ["MOST_ROWS", "Coalescer", "as_matrix", "most_rows"]
 MOST_ROWS: Final = 32
 #: A wait takes at most this part of what is left until a row's deadline.
 _PART: Final = 0.25
-#: What a response's fields beside its arrays take, in bytes, generously.
-_RESPONSE_FIELDS: Final = 512
 
 
 class Coalescer:
@@ -86,7 +84,7 @@ def most_rows(columns: int, classes: int) -> int:
     """How many rows fit a request, and their answers a response."""
     up = (MAX_PAYLOAD - request_bytes(0)) // max(4 * columns, 1)
     # Per row: probabilities, label, exit.
-    down = (MAX_PAYLOAD - _RESPONSE_FIELDS) // (4 * classes + 4)
+    down = (MAX_PAYLOAD - RESPONSE_FIELDS) // (4 * classes + 4)
     return max(1, min(MOST_ROWS, MAX_ROWS, up, down))
 
 

@@ -26,8 +26,8 @@ __all__ = [
     "MAX_TTL_MS",
     "MAX_WORKER_US",
     "NO_MODEL",
+    "RESPONSE_FIELDS",
     "RETRYABLE",
-    "SMALLEST_RESPONSE",
     "AuditMark",
     "Request",
     "Response",
@@ -44,8 +44,8 @@ MAX_SKIPPED: Final = 65_535
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
-#: Bytes that the fields of a response take at least, beside the answers themselves.
-SMALLEST_RESPONSE: Final = 60
+#: Bytes of a response's fields at most, beside the answers themselves.
+RESPONSE_FIELDS: Final = 256
 #: Probabilities may leave 0 to 1 by this: sums of softmax in half precision do.
 _SLACK: Final = 1e-3
 
