@@ -100,7 +100,7 @@ class Receiver:
 
 
 def _check_response_fits(model: RequestModel, rows: int) -> None:
-    """Refuse instances whose answers no message can hold, before any work is done for them."""
+    """Refuse instances with more answers than fit a message, before any work is done for them."""
     room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
     if rows * model.answer_bytes > room:
         most = room // model.answer_bytes

@@ -80,7 +80,7 @@ def enumerated(prefix: str, values: Sequence[object]) -> str:
 
 
 def quoted(value: object) -> str:
-    r"""A text as a string constant of C, UTF-8; whatever is no plain ASCII in octal.
+    r"""A text as a string constant of C, in UTF-8; all but plain ASCII in octal.
 
     Examples
     --------
