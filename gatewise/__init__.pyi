@@ -81,5 +81,8 @@ from .facade.training import (
 from .facade.training import (
     StagedCascade as StagedCascade,
 )
+from .facade.training import (
+    TableEncoder as TableEncoder,
+)
 
 __version__: str

@@ -14,6 +14,7 @@ from gatewise_training import (
     GreedyMiser,
     L1Cascade,
     StagedCascade,
+    TableEncoder,
 )
 
 __all__ = [
@@ -30,4 +31,5 @@ __all__ = [
     "GreedyMiser",
     "L1Cascade",
     "StagedCascade",
+    "TableEncoder",
 ]

@@ -18,11 +18,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Self, get_args
+from typing import Any, Final, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.columns.encoders import RawRow
 from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.checks import check_positive
 from gatewise_edge.device.answer import Answer, Policy
@@ -304,14 +305,15 @@ class Device:
 
     # -- answering -------------------------------------------------------------------------
 
-    def answer(self, row: ArrayLike | None = None) -> Answer:
+    def answer(self, row: ArrayLike | RawRow | None = None) -> Answer:
         """Classify one instance.
 
         Parameters
         ----------
         row : array-like of shape (n_features,), optional
             All values, in the order of `row_names`, or else the manifest's; only what is needed is
-            read and paid. Without it the sensors are read.
+            read and paid. Without it the sensors are read. For a bundle with encoders, the cells
+            of its raw columns, as a mapping or a list; an array of floats holds features.
 
         Raises
         ------
@@ -323,13 +325,14 @@ class Device:
         """
         return self.finish(self.begin(row))
 
-    def answer_many(self, rows: ArrayLike) -> list[Answer | SensorError]:
+    def answer_many(self, rows: ArrayLike | Sequence[RawRow]) -> list[Answer | SensorError]:
         """Classify instances that are at hand; requests of hard ones share messages.
 
         Parameters
         ----------
         rows : array-like of shape (n, n_features)
-            Each has the device's deadline, from when its turn comes.
+            Each has the device's deadline, from when its turn comes. Raw ones as in
+            :meth:`answer`.
 
         Returns
         -------
@@ -341,6 +344,8 @@ class Device:
         InputError
             If the rows do not fit the bundle.
         """
+        if not self._installed.holds_features(rows):
+            return self._answer_all(rows)  # type: ignore[arg-type]  # each row is checked
         try:
             with np.errstate(over="ignore"):
                 X = np.asarray(rows, np.float32)
@@ -349,12 +354,15 @@ class Device:
         width = self._installed.width
         if X.ndim != 2 or X.shape[1] != width:
             raise InputError(f"instances of shape {X.shape}; they must have {width} features")
+        return self._answer_all(X)
+
+    def _answer_all(self, rows: Sequence[Any] | NDArray[Any]) -> list[Answer | SensorError]:
         answers: list[Answer | SensorError] = []
-        while len(answers) < len(X):
-            answers += self._answer_some(X[len(answers) : len(answers) + _MOST_BEGUN])
+        while len(answers) < len(rows):
+            answers += self._answer_some(rows[len(answers) : len(answers) + _MOST_BEGUN])
         return answers
 
-    def _answer_some(self, X: NDArray[np.float32]) -> list[Answer | SensorError]:
+    def _answer_some(self, X: Sequence[Any] | NDArray[Any]) -> list[Answer | SensorError]:
         """Answer as many of the first rows as begin within a part of the time."""
         until = time.monotonic() + _BEGINNING * self.deadline_ms / 1000.0
         steps: list[Answer | Pending | SensorError] = []
@@ -374,7 +382,9 @@ class Device:
                 answers.append(error)
         return answers
 
-    def begin(self, row: ArrayLike | None = None, *, hold: bool = False) -> Answer | Pending:
+    def begin(
+        self, row: ArrayLike | RawRow | None = None, *, hold: bool = False
+    ) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
 
         Parameters

@@ -14,12 +14,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.columns.encoders import RawRow, RowEncoder
 from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.gate import Gate
 from gatewise_edge.link.messages import MAX_PAYLOAD
-from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, RowSource
+from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, RawRowSource, RowSource
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stage_models import Runner
@@ -35,7 +36,8 @@ class Installed:
 
     `source` reads the device's sensors, if there are any; `gate` is that of the stage before an
     instance leaves the device, where one may; `auditor` that of its answers, if any. Rows have
-    `width` values, and the bundle's features are their `columns`; None: all, in this order.
+    `width` values, and the bundle's features are their `columns`; None: all, in this order. With
+    an `encoder` rows are raw, of the columns `row_names`; an array of floats holds features.
     """
 
     bundle: Bundle
@@ -47,6 +49,8 @@ class Installed:
     columns: NDArray[np.intp] | None
     gate: Gate | None = None
     auditor: Auditor | None = None
+    encoder: RowEncoder | None = None
+    row_names: tuple[str, ...] | None = None
 
     @classmethod
     def load(
@@ -79,18 +83,33 @@ class Installed:
         costs = bundle.manifest.feature_costs()
         source = None
         if sensors is not None:
-            source = sensors.bind(costs, [*plan.stage_inputs, *carried])
+            needed = [*plan.stage_inputs, *carried]
+            source = sensors.bind(costs, needed, bundle.manifest.encoder)
+        if (encoder := bundle.manifest.encoder) is not None:
+            given = None if row_names is None else tuple(row_names)
+            _columns(given or encoder.names, encoder.names)
+            width = len(plan.names)
+            return cls(
+                bundle, stages, plan, Meter(costs), source, width, None,
+                encoder=encoder, row_names=given,
+            )  # fmt: skip
         names = plan.names if row_names is None else tuple(row_names)
         columns = _columns(names, plan.names)
         return cls(bundle, stages, plan, Meter(costs), source, len(names), columns)
 
-    def source_of(self, row: ArrayLike | None) -> FeatureSource:
+    def holds_features(self, rows: object) -> bool:
+        """Whether rows hold features, not the raw columns of an encoder."""
+        return self.encoder is None or (isinstance(rows, np.ndarray) and rows.dtype.kind == "f")
+
+    def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource:
         """Source of an instance's values: the row given, else the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
         """
         if row is not None:
-            return RowSource(row, self.width, self.columns)
+            if self.encoder is not None and not self.holds_features(row):
+                return RawRowSource(row, self.encoder, self.row_names)  # type: ignore[arg-type]
+            return RowSource(row, self.width, self.columns)  # type: ignore[arg-type]
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")
         return self.source

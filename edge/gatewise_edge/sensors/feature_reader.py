@@ -9,18 +9,19 @@ nothing until they are acquired.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.columns.encoders import RawRow, RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
 
-__all__ = ["FeatureSource", "FeatureValues", "Meter", "Reading", "RowSource"]
+__all__ = ["FeatureSource", "FeatureValues", "Meter", "RawRowSource", "Reading", "RowSource"]
 
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -222,6 +223,48 @@ class RowSource:
     ) -> None:
         """See :class:`FeatureSource`."""
         raise AssertionError("every value of a row is at hand")
+
+
+class RawRowSource:
+    """A source with the raw cells of a row, each encoded when its column is acquired.
+
+    `row` is a mapping by column, or cells in the order `columns`, by default the encoder's. A bad
+    cell is a failed sensor. InputError if it is no such row.
+    """
+
+    def __init__(
+        self, row: RawRow, encoder: RowEncoder, columns: Sequence[str] | None = None
+    ) -> None:
+        if columns is not None and not isinstance(row, Mapping):
+            if not isinstance(row, Sequence | np.ndarray) or len(row) != len(columns):
+                raise InputError(f"an instance must be a list of {len(columns)} cells")
+            row = dict(zip(columns, row, strict=True))
+        self._cells = encoder.cells(row)
+        self._encoder = encoder
+
+    def start(self) -> FeatureValues:
+        """See :class:`FeatureSource`."""
+        return FeatureValues.unread(self._encoder.starts[-1])
+
+    def read(
+        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
+    ) -> None:
+        """See :class:`FeatureSource`."""
+        encoder = self._encoder
+        for column in dict.fromkeys(encoder.column_of[k] for k in features.tolist()):
+            members = encoder.members(column)
+            try:
+                values = encoder.cell(column, self._cells[column])
+            except InputError as error:
+                failure = SensorError(encoder.names[column], str(error))
+                known.failures |= dict.fromkeys(members, failure)
+                if not spare:
+                    raise failure from error
+                continue
+            place = slice(members.start, members.stop)
+            with np.errstate(over="ignore"):  # beyond float32 is refused as infinite
+                known.values[place] = values
+            known.have[place] = True
 
 
 @lru_cache(maxsize=16)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge.errors import SensorError
@@ -23,7 +24,7 @@ from gatewise_edge.sensors.feature_reader import FeatureSource, FeatureValues
 
 __all__ = ["SensorCounts", "Sensors"]
 
-FeatureSensor = Callable[[], float]
+FeatureSensor = Callable[[], Any]
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
 
 
@@ -55,7 +56,8 @@ class Sensors:
     Parameters
     ----------
     features : mapping of str to callable, optional
-        Feature name to a function without arguments that gives its value.
+        Feature name to a function without arguments that gives its value. Where the bundle has
+        encoders, a column's name, and its raw cell: text, a number, a date, None if missing.
     groups : mapping of str to callable, optional
         Group name to a function without arguments that gives the values of the whole group:
         a mapping by feature name, or a sequence in the bundle's order of the group's features.
@@ -124,13 +126,17 @@ class Sensors:
         """Counts of each sensor, by name of its feature or group."""
         return {name: replace(counts) for name, counts in self._counts.items()}
 
-    def bind(self, costs: FeatureCosts, needed: ArrayLike = ()) -> FeatureSource:
-        """Match the sensors with a bundle's features.
+    def bind(
+        self, costs: FeatureCosts, needed: ArrayLike = (), encoder: RowEncoder | None = None
+    ) -> FeatureSource:
+        """Match the sensors with a bundle's features, or with the raw columns of its `encoder`.
 
         `costs` names the features and groups; each of the features in `needed` must have a sensor.
         Raises InputError if one has none, or a sensor's name is no feature or group of the bundle.
         """
         names = costs.names or ()
+        if encoder is not None:
+            return self._bind_raw(costs, needed, encoder)
         for name in self._features:
             if name not in names:
                 raise InputError(f"sensor {name!r}: the bundle has no such feature")
@@ -149,6 +155,43 @@ class Sensors:
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
                 raise InputError(f"feature {names[k]!r} has no sensor")
+        return _BoundSensors(names, sensors, self._reader)
+
+    def _bind_raw(
+        self, costs: FeatureCosts, needed: ArrayLike, encoder: RowEncoder
+    ) -> FeatureSource:
+        """Match with raw columns: a sensor gives a cell, which becomes all of its features."""
+        names, columns = costs.names or (), encoder.names
+        sensors: dict[int, _Sensor] = {}
+
+        def add(name: str, read: int | list[int], take: Callable[[], Mapping[int, Any]]) -> None:
+            def encoded() -> Mapping[int, float]:
+                found = take()
+                values = {c: encoder.cell(c, found[c]) for c in found}
+                return {
+                    k: v for c in found for k, v in zip(encoder.members(c), values[c], strict=True)
+                }
+
+            own = [read] if isinstance(read, int) else read
+            members = tuple(k for c in own for k in encoder.members(c))
+            sensors.update(dict.fromkeys(members, self._sensor(name, members, encoded)))
+
+        for name, group in self._groups.items():
+            found = costs.group_names.index(name) if name in costs.group_names else None
+            inside = [] if found is None else np.flatnonzero(costs.group == found).tolist()
+            among = list(dict.fromkeys(encoder.column_of[k] for k in inside))
+            if not among:
+                raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
+            others = [c for c in among if columns[c] not in self._features]
+            add(name, others, _cells_of_group(name, group, among, columns))
+        for name, own in self._features.items():
+            if name not in columns:
+                raise InputError(f"sensor {name!r}: the bundle has no such column")
+            column = columns.index(name)
+            add(name, column, _cell_of_column(column, own))
+        for k in np.asarray(needed, np.intp).tolist():
+            if k not in sensors:
+                raise InputError(f"column {columns[encoder.column_of[k]]!r} has no sensor")
         return _BoundSensors(names, sensors, self._reader)
 
     def _sensor(
@@ -304,21 +347,31 @@ def _of_feature(k: int, sensor: FeatureSensor) -> Callable[[], Mapping[int, floa
     return lambda: {k: float(sensor())}
 
 
+def _cell_of_column(column: int, sensor: Callable[[], Any]) -> Callable[[], Mapping[int, Any]]:
+    return lambda: {column: sensor()}
+
+
+def _cells_of_group(
+    name: str, sensor: Callable[[], Any], members: list[int], names: Sequence[str]
+) -> Callable[[], Mapping[int, Any]]:
+    return lambda: _by_member(name, sensor(), members, names)
+
+
 def _of_group(
     name: str, sensor: GroupSensor, members: list[int], names: Sequence[str]
 ) -> Callable[[], Mapping[int, float]]:
-    def read() -> Mapping[int, float]:
-        given = sensor()
-        if isinstance(given, Mapping):
-            missing = [names[k] for k in members if names[k] not in given]
-            if missing:
-                raise SensorError(name, f"group sensor {name!r} gave no {missing[0]!r}")
-            return {k: float(given[names[k]]) for k in members}
-        if len(given) != len(members):
-            raise SensorError(
-                name,
-                f"group sensor {name!r} gave {len(given)} values for {len(members)} features",
-            )
-        return {k: float(v) for k, v in zip(members, given, strict=True)}
+    return lambda: {k: float(v) for k, v in _by_member(name, sensor(), members, names).items()}
 
-    return read
+
+def _by_member(name: str, given: Any, members: list[int], names: Sequence[str]) -> dict[int, Any]:
+    """Values of a group's members, from a mapping by name or a sequence in their order."""
+    if isinstance(given, Mapping):
+        missing = [names[k] for k in members if names[k] not in given]
+        if missing:
+            raise SensorError(name, f"group sensor {name!r} gave no {missing[0]!r}")
+        return {k: given[names[k]] for k in members}
+    if len(given) != len(members):
+        raise SensorError(
+            name, f"group sensor {name!r} gave {len(given)} values for {len(members)} features"
+        )
+    return dict(zip(members, given, strict=True))

@@ -12,7 +12,7 @@ import operator
 import os
 import select
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -20,15 +20,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.encoders import RowEncoder
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.table import read_csv, read_json_line, read_row
+from gatewise_edge.sensors.table import read_cells, read_csv, read_json_line, read_row
 from gatewise_edge.stop_request import Stop, Stopped
 
 __all__ = ["Instance", "InstanceSource", "JsonLines", "open_source"]
 
-Instance = NDArray[np.float64] | InputError | None
+Instance = NDArray[np.float64] | list[Any] | InputError | None
 
 #: Bytes of one JSON line at most.
 _LONGEST_LINE: Final = 2**20
@@ -56,23 +57,29 @@ class InstanceSource(Protocol):
     def __next__(self) -> Instance: ...
 
 
-def open_source(data: str, names: Sequence[str], stop: Stop) -> InstanceSource:
+def open_source(
+    data: str, names: Sequence[str], stop: Stop, encoder: RowEncoder | None = None
+) -> InstanceSource:
     """Open what ``--data`` names; the wait for an instance ends on a stop request.
 
     ``-``: JSON lines on standard input. ``name.csv``: a table. ``module:function``: Python, the
     module sought in the current folder first. Raises InputError if it is none of these, or cannot
-    be opened.
+    be opened. With an encoder `names` are its raw columns, and rows are lists of their cells.
     """
     if data == "-":
-        return JsonLines(0, names, stop)
+        return JsonLines(0, names, stop, encoder)
     if Path(data).suffix.lower() == ".csv":
-        rows, ignored = read_csv(data, names)
+        rows: Iterable[Instance]
+        if encoder is None:
+            rows, ignored = read_csv(data, names)
+        else:
+            rows, ignored = read_cells(data, encoder)
         if ignored:
             note(f"{data}: columns that are no features are left out: {', '.join(ignored)}")
         return _Given(iter(rows), names)
     module, colon, name = data.partition(":")
     if colon and module and name and all(p.isidentifier() for p in module.split(".")):
-        return _from_python(data, _load(data, module, name), names, stop)
+        return _from_python(data, _load(data, module, name), names, stop, encoder)
     raise InputError(f"--data {data}: give a .csv file, module:function, or - for JSON lines")
 
 
@@ -103,7 +110,14 @@ class JsonLines:
 
     sensors: Sensors | None = None
 
-    def __init__(self, descriptor: int, names: Sequence[str], stop: Stop) -> None:
+    def __init__(
+        self,
+        descriptor: int,
+        names: Sequence[str],
+        stop: Stop,
+        encoder: RowEncoder | None = None,
+    ) -> None:
+        self._encoder = encoder
         self._descriptor = descriptor
         self._stop = stop
         self.names = names
@@ -128,7 +142,7 @@ class JsonLines:
             text = line.decode("utf-8", "replace")
             if text.strip():
                 try:
-                    return read_json_line(text, self.names)
+                    return read_json_line(text, self.names, self._encoder)
                 except InputError as error:
                     return error
 
@@ -179,7 +193,9 @@ def _load(data: str, module: str, name: str) -> Any:
     return getattr(found, name)
 
 
-def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> InstanceSource:
+def _from_python(
+    data: str, found: Any, names: Sequence[str], stop: Stop, encoder: RowEncoder | None
+) -> InstanceSource:
     """Instances from sensors, from an iterator, or from a function called for each."""
     if isinstance(found, Sensors):
         return _Given(repeat(None), names, found)
@@ -194,18 +210,23 @@ def _from_python(data: str, found: Any, names: Sequence[str], stop: Stop) -> Ins
         if isinstance(first, Sensors):
             return _Given(repeat(None), names, first)
         if not hasattr(first, "__next__"):
-            return _Given(_polled(data, found, names, first, stop), names)
+            return _Given(_polled(data, found, names, first, stop, encoder), names)
         found = first
-    return _Given(_drawn(data, found, names, stop), names)
+    return _Given(_drawn(data, found, names, stop, encoder), names)
 
 
 def _polled(
-    data: str, function: Callable[[], Any], names: Sequence[str], first: Any, stop: Stop
+    data: str,
+    function: Callable[[], Any],
+    names: Sequence[str],
+    first: Any,
+    stop: Stop,
+    encoder: RowEncoder | None,
 ) -> Iterator[Instance]:
     """Rows of a function that is called for each; one that fails is an instance's error."""
     given, pause = first, _FIRST_PAUSE
     while given is not None:
-        yield _row(given, names)
+        yield _row(given, names, encoder)
         while True:
             try:
                 (given,) = _take(map(operator.call, (function,)), stop)
@@ -218,7 +239,13 @@ def _polled(
                 break
 
 
-def _drawn(data: str, rows: Iterator[Any], names: Sequence[str], stop: Stop) -> Iterator[Instance]:
+def _drawn(
+    data: str,
+    rows: Iterator[Any],
+    names: Sequence[str],
+    stop: Stop,
+    encoder: RowEncoder | None,
+) -> Iterator[Instance]:
     while True:
         try:
             taken = _take(rows, stop)
@@ -227,7 +254,7 @@ def _drawn(data: str, rows: Iterator[Any], names: Sequence[str], stop: Stop) -> 
             raise _failed(f"--data {data}", error) from error
         if not taken:
             return
-        yield _row(taken[0], names)
+        yield _row(taken[0], names, encoder)
 
 
 def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
@@ -247,13 +274,14 @@ def _failed(what: str, error: Exception) -> InputError:
     return InputError(f"{what} failed: {type(error).__name__}: {error}")
 
 
-def _row(given: Any, names: Sequence[str]) -> Instance:
+def _row(given: Any, names: Sequence[str], encoder: RowEncoder | None) -> Instance:
     if hasattr(given, "tolist"):
         given = given.tolist()
     if isinstance(given, Mapping | Sequence) and not isinstance(given, str | bytes):
         plain = {k: _plain(v) for k, v in given.items()} if isinstance(given, Mapping) else given
         try:
-            return read_row(plain if isinstance(plain, dict) else [*map(_plain, plain)], names)
+            row = plain if isinstance(plain, dict) else [*map(_plain, plain)]
+            return read_row(row, names, encoder)
         except InputError as error:
             return error
     return InputError(f"an instance is a mapping by feature name or a row of {len(names)} numbers")

@@ -1,26 +1,28 @@
-"""Instances matched by name with a bundle's features: CSV files, JSON lines, mappings and rows.
+"""Instances matched by name with a bundle's columns: CSV files, JSON lines, mappings and rows.
 
-Standard library and numpy alone: a device needs no pandas to read a table.
+Standard library and numpy alone: a device needs no pandas to read a table. Where a bundle has
+encoders, its columns are raw ones, and rows are lists of cells that the device encodes; else they
+are its features, and rows are arrays of numbers.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.cells import MISSING_WORDS
+from gatewise.columns.csv_file import csv_rows
+from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 
-__all__ = ["read_csv", "read_json_line", "read_row"]
+__all__ = ["read_cells", "read_csv", "read_json_line", "read_row"]
 
 Values = NDArray[np.float64]
-
-_MISSING = frozenset({"", "nan", "na", "n/a", "null", "none", "?"})
 
 
 def read_csv(path: str | Path, names: Sequence[str]) -> tuple[Values, tuple[str, ...]]:
@@ -30,32 +32,35 @@ def read_csv(path: str | Path, names: Sequence[str]) -> tuple[Values, tuple[str,
     anything is returned. Raises InputError if it is missing, empty or no text, a column is missing
     or double, a row has another length than the header, or a cell is not a number.
     """
-    path = Path(path)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, skipinitialspace=True, strict=True)
-            header = next(reader, None)
-            if header is None:
-                raise InputError(f"{path} is empty")
-            columns = _columns(path, [cell.strip() for cell in header], names)
-            rows = [
-                _numbers(f"{path}, line {reader.line_num}", row, header, columns)
-                for row in reader
-                if row
-            ]
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path} is not a CSV file in UTF-8: {error}") from None
-    if not rows:
-        raise InputError(f"{path} has a header and no rows")
-    ignored = tuple(cell.strip() for cell in header if cell.strip() not in names)
-    return np.array(rows, np.float64), ignored
+    rows, ignored = _columns(path, names)
+    values = [
+        [_number(f"{path}, line {line}", text, name) for text, name in zip(row, names, strict=True)]
+        for line, row in rows
+    ]
+    return np.array(values, np.float64), ignored
 
 
-def _columns(path: Path, header: list[str], names: Sequence[str]) -> list[int]:
+def read_cells(path: str | Path, encoder: RowEncoder) -> tuple[list[list[str]], tuple[str, ...]]:
+    """Read the raw columns of an encoder, as :func:`read_csv`; every cell must be of its kind."""
+    rows, ignored = _columns(path, encoder.names)
+    known: list[set[str]] = [set() for _ in encoder.names]
+    for line, row in rows:
+        for c, cell in enumerate(row):
+            if cell not in known[c]:
+                try:
+                    encoder.cell(c, cell)
+                except InputError as error:
+                    raise InputError(f"{path}, line {line}: {error}") from None
+                known[c].add(cell)
+    return [row for _, row in rows], ignored
+
+
+def _columns(
+    path: str | Path, names: Sequence[str]
+) -> tuple[list[tuple[int, list[str]]], tuple[str, ...]]:
+    """Cells of some columns, row by row with their lines, and the names of the others."""
+    lines = csv_rows(path)
+    _, header = next(lines)
     doubles = [name for name in names if header.count(name) > 1]
     if doubles:
         raise InputError(f"{path} has the column {doubles[0]!r} twice")
@@ -63,27 +68,27 @@ def _columns(path: Path, header: list[str], names: Sequence[str]) -> list[int]:
     if missing:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise InputError(f"{path} has no column {missing[0]!r}{more}, which the bundle needs")
-    return [header.index(name) for name in names]
+    places = [header.index(name) for name in names]
+    rows = [(line, [row[k] for k in places]) for line, row in lines]
+    if not rows:
+        raise InputError(f"{path} has a header and no rows")
+    return rows, tuple(name for name in header if name not in names)
 
 
-def _numbers(where: str, row: list[str], header: list[str], columns: Iterable[int]) -> list[float]:
-    if len(row) != len(header):
-        raise InputError(f"{where}: {len(row)} cells under {len(header)} columns")
-    values = []
-    for k in columns:
-        text = row[k].strip()
-        try:
-            # float() would also take Python's 1_000.
-            values.append(np.nan if text.lower() in _MISSING else float(text.replace("_", "?")))
-        except ValueError:
-            raise InputError(
-                f"{where}: {text[:40]!r} in column {header[k].strip()!r} is not a number"
-            ) from None
-    return values
+def _number(where: str, text: str, name: str) -> float:
+    try:
+        # float() would also take Python's 1_000.
+        return np.nan if text.lower() in MISSING_WORDS else float(text.replace("_", "?"))
+    except ValueError:
+        raise InputError(f"{where}: {text[:40]!r} in column {name!r} is not a number") from None
 
 
-def read_json_line(line: str, names: Sequence[str]) -> Values:
+def read_json_line(
+    line: str, names: Sequence[str], encoder: RowEncoder | None = None
+) -> Values | list[Any]:
     """Read one instance: an object by feature name, or an array in the bundle's order.
+
+    With an encoder it has raw columns, and its cells are returned as they are.
 
     ``null`` and NaN are missing values; names that are no features are ignored. Raises InputError
     if it is neither, a feature is left out, or a value is not a number.
@@ -95,11 +100,15 @@ def read_json_line(line: str, names: Sequence[str]) -> Values:
         document = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a JSON line: {error}") from None
-    return read_row(document, names)
+    return read_row(document, names, encoder)
 
 
-def read_row(given: object, names: Sequence[str]) -> Values:
+def read_row(
+    given: object, names: Sequence[str], encoder: RowEncoder | None = None
+) -> Values | list[Any]:
     """Read one instance from a dict or a list, as :func:`read_json_line` from JSON."""
+    if encoder is not None:
+        return encoder.cells(given)  # type: ignore[arg-type]  # it checks
     if isinstance(given, dict):
         missing = [name for name in names if name not in given]
         if missing:

@@ -178,7 +178,7 @@ def edge(
         bundles = _open_bundles(bundle, kept, public_key)
         first = bundles[-1].manifest
         # Rows stay in the order of the bundle that the device was set up with.
-        instances = open_source(data, first.feature_names, stop)
+        instances = open_source(data, first.column_names, stop, first.encoder)
         log = None if resume is None else stack.enter_context(AnswerLog(resume, Path(data)))
         if log is not None and log.answered:
             note(f"{len(log.answered)} rows have an answer in {resume}; they are passed over")
@@ -199,7 +199,7 @@ def edge(
                 first=bundles[-1].path,
                 link=link,
                 device=device,
-                features=first.feature_names,
+                features=first.column_names,
                 public_key=public_key,
                 ca_file=update_ca_file,
                 interval=update_interval,

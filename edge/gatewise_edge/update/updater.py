@@ -126,7 +126,7 @@ class Updater:
         self._id = device or store.state.device
         manifest = Bundle.open(first, for_device=True).manifest
         self.model = manifest.name
-        self._features = tuple(manifest.feature_names if features is None else features)
+        self._features = tuple(manifest.column_names if features is None else features)
         self._fetcher = BoundedFetcher(ca_file=ca_file, timeout=timeout)
         self._client = RepositoryClient(
             urls, store.folder / "metadata", trust=trust, fetcher=self._fetcher, longest=longest

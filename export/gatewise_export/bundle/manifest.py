@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.acquisition import exit_costs
+from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import Link, Score
 from gatewise.tiers import Tier, cascade_costs
@@ -194,6 +195,8 @@ class Manifest:
         there is no cloud, each chain is one stage with one margin and link ``identity``, that
         margin is the answer, and `accuracy` of an operating point is the estimator's own score:
         R² of a regressor, Average Precision@5 of a ranker.
+    encoder : RowEncoder or None
+        What makes the features of an instance's raw columns; None: instances are features.
     """
 
     name: str
@@ -215,6 +218,7 @@ class Manifest:
     min_runtime_version: str = "0.1.0"
     task: Task = "classify"
     schema_version: int = SCHEMA_VERSION
+    encoder: RowEncoder | None = None
     _columns: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -242,6 +246,11 @@ class Manifest:
     def feature_names(self) -> tuple[str, ...]:
         """Names of the columns of an instance."""
         return tuple(f.name for f in self.features)
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """Names of an instance's columns as sensors and tables have them: raw, if encoded."""
+        return self.feature_names if self.encoder is None else self.encoder.names
 
     @property
     def answers_values(self) -> bool:
@@ -352,6 +361,7 @@ class Manifest:
 
     def to_document(self) -> dict[str, Any]:
         """Make the JSON document: plain lists, objects, texts and numbers."""
+        encoder = {} if self.encoder is None else {"encoder": self.encoder.to_document()}
         return {
             "schema_version": self.schema_version,
             "name": self.name,
@@ -372,4 +382,4 @@ class Manifest:
             "active": self.active,
             "reference_accuracy": self.reference_accuracy,
             "files": {name: asdict(f) for name, f in sorted(self.files.items())},
-        }
+        } | encoder

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gatewise.columns.document import read_encoder
 from gatewise.costs import CloudPrices
 from gatewise.decision import ALWAYS_STOP, Link, Score
 from gatewise.tiers import TIERS, in_order
@@ -66,7 +67,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     """Read and check the text of a manifest."""
     document = JsonField.parse(text)
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
-    document.keys(NEEDED, ("chains", "reference_accuracy"))
+    document.keys(NEEDED, ("chains", "reference_accuracy", "encoder"))
     task = document["task"].choice(TASKS)
     classes = _classes(document["classes"], task)
     groups, features = _groups_and_features(document)
@@ -95,6 +96,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     missing = document["missing"]
     missing.keys(("stages", "cloud"))
     reference = document.get("reference_accuracy")
+    encoder = document.get("encoder")
     return Manifest(
         name=_topic_level(document["name"]),
         version=_topic_level(document["version"]),
@@ -114,6 +116,9 @@ def read_manifest(text: str | bytes) -> Manifest:
         active=document["active"].integer(0, len(points) - 1),
         files=files,
         reference_accuracy=None if reference is None else _merit(reference, task),
+        encoder=None
+        if encoder is None
+        else read_encoder(encoder, tuple(feature.name for feature in features)),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 from gatewise.formats import plural
 from gatewise_export.bundle.bundle import Bundle
@@ -37,11 +38,14 @@ def check_data(
             f"{bundle.path} is for devices, without {bundle.absent()[0]}: check it without --data, "
             "or the bundle that it was made of"
         )
-    data = datasets.load(source, target=target)
-    x = _columns(data, manifest, source)
+    if manifest.encoder is None:
+        data = datasets.load(source, target=target)
+        x, y = _columns(data, manifest, source), data.y
+    else:
+        x, y = _raw_columns(source, target, manifest.encoder)
     _check_missing(x, manifest, source)
     outcome = graph_outcome(bundle, x)
-    return verify_graphs(bundle, x), _merit(outcome, data.y, manifest, source) | {
+    return verify_graphs(bundle, x), _merit(outcome, y, manifest, source) | {
         "cost": float(outcome.costs.mean()),
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
     }
@@ -98,6 +102,18 @@ def _columns(data: Dataset, manifest: Manifest, source: str) -> NDArray[np.float
     if absent:
         raise InputError(f"{source} has no column {absent[0]!r}, which the bundle knows")
     return np.ascontiguousarray(data.X[:, [place[name] for name in manifest.feature_names]])
+
+
+def _raw_columns(
+    source: str, target: str | None, encoder: RowEncoder
+) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Features and labels of a table of raw columns."""
+    from gatewise_training.data.datasets import read_raw_rows
+
+    try:
+        return read_raw_rows(source, encoder, target=target)
+    except InputError as error:
+        raise InputError(str(error) if source in str(error) else f"{source}: {error}") from None
 
 
 def _check_missing(x: NDArray[np.float32], manifest: Manifest, source: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -38,12 +39,17 @@ def print_bundle(manifest: Manifest) -> None:
         f"{MERITS[manifest.task]} {point.accuracy:.4f}, offload {point.offload_rate:.3f} "
         "(on validation rows)"
     )
+    raw: list[tuple[str, str]] = []
+    if manifest.encoder is not None:
+        kinds = Counter(column.kind for column in manifest.encoder.columns)
+        raw = [("raw columns", ", ".join(f"{kind}: {n}" for kind, n in kinds.items()))]
     table(
         f"{manifest.name} {manifest.version}",
         ("", ""),
         [
             ("created", manifest.created),
             answers,
+            *raw,
             ("features", features),
             ("missing values", missing),
             ("operating point", active),

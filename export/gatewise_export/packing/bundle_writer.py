@@ -19,6 +19,7 @@ import onnx
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import is_regressor
 
+from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise.models.trees import TreeEnsemble
@@ -47,6 +48,7 @@ from gatewise_export.packing.verification import run_cloud, verify
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
     from gatewise_training.cascades.base import BudgetedClassifier
+    from gatewise_training.data.table_encoder import TableEncoder
     from gatewise_training.learners.high_cost_model import HighCostModel
 
 __all__ = ["pack"]
@@ -68,6 +70,7 @@ def pack(
     version: str = "1",
     created: datetime | None = None,
     sign: str | Path | None = None,
+    encoder: TableEncoder | RowEncoder | None = None,
 ) -> Bundle:
     """Write a fitted system as a bundle.
 
@@ -86,6 +89,9 @@ def pack(
         Now by default.
     sign : str or Path, optional
         NAME.key as ``gatewise keygen`` writes it: the bundle is signed with it.
+    encoder : TableEncoder, optional
+        The fitted encoder whose features the system was fitted on: devices then take raw columns.
+        `sample` may be a table of them, too.
 
     Returns
     -------
@@ -110,6 +116,10 @@ def pack(
             f"{type(system).__name__} cannot be packed: it is no fitted system of Gatewise; "
             "to_onnx gives a graph for other runtimes"
         )
+    rows = None if encoder is None else getattr(encoder, "encoder_", encoder)
+    if rows is not None:
+        _check_encoder(system, rows)
+        sample = _encoded(rows, sample)
     x = _sample_rows(system, sample)
     chains = getattr(system, "chains_", (system.stages_,))
     stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
@@ -122,7 +132,7 @@ def pack(
     files[SAMPLE] = write_arrays(_sample_arrays(x, stages, files, cloud, f0))
     manifest = _manifest(
         system, stages, [[stages.index(s) for s in c] for c in chains], cloud, files,
-        name, version, datetime.now(UTC) if created is None else created.astimezone(UTC),
+        name, version, datetime.now(UTC) if created is None else created.astimezone(UTC), rows,
     )  # fmt: skip
     text = files[MANIFEST] = manifest.to_json().encode()
     if signer is not None:
@@ -198,6 +208,7 @@ def _manifest(
     name: str,
     version: str,
     created: datetime,
+    encoder: RowEncoder | None,
 ) -> Manifest:
     names, costs = system.feature_names_, system.feature_costs_
     groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
@@ -259,7 +270,27 @@ def _manifest(
             for n, content in files.items()
         },
         reference_accuracy=system.frontier_.reference_accuracy,
+        encoder=encoder,
     )
+
+
+def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
+    """Refuse an encoder with other features than the system was fitted on."""
+    if not isinstance(encoder, RowEncoder):
+        raise InputError("encoder must be a fitted gw.TableEncoder")
+    if tuple(system.feature_names_) != encoder.feature_names:
+        raise InputError(
+            f"the encoder makes {len(encoder.feature_names)} features, and the system was fitted "
+            f"on other ones ({len(system.feature_names_)}): fit it on encoder.transform(X)"
+        )
+
+
+def _encoded(encoder: RowEncoder, sample: Any) -> Any:
+    """Features of a sample that may be a table of raw columns."""
+    columns = [str(name) for name in getattr(sample, "columns", ())]
+    if columns and columns != list(encoder.feature_names) and set(encoder.names) <= set(columns):
+        return encoder.rows(sample[list(encoder.names)].to_numpy(object).tolist())
+    return sample
 
 
 def _task(system: BudgetedClassifier) -> Task:

@@ -201,7 +201,7 @@ class Repository:
                 manifest.name,
                 manifest.version,
                 {n: FileSpec(t.hashes["sha256"], t.length) for n, t in targets.items()},
-                manifest.feature_names,
+                manifest.column_names,
                 manifest.min_runtime_version,
                 tuple(hardware),
             )

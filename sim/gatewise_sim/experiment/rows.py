@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
-from gatewise_edge.sensors.table import read_csv
+from gatewise_edge.sensors.table import read_cells, read_csv
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
 
@@ -77,6 +78,8 @@ class Rows:
             )
         path = Path(source)
         kind = path.suffix.lower()
+        if manifest.encoder is not None:
+            return _encoded(path, kind, manifest, manifest.encoder, target)
         if kind == ".npz":
             return _npz(path, manifest)
         if kind == ".parquet":
@@ -189,6 +192,19 @@ def _parquet(path: Path, manifest: Manifest, target: str | None) -> Rows:
     kept = [name for name in manifest.feature_names if name in frame.columns]
     X = _columns(path, frame[kept].to_numpy(np.float64), kept, manifest)
     return Rows.from_arrays(path.stem, X, labels, manifest)
+
+
+def _encoded(
+    path: Path, kind: str, manifest: Manifest, encoder: RowEncoder, target: str | None
+) -> Rows:
+    """Rows of raw columns, encoded as devices do."""
+    if kind == ".csv":
+        cells, others = read_cells(path, encoder)
+        column = _target(path, others, target)
+        labels = None if column is None else _column(path, column)
+        return Rows.from_arrays(path.stem, encoder.rows(cells), labels, manifest)
+    X, y = datasets.read_raw_rows(path, encoder, target=target)
+    return Rows.from_arrays(path.stem, X, y, manifest)
 
 
 def _npz(path: Path, manifest: Manifest) -> Rows:

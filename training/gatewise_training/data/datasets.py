@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.columns.cells import ISO, MISSING_WORDS
+from gatewise.columns.csv_file import csv_rows
+from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise_training.data.table_columns import ColumnOptions, column_problems, problem_text
+from gatewise_training.data.table_encoder import TableEncoder, encode_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Dataset", "load", "names", "read_parquet"]
+__all__ = ["Dataset", "RawTable", "load", "names", "read_parquet", "read_raw_rows", "read_table"]
 
 _BUNDLED = ("breast_cancer", "digits", "iris", "wine")
 
@@ -37,6 +43,10 @@ class Dataset:
         The source's prices, or 1 a feature.
     parts : dict of str to ndarray of intp
         The source's own split (rows of "train", "validation", "test"), where it has one.
+    raw : RawTable or None
+        The file's columns as they are, where it is a table.
+    encoder : TableEncoder or None
+        What made `X` of them.
     """
 
     name: str
@@ -45,6 +55,72 @@ class Dataset:
     feature_names: tuple[str, ...]
     feature_costs: FeatureCosts
     parts: Mapping[str, NDArray[np.intp]]
+    raw: RawTable | None = None
+    encoder: TableEncoder | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """A CSV or parquet file: its columns as they are, and its labels.
+
+    Attributes
+    ----------
+    path : Path
+    frame : DataFrame
+        Every column but the label.
+    y : ndarray, shape (n,)
+    target : str
+        The label's column.
+    options : ColumnOptions
+    """
+
+    path: Path
+    frame: DataFrame
+    y: NDArray[Any]
+    target: str
+    options: ColumnOptions
+
+    @property
+    def used(self) -> DataFrame:
+        """The columns that are features, or are encoded."""
+        return self.frame.drop(columns=list(self.options.drop))
+
+    def check(self) -> None:
+        """Raise InputError if columns cannot be used; it names all, and what mends them."""
+        if problems := column_problems(self.frame, self.options):
+            raise InputError(f"{self.path}: {problem_text(problems, style='flags')}")
+        if self.used.columns.empty:
+            raise InputError(f"{self.path} has no column beside the label")
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the columns are features as they are: numbers, and none to be filled."""
+        numbers = all(dtype.kind in "iuf" for dtype in self.used.dtypes)
+        return (
+            numbers
+            and not self.options.impute
+            and not self.options.kinds.keys() - set(self.options.drop)
+        )
+
+    def numbers(self) -> Dataset:
+        """Get the columns as features, at a price of 1 each; InputError if they are not numbers."""
+        words = [c for c in self.used if self.used[c].dtype.kind not in "biuf"]
+        if words:
+            raise InputError(f"{self.path}: column {words[0]!r} is not numbers; encode or drop it")
+        columns = list(self.used.columns)
+        x = _float32(self.path, self.used.to_numpy(np.float64), columns)
+        prices = FeatureCosts(np.ones(len(columns)), names=columns)
+        return Dataset(self.path.stem, x, self.y, tuple(columns), prices, {}, raw=self)
+
+    def encoded(self, training: NDArray[np.intp]) -> Dataset:
+        """Encode the columns with what the training rows teach, at a price of 1 each."""
+        encoder = TableEncoder.from_options(self.options).fit(self.frame.iloc[training])
+        columns = tuple(encoder.get_feature_names_out().tolist())
+        x = _float32(self.path, encode_frame(encoder.encoder_, self.frame), list(columns))
+        return Dataset(
+            self.path.stem, x, self.y, columns, encoder.feature_costs(), {}, raw=self,
+            encoder=encoder,
+        )  # fmt: skip
 
 
 def names() -> tuple[str, ...]:
@@ -76,7 +152,7 @@ def load(source: str | Path, *, target: str | None = None) -> Dataset:
     if path.suffix.lower() == ".npz":
         return _npz(path)
     if path.suffix.lower() in (".csv", ".parquet"):
-        return _table(path, target)
+        return read_table(path, target=target).numbers()
     raise InputError(f"{path}: the ending must be .csv, .parquet or .npz")
 
 
@@ -147,44 +223,122 @@ def read_parquet(path: Path) -> DataFrame:
         raise InputError(f"{path} cannot be read: {error}") from error
 
 
-def _table(path: Path, target: str | None) -> Dataset:
+def read_table(
+    path: str | Path, *, target: str | None = None, options: ColumnOptions | None = None
+) -> RawTable:
+    """Read a CSV or parquet file with a label column.
+
+    `target` is the label; without it a column called target, label, class or y. InputError if the
+    file cannot be read, is cut short, or has no such column, or a label is missing.
+    """
     import pandas as pd
 
+    path, options = Path(path), ColumnOptions() if options is None else options
     try:
         if path.suffix.lower() == ".csv":
-            # pandas would rename a doubled column in silence
-            header = pd.read_csv(path, header=None, nrows=1, dtype=str).iloc[0].tolist()
-            _check_names(path, [str(h) for h in header])
-            frame = pd.read_csv(path, skipinitialspace=True)
+            frame = _read_csv(path, target, options)
         else:
             frame = read_parquet(path)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: {error}") from error
     except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{path} cannot be read: {error}") from error
     frame.columns = [str(c).strip() for c in frame.columns]
     _check_names(path, list(frame.columns))
     if frame.empty:
         raise InputError(f"{path} has no rows")
-    if target is None:
-        found = [c for c in frame.columns if c.lower() in ("target", "label", "class", "y")]
-        if len(found) != 1:
-            raise InputError(f"{path}: say which column is the label (--target NAME)")
-        target = found[0]
-    if target not in frame.columns:
-        raise InputError(f"{path} has no column {target!r}; it has {', '.join(frame.columns)}")
+    target = _target(path, list(frame.columns), target)
     y = frame.pop(target)
     if y.isna().any():
         raise InputError(f"{path}: the label {target!r} is missing in {int(y.isna().sum())} row(s)")
-    words = [c for c in frame.columns if frame[c].dtype.kind not in "biuf"]
-    if words:
-        raise InputError(f"{path}: column {words[0]!r} is not numbers; encode or drop it")
-    columns = list(frame.columns)
-    if not columns:
+    if frame.columns.empty:
         raise InputError(f"{path} has no column beside the label")
-    x = _float32(path, frame.to_numpy(np.float64), columns)
-    prices = FeatureCosts(np.ones(len(columns)), names=columns)
-    return Dataset(path.stem, x, y.to_numpy(), tuple(columns), prices, {})
+    return RawTable(path, frame, y.to_numpy(), target, options)
+
+
+def read_raw_rows(
+    path: str | Path, encoder: RowEncoder, *, target: str | None = None
+) -> tuple[NDArray[np.float32], NDArray[Any]]:
+    """Read rows with the columns of an encoder: features (n, n_features) and labels (n,)."""
+    if Path(path).suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"{path}: the bundle takes raw columns: give a .csv or .parquet file")
+    kinds = {column.name: column.kind for column in encoder.columns}
+    options = ColumnOptions(
+        categorical=tuple(name for name, kind in kinds.items() if kind == "category"),
+        time={name: ISO for name, kind in kinds.items() if kind == "time"},
+        missing_words=tuple(encoder.missing_words),
+    )
+    table = read_table(path, target=target, options=options)
+    return encode_frame(encoder, table.frame), table.y
+
+
+def _target(path: Path, columns: list[str], target: str | None) -> str:
+    if target is None:
+        found = [c for c in columns if c.lower() in ("target", "label", "class", "y")]
+        if len(found) != 1:
+            raise InputError(f"{path}: say which column is the label (--target NAME)")
+        target = found[0]
+    if target not in columns:
+        raise InputError(f"{path} has no column {target!r}; it has {', '.join(columns)}")
+    return target
+
+
+def _read_csv(path: Path, target: str | None, options: ColumnOptions) -> DataFrame:
+    """Read columns of numbers as numbers, rounded as Python rounds, and all others as text."""
+    import pandas as pd
+
+    # Row by row first: pandas would fill a row that is cut short, and rename a doubled column.
+    rows = csv_rows(path)
+    _, header = next(rows)
+    _check_names(path, header)
+    if next(rows, None) is None:
+        raise InputError(f"{path} has no rows")
+    for _ in rows:
+        pass
+    raw = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False).iloc[0]
+    columns = raw.tolist()  # as pandas names them: not stripped
+    label = _target(path, header, target)
+    kinds = options.kinds.keys() - set(options.boolean)
+    missing = _cases([*MISSING_WORDS, *options.words])
+    frame: DataFrame = pd.read_csv(
+        path,
+        skipinitialspace=True,
+        low_memory=False,  # a column has one type from the first row to the last
+        **_exact(pd.__version__),
+        keep_default_na=False,
+        # A label may well be called "none".
+        na_values={
+            c: _NO_LABEL if name == label else missing
+            for c, name in zip(columns, header, strict=True)
+        },
+        dtype={c: str for c, name in zip(columns, header, strict=True) if name in kinds},
+    )
+    return frame
+
+
+def _exact(version: str) -> dict[str, Any]:
+    """Options for numbers rounded as Python rounds them: pandas 3.1 does so by itself."""
+    newer = tuple(map(int, version.split(".")[:2])) >= (3, 1)
+    return {} if newer else {"float_precision": "round_trip"}
+
+
+#: What pandas takes as missing.
+_NO_LABEL: Final = [
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN",
+    "<NA>", "N/A", "NA", "NULL", "NaN", "None", "n/a", "nan", "null",
+]  # fmt: skip
+
+
+def _cases(words: Iterable[str]) -> list[str]:
+    """Every word in all of its cases: pandas compares them as they are."""
+    return sorted(
+        "".join(letters)
+        for word in words
+        for letters in product(*({c.lower(), c.upper()} for c in word))
+        if len(word) <= 10
+    )
 
 
 def _check_names(path: Path, columns: list[str]) -> None:

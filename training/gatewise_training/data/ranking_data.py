@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,7 @@ class RankingDataset(Dataset):
     qid : ndarray of int64, shape (n,)
     """
 
-    qid: NDArray[np.int64]
+    qid: NDArray[np.int64] = field(kw_only=True)
 
 
 def load_mq2008(path: str | Path, *, fold: int = 1) -> RankingDataset:
@@ -65,7 +65,7 @@ def load_mq2008(path: str | Path, *, fold: int = 1) -> RankingDataset:
     }
     y = table.y.astype(np.int64)
     return RankingDataset(
-        table.name, table.X, y, table.feature_names, table.feature_costs, parts, qid
+        table.name, table.X, y, table.feature_names, table.feature_costs, parts, qid=qid
     )
 
 
@@ -112,7 +112,7 @@ def load_svmlight(
     name = Path(next(iter(named.values()))).stem
     return RankingDataset(
         name, dense, y, names, FeatureCosts(costs, names=names),
-        parts if isinstance(files, Mapping) else {}, qid.astype(np.int64),
+        parts if isinstance(files, Mapping) else {}, qid=qid.astype(np.int64),
     )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""Raw columns of a table as features, with the same bits in training and on a device."""

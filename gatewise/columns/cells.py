@@ -1,0 +1,192 @@
+"""Cells of a raw table, as a CSV file, a JSON line or a sensor gives them.
+
+A cell is text, a number, a boolean, a date or missing. Every reader strips text of surrounding
+spaces; InputError says what a cell is not. The standard library alone: every device reads cells
+as training did.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+import numpy as np
+
+from gatewise.errors import InputError
+
+__all__ = [
+    "ISO",
+    "MISSING_WORDS",
+    "TIME_PARTS",
+    "UNIX",
+    "check_time_format",
+    "is_missing",
+    "read_boolean",
+    "read_category",
+    "read_number",
+    "read_time",
+    "time_part",
+]
+
+MISSING_WORDS: Final = frozenset(
+    {"", "?", "na", "n/a", "nan", "-nan", "null", "none", "nat", "<na>", "#n/a", "#n/a n/a", "#na"}
+    | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
+)
+"""Texts of a missing cell, in lower case; what pandas takes as missing is among them."""
+
+ISO: Final = "iso"
+UNIX: Final = "unix"
+"""Formats of a time beside those of strptime: ISO 8601, and seconds since 1970."""
+
+TIME_PARTS: Final = ("year", "month", "day", "weekday", "hour", "minute", "second", "days")
+"""Features of a time; weekday: Monday is 0; days: since 1970 in UTC, with the time of day."""
+
+_TRUE: Final = frozenset({"true", "yes", "on", "t", "y", "1", "1.0"})
+_FALSE: Final = frozenset({"false", "no", "off", "f", "n", "0", "0.0"})
+_EPOCH: Final = datetime(1970, 1, 1)
+_DAY: Final = timedelta(days=1)
+#: Directives of strptime that no locale changes.
+_DIRECTIVES: Final = frozenset("YymdHMSfjz%")
+
+
+def is_missing(cell: Any, words: Set[str] = frozenset()) -> bool:
+    """Whether a cell is missing: None, NaN, NaT, or a text of :data:`MISSING_WORDS` or `words`.
+
+    Examples
+    --------
+    >>> is_missing(" NaN "), is_missing(None), is_missing("0"), is_missing("ERR", {"err"})
+    (True, True, False, True)
+    """
+    if isinstance(cell, str):
+        text = cell.strip().lower()
+        return text in MISSING_WORDS or text in words
+    if cell is None:
+        return True
+    try:
+        return bool(cell != cell)  # NaN and NaT
+    except TypeError:  # pandas.NA is neither equal nor unequal to anything
+        return True
+    except ValueError:  # an array
+        return False
+
+
+def read_number(cell: Any) -> float:
+    """Read a number.
+
+    Examples
+    --------
+    >>> read_number(" 1e3 "), read_number(7)
+    (1000.0, 7.0)
+    """
+    cell = _plain(cell)
+    try:
+        # float() would also take Python's 1_000, and true as 1
+        if not isinstance(cell, bool | date) and not (isinstance(cell, str) and "_" in cell):
+            return float(cell)
+    except OverflowError:
+        return float("inf") if cell > 0 else float("-inf")
+    except (ValueError, TypeError):
+        pass
+    raise _refused(cell, "a number")
+
+
+def read_boolean(cell: Any) -> float:
+    """Read true or false, yes or no, on or off, 1 or 0, as 1.0 or 0.0.
+
+    Examples
+    --------
+    >>> read_boolean("Yes"), read_boolean(False)
+    (1.0, 0.0)
+    """
+    text = str(_plain(cell)).strip().lower()
+    if text in _TRUE:
+        return 1.0
+    if text in _FALSE:
+        return 0.0
+    raise _refused(cell, "true or false")
+
+
+def read_category(cell: Any) -> str:
+    """Read a category's name; of a whole number its digits, however it is typed.
+
+    Examples
+    --------
+    >>> read_category(" Bolt & Sons"), read_category(3.0), read_category(True)
+    ('Bolt & Sons', '3', 'true')
+    """
+    cell = _plain(cell)
+    if isinstance(cell, str):
+        return cell.strip()
+    if isinstance(cell, bool):
+        return str(cell).lower()
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    if isinstance(cell, int | float):
+        return str(cell)
+    if isinstance(cell, date):
+        return cell.isoformat()
+    raise _refused(cell, "a category")
+
+
+def read_time(cell: Any, form: str = ISO) -> datetime:
+    """Read a time: a date, or text in the format `form`; with :data:`UNIX` seconds.
+
+    Examples
+    --------
+    >>> read_time("2025-03-01 08:30").hour, read_time("1.3.2025", "%d.%m.%Y").month
+    (8, 3)
+    """
+    cell = _plain(cell)
+    if isinstance(cell, datetime):
+        return cell
+    if isinstance(cell, date):
+        return datetime(cell.year, cell.month, cell.day)
+    try:
+        if form == UNIX:
+            return _EPOCH + timedelta(seconds=read_number(cell))
+        if isinstance(cell, str):
+            text = cell.strip()
+            return datetime.fromisoformat(text) if form == ISO else datetime.strptime(text, form)
+    except (ValueError, OverflowError):
+        pass
+    wanted = {ISO: "a date in ISO 8601", UNIX: "seconds since 1970"}
+    raise _refused(cell, wanted.get(form, f"a date as {form}"))
+
+
+def check_time_format(form: str) -> None:
+    """Refuse a format of times that is not :data:`ISO`, :data:`UNIX` or numeric strptime."""
+    found = re.findall("%(.?)", form)
+    if form not in (ISO, UNIX) and (not found or not set(found) <= _DIRECTIVES):
+        raise InputError(
+            f"{form!r} is no format of a time: give iso, unix (seconds) or one such as "
+            "'%d.%m.%Y %H:%M' (of %Y %y %m %d %H %M %S %f %j %z)"
+        )
+
+
+def time_part(time: datetime, part: str) -> float:
+    """Get one of :data:`TIME_PARTS`; as the clock of its own time zone shows it.
+
+    Examples
+    --------
+    >>> moment = read_time("2025-03-01T12:00:00+02:00")
+    >>> time_part(moment, "weekday"), time_part(moment, "hour"), time_part(moment, "days") % 1
+    (5.0, 12.0, 0.4166666666678793)
+    """
+    if part == "weekday":
+        return float(time.weekday())
+    if part == "days":
+        plain = time if time.tzinfo is None else time.astimezone(UTC).replace(tzinfo=None)
+        return (plain - _EPOCH) / _DAY
+    return float(getattr(time, part))
+
+
+def _plain(cell: Any) -> Any:
+    if isinstance(cell, np.datetime64):
+        return cell.astype("datetime64[us]").item()
+    return cell.item() if isinstance(cell, np.generic) else cell
+
+
+def _refused(cell: Any, wanted: str) -> InputError:
+    return InputError(f"{str(cell)[:40]!r} is not {wanted}")

@@ -1,0 +1,119 @@
+"""A device takes raw columns: encoded with training's bits, acquired once, named when bad."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_edge import Device, SensorError, Sensors
+from gatewise_edge.sensors.feature_reader import Meter, Reading
+from gatewise_edge.sensors.sources import open_source
+from gatewise_edge.stop_request import Stop
+from gatewise_export import Bundle
+from tests.support.machine_table import PRICES, machine_table, make_raw_bundle
+
+
+@pytest.fixture
+def made(make_once):
+    return make_once("raw-bundle", make_raw_bundle)
+
+
+@pytest.fixture
+def rows():
+    frame, _ = machine_table(60, seed=1)
+    frame.loc[3, "supplier"] = "never seen"
+    return frame
+
+
+def test_a_bundle_keeps_its_encoder(made):
+    _, encoder, path = made
+    manifest = Bundle.open(path).manifest
+    assert manifest.encoder == encoder.encoder_
+    assert manifest.column_names == ("supplier", "when", "mass", "heat", "ok")
+    assert len(manifest.feature_names) == 12
+    assert manifest.feature_costs().total == sum(PRICES.values())
+
+
+def test_raw_rows_are_answered_as_training_answers(made, rows, tmp_path):
+    system, encoder, path = made
+    x = encoder.transform(rows)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    with Device(path) as device, Stop() as stop:
+        manifest = device.bundle.manifest
+        source = open_source(
+            str(tmp_path / "rows.csv"), manifest.column_names, stop, manifest.encoder
+        )
+        by_name = [device.answer(row) for row in rows.to_dict("records")]
+        from_file = [device.answer(row) for row in source]
+        in_order = device.answer_many([list(row) for row in rows[list(PRICES)].to_numpy(object)])
+        as_features = device.answer_many(x.to_numpy())
+    stays = ~system.offload(x)
+    here = [a.route == "edge" for a in by_name]
+    assert here == stays.tolist()
+    assert {True, False} == set(here)
+    labels = np.array([a.label for a in by_name])
+    assert labels[stays].tolist() == system.predict(x)[stays].tolist()
+    assert np.array([a.cost for a in by_name])[stays].tolist() == system.cost(x)[stays].tolist()
+    for others in (from_file, in_order, as_features):
+        assert [(a.label, a.route, a.cost) for a in others] == [
+            (a.label, a.route, a.cost) for a in by_name
+        ]
+
+
+def test_rows_in_the_order_of_another_bundle(made, rows):
+    names = ["mass", "serial", "ok", "heat", "when", "supplier"]
+    with Device(made[2], row_names=names) as turned, Device(made[2]) as device:
+        for values, row in zip(rows[names].to_numpy(object), rows.to_dict("records"), strict=True):
+            assert turned.answer(values.tolist()).cost == device.answer(row).cost
+        with pytest.raises(InputError, match="a list of 6 cells"):
+            turned.answer([1, 2])
+    with pytest.raises(InputError, match="no feature 'supplier'"):
+        Device(made[2], row_names=names[:-1])
+
+
+def test_sensors_give_raw_cells_and_each_is_read_once(made, rows):
+    path = made[2]
+    row, reads = dict(rows.iloc[0]), []
+
+    def sensor(name):
+        return lambda: (reads.append(name), row[name])[1]
+
+    with Device(path, sensors=Sensors({name: sensor(name) for name in PRICES})) as device:
+        answer = device.answer()
+    assert answer.cost == sum(PRICES[n] for n in reads)
+    assert len(reads) == len(set(reads))
+    with pytest.raises(InputError, match="column 'mass' has no sensor"):
+        Device(path, sensors=Sensors({n: sensor(n) for n in PRICES if n != "mass"}))
+    with pytest.raises(InputError, match="'serial': the bundle has no such column"):
+        Device(path, sensors=Sensors({n: sensor(n) for n in (*PRICES, "serial")}))
+
+
+def test_a_group_sensor_gives_a_column_and_its_price_is_paid_once(made, rows):
+    _, encoder, path = made
+    costs, raw, calls = Bundle.open(path).manifest.feature_costs(), encoder.encoder_, []
+    group = {"supplier": lambda: (calls.append(1), {"supplier": "ACME"})[1]}
+    sensors = Sensors({"heat": lambda: None}, groups=group)
+    reading = Reading(sensors.bind(costs, (), raw), costs.names, Meter(costs))
+    for k in raw.members(0):
+        value = reading.acquire_one(k, allow_missing=False, timeout=9.0)
+        assert value == raw.cell(0, "ACME")[k]
+        assert reading.cost == PRICES["supplier"]
+    heat = np.array(raw.members(raw.names.index("heat")))
+    found = reading.acquire(heat, allow_missing=False, timeout=9.0).tolist()
+    assert found == list(raw.cell(raw.names.index("heat"), None))
+    assert found[1] == 1.0
+    assert (reading.cost, len(calls)) == (PRICES["supplier"] + PRICES["heat"], 1)
+    sensors.close()
+
+
+def test_a_bad_cell_is_a_failed_sensor_that_names_its_column(made, rows, tmp_path):
+    row = dict(rows.iloc[0]) | {"when": "soon"}
+    with Device(made[2]) as device, pytest.raises(SensorError, match="'when': 'soon'") as caught:
+        device.answer(row)
+    assert caught.value.sensor == "when"
+    rows.loc[5, "when"] = "soon"
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    encoder = made[1].encoder_
+    with Stop() as stop, pytest.raises(InputError, match=r"line 7: column 'when': 'soon' is not"):
+        open_source(str(tmp_path / "rows.csv"), encoder.names, stop, encoder)

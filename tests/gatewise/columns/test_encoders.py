@@ -1,0 +1,175 @@
+"""Raw cells become the same features, bit for bit, in training, in a file and on a device."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from datetime import datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from gatewise.columns.cells import MISSING_WORDS, check_time_format, read_time
+from gatewise.columns.document import read_encoder
+from gatewise.columns.encoders import CategoryColumn, NumberColumn, RowEncoder, TimeColumn
+from gatewise.errors import InputError
+from gatewise_edge.sensors.table import read_cells, read_row
+from gatewise_export.bundle.json_reader import JsonField
+from gatewise_training.data.datasets import read_table
+from gatewise_training.data.table_columns import ColumnOptions
+from gatewise_training.data.table_encoder import TableEncoder, encode_frame
+
+MISSING = st.sampled_from(["", "NA", " nan", "?", "None", "ERR"])
+ODD = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=8)
+CELLS = {
+    "word": st.one_of(
+        ODD, st.sampled_from(["ACME", "Bölt ", "1", "1.0", "01", "东", "e\u0301", "é"])
+    ),
+    "mass": st.one_of(st.floats(-1e38, 1e38).map(repr), st.integers().map(str)),
+    "when": st.datetimes().map(str),
+    "flag": st.sampled_from(["yes", "No", "TRUE", "off", "1"]),
+}
+OPTIONS = ColumnOptions(
+    categorical=("word",), boolean=("flag",), time={"when": "iso"}, missing_words=("ERR",)
+)
+
+
+@st.composite
+def tables(draw):
+    n = draw(st.integers(4, 10))
+    columns = {
+        name: draw(st.lists(st.one_of(cells, MISSING), min_size=n, max_size=n))
+        for name, cells in CELLS.items()
+    }
+    return columns, draw(st.booleans()), draw(st.sampled_from([0, 3, 12])), n // 2
+
+
+def bits(x: np.ndarray) -> list[list[int]]:
+    return np.ascontiguousarray(x, np.float32).view(np.uint32).tolist()
+
+
+def through_json(encoder: RowEncoder) -> RowEncoder:
+    text = json.dumps(encoder.to_document(), allow_nan=False)
+    return read_encoder(JsonField.parse(text), encoder.feature_names)
+
+
+@given(tables())
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
+    columns, impute, max_one_hot, seen = drawn
+    path = tmp_path_factory.mktemp("table") / "rows.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*columns, "label"])
+        writer.writerows(zip(*columns.values(), "ab" * 5, strict=False))
+    frame = read_table(path, options=OPTIONS).frame
+    encoder = TableEncoder.from_options(OPTIONS).set_params(impute=impute, max_one_hot=max_one_hot)
+    try:
+        encoder.fit(frame.iloc[:seen])
+    except InputError:  # a column that is empty
+        assume(False)
+    device = through_json(encoder.encoder_)
+    assert device == encoder.encoder_
+    trained = encoder.transform(frame)
+    assert trained.columns.tolist() == list(device.feature_names)
+    cells, ignored = read_cells(path, device)
+    assert (bits(device.rows(cells)), ignored) == (bits(trained), ("label",))
+    by_name = [read_row(dict(zip(device.names, row, strict=True)), (), device) for row in cells]
+    assert bits(device.rows(by_name)) == bits(trained)
+    # the same cells with their types, as a program has them
+    assert bits(encode_frame(device, frame.astype(object))) == bits(trained)
+    if impute:
+        assert not np.isnan(trained).to_numpy().any()
+
+
+def test_cells_of_every_type():
+    moment = datetime(2025, 3, 1, 12)
+    encoder = RowEncoder(
+        (
+            CategoryColumn(name="c", features=("c",), categories=("1", "2.5"), form="ordinal"),
+            NumberColumn(name="n", features=("n", "n_missing"), fill=(7.0,)),
+            TimeColumn(name="t", features=("t_hour", "t_days"), parts=("hour", "days")),
+        )
+    )
+    wanted = [0.0, 3.0, 0.0, 12.0, (moment - datetime(1970, 1, 1)).days + 0.5]
+    for row in (
+        [1, 3, moment],
+        ["1", "3", moment.isoformat()],
+        [1.0, np.float32(3), "2025-03-01T12"],
+        {"t": pd.Timestamp(moment), "n": 3, "c": np.int8(1)},
+        [" 1 ", " 3", np.datetime64(moment)],
+    ):
+        assert encoder.row(row).tolist() == np.float32(wanted).tolist()
+    empty = encoder.row([pd.NA, None, pd.NaT]).tolist()
+    assert math.isnan(empty[0])
+    assert empty[1:3] == [7.0, 1.0]
+    assert encoder.row([2.5, 1e300, moment])[1] == np.inf
+    for bad, says in (
+        ([1, "warm", moment], "column 'n': 'warm' is not a number"),
+        ([1, True, moment], "column 'n': 'True' is not a number"),
+        ([1, "1_000", moment], "column 'n'"),
+        ([1, [2], moment], "column 'n'"),
+        ([[1], 2, moment], "column 'c'"),
+        ([1, 1, "soon"], "column 't': 'soon' is not a date in ISO 8601"),
+        ([1, 1, 20250301], "column 't'"),
+        ([1, 1], "a list of 3 cells"),
+        ({"c": 1}, "no column 'n', 't'"),
+        ("abc", "a mapping by column"),
+    ):
+        with pytest.raises(InputError, match=says):
+            encoder.row(bad)
+    assert {"", "nan", "?"} <= MISSING_WORDS
+
+
+def test_formats_of_times():
+    assert read_time("1.3.2025 08:30", "%d.%m.%Y %H:%M") == datetime(2025, 3, 1, 8, 30)
+    assert read_time("1740818096", "unix") == datetime(2025, 3, 1, 8, 34, 56)
+    for form in ("%A", "%b %Y", "2025", "%"):  # names of days and months depend on the locale
+        with pytest.raises(InputError, match="no format of a time"):
+            check_time_format(form)
+
+
+DOCUMENT = {
+    "missing_words": [],
+    "columns": [
+        {"name": "a", "kind": "number", "features": ["a"], "fill": None},
+        {"name": "c", "kind": "category", "features": ["c=x", "c=y", "c_missing"],
+         "fill": [0, 0], "form": "one-hot", "categories": ["x", "y"]},
+        {"name": "t", "kind": "time", "features": ["t_hour"], "fill": None,
+         "parts": ["hour"], "format": "iso"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "says"),
+    [
+        ((0, "kind"), "pickle", r"columns\[0\].kind: must be 'number'"),
+        ((0, "code"), "x", "unknown key 'code'"),
+        ((0, "fill"), [1.0, 2.0], "fill has 2 values"),
+        ((0, "fill"), [1e39], r"columns\[0\].fill\[0\]"),
+        ((0, "features"), ["a", "b"], "2 features do not fit it"),
+        ((0, "name"), "c", "column 'c' stands twice"),
+        ((0, "features"), ["b"], "not those of the manifest"),
+        ((1, "categories"), ["x", "x"], "a category stands twice"),
+        ((1, "categories"), ["x"], "3 features do not fit it"),
+        ((1, "categories"), ["x", " y"], "neither begins nor ends with a space"),
+        ((1, "categories"), ["x", "y" * 300], "more than 256 bytes"),
+        ((1, "categories"), ["x", "\ud800"], "not valid Unicode"),
+        ((1, "categories"), [str(i) for i in range(10_001)], "must have 1 to 10000 entries"),
+        ((1, "form"), "hashed", "must be 'one-hot' or 'ordinal'"),
+        ((2, "parts"), ["century"], "must be 'year'"),
+        ((2, "format"), "%A", "no format of a time"),
+    ],
+)
+def test_what_no_manifest_may_hold(place, value, says):
+    names = ("a", "c=x", "c=y", "c_missing", "t_hour")
+    assert read_encoder(JsonField(DOCUMENT), names).feature_names == names
+    document = json.loads(json.dumps(DOCUMENT))
+    document["columns"][place[0]][place[1]] = value
+    with pytest.raises(Exception, match=says):
+        read_encoder(JsonField(document), names)

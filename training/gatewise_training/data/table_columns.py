@@ -1,0 +1,356 @@
+"""Columns of a raw table: what each one holds, and what keeps it from being trained on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.columns.cells import (
+    ISO,
+    check_time_format,
+    is_missing,
+    read_boolean,
+    read_category,
+    read_number,
+    read_time,
+)
+from gatewise.errors import InputError
+from gatewise.prices import PriceList
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+__all__ = [
+    "MOST_CATEGORIES",
+    "ColumnFacts",
+    "ColumnOptions",
+    "ColumnProblem",
+    "Style",
+    "column_facts",
+    "column_problems",
+    "problem_text",
+]
+
+MOST_CATEGORIES: Final = 1000
+"""Of a column in training; more of them are hardly categories."""
+_MOST_NAME_BYTES: Final = 200
+_MOST_CELL_BYTES: Final = 256
+_MOST_ODD: Final = 10
+_MOST_SHOWN: Final = 20
+_BOOLEAN_WORDS: Final = frozenset({"true", "false", "yes", "no", "on", "off"})
+
+Style = Literal["flags", "python"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions:
+    """Kinds of a table's columns and other settings of them, as a user gives them.
+
+    Attributes
+    ----------
+    categorical, ordinal, boolean, drop : tuple of str
+        Columns that are categories (one-hot where they are few), categories as one number, true or
+        false, and none of the model's business.
+    time : mapping of str to str
+        Columns of dates, with their formats; ``iso``, ``unix`` or strptime's.
+    impute : bool
+        Fill empty cells, and say so in a further feature where training has seen some.
+    allow_missing : bool
+        Take empty cells as values (NaN).
+    missing_words : tuple of str
+        Texts of an empty cell beside the usual ones.
+    """
+
+    categorical: tuple[str, ...] = ()
+    ordinal: tuple[str, ...] = ()
+    boolean: tuple[str, ...] = ()
+    time: Mapping[str, str] = field(default_factory=dict)
+    drop: tuple[str, ...] = ()
+    impute: bool = False
+    allow_missing: bool = False
+    missing_words: tuple[str, ...] = ()
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Kind of each column that is named."""
+        return (
+            dict.fromkeys(self.time, "time")
+            | dict.fromkeys(self.boolean, "boolean")
+            | dict.fromkeys(self.ordinal, "ordinal")
+            | dict.fromkeys(self.categorical, "category")
+            | dict.fromkeys(self.drop, "drop")
+        )
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The further texts of an empty cell, as they are compared."""
+        return frozenset(word.strip().lower() for word in self.missing_words)
+
+    def with_prices(self, prices: PriceList) -> ColumnOptions:
+        """Add the kinds that a file of prices gives to columns that are not named here."""
+        kinds = self.kinds
+        listed = {n: e for n, e in prices.features.items() if e.kind and n not in kinds}
+
+        def of_kind(kind: str) -> tuple[str, ...]:
+            return tuple(name for name, entry in listed.items() if entry.kind == kind)
+
+        return ColumnOptions(
+            categorical=self.categorical + of_kind("category"),
+            ordinal=self.ordinal + of_kind("ordinal"),
+            boolean=self.boolean + of_kind("boolean"),
+            time={n: listed[n].format or ISO for n in of_kind("time")} | dict(self.time),
+            drop=self.drop + of_kind("drop"),
+            impute=self.impute,
+            allow_missing=self.allow_missing,
+            missing_words=self.missing_words,
+        )
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """What a column holds.
+
+    Attributes
+    ----------
+    kind : {"number", "boolean", "time", "category", "text", "empty"}
+        What it seems to be; text: nearly every cell is another.
+    rows, missing, distinct : int
+    example : str
+    odd : tuple of str
+        The few cells that are not of this kind.
+    n_odd : int
+        Rows with one of them.
+    low, high : float
+        Of numbers.
+    """
+
+    kind: str
+    rows: int
+    missing: int
+    distinct: int
+    example: str = ""
+    odd: tuple[str, ...] = ()
+    n_odd: int = 0
+    low: float = 0.0
+    high: float = 0.0
+
+
+@dataclass(frozen=True)
+class ColumnProblem:
+    """What keeps a column from being used, and the options that mend it, best first."""
+
+    column: str
+    what: str
+    ways: tuple[tuple[tuple[str, str | None], ...], ...] = ()
+
+
+def column_facts(cells: Series, words: frozenset[str] = frozenset()) -> ColumnFacts:
+    """Find out what a column holds; `words` are further texts of a missing cell."""
+    values = _numbers(cells)
+    if values is not None:
+        return _number_facts(values, is_boolean=cells.dtype.kind == "b")
+    counts = Counter(_key(cell) for cell in cells.tolist() if not is_missing(cell, words))
+    rows, present = len(cells), counts.total()
+    missing, distinct = rows - present, len(counts)
+    if not present:
+        return ColumnFacts("empty", rows, missing, 0)
+    example = str(next(iter(counts))).strip()[:40]
+    if all(isinstance(c, bool) or str(c).strip().lower() in _BOOLEAN_WORDS for c in counts):
+        return ColumnFacts("boolean", rows, missing, distinct, example)
+    for kind, read in (("number", read_number), ("time", read_time)):
+        odd = _odd(counts, read)
+        n_odd = sum(counts[cell] for cell in odd)
+        if not odd or (len(odd) <= _MOST_ODD and n_odd <= present / 2):
+            good = [cell for cell in counts if cell not in odd]
+            numbers = [read_number(cell) for cell in good] if kind == "number" else [0.0]
+            return ColumnFacts(
+                kind, rows, missing, distinct, str(good[0]).strip()[:40],
+                tuple(str(cell).strip() for cell in odd), n_odd, min(numbers), max(numbers),
+            )  # fmt: skip
+    kind = "text" if distinct > max(20, present / 2) else "category"
+    return ColumnFacts(kind, rows, missing, distinct, example)
+
+
+def _number_facts(values: NDArray[np.float64], *, is_boolean: bool) -> ColumnFacts:
+    present = values[~np.isnan(values)]
+    missing = len(values) - len(present)
+    if not len(present):
+        return ColumnFacts("empty", len(values), missing, 0)
+    kind = "boolean" if is_boolean else "number"
+    low, high = float(present.min()), float(present.max())
+    distinct = len(np.unique(present))
+    return ColumnFacts(kind, len(values), missing, distinct, f"{low:g}", low=low, high=high)
+
+
+def column_problems(frame: DataFrame, options: ColumnOptions) -> list[ColumnProblem]:
+    """List what keeps the columns of a table from being used; nothing if all may be."""
+    kinds, columns = options.kinds, [str(name) for name in frame.columns]
+    problems = [
+        ColumnProblem(name, "is named, but there is no such column")
+        for name in kinds
+        if name not in columns
+    ]
+    named = [*options.time, *options.boolean, *options.ordinal, *options.categorical, *options.drop]
+    problems += [
+        ColumnProblem(name, "is given two kinds") for name, n in Counter(named).items() if n > 1
+    ]
+    for name, form in options.time.items():
+        try:
+            check_time_format(form)
+        except InputError as error:
+            problems.append(ColumnProblem(name, str(error)))
+    for name in columns:
+        if kinds.get(name) != "drop":
+            problems += _problems_of(name, frame[name], kinds.get(name), options)
+    return problems
+
+
+def _problems_of(
+    name: str, cells: Series, kind: str | None, options: ColumnOptions
+) -> list[ColumnProblem]:
+    drop = (("drop", name),)
+    if not name.isprintable() or not 0 < len(name.encode()) <= _MOST_NAME_BYTES:
+        return [ColumnProblem(name, "has a name that is empty, long or not printable", (drop,))]
+    facts = column_facts(cells, options.words)
+    if facts.kind == "empty":
+        return [ColumnProblem(name, "is empty", (drop,))]
+    filled = options.impute or options.allow_missing
+    if kind is None:
+        kind, problem = _undeclared(name, facts, fill=not filled)
+        if problem is not None:
+            return [problem]
+    elif (problem := _misdeclared(name, cells, kind, options)) is not None:
+        return [problem]
+    if kind == "number" and max(-facts.low, facts.high) > np.finfo(np.float32).max:
+        what = "has infinite values, or too large for float32"
+        return [ColumnProblem(name, what, (drop,))]
+    if facts.missing and not filled and kind in ("number", "boolean", "time"):
+        what = f"is empty (NaN) in {facts.missing:,} of {facts.rows:,} rows"
+        return [ColumnProblem(name, what, ((("impute", None),), (("allow_missing", None),)))]
+    return []
+
+
+def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, ColumnProblem | None]:
+    drop, category = (("drop", name),), (("categorical", name),)
+    na: tuple[tuple[str, str | None], ...] = tuple(("na", word) for word in facts.odd)
+    if fill and (na or facts.missing):
+        na += (("impute", None),)
+    some = ", ".join(map(repr, facts.odd[:3]))
+    if facts.kind == "number" and facts.odd:
+        what = f"is not numbers in {facts.n_odd:,} rows (as {some})"
+        return "number", ColumnProblem(name, what, (na, drop))
+    if facts.kind in ("number", "boolean"):
+        return facts.kind, None
+    if facts.kind == "time":
+        what = f"holds dates (as {facts.example!r})"
+        if facts.odd:
+            what += f", in {facts.n_odd:,} rows not (as {some})"
+        return "time", ColumnProblem(name, what, ((("time", name), *na), drop))
+    what = f"is not numbers: {facts.distinct:,} different texts (as {facts.example!r})"
+    ways = (category, drop) if facts.kind == "category" else (drop, category)
+    return "category", ColumnProblem(name, what, ways)
+
+
+def _misdeclared(
+    name: str, cells: Series, kind: str, options: ColumnOptions
+) -> ColumnProblem | None:
+    """Problem of a column that is not of the kind that the user gave."""
+    drop = (("drop", name),)
+    counts = Counter(_key(c) for c in cells.tolist() if not is_missing(c, options.words))
+    form = options.time.get(name, ISO)
+    read: dict[str, Callable[[Any], object]] = {
+        "time": lambda cell: read_time(cell, form),
+        "boolean": read_boolean,
+        "category": _checked_category,
+        "ordinal": _checked_category,
+    }
+    try:
+        odd = _odd(counts, read[kind])
+    except ValueError:  # of a format, listed already
+        return None
+    if odd:
+        rows = sum(counts[cell] for cell in odd)
+        some = ", ".join(repr(str(cell).strip()[:40]) for cell in odd[:3])
+        wanted = {
+            "time": "not a date" + (f" as {form}" if form != ISO else " in ISO 8601"),
+            "boolean": "not true or false",
+        }.get(kind, f"text of more than {_MOST_CELL_BYTES} bytes, or not Unicode,")
+        what = f"is {wanted} in {rows:,} rows (as {some})"
+        words = tuple(("na", str(cell).strip()) for cell in odd)
+        return ColumnProblem(name, what, (words, drop) if len(odd) <= _MOST_ODD else (drop,))
+    if kind in ("category", "ordinal") and len(counts) > MOST_CATEGORIES:
+        what = f"has {len(counts):,} categories, more than {MOST_CATEGORIES:,}"
+        return ColumnProblem(name, what, (drop,))
+    return None
+
+
+def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
+    """Write problems as one line, with the options that mend each and those that mend all."""
+    shown = [
+        f"{p.column!r} {p.what}"
+        + "".join(f" ({' or '.join(_options(way, style) for way in p.ways)})" for _ in p.ways[:1])
+        for p in problems[:_MOST_SHOWN]
+    ]
+    more = f"; and {len(problems) - _MOST_SHOWN} more" if problems[_MOST_SHOWN:] else ""
+    count = "a column needs" if len(problems) == 1 else f"{len(problems)} columns need"
+    text = f"{count} a word: {'; '.join(shown)}{more}"
+    best = [p.ways[0] for p in problems if p.ways]
+    if len(best) > 1:
+        whole = dict.fromkeys(option for way in best for option in way)
+        text += f". To mend all: {_options(tuple(whole), style)}"
+    return text
+
+
+def _options(way: Iterable[tuple[str, str | None]], style: Style) -> str:
+    if style == "flags":
+        return " ".join(
+            f"--{option.replace('_', '-')}" + ("" if value is None else f" {_quoted(value)}")
+            for option, value in way
+        )
+    named: dict[str, list[str]] = {}
+    for option, value in way:
+        named.setdefault(option, []).extend([] if value is None else [value])
+    keys = {"na": "missing_words"}
+    return ", ".join(f"{keys.get(o, o)}={v or True!r}" for o, v in named.items())
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)
+
+
+def _key(cell: Any) -> Any:
+    return cell.strip() if isinstance(cell, str) else cell
+
+
+def _odd(counts: Counter[Any], read: Callable[[Any], object]) -> list[Any]:
+    """Cells that `read` refuses."""
+    odd = []
+    for cell in counts:
+        try:
+            read(cell)
+        except InputError:
+            odd.append(cell)
+    return odd
+
+
+def _checked_category(cell: Any) -> None:
+    try:
+        size = len(read_category(cell).encode())
+    except UnicodeEncodeError:
+        raise InputError("not Unicode") from None
+    if size > _MOST_CELL_BYTES:
+        raise InputError("too long")
+
+
+def _numbers(cells: Series) -> NDArray[np.float64] | None:
+    """A column of a numeric type as float64, NaN being missing; None for any other."""
+    if getattr(cells.dtype, "kind", "O") not in "biuf":
+        return None
+    return np.asarray(cells.to_numpy(np.float64, na_value=np.nan), np.float64)

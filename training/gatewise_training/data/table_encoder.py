@@ -1,0 +1,392 @@
+"""Encoder of raw tables with scikit-learn's habits; bundles carry what it has learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from gatewise.columns.cells import (
+    ISO,
+    TIME_PARTS,
+    is_missing,
+    read_boolean,
+    read_category,
+    read_number,
+    read_time,
+    time_part,
+)
+from gatewise.columns.encoders import (
+    BooleanColumn,
+    CategoryColumn,
+    Column,
+    NumberColumn,
+    RowEncoder,
+    TimeColumn,
+)
+from gatewise.costs import CostsLike, FeatureCosts
+from gatewise.errors import InputError
+from gatewise.prices import PriceList
+from gatewise_training.data.input_checks import check_costs
+from gatewise_training.data.table_columns import (
+    ColumnOptions,
+    _numbers,
+    column_facts,
+    column_problems,
+    problem_text,
+)
+
+if TYPE_CHECKING:
+    from pandas import DataFrame, Series
+
+__all__ = ["TableEncoder"]
+
+_PARTS: Final = ("month", "day", "weekday", "hour")
+_FINER: Final = ("minute", "second")
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):
+    """Encode the columns of a table: numbers, booleans, categories, dates, missing cells.
+
+    Columns of numbers and of true and false are found by themselves; of any other the kind must
+    be said, and :meth:`fit` lists all that are unclear at once. What it learns goes into a bundle
+    (``gw.pack(system, ..., encoder=encoder)``), and a device encodes raw rows with the same bits.
+
+    Parameters
+    ----------
+    categorical : sequence of str, default ()
+        Columns of categories: one feature each (one-hot) up to `max_one_hot` of them, else the
+        index of the category. A category that training has not seen is all 0, or -1.
+    ordinal : sequence of str, default ()
+        Columns of categories as one feature, the index.
+    boolean : sequence of str, default ()
+        Columns of true and false in words that are not told by themselves (y, n, 0, 1).
+    time : sequence of str, or mapping of str to str, default ()
+        Columns of dates; the mapping gives formats: ``"iso"`` (the default), ``"unix"``, or one of
+        strptime such as ``"%d.%m.%Y %H:%M"``.
+    drop : sequence of str, default ()
+        Columns that are no features.
+    impute : bool, default False
+        Fill missing cells of numbers and dates with the median, of booleans with the usual value;
+        where training has seen some, one more feature says that the cell was missing. Without it
+        they are NaN, for estimators with ``allow_missing=True``. A missing category needs none.
+    missing_words : sequence of str, default ()
+        Texts of a missing cell, beside ``NA``, ``NaN``, ``null``, ``?`` and the like.
+    max_one_hot : int, default 12
+    time_parts : sequence of str, optional
+        Of year, month, day, weekday, hour, minute, second, days (since 1970). By default month,
+        day, weekday and hour, those that vary.
+
+    Attributes
+    ----------
+    encoder_ : RowEncoder
+        What was learned, as plain data.
+    feature_names_in_ : ndarray of str
+    n_features_in_ : int
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> frame = pd.DataFrame({"supplier": ["ACME", "Bolt", None], "mass": ["1.5", "2", "3"]})
+    >>> encoder = TableEncoder(categorical=["supplier"]).fit(frame)
+    >>> encoder.get_feature_names_out().tolist()
+    ['supplier=ACME', 'supplier=Bolt', 'supplier_missing', 'mass']
+    >>> encoder.transform(frame).iloc[1].tolist()
+    [0.0, 1.0, 0.0, 2.0]
+    >>> encoder.feature_costs({"supplier": 5.0, "mass": 1.0}).total
+    6.0
+    """
+
+    encoder_: RowEncoder
+
+    def __init__(
+        self,
+        *,
+        categorical: Sequence[str] = (),
+        ordinal: Sequence[str] = (),
+        boolean: Sequence[str] = (),
+        time: Sequence[str] | Mapping[str, str] = (),
+        drop: Sequence[str] = (),
+        impute: bool = False,
+        missing_words: Sequence[str] = (),
+        max_one_hot: int = 12,
+        time_parts: Sequence[str] | None = None,
+    ) -> None:
+        self.categorical = categorical
+        self.ordinal = ordinal
+        self.boolean = boolean
+        self.time = time
+        self.drop = drop
+        self.impute = impute
+        self.missing_words = missing_words
+        self.max_one_hot = max_one_hot
+        self.time_parts = time_parts
+
+    @classmethod
+    def from_options(cls, options: ColumnOptions) -> TableEncoder:
+        """Make one with a user's settings of the columns."""
+        return cls(
+            categorical=options.categorical,
+            ordinal=options.ordinal,
+            boolean=options.boolean,
+            time=options.time,
+            drop=options.drop,
+            impute=options.impute,
+            missing_words=options.missing_words,
+        )
+
+    def fit(self, X: DataFrame, y: Any = None) -> Self:
+        """Learn categories, medians and the parts of dates that vary.
+
+        Parameters
+        ----------
+        X : DataFrame
+        y : ignored
+
+        Raises
+        ------
+        InputError
+            If columns cannot be used as they are: all of them, and what to say about each.
+        """
+        frame = _frame(X)
+        time = self.time if isinstance(self.time, Mapping) else dict.fromkeys(self.time, ISO)
+        options = ColumnOptions(
+            categorical=tuple(self.categorical),
+            ordinal=tuple(self.ordinal),
+            boolean=tuple(self.boolean),
+            time=time,
+            drop=tuple(self.drop),
+            impute=self.impute,
+            allow_missing=True,
+            missing_words=tuple(self.missing_words),
+        )
+        strange = [part for part in self.time_parts or () if part not in TIME_PARTS]
+        if strange:
+            raise InputError(f"time_parts: {strange[0]!r} is none of {', '.join(TIME_PARTS)}")
+        if problems := column_problems(frame, options):
+            raise InputError(problem_text(problems, style="python"))
+        kinds = options.kinds
+        columns = [
+            self._column(str(name), frame[name], kinds.get(str(name)), options)
+            for name in frame.columns
+            if kinds.get(str(name)) != "drop"
+        ]
+        if not columns:
+            raise InputError("no column is left to learn from")
+        encoder = RowEncoder(tuple(columns), options.words)
+        double = [n for n, k in Counter(encoder.feature_names).items() if k > 1]
+        if double:
+            raise InputError(f"two columns make a feature {double[0]!r}: rename one of them")
+        self.encoder_ = encoder
+        self.feature_names_in_ = np.array([str(c) for c in frame.columns], object)
+        self.n_features_in_ = len(frame.columns)
+        return self
+
+    def _column(self, name: str, cells: Series, kind: str | None, options: ColumnOptions) -> Column:
+        words = options.words
+        if kind is None:
+            kind = column_facts(cells, words).kind
+        present = [cell for cell in cells.tolist() if not is_missing(cell, words)]
+        some = len(present) < len(cells)
+        if kind in ("category", "ordinal"):
+            return self._category(name, present, kind, some=some)
+        if kind == "time":
+            return self._time(name, present, options.time[name], some=some)
+        fill = None
+        if self.impute and kind == "boolean":
+            fill = float(2 * sum(map(read_boolean, present)) >= len(present))
+        elif self.impute:
+            fill = float(np.float32(np.median([read_number(cell) for cell in present])))
+        indicator = (f"{name}_missing",) if some and fill is not None else ()
+        make = BooleanColumn if kind == "boolean" else NumberColumn
+        return make(name=name, features=(name, *indicator), fill=None if fill is None else (fill,))
+
+    def _category(self, name: str, present: list[Any], kind: str, *, some: bool) -> CategoryColumn:
+        categories = tuple(sorted({read_category(cell) for cell in present}, key=_by_value))
+        ordinal = kind == "ordinal" or len(categories) > self.max_one_hot
+        features = [name] if ordinal else _one_hot_names(name, categories)
+        empty = (-1.0,) if ordinal else (0.0,) * len(categories)
+        return CategoryColumn(
+            name=name,
+            features=(*features, f"{name}_missing") if some else tuple(features),
+            fill=empty if some or self.impute else None,
+            categories=categories,
+            form="ordinal" if ordinal else "one-hot",
+        )
+
+    def _time(self, name: str, present: list[Any], form: str, *, some: bool) -> TimeColumn:
+        times = sorted((read_time(cell, form) for cell in present), key=_days)
+        if self.time_parts is None:
+            parts = _varying(times, _PARTS) or _varying(times, _FINER) or _PARTS[:1]
+        else:
+            parts = tuple(self.time_parts)
+        fill = None
+        if self.impute:
+            middle = times[len(times) // 2]
+            fill = tuple(float(np.float32(time_part(middle, part))) for part in parts)
+        features = [f"{name}_{part}" for part in parts]
+        if some and fill is not None:
+            features.append(f"{name}_missing")
+        return TimeColumn(name=name, features=tuple(features), fill=fill, parts=parts, format=form)
+
+    def transform(self, X: DataFrame) -> DataFrame:
+        """Encode rows.
+
+        Parameters
+        ----------
+        X : DataFrame
+            With the columns of :meth:`fit`, in any order; further ones are left out.
+
+        Returns
+        -------
+        DataFrame of float32, shape (n, n_features_out)
+            With the features' names.
+
+        Raises
+        ------
+        InputError
+            If a column is missing, or a cell is not of its column's kind.
+        """
+        import pandas as pd
+
+        check_is_fitted(self, "encoder_")
+        values = encode_frame(self.encoder_, X)
+        index = getattr(X, "index", None)
+        return pd.DataFrame(values, columns=list(self.encoder_.feature_names), index=index)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """Names of the features, shape (n_features_out,)."""
+        check_is_fitted(self, "encoder_")
+        return np.array(self.encoder_.feature_names, object)
+
+    def feature_costs(
+        self, prices: CostsLike | PriceList | None = None, *, default: float | None = None
+    ) -> FeatureCosts:
+        """Make prices of the features from those of the columns: all of a column share its price.
+
+        Parameters
+        ----------
+        prices : FeatureCosts, dict or Series by column, list, or PriceList, optional
+            By default 1 a column.
+        default : float, optional
+            Price of columns that `prices` does not name.
+
+        Raises
+        ------
+        InputError
+            If a column has no price, or two: its own, and its group's, and becomes several
+            features.
+        """
+        check_is_fitted(self, "encoder_")
+        return shared_prices(self.encoder_, prices, default)
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "encoder_")
+
+
+def encode_frame(encoder: RowEncoder, frame: Any) -> NDArray[np.float32]:
+    """Encode the rows of a DataFrame, as a device encodes them: float32, shape (n, n_features)."""
+    frame = _frame(frame)
+    absent = [name for name in encoder.names if name not in frame.columns]
+    if absent:
+        raise InputError(f"the table has no column {', '.join(map(repr, absent[:8]))}")
+    x = np.empty((len(frame), encoder.starts[-1]), np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+        for c, name in enumerate(encoder.names):
+            place = slice(encoder.starts[c], encoder.starts[c + 1])
+            numbers = _numbers(frame[name]) if encoder.columns[c].kind == "number" else None
+            if numbers is None or frame[name].dtype.kind == "b":
+                x[:, place] = _encode_cells(encoder, c, frame[name].tolist())
+            else:
+                x[:, encoder.starts[c]] = numbers
+                x[:, encoder.starts[c] + 1 : encoder.starts[c + 1]] = 0.0
+                x[np.isnan(numbers), place] = encoder.cell(c, None)
+    return x
+
+
+def _encode_cells(encoder: RowEncoder, column: int, cells: list[Any]) -> NDArray[np.float64]:
+    """Features of a column, each different cell being encoded once."""
+    made: dict[Any, int] = {}
+    values: list[tuple[float, ...]] = []
+    rows = np.empty(len(cells), np.intp)
+    for i, cell in enumerate(cells):
+        key = (type(cell), cell)
+        if key not in made:
+            made[key] = len(values)
+            values.append(encoder.cell(column, cell))
+        rows[i] = made[key]
+    width = len(encoder.columns[column].features)
+    return np.array(values, np.float64).reshape(-1, width)[rows]
+
+
+def shared_prices(
+    encoder: RowEncoder, prices: CostsLike | PriceList | None, default: float | None
+) -> FeatureCosts:
+    """Prices of an encoder's features; see :meth:`TableEncoder.feature_costs`."""
+    names = encoder.names
+    if prices is None:
+        columns = FeatureCosts([1.0 if default is None else default] * len(names), names=names)
+    elif isinstance(prices, PriceList):
+        columns = FeatureCosts.from_prices(prices, names=names, default=default)
+    else:
+        if default is not None and isinstance(prices, Mapping):
+            prices = dict.fromkeys(names, default) | dict(prices)
+        columns = check_costs(prices, names, named=True)
+    own, group = [], []
+    shared = dict(zip(columns.group_names, columns.shared.tolist(), strict=True))
+    for c, column in enumerate(encoder.columns):
+        width, price = len(column.features), float(columns.own[c])
+        label = columns.group_names[columns.group[c]] if columns.group[c] >= 0 else None
+        if width > 1 and label is None:
+            label = column.name if column.name not in shared else f"column {column.name}"
+            shared[label], price = price, 0.0
+        elif width > 1 and price:
+            raise InputError(
+                f"column {column.name!r} becomes {width} features and has a price of its own "
+                f"beside that of group {label!r}: give it 0, or no group, or make it ordinal"
+            )
+        own += [price] * width
+        group += [label] * width
+    return FeatureCosts(own, group=group, shared=shared, names=encoder.feature_names)
+
+
+def _frame(X: Any) -> DataFrame:
+    import pandas as pd
+
+    if not isinstance(X, pd.DataFrame):
+        raise InputError(f"give a pandas DataFrame with named columns, not {type(X).__name__}")
+    if not X.columns.is_unique:
+        raise InputError(f"column {X.columns[X.columns.duplicated()][0]!r} stands twice")
+    return X.rename(columns=str)
+
+
+def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
+    """Names that a manifest may hold: printable, short, each once."""
+    made: list[str] = []
+    for number, category in enumerate(categories):
+        short = "".join(c if c.isprintable() else "_" for c in category)[:12]
+        text = category if category.isprintable() and len(category.encode()) <= 40 else ""
+        feature = f"{name}={text or f'{short}~{number}'}"
+        made.append(feature)
+    return made
+
+
+def _by_value(category: str) -> tuple[bool, float, str]:
+    """Sort numbers by value, before all other texts."""
+    try:
+        return False, read_number(category), category
+    except InputError:
+        return True, 0.0, category
+
+
+def _days(time: Any) -> float:
+    return time_part(time, "days")
+
+
+def _varying(times: Sequence[Any], parts: Sequence[str]) -> tuple[str, ...]:
+    return tuple(p for p in parts if len({time_part(time, p) for time in times}) > 1)
