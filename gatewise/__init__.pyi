@@ -14,6 +14,9 @@ from .facade.edge import (
     Answer as Answer,
 )
 from .facade.edge import (
+    Audit as Audit,
+)
+from .facade.edge import (
     Device as Device,
 )
 from .facade.edge import (

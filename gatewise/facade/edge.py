@@ -1,5 +1,5 @@
 """Names of ``gatewise_edge`` in the facade."""
 
-from gatewise_edge import Answer, Device, InProcessLink, MqttLink, SensorError, Sensors
+from gatewise_edge import Answer, Audit, Device, InProcessLink, MqttLink, SensorError, Sensors
 
-__all__ = ["Answer", "Device", "InProcessLink", "MqttLink", "SensorError", "Sensors"]
+__all__ = ["Answer", "Audit", "Device", "InProcessLink", "MqttLink", "SensorError", "Sensors"]

@@ -111,7 +111,7 @@ def test_a_second_call_adds_and_keeps_the_rest(tmp_path):
     assert "user w-2" in (folder / "acl").read_text()
 
 
-def test_the_server_gets_a_new_certificate_when_it_is_due(tmp_path):
+def test_certificates_are_made_anew_when_they_are_due(tmp_path):
     folder = tmp_path / "b"
     init_broker(folder, hosts=["one.example"])
     names = [p.name for p in init_broker(folder, hosts=["one.example", "two.example"]).made]
@@ -120,6 +120,10 @@ def test_the_server_gets_a_new_certificate_when_it_is_due(tmp_path):
     later = datetime.datetime.now(datetime.UTC) + 380 * DAY
     names = [p.name for p in init_broker(folder, clock=lambda: later).made]
     assert names == ["server.crt"]
+    later = datetime.datetime.now(datetime.UTC) + 800 * DAY
+    names = [p.name for p in init_broker(folder, clock=lambda: later).made]
+    assert names == ["server.crt", "worker-1.crt", "operator.crt"]
+    assert init_broker(folder, clock=lambda: later).made == []
 
 
 def test_revoked_clients_are_on_the_list(tmp_path):

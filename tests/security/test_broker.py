@@ -173,3 +173,22 @@ def test_a_revoked_device_is_refused_and_a_renewed_one_is_not(tmp_path, tools):
         broker.wait_for_line("certificate verify failed|revoked")
     finally:
         broker.close()
+
+
+def test_a_client_uses_its_renewed_certificate_at_the_next_connection(tmp_path, tools):
+    made = tools.make_folder(tmp_path / "broker")
+    link = MqttLink(f"mqtts://127.0.0.1:{made.port}", device="pi-1", **made.client("pi-1"))
+    broker = tools.SecureBroker(made)
+    link.open(lambda _: None)
+    try:
+        link.connect(60)
+        broker.close()
+        tools.until(lambda: not link.ready, "the end of the connection")
+        before = link.certificate_expires
+        again = tools.make_folder(made.folder, devices=[], renew=["pi-1"], port=made.port)
+        broker = tools.SecureBroker(again)  # refuses the old one
+        tools.until(lambda: link.ready, "a connection with the new certificate")
+        assert link.certificate_expires >= before
+    finally:
+        link.close()
+        broker.close()

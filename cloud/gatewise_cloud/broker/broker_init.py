@@ -193,7 +193,7 @@ def init_broker(
     for role in _ROLES:
         for name in roster[role]:
             pair = _pair(folder, name)
-            if not pair.certificate.exists():
+            if not pair.certificate.exists() or _ends_early(pair, authority, now()):
                 authority.issue_client(pair, name, role)
                 done.made.append(pair.certificate)
     place = PurePath(at) if at is not None else folder.resolve()
@@ -305,9 +305,13 @@ def _server_is_due(
     certificate = read_certificate(server.certificate)
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     known = {str(name.value) for name in names}
-    end = certificate.not_valid_after_utc
-    ends_early = end - now < _RENEW and end < authority.certificate.not_valid_after_utc
-    return known != set(hosts) or ends_early
+    return known != set(hosts) or _ends_early(server, authority, now)
+
+
+def _ends_early(pair: Issued, authority: Authority, now: datetime.datetime) -> bool:
+    """Whether a certificate expires soon, and a new one would last longer."""
+    end = read_certificate(pair.certificate).not_valid_after_utc
+    return end - now < _RENEW and end < authority.certificate.not_valid_after_utc
 
 
 def _give(path: Path, user: str) -> None:

@@ -91,6 +91,9 @@ class WorkerCollector(Collector):
             gauges["uplink_connected"] = "whether the link to the cloud stands", counters["uplink"]
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(_PREFIX + name, text, value=float(value))
+        text = "when its certificate expires, in Unix seconds"
+        expires = counters["certificate_expires"]  # None: no sample
+        yield GaugeMetricFamily(_PREFIX + "certificate_expires", text, value=expires)
         models = GaugeMetricFamily(
             _PREFIX + "model_info", "1 for each model served", labels=["model", "version"]
         )

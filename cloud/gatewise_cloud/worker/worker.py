@@ -329,6 +329,7 @@ class Worker:
             "subscription": self.subscription,
             "models": [{"name": name, "version": version} for name, version in self.models],
             "audits": self._server.audits.snapshot(),
+            "certificate_expires": self._endpoint.certificate_expires,
             "batching": {" ".join(key): self._plans.as_json(key) for key in self.models},
         }
         return counts if self._cloud_above is None else counts | {"uplink": self._cloud_above.ready}

@@ -79,7 +79,30 @@ class Endpoint:
                 raise InputError(f"{what} is for TLS; the broker's URL must begin with mqtts://")
             if path is not None and not Path(path).is_file():
                 raise InputError(f"{what} {path} does not exist")
+        self._own = None if cert_file is None else (str(cert_file), key_file)
         self._context = self._tls_context(ca_file, cert_file, key_file) if self.tls else None
+
+    @property
+    def certificate_expires(self) -> float | None:
+        """When the client's own certificate expires, in Unix seconds; None without one."""
+        if self._own is None:
+            return None
+        from cryptography import x509
+
+        try:
+            content = Path(self._own[0]).read_bytes()
+            return x509.load_pem_x509_certificate(content).not_valid_after_utc.timestamp()
+        except (OSError, ValueError):
+            return 0.0
+
+    def reload_certificate(self) -> None:
+        """Use the certificate that its file holds now from the next connection on."""
+        if self._context is None or self._own is None:
+            return
+        try:
+            self._context.load_cert_chain(*self._own)
+        except (ssl.SSLError, OSError) as error:
+            _LOG.warning("certificate %s cannot be read again: %s", self._own[0], error)
 
     @staticmethod
     def _tls_context(
@@ -176,6 +199,7 @@ def make_client(endpoint: Endpoint, client_id: str, *, max_inflight: int) -> Bro
     client.max_inflight_messages_set(max_inflight)
     client.max_queued_messages_set(max_inflight)
     client.on_socket_open = _tune_socket
+    client.on_pre_connect = lambda *_: endpoint.reload_certificate()
     endpoint.prepare(client)
     spread_backoff(client)
     return client

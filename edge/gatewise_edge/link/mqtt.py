@@ -153,6 +153,11 @@ class MqttLink:
             raise InputError(f"topic {topic} is watched already")
         self._watched[topic] = take
 
+    @property
+    def certificate_expires(self) -> float | None:
+        """When its certificate expires, in Unix seconds; None without one."""
+        return self._endpoint.certificate_expires
+
     def set_status(self, detail: str) -> None:
         """Set the retained status to ``online <detail>``, as ``online digits/7``.
 

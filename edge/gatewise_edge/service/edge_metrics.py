@@ -20,6 +20,7 @@ gatewise_update_total{event}             counter   ``Updater.counters``: announc
 gatewise_trouble{what}                   gauge     1: the link, store or update does not work now
 gatewise_link_ready                      gauge     1 while requests can be sent
 gatewise_model_info{model,version}       gauge     1: the active bundle
+gatewise_certificate_expires             gauge     when its own certificate does, in Unix seconds
 ======================================== ========= =================================================
 """
 
@@ -159,6 +160,9 @@ class _DeviceCollector(Collector):
         yield GaugeMetricFamily("gatewise_offload_ratio", "Answers by the cloud.", ratio)
         ready = float(self._link is not None and self._link.ready)
         yield GaugeMetricFamily("gatewise_link_ready", "Whether requests can be sent.", ready)
+        expires = getattr(self._link, "certificate_expires", None)
+        text = "When its certificate expires, in Unix seconds."
+        yield GaugeMetricFamily("gatewise_certificate_expires", text, expires)
         manifest = self._device.bundle.manifest
         info = GaugeMetricFamily(
             "gatewise_model_info", "The active bundle.", labels=["model", "version"]

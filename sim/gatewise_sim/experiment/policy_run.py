@@ -128,6 +128,8 @@ class PolicyRun:
             **{route: round(self.total(route)) for route in ROUTES},
             late=round(devices.get("late", 0)),
             retries=round(devices.get("retries", 0)),
+            audits=round(devices.get("audits", 0)),
+            audits_disagreed=round(devices.get("audits_disagreed", 0)),
             lost=self.lost,
         )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
+from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.mqtt import Endpoint
 from gatewise_sim.fleet.network.outages import Outages
@@ -66,6 +67,8 @@ class Scenario:
     deadline_ms : float
     pace : str or None
         Budget of every device's pacer, as ``offload_rate=0.1``.
+    audit : float or None
+        Share of the devices' own answers that is audited, for the live engine.
     breaker : bool
     outstanding : int
         Requests that a device has out at most.
@@ -103,6 +106,7 @@ class Scenario:
     outages: str = ""
     deadline_ms: float = 500.0
     pace: str | None = None
+    audit: float | None = None
     breaker: bool = True
     outstanding: int = 32
     queue: int = 1024
@@ -142,11 +146,13 @@ class Scenario:
         if sum(getattr(self, name) is not None for name in GOALS) > 1:
             raise InputError("give one of budget, max_loss and offload_rate, not several")
         if self.engine != "live":
-            for name in ("broker", "processes"):
+            for name in ("broker", "processes", "audit"):
                 if getattr(self, name) is not None:
                     raise InputError(f"{name} goes with the live engine (--engine live)")
         if self.pace is not None:
             Pacer.parse(self.pace)
+        if self.audit is not None:
+            Audit(self.audit)
         # Whatever else a text may hold is found out here, not after the first policy.
         self.settings()
 
@@ -174,6 +180,7 @@ class Scenario:
             outstanding=self.outstanding,
             breaker=self.breaker,
             pace=self.pace,
+            audit=self.audit,
             queue=self.queue,
             max_batch=self.max_batch,
             wait_ms=float(self.wait_ms),

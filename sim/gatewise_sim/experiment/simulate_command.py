@@ -111,6 +111,10 @@ def simulate(
     no_breaker: Annotated[
         bool, typer.Option("--no-breaker", help="Devices retry a silent cloud without a break.")
     ] = False,
+    audit: Annotated[
+        float | None,
+        typer.Option(help="Live: share of the devices' own answers to audit, as 0.02."),
+    ] = None,
     outstanding: Annotated[int, typer.Option(help="Unanswered requests of a device.", min=1)] = 32,
     queue: Annotated[int, typer.Option(help="Requests that a worker queues.", min=1)] = 1024,
     max_batch: Annotated[int, typer.Option(help="Instances in a worker's run.", min=1)] = 16,

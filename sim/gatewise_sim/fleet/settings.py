@@ -63,6 +63,8 @@ class FleetSettings:
     """These four as of :class:`gatewise_edge.device.device.Device`."""
     pace: str | None = None
     """Budget of every device's pacer, as ``offload_rate=0.1``."""
+    audit: float | None = None
+    """Share of the devices' own answers that a live run audits."""
     queue: int = 1024
     max_batch: int = 16
     wait_ms: float = 0.0

@@ -4,7 +4,7 @@ Exchanges JSON, one document a line. The first line on standard input is the job
 
     {"bundle": path, "rows": path of a .npy, "broker": url, "devices": [name, ...],
      "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true}, "pace": null,
-     "policy": "system", "schedule": path of a .npz, "pause_ms": 0}
+     "audit": null, "policy": "system", "schedule": path of a .npz, "pause_ms": 0}
 
 (see :class:`~gatewise_sim.live.scheduler.Schedule`); it answers ``{"event": "ready"}``, waits for
 ``{"go": t}``, begins at `t` on the machine's monotonic clock, and prints several times a second
@@ -39,6 +39,7 @@ import numpy as np
 
 from gatewise.errors import GatewiseError
 from gatewise_cloud.child_process import send_message
+from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
@@ -147,6 +148,8 @@ def _connected_devices(
             connecting.append(inner)
         if job["pace"] is not None and policy == "system":
             options["pacer"] = Pacer.parse(job["pace"])
+        if job["audit"] is not None and policy == "system":
+            options["audit"] = Audit(job["audit"])
         device = LogicalDevice(installed, link=link, policy=policy, **options)
         slots.append(DeviceSlot(name, device, link))
         if len(connecting) >= _CONNECTING:

@@ -135,6 +135,7 @@ def run_live(
                     "breaker": settings.breaker,
                 },
                 "pace": settings.pace,
+                "audit": settings.audit,
             },
             [names[p::count] for p in range(count)],
             [instances.process_schedule(p, count, settings) for p in range(count)],

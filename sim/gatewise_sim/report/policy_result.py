@@ -54,7 +54,10 @@ def value(figure: Measurement | None) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class AnswerCounts:
-    """Instances by what became of them; `late` responses and `retries` are of requests."""
+    """Instances by what became of them; `late` responses and `retries` are of requests.
+
+    Of the devices' own answers `audits` were compared with the high-cost model's.
+    """
 
     edge: int
     cloud: int
@@ -62,6 +65,8 @@ class AnswerCounts:
     error: int = 0
     late: int
     retries: int = 0
+    audits: int = 0
+    audits_disagreed: int = 0
     lost: int
 
     @property

@@ -166,14 +166,24 @@ def answer_tables(report: Report) -> list[PageTable]:
     """Answers by route and policy, the system's by reason, and the workers' queues."""
     routes = [
         route
-        for route in ("edge", "cloud", "fallback", "error", "late", "retries", "lost")
+        for route in (
+            "edge",
+            "cloud",
+            "fallback",
+            "error",
+            "late",
+            "retries",
+            "audits",
+            "audits_disagreed",
+            "lost",
+        )
         if route in ("edge", "cloud", "fallback", "lost")
         or any(getattr(p.answers, route) for p in report.policies)
     ]
     tables = [
         PageTable(
             "Answers by route",
-            ["", *routes],
+            ["", *(route.replace("_", " ") for route in routes)],
             [
                 [p.name, *(count(getattr(p.answers, route)) for route in routes)]
                 for p in report.policies

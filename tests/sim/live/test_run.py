@@ -100,6 +100,21 @@ def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes):
 
 
 @needs_mosquitto
+def test_audits_are_counted_and_change_no_answer(small, routes):
+    chosen = settings(audit=0.5)
+    live = run(small, chosen, truth=small.truth.astype(np.int64))
+    virtual = simulate_fleet(routes, chosen)
+    for name in COLUMNS[:-3]:
+        assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
+    own = (live.answers.route == EDGE).sum()
+    assert 0.3 * own < live.devices["audits"] < 0.7 * own
+    assert live.devices["audits_disagreed"] <= live.devices["audits"]
+    # What audits send and receive is part of what their instances cost.
+    audited = (live.answers.route == EDGE) & (live.answers.up > 0)
+    assert audited.sum() >= live.devices["audits"]
+
+
+@needs_mosquitto
 def test_rows_in_turn_begin_when_the_one_before_is_answered(small, routes):
     some = np.random.default_rng(0).permutation(len(small.rows)).tolist()
     turns = [some[:30], some[30:50], []]
