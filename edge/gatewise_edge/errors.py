@@ -27,8 +27,8 @@ class WireError(GatewiseError):
     ----------
     reason : str
         A short code, fit for a counter and for the dead-letter topic: ``size``, ``cbor``,
-        ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``, ``missing``,
-        ``checksum``.
+        ``json``, ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``,
+        ``missing``, ``checksum``.
     id : bytes or None
         The message's 16-byte id where one could be read, so that an error can be answered.
     """

@@ -57,11 +57,15 @@ def test_presence_metrics_models_and_dead_letters(secure, enter):
     [
         # A spoofed device: another's requests, status or metrics.
         ("pi-1", "gw/v1/pi-2/req", "w-1", ("pi-2", "gw/v1/pi-2/req")),
+        ("pi-1", "gw/v1/pi-2/req/json", "w-1", ("pi-2", "gw/v1/pi-2/req/json")),
+        ("pi-1", "gw/v1/pi-2/session", "boss", ("pi-2", "gw/v1/pi-2/session")),
+        ("pi-1", "gw/v1/pi-2/answers", "boss", ("pi-2", "gw/v1/pi-2/answers")),
         ("pi-1", "gw/v1/pi-2/status", "boss", ("pi-2", "gw/v1/pi-2/status")),
         ("pi-1", "gw/v1/pi-2/metrics", "boss", ("pi-2", "gw/v1/pi-2/metrics")),
         # A response from a device: to another, or to itself.
         ("pi-1", "gw/v1/pi-2/rsp", "pi-2", ("w-1", "gw/v1/pi-2/rsp")),
         ("pi-1", "gw/v1/pi-1/rsp", "pi-1", ("w-1", "gw/v1/pi-1/rsp")),
+        ("pi-1", "gw/v1/pi-1/rsp/json", "pi-1", ("w-1", "gw/v1/pi-1/rsp/json")),
         # Only the operator announces models; only workers bury the dead.
         ("pi-1", "gw/v1/model/small/manifest", "pi-2", ("boss", "gw/v1/model/small/manifest")),
         ("w-1", "gw/v1/model/small/manifest", "pi-2", ("boss", "gw/v1/model/small/manifest")),
@@ -86,7 +90,9 @@ def test_what_nobody_may_write(secure, enter, who, topic, reader, mark):
     ("who", "topic", "writer"),
     [
         ("pi-1", "gw/v1/pi-2/rsp", "w-1"),
+        ("pi-1", "gw/v1/pi-2/rsp/json", "w-1"),
         ("pi-1", "gw/v1/pi-2/req", "pi-2"),
+        ("pi-1", "$share/gw/gw/v1/+/req/json", "pi-2"),
         ("pi-1", "gw/v1/+/req", "pi-2"),
         ("pi-1", "$share/gw/gw/v1/+/req", "pi-2"),
         ("pi-1", "gw/v1/dead/cbor", "w-1"),

@@ -18,13 +18,17 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any, Final
 
-from gatewise_edge.link.wire import MAX_PAYLOAD, REQUESTS, shared
+from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 
 __all__ = ["access_list", "rights", "secure_config"]
 
 #: Connections at most, or four for each client on the roster: a TCP connection without a
 #: certificate counts until its handshake fails.
 _CONNECTIONS: Final = 1000
+
+#: What a device writes below its own topic: requests, its presence, which process it is, counters,
+#: answers that it passes on, and what `gatewise doctor` measures with.
+_OWN_TOPICS: Final = ("req", "req/json", "status", "session", "metrics", "answers", "probe")
 
 #: A packet: the payload, its topic and the header.
 _MAX_PACKET = MAX_PAYLOAD + 1024
@@ -124,16 +128,23 @@ def rights(
 
 def _device_role(name: str) -> dict[str, Any]:
     # Its status and its requests it reads back where `gatewise doctor` checks them.
-    own = [f"gw/v1/{name}/{what}" for what in ("req", "status", "metrics", "probe")]
-    return _role(name, writes=own, reads=[*own, f"gw/v1/{name}/rsp", "gw/v1/model/#"])
+    own = [f"gw/v1/{name}/{what}" for what in _OWN_TOPICS]
+    responses = [f"gw/v1/{name}/rsp", f"gw/v1/{name}/rsp/json"]
+    return _role(name, writes=own, reads=[*own, *responses, "gw/v1/model/#"])
 
 
 def _worker_role(name: str, pool: str) -> dict[str, Any]:
     # With the last two it finds out whether shared subscriptions work here.
     probes = [f"gw/v1/{name}/probe", "gw/v1/+/plain", "gw/v1/+/shared"]
-    role = _role(name, writes=["gw/v1/+/rsp", "gw/v1/dead/+", *probes], reads=[REQUESTS, *probes])
+    responses = ["gw/v1/+/rsp", "gw/v1/+/rsp/json"]
+    role = _role(
+        name,
+        writes=[*responses, "gw/v1/dead/+", *probes],
+        reads=[REQUESTS, JSON_REQUESTS, *probes],
+    )
     role["acls"] += [
         _acl("subscribeLiteral", shared(pool)),
+        _acl("subscribeLiteral", shared(pool, JSON_REQUESTS)),
         _acl("subscribePattern", "$share/+/gw/v1/+/shared"),
     ]
     return role
@@ -164,14 +175,11 @@ def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
     lines = [
         "# Written by `gatewise broker init`; made again by it.",
         "",
-        "# A device asks, tells how it is, and is answered, on topics of its own.",
-        "pattern readwrite gw/v1/%u/req",
-        "pattern readwrite gw/v1/%u/status",
-        "pattern readwrite gw/v1/%u/metrics",
-        "# `gatewise doctor` measures with it; nobody else reads or writes it.",
-        "pattern readwrite gw/v1/%u/probe",
+        "# A device asks, tells how it is and what it answers, and is answered, on its own topics.",
+        *(f"pattern readwrite gw/v1/%u/{what}" for what in _OWN_TOPICS),
         "# Never write: only workers answer.",
         "pattern read gw/v1/%u/rsp",
+        "pattern read gw/v1/%u/rsp/json",
         "# Never write: only the operator announces models.",
         "pattern read gw/v1/model/#",
     ]
@@ -180,7 +188,9 @@ def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
             "",
             f"user {name}",
             "topic read gw/v1/+/req",
+            "topic read gw/v1/+/req/json",
             "topic write gw/v1/+/rsp",
+            "topic write gw/v1/+/rsp/json",
             "topic write gw/v1/dead/+",
             "# A worker finds out whether shared subscriptions work here.",
             "topic readwrite gw/v1/+/plain",

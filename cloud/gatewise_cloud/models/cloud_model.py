@@ -94,7 +94,6 @@ class CloudModel:
         as_they_are = np.array_equal(columns, np.arange(self.n_inputs))
         self._columns = None if as_they_are else columns
         self.n_classes = len(manifest.classes)
-        self.answer_bytes = 4 * self.n_classes + (2 if stages is None else 4)
 
     @classmethod
     def from_bundle(

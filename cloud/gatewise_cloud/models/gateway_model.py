@@ -41,7 +41,7 @@ class GatewayModel:
         manifest = bundle.manifest
         self.name, self.version = manifest.name, manifest.version
         self.n_stages = len(manifest.stages)
-        self.answer_bytes = 4 * manifest.n_classes + 4
+        self.n_classes = manifest.n_classes
         self._n_inputs = len(manifest.request_inputs())
         self._allow_missing = manifest.missing["cloud"] == "allowed"
         self._stages = stages

@@ -52,8 +52,8 @@ class RequestModel(Protocol):
     disagreement_bound: float | None
     """Share of instances that devices may answer otherwise; None where nobody knows."""
 
-    answer_bytes: int
-    """Bytes that the answer to an instance takes in a response."""
+    n_classes: int
+    """Classes that an answer has probabilities of."""
 
     @property
     def key(self) -> tuple[str, str]:

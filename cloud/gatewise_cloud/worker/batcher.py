@@ -25,6 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_edge.link.message_forms import CBOR, MessageForm
 from gatewise_edge.link.messages import AuditMark
 
 __all__ = ["Batch", "Batcher", "ModelKey", "Offer", "Plan", "Taken", "Ticket", "Verdict"]
@@ -52,6 +53,8 @@ class Ticket:
         devices' clocks drift.
     audit : AuditMark or None
         Of a request that audits an answer.
+    form : MessageForm, default CBOR
+        How the request was written; its response is written alike.
     """
 
     device: str
@@ -62,6 +65,7 @@ class Ticket:
     arrived: float
     expires: float
     audit: AuditMark | None = None
+    form: MessageForm = CBOR
 
     @property
     def key(self) -> tuple[str, bytes, bytes]:

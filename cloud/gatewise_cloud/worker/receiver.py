@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 
 from gatewise_cloud.errors import RefusedRows
-from gatewise_cloud.models.tier_stages import RequestModel
 from gatewise_cloud.worker.batcher import Ticket, Verdict
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.responses import Responses
 from gatewise_cloud.worker.serving import BatchServer
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
+from gatewise_edge.link.message_forms import CBOR, JSON
 
 __all__ = ["Receiver"]
 
@@ -39,8 +39,10 @@ class Receiver:
 
     def receive(self, topic: str, payload: bytes, retained: bool) -> None:
         """Handle one message; on the network thread."""
+        form = JSON if topic.endswith("/json") else CBOR
+        plain = topic.removesuffix("/json")
         # Some brokers send retained messages of topics that this client never asked for.
-        if not (topic.startswith("gw/v1/") and topic.endswith("/req") and topic.count("/") == 3):
+        if not (plain.startswith("gw/v1/") and plain.endswith("/req") and plain.count("/") == 3):
             return
         now = self._clock()
         self._counters.add("received")
@@ -54,12 +56,15 @@ class Receiver:
             self._responses.dead_letter("retained", payload)
             return
         try:
-            request = wire.decode_request(payload, allow_missing=True)
+            request = form.decode_request(payload, allow_missing=True)
         except WireError as error:
             if error.id is None:
                 self._responses.dead_letter(error.reason, payload)
             else:
-                self._responses.refuse(device, error.id, ("", ""), wire.BAD_REQUEST, str(error))
+                detail = str(error)
+                self._responses.refuse(
+                    device, error.id, ("", ""), wire.BAD_REQUEST, detail, form=form
+                )
             return
         self._admit(
             Ticket(
@@ -71,6 +76,7 @@ class Receiver:
                 arrived=now,
                 expires=now + request.ttl_ms / 1000.0,
                 audit=request.audit,
+                form=form,
             )
         )
 
@@ -83,7 +89,7 @@ class Receiver:
             return
         try:
             model.check(ticket.rows)
-            _check_response_fits(model, len(ticket.rows))
+            _check_response_fits(ticket, model.n_classes)
         except RefusedRows as error:
             self._responses.refuse_request(ticket, wire.BAD_REQUEST, str(error))
             return
@@ -96,16 +102,16 @@ class Receiver:
             self._counters.add("duplicates")
         elif answer is not None:
             self._counters.add("repeated")
-            self._responses.send(ticket.device, answer)
+            self._responses.send(ticket.device, answer, ticket.form)
 
 
-def _check_response_fits(model: RequestModel, rows: int) -> None:
+def _check_response_fits(ticket: Ticket, n_classes: int) -> None:
     """Refuse instances with more answers than fit a message, before any work is done for them."""
+    rows, each = len(ticket.rows), ticket.form.answer_bytes(n_classes)
     room = wire.MAX_PAYLOAD - wire.RESPONSE_FIELDS
-    if rows * model.answer_bytes > room:
-        most = room // model.answer_bytes
+    if rows * each > room:
         raise RefusedRows(
             "size",
             f"the response to {rows} instances may have more than {wire.MAX_PAYLOAD} bytes: "
-            f"at most {most} instances a request",
+            f"at most {room // each} instances a request",
         )

@@ -6,6 +6,7 @@ from gatewise_cloud.worker.batcher import ModelKey, Ticket
 from gatewise_cloud.worker.counters import Counters
 from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.link import wire
+from gatewise_edge.link.message_forms import CBOR, MessageForm
 
 __all__ = ["Responses"]
 
@@ -17,9 +18,9 @@ class Responses:
         self._session = session
         self._counters = counters
 
-    def send(self, device: str, payload: bytes) -> None:
+    def send(self, device: str, payload: bytes, form: MessageForm = CBOR) -> None:
         """Send an encoded response to a device."""
-        self._publish(wire.response_topic(device), payload)
+        self._publish(form.response_topic(device), payload)
 
     def refuse(
         self,
@@ -30,6 +31,7 @@ class Responses:
         detail: str,
         *,
         wait_ms: int = 0,
+        form: MessageForm = CBOR,
     ) -> None:
         """Send an error; `model` is a pair of empty texts if it is not known."""
         name, version = model
@@ -37,11 +39,12 @@ class Responses:
             id=id, model=name, version=version, error=code, detail=detail, wait_ms=wait_ms
         )
         self._counters.add("errors", label=code)
-        self.send(device, wire.encode_response(refusal))
+        self.send(device, form.encode_response(refusal), form)
 
     def refuse_request(self, ticket: Ticket, code: str, detail: str, *, wait_ms: int = 0) -> None:
         """Send an error for a request that was decoded."""
-        self.refuse(ticket.device, ticket.id, ticket.model, code, detail, wait_ms=wait_ms)
+        device, form = ticket.device, ticket.form
+        self.refuse(device, ticket.id, ticket.model, code, detail, wait_ms=wait_ms, form=form)
 
     def dead_letter(self, reason: str, payload: bytes) -> None:
         """Publish a message that gets no response on the dead-letter topic."""

@@ -176,7 +176,7 @@ class BatchServer:
                 worker_us=int(1e6 * (now - ticket.arrived)),
                 **more,
             )
-            payload = wire.encode_response(response)
+            payload = ticket.form.encode_response(response)
         except WireError as error:  # a probability that is not finite, too many classes
             self.fail(ticket, str(error))
             return
@@ -186,7 +186,7 @@ class BatchServer:
         self._counters.answer(
             f"{name} {version}", len(labels), queued=queued, latency=now - ticket.arrived
         )
-        self._responses.send(ticket.device, payload)
+        self._responses.send(ticket.device, payload, ticket.form)
         if ticket.audit is not None and len(labels) == 1:
             bound = self.models.running(ticket.model).disagreement_bound
             self.audits.observe(ticket.model, ticket.audit, int(labels[0]), bound)

@@ -1,4 +1,4 @@
-"""A worker's connection: one subscription that survives reconnects, and bounded publishing."""
+"""A worker's connection: subscriptions that survive reconnects, and bounded publishing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import select
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -28,7 +28,7 @@ An exception from it is logged.
 
 
 class MqttSession:
-    """A clean MQTT session with one subscription at QoS 1.
+    """A clean MQTT session with subscriptions at QoS 1.
 
     Clean, since a persistent one would keep a dead worker in the rotation of a shared
     subscription, and a third of all traffic waiting for it.
@@ -39,7 +39,7 @@ class MqttSession:
     def __init__(self, endpoint: Endpoint, client_id: str, *, max_unacked: int) -> None:
         self._endpoint = endpoint
         self._receive: Receive = lambda topic, payload, retained: None
-        self._filter = ""
+        self._filters: tuple[str, ...] = ()
         self._reader: threading.Thread | None = None  # paho's
         self._poll = select.poll()
         # Guards what is below. Never held around a call of paho's, which takes locks of its
@@ -94,9 +94,12 @@ class MqttSession:
         finally:
             self._poll.unregister(sock)
 
-    def open(self, topic_filter: str, receive: Receive) -> None:
-        """Connect and subscribe; returns once the broker granted the subscription."""
-        self._filter, self._receive = topic_filter, receive
+    def open(self, filters: Sequence[str], receive: Receive) -> None:
+        """Connect and subscribe; returns once the broker granted the first topic filter.
+
+        What it does not grant of the others is logged.
+        """
+        self._filters, self._receive = tuple(filters), receive
         open_client(self._client, self._endpoint)
         self._client.loop_start()
         with self._changed:
@@ -128,7 +131,7 @@ class MqttSession:
     def unsubscribe(self) -> None:
         """Unsubscribe, and wait until the broker has confirmed it."""
         if self._client.is_connected():
-            self._client.unsubscribe(self._filter)
+            self._client.unsubscribe(list(self._filters))
             with self._changed:
                 self._changed.wait_for(lambda: self._unsubscribed, _ACK_SECONDS)
 
@@ -156,7 +159,7 @@ class MqttSession:
                 return
             self._connects += 1
         # Here and not once: a clean session forgets its subscriptions with the connection.
-        client.subscribe(self._filter, qos=1)
+        client.subscribe([(each, 1) for each in self._filters])
 
     def _on_subscribe(
         self, _client: paho.Client, _userdata: Any, _mid: int, reasons: Any, _properties: Any
@@ -164,11 +167,14 @@ class MqttSession:
         with self._changed:
             if reasons[0].is_failure:
                 self._refusal = (
-                    f"the subscription {self._filter} is not allowed: is the pool's name that of "
-                    "the broker's `clients/pool` (--pool-file)?"
+                    f"the subscription {self._filters[0]} is not allowed: is the pool's name that "
+                    "of the broker's `clients/pool` (--pool-file)?"
                 )
             else:
                 self._subscribed = self._granted = True
+                for each, granted in zip(self._filters[1:], reasons[1:], strict=False):
+                    if granted.is_failure:
+                        _LOG.warning("warning: the subscription %s is not allowed", each)
             self._changed.notify_all()
 
     def _on_unsubscribe(self, *_: Any) -> None:

@@ -214,7 +214,8 @@ class Worker:
                     self._watch.start()
                 if self._cloud_above is not None:
                     self._cloud_above.start()
-                self._session.open(self.subscription, self._receiver.receive)
+                filters = (self.subscription, f"{self.subscription}/json")
+                self._session.open(filters, self._receiver.receive)
             except BaseException:
                 self.stop()
                 raise

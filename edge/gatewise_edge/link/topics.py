@@ -4,6 +4,8 @@
 
     gw/v1/<device>/req                requests       (the device writes)
     gw/v1/<device>/rsp                responses      (workers write)
+    gw/v1/<device>/req/json           the same as plain JSON
+    gw/v1/<device>/rsp/json
     gw/v1/<device>/status             retained: online [<model>/<version> [refused <release>]];
                                       last will: offline
     gw/v1/<device>/metrics            counters
@@ -21,10 +23,13 @@ from gatewise_edge.checks import check_device, check_level, check_model
 from gatewise_edge.errors import WireError
 
 __all__ = [
+    "JSON_REQUESTS",
     "REQUESTS",
     "STATUSES",
     "dead_topic",
     "device_of",
+    "json_request_topic",
+    "json_response_topic",
     "manifest_topic",
     "metrics_topic",
     "request_topic",
@@ -36,6 +41,8 @@ __all__ = [
 _ROOT: Final = "gw/v1"
 #: Topic filter of every device's requests.
 REQUESTS: Final = f"{_ROOT}/+/req"
+#: Topic filter of every device's JSON requests.
+JSON_REQUESTS: Final = f"{REQUESTS}/json"
 #: Topic filter of every device's status.
 STATUSES: Final = f"{_ROOT}/+/status"
 
@@ -48,6 +55,16 @@ def request_topic(device: str) -> str:
 def response_topic(device: str) -> str:
     """Topic of the responses to a device."""
     return f"{_ROOT}/{check_device(device)}/rsp"
+
+
+def json_request_topic(device: str) -> str:
+    """Topic of a device's JSON requests."""
+    return f"{request_topic(device)}/json"
+
+
+def json_response_topic(device: str) -> str:
+    """Topic of the JSON responses to a device."""
+    return f"{response_topic(device)}/json"
 
 
 def status_topic(device: str) -> str:
@@ -76,14 +93,14 @@ def shared(pool: str, topic_filter: str = REQUESTS) -> str:
 
 
 def device_of(topic: str) -> str:
-    """Device id in a topic of the form ``gw/v1/<device>/<what>``.
+    """Device id in a topic of the form ``gw/v1/<device>/<what>``, or ``.../json``.
 
     Examples
     --------
-    >>> device_of("gw/v1/pi-7/req")
-    'pi-7'
+    >>> device_of("gw/v1/pi-7/req"), device_of("gw/v1/pi-7/req/json")
+    ('pi-7', 'pi-7')
     """
-    levels = topic.split("/")
+    levels = topic.removesuffix("/json").split("/")
     if len(levels) != 4 or levels[:2] != _ROOT.split("/"):
         raise WireError("name", f"topic {topic[:80]!r} is not a device's")
     return check_device(levels[2])

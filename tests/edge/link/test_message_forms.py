@@ -1,0 +1,167 @@
+"""JSON messages: what they say is what CBOR says, and they are refused for the same reasons."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gatewise_edge.errors import WireError
+from gatewise_edge.link import wire
+from gatewise_edge.link.message_forms import (
+    CBOR,
+    JSON,
+    decode_json_request,
+    encode_json_response,
+)
+from gatewise_edge.link.wire import Request, Response
+
+ID = bytes(range(16))
+
+
+def message(**changes: object) -> bytes:
+    entries: dict[str, object] = {
+        "id": ID.hex(), "m": "digits", "mv": "1", "ttl": 500, "x": [[1, 2.5], [3, -4e-3]],
+    }  # fmt: skip
+    entries.update(changes)
+    return json.dumps({k: v for k, v in entries.items() if v != "left out"}).encode()
+
+
+def test_a_request_says_what_its_twin_in_cbor_says():
+    X = np.array([[1, 2.5], [3, -4e-3]], np.float32)
+    twin = wire.decode_request(
+        wire.encode_request(Request(id=ID, model="digits", version="1", ttl_ms=500, X=X))
+    )
+    for payload in (message(), message(v=1, n=2, k=2), message(new="ignored", more=None)):
+        got = decode_json_request(payload)
+        assert (got.id, got.model, got.version) == (twin.id, twin.model, twin.version)
+        assert (got.ttl_ms, got.X.dtype) == (twin.ttl_ms, twin.X.dtype)
+        assert got.X.tobytes() == twin.X.tobytes()
+    assert decode_json_request(message(x=[7, 8, 9])).X.tolist() == [[7, 8, 9]]
+    missing = message(x=[1, None])
+    assert decode_json_request(missing, allow_missing=True).has_missing
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "json"),
+        (b"\xff", "json"),
+        (b"[1]", "json"),
+        (b'{"id": NaN}', "json"),
+        (b'{"id": 1, "id": 1}', "json"),
+        (b"[" * 100_000, "json"),
+        (b'{"id": ' + b"1" * 5000 + b"}", "json"),
+        (b" " * (wire.MAX_PAYLOAD + 1), "size"),
+        (message(**{f"k{i}": 1 for i in range(40)}), "json"),
+        (message(id="left out"), "id"),
+        (message(id="0" * 31), "id"),
+        (message(id="A" * 32), "id"),
+        (message(id=7), "id"),
+    ],
+)  # fmt: skip
+def test_what_has_no_id_to_answer_to(payload, reason):
+    with pytest.raises(WireError) as caught:
+        decode_json_request(payload)
+    assert (caught.value.reason, caught.value.id) == (reason, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"v": 2}, "version"),
+        ({"v": "1"}, "version"),
+        ({"m": "a/b"}, "name"),
+        ({"m": "\ud800"}, "name"),
+        ({"m": "left out"}, "type"),
+        ({"mv": 3}, "type"),
+        ({"ttl": -1}, "range"),
+        ({"ttl": 1.5}, "type"),
+        ({"n": 3}, "shape"),
+        ({"k": 1}, "shape"),
+        ({"new": [1]}, "type"),
+        ({"new": {}}, "type"),
+        ({"x": "left out"}, "type"),
+        ({"x": []}, "type"),
+        ({"x": [[]]}, "range"),
+        ({"x": [[1], [1, 2]]}, "shape"),
+        ({"x": [[1], 2]}, "shape"),
+        ({"x": [1, [2]]}, "type"),
+        ({"x": [True]}, "type"),
+        ({"x": ["1"]}, "type"),
+        ({"x": [[[1]]]}, "type"),
+        ({"x": [1e39]}, "infinite"),
+        ({"x": [10**400]}, "infinite"),
+        ({"x": [None]}, "missing"),
+        ({"x": [[1]] * 4097}, "range"),
+        ({"x": [0] * 40_000}, "size"),
+    ],
+)
+def test_reasons(changes, reason):
+    with pytest.raises(WireError) as caught:
+        decode_json_request(message(**changes))
+    assert (caught.value.reason, caught.value.id) == (reason, ID)
+
+
+@given(payload=st.one_of(st.binary(max_size=99), st.text(max_size=99).map(str.encode)))
+@example(b'{"x":' * 900)
+def test_noise_is_refused_with_a_reason(payload):
+    with pytest.raises(WireError) as caught:
+        decode_json_request(payload)
+    assert caught.value.reason
+
+
+plain = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=70))
+
+
+@given(key=st.sampled_from(["v", "id", "m", "mv", "ttl", "n", "k", "x"]), value=plain)
+def test_an_entry_of_a_wrong_kind_is_refused(key, value):
+    with suppress(WireError):
+        assert decode_json_request(message(**{key: value})).X.shape == (2, 2)
+
+
+@given(st.data())
+def test_a_response_has_the_same_bits(data):
+    shares = st.lists(st.floats(0, 1, width=32), min_size=3, max_size=3)
+    p = data.draw(st.lists(shares, min_size=1, max_size=4))
+    response = Response(
+        id=ID, model="m é", version="1", labels=[2] * len(p), probabilities=p, worker_us=9,
+        exits=[1] * len(p),
+    )  # fmt: skip
+    got = json.loads(encode_json_response(response))
+    assert np.array_equal(np.array(got["p"], np.float32), response.probabilities)
+    del got["p"]
+    assert got == {
+        "v": 1, "id": ID.hex(), "m": "m é", "mv": "1", "n": len(p), "c": 3, "y": [2] * len(p),
+        "us": 9, "s": [1] * len(p),
+    }  # fmt: skip
+
+
+def test_a_refusal():
+    busy = Response(id=ID, model="m", version="1", error="busy", detail="full", wait_ms=7)
+    assert json.loads(encode_json_response(busy)) == {
+        "v": 1, "id": ID.hex(), "m": "m", "mv": "1", "e": "busy", "d": "full", "w": 7,
+    }  # fmt: skip
+    bare = Response(id=ID, model="", version="", error="bad-request")
+    assert json.loads(encode_json_response(bare)).keys() == {"v", "id", "e", "d"}
+
+
+@pytest.mark.parametrize("form", [CBOR, JSON])
+def test_a_response_has_no_more_bytes_than_are_reckoned_with(form):
+    rows, classes = 40, 30
+    longest = np.full((rows, classes), -1.1754944e-4, np.float32)
+    response = Response(
+        id=ID, model="m" * 64, version="v" * 64, labels=np.full(rows, 29), probabilities=longest,
+        exits=np.full(rows, 1024), worker_us=2**40,
+    )  # fmt: skip
+    room = wire.RESPONSE_FIELDS + rows * form.answer_bytes(classes)
+    assert len(form.encode_response(response)) <= room
+    wide = Response(
+        id=ID, model="m", version="1", labels=np.zeros(4096, int), probabilities=np.ones((4096, 8))
+    )
+    with pytest.raises(WireError, match="at most 131072 may go"):
+        form.encode_response(wide)
