@@ -1,17 +1,18 @@
 """A device that is updated, and kills itself before one of its changes to the disk.
 
-Run as a process by test_kills; prints its version when the update is over.
+Run as a process by test_kills; reports its version at the start and when the update is over.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from gatewise_edge import Device
 from gatewise_edge.update import Store, Updater
@@ -20,13 +21,8 @@ from gatewise_export.bundle.bundle import Bundle
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.symlink")
 
 
-def report(line: str) -> None:
-    """Print a line whole, whichever thread it is on."""
-    os.write(1, f"{line}\n".encode())
-
-
-def main() -> None:
-    settings = json.loads(sys.argv[1])
+def run(settings: dict[str, Any], pipe: Connection) -> None:
+    """Be the device: ends once the version has passed its trial, or has not come in time."""
     left, lock = settings["changes"], threading.Lock()
 
     def before(event: str, args: tuple[object, ...]) -> None:
@@ -58,16 +54,13 @@ def main() -> None:
     )
     with Device(bundle, observe=updater.observe) as device, updater:
         device.answer([1.0, 0, 0, 0, 0, 0])
-        report(f"started {bundle.manifest.version}")
+        pipe.send(f"started {bundle.manifest.version}")
         updater.start(device)
         end = time.monotonic() + settings["wait"]
         while device.bundle.manifest.version != settings["version"] or store.state.on_trial:
             device.answer([1.0, 0, 0, 0, 0, 0])
             time.sleep(0.002)
             if time.monotonic() > end:
-                sys.exit(f"version {settings['version']} did not come: {updater.trouble}")
-        report(f"version {device.bundle.manifest.version}")
-
-
-if __name__ == "__main__":
-    main()
+                pipe.send(f"version {settings['version']} did not come: {updater.trouble}")
+                sys.exit(1)
+        pipe.send(f"version {device.bundle.manifest.version}")

@@ -1,26 +1,52 @@
 """kill -9, cut files and flipped bits: the device starts, answers, and gets what is published.
 
-Real processes and a real web server. A device kills itself before its n-th change to the disk; one
-is killed at random moments by its parent; files of its store are cut to zero or get a flipped bit.
-GATEWISE_UPDATE_KILLS sets how many random kills and damages there are, by default 24 each.
+Real processes, forked from one that has loaded the code, and a real web server. A device kills
+itself before its n-th change to the disk; one is killed at random moments by its parent; files of
+its store are cut to zero or get a flipped bit. GATEWISE_UPDATE_KILLS sets how many random kills
+and damages there are, by default 24 each.
 """
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-from pathlib import Path
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("killed_device.py")
+from tests.edge.update import killed_device
+
 NUMBER = int(os.environ.get("GATEWISE_UPDATE_KILLS", "24"))
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload([killed_device.__name__])
+
+
+@dataclass
+class KilledDevice:
+    """A device's process and what it reports."""
+
+    process: ForkServerProcess
+    pipe: Connection
+
+    def line(self) -> str:
+        """Wait for its next report; empty once there are no more."""
+        try:
+            return str(self.pipe.recv()) if self.pipe.poll(240) else "silent for 240 s"
+        except EOFError:
+            return ""
+
+    def end(self) -> list[str]:
+        """Wait for its end; what it reported."""
+        lines = list(iter(self.line, ""))
+        self.process.join(60)
+        return lines
 
 
 @pytest.fixture
@@ -35,12 +61,11 @@ def launch(fleet, server, first):
             "changes": changes,
             "wait": 120,
         }
-        return subprocess.Popen(
-            [sys.executable, str(PROGRAM), json.dumps(settings)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        ours, its = _PROCESSES.Pipe(duplex=False)
+        process = _PROCESSES.Process(target=killed_device.run, args=(settings, its), daemon=True)
+        process.start()
+        its.close()
+        return KilledDevice(process, ours)
 
     return launch
 
@@ -48,10 +73,10 @@ def launch(fleet, server, first):
 def reach(launch, store, version):
     """Run a device to its end: it starts, answers, and gets the published version."""
     device = launch(store, version)
-    out, err = device.communicate(timeout=240)
-    assert device.returncode == 0, err
-    assert f"version {version}" in out
-    return out
+    lines = device.end()
+    assert device.process.exitcode == 0, lines
+    assert lines[-1] == f"version {version}"
+    return lines
 
 
 @pytest.fixture
@@ -71,12 +96,12 @@ def test_killed_before_each_change_to_the_disk(launch, seed, tmp_path):
         store = tmp_path / f"store-{changes}"
         shutil.copytree(seed, store, symlinks=True)
         killed = launch(store, "9", changes=changes)
-        _, err = killed.communicate(timeout=240)
-        if killed.returncode == 0:
+        lines = killed.end()
+        if killed.process.exitcode == 0:
             break
-        assert killed.returncode == -signal.SIGKILL, err
-        out = reach(launch, store, "9")
-        assert "started 8" in out or "started 9" in out  # never back to the first bundle
+        assert killed.process.exitcode == -signal.SIGKILL, lines
+        # Never back to the first bundle.
+        assert reach(launch, store, "9")[0] in ("started 8", "started 9")
     assert changes > 20
 
 
@@ -88,13 +113,11 @@ def test_killed_at_random_moments(launch, fleet, tmp_path):
         version = str(8 + number // 4)
         fleet.publish(version)
         device = launch(store, version)
-        assert device.stdout is not None
-        line = device.stdout.readline()
-        assert line.startswith("started"), device.stderr.read()
+        assert device.line().startswith("started")
         time.sleep(rng.uniform(0.0, 0.3))
-        kills += device.poll() is None
-        device.kill()
-        device.communicate(timeout=60)
+        device.process.kill()
+        device.process.join(60)
+        kills += device.process.exitcode == -signal.SIGKILL
     assert kills >= NUMBER // 3
     reach(launch, store, version)
 
