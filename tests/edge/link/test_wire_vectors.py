@@ -1,0 +1,52 @@
+"""The test vectors of docs/ are what this encoder writes and this decoder reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gatewise_edge.errors import WireError
+from gatewise_edge.link import wire
+from tests.support.wire_vectors import said_by_request, said_by_response, vectors
+
+FILE = Path(__file__).parents[3] / "docs/wire-vectors.json"
+WRITTEN = json.loads(FILE.read_text())
+
+
+def test_they_are_those_of_this_encoder():
+    assert vectors() == WRITTEN
+
+
+@pytest.mark.parametrize("vector", WRITTEN["requests"], ids=lambda v: v["name"])
+def test_requests_say_what_they_are_said_to(vector):
+    request = wire.decode_request(bytes.fromhex(vector["hex"]), allow_missing=True)
+    assert said_by_request(request) == vector["says"]
+    assert wire.encode_request(request).hex() == vector["hex"]
+
+
+@pytest.mark.parametrize("vector", WRITTEN["responses"], ids=lambda v: v["name"])
+def test_responses_say_what_they_are_said_to(vector):
+    response = wire.decode_response(bytes.fromhex(vector["hex"]))
+    assert said_by_response(response) == vector["says"]
+    assert wire.encode_response(response).hex() == vector["hex"]
+
+
+def test_json_responses_say_the_same():
+    for vector in WRITTEN["json_responses"]:
+        said, says = json.loads(vector["text"]), vector["says"]
+        for key, value in said.items():
+            if key == "p":
+                assert np.array_equal(np.array(value, "f4"), np.array(says["p"], "f4"))
+            elif key != "v":
+                assert value == says[key]
+
+
+@pytest.mark.parametrize("vector", WRITTEN["wrong_requests"], ids=lambda v: v["name"])
+def test_wrong_requests_are_refused_for_the_reason(vector):
+    with pytest.raises(WireError) as caught:
+        wire.decode_request(bytes.fromhex(vector["hex"]), allow_missing=True)
+    found = caught.value.id
+    assert (caught.value.reason, found and found.hex()) == (vector["reason"], vector["id"])

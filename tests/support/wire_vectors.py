@@ -1,0 +1,159 @@
+"""Messages in hexadecimal and what they say, for implementations in other languages.
+
+python -m tests.support.wire_vectors > docs/wire-vectors.json
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any
+
+import cbor2
+import numpy as np
+
+from gatewise_edge.errors import WireError
+from gatewise_edge.link import wire
+from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
+from gatewise_edge.link.wire import AuditMark, Request, Response
+
+__all__ = ["said_by_request", "said_by_response", "vectors"]
+
+ID = bytes(range(16))
+NAMES = {"id": ID, "model": "digits", "version": "1"}
+FLOATS = np.array([[1, 2.5], [-0.1, 3e38]], np.float32)
+
+REQUESTS = {
+    "one row, float32": Request(**NAMES, ttl_ms=500, X=FLOATS[:1]),
+    "two rows, float32": Request(**NAMES, ttl_ms=23, X=FLOATS),
+    "float16": Request(**NAMES, ttl_ms=500, X=FLOATS[:1].astype(np.float16)),
+    "a missing value": Request(**NAMES, ttl_ms=500, X=np.array([[1, np.nan]], np.float32)),
+    "an audit": Request(**NAMES, ttl_ms=9000, X=FLOATS[:1], audit=AuditMark(2, 0.02, 41)),
+    "names beyond ASCII, 40 columns, ttl 0": Request(
+        id=ID, model="größe", version="2026-01", ttl_ms=0, X=np.arange(40, dtype="f4")[None]
+    ),
+}
+RESPONSES = {
+    "one row": Response(**NAMES, labels=[1], probabilities=[[0.25, 0.75]], worker_us=40),
+    "two rows, stages": Response(
+        **NAMES, labels=[1, 0], probabilities=[[0.25, 0.75], [0.9, 0.1]], exits=[1, 2],
+        worker_us=70000,
+    ),
+    "busy, wait": Response(**NAMES, error="busy", detail="the queue is full", wait_ms=300),
+    "no-model": Response(**NAMES, error="no-model", detail="this worker does not serve digits 1"),
+    "bad-request without a model": Response(id=ID, model="", version="", error="bad-request"),
+}  # fmt: skip
+
+
+def vectors() -> dict[str, Any]:
+    """Make the document."""
+    return {
+        "about": "Messages of docs/wire.md. `hex` is the payload; `says` what it says, NaN as "
+        "null. `reason` is why a decoder refuses it, `id` what a refusal can be sent to.",
+        "requests": [
+            {"name": name, "hex": wire.encode_request(r).hex(), "says": said_by_request(r)}
+            for name, r in REQUESTS.items()
+        ],
+        "responses": [
+            {"name": name, "hex": wire.encode_response(r).hex(), "says": said_by_response(r)}
+            for name, r in RESPONSES.items()
+        ],
+        "json_requests": [{"text": text, **_said(text)} for text in _json_requests()],
+        "json_responses": [
+            {"text": encode_json_response(r).decode(), "says": said_by_response(r)}
+            for r in RESPONSES.values()
+        ],
+        "wrong_requests": [_refused(name, payload) for name, payload in _wrong().items()],
+    }
+
+
+def said_by_request(request: Request) -> dict[str, Any]:
+    """What a request says, as JSON."""
+    audit = request.audit
+    said = {
+        "id": request.id.hex(), "m": request.model, "mv": request.version, "ttl": request.ttl_ms,
+        "n": request.rows, "k": request.X.shape[1], "type": request.X.dtype.name,
+        "x": [[None if v != v else v for v in row] for row in request.X.astype(float).tolist()],
+    }  # fmt: skip
+    if audit is None:
+        return said
+    return said | {
+        "a": audit.class_index,
+        "ap": round(1e6 * audit.probability),
+        "an": audit.skipped,
+    }
+
+
+def said_by_response(response: Response) -> dict[str, Any]:
+    """What a response says, as JSON; probabilities as the float64 of their float32."""
+    said: dict[str, Any] = {"id": response.id.hex(), "m": response.model, "mv": response.version}
+    if response.error is not None:
+        return said | {"e": response.error, "d": response.detail, "w": response.wait_ms}
+    said |= {
+        "n": response.rows, "c": response.probabilities.shape[1], "y": response.labels.tolist(),
+        "p": response.probabilities.astype(float).tolist(), "us": response.worker_us,
+    }  # fmt: skip
+    return said if response.exits is None else said | {"s": response.exits.tolist()}
+
+
+def _json_requests() -> list[str]:
+    good = {"id": ID.hex(), "m": "digits", "mv": "1", "ttl": 500, "x": [[1, 2.5], [-0.1, 3e38]]}
+    return [
+        json.dumps(entries)
+        for entries in (
+            good, good | {"x": [1, None]}, good | {"v": 1, "n": 2, "k": 2, "new": "ignored"},
+            good | {"x": [[1], [2, 3]]}, good | {"x": [1e39]}, good | {"n": 3},
+            good | {"new": []}, good | {"id": "short"},
+        )
+    ]  # fmt: skip
+
+
+def _said(text: str) -> dict[str, Any]:
+    try:
+        return {"says": said_by_request(decode_json_request(text.encode(), allow_missing=True))}
+    except WireError as error:
+        return {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
+
+
+def _refused(name: str, payload: bytes) -> dict[str, Any]:
+    try:
+        wire.decode_request(payload, allow_missing=True)
+    except WireError as error:
+        found = {"reason": error.reason, "id": None if error.id is None else error.id.hex()}
+        return {"name": name, "hex": payload.hex(), **found}
+    raise AssertionError(f"{name} is taken")
+
+
+def _wrong() -> dict[str, bytes]:
+    good = wire.encode_request(REQUESTS["one row, float32"])
+    entries = cbor2.loads(good)
+    del entries["crc"]
+    covered = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
+    assert covered + zlib.crc32(covered).to_bytes(4, "big") == good
+
+    def changed(**changes: Any) -> bytes:
+        made = cbor2.dumps(entries | changes | {"crc": bytes(4)})[:-4]
+        return made + zlib.crc32(made).to_bytes(4, "big")
+
+    infinite = np.array([1, np.inf], "<f4").tobytes()
+    return {
+        "empty": b"",
+        "cut off": good[:-1],
+        "a byte behind the end": good + b"\0",
+        "indefinite length": b"\xbf" + good[1:] + b"\xff",
+        "a bit flipped": good[:40] + bytes([good[40] ^ 4]) + good[41:],
+        "an unknown key without a checksum": cbor2.dumps(entries | {"new": 1}),
+        "an id of 8 bytes": changed(id=ID[:8]),
+        "layout 2": changed(v=2),
+        "a model's name with a slash": changed(m="a/b"),
+        "a ttl of more than a day": changed(ttl=86_400_001),
+        "no rows": changed(n=0),
+        "bytes of another shape": changed(k=3),
+        "float64": changed(x=cbor2.CBORTag(86, bytes(16))),
+        "an infinite value": changed(x=cbor2.CBORTag(85, infinite)),
+        "a list in a key that nobody reads": changed(new=[1]),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(vectors(), indent=1))
