@@ -4,6 +4,8 @@
 
     GatewiseError
     └── InputError (also a ValueError)   bad input
+    UserWarning
+    └── RecallWarning                    a rare class is answered worse than accuracy shows
 
 Packages add their own branches. The command line turns any of them into one line and exit
 status 2, so a message says what is wrong and what to do.
@@ -11,7 +13,7 @@ status 2, so a message says what is wrong and what to do.
 
 from __future__ import annotations
 
-__all__ = ["GatewiseError", "InputError", "one_line"]
+__all__ = ["GatewiseError", "InputError", "RecallWarning", "one_line"]
 
 
 class GatewiseError(Exception):
@@ -23,6 +25,10 @@ class InputError(GatewiseError, ValueError):
 
     Also a :class:`ValueError`, so that code with scikit-learn's habits catches it.
     """
+
+
+class RecallWarning(UserWarning):
+    """Recall of a rare class falls at the chosen operating point, though accuracy hardly does."""
 
 
 def one_line(error: BaseException) -> str:

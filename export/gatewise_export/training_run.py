@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
-from gatewise.errors import InputError
+from gatewise.errors import InputError, RecallWarning
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.repacking import check_destination
@@ -27,6 +28,7 @@ from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.data import datasets
 from gatewise_training.data.datasets import Dataset
 from gatewise_training.data.input_checks import check_classes
+from gatewise_training.operating_points.class_figures import ExitAnswers
 
 __all__ = [
     "Split",
@@ -140,24 +142,40 @@ class TrainingRun:
         return self.data.y[self.split.test]
 
     def measure(self) -> dict[str, Any]:
-        """Accuracy, cost and offload rate on the test rows, of the system and of f0 alone."""
+        """Figures on the test rows, of the system and of f0 alone."""
         system, rows, y = self.system, self.test_table, self.test_labels
         f0 = system.high_cost_model_
         cloud_only = None
         if f0 is not None:
-            right = system.classes_[f0.labels(self.data.X[self.split.test])] == y
+            x = self.data.X[self.split.test]
             price = system.cloud_prices_.of_offload(len(f0.features))
             cost = system.feature_costs_.price(f0.features) + price
-            cloud_only = {"accuracy": float(np.mean(right)), "cost": cost}
+            answers = system.classes_[f0.labels(x)]
+            cloud_only = {"cost": cost} | self._figures(answers, f0.predict_proba(x))
         return {
             "rows": len(y),
+            "class_rows": [int(np.sum(y == c)) for c in system.classes_],
             "system": {
-                "accuracy": float(np.mean(system.predict(rows) == y)),
+                **self._figures(system.predict(rows), system.predict_proba(rows)),
                 "cost": float(system.cost(rows).mean()),
                 "offload_rate": float(np.mean(system.exit_stage(rows) == len(system.stages_))),
             },
             "cloud_only": cloud_only,
         }
+
+    def _figures(self, answers: NDArray[Any], chances: NDArray[np.float64]) -> dict[str, Any]:
+        """Accuracy on the test rows, and the figures by class of rows with a class of training."""
+        classes, y = self.system.classes_, self.test_labels
+        known = np.isin(y, classes)
+        truth, given = (np.searchsorted(classes, part[known]) for part in (y, answers))
+        found = ExitAnswers.scored(truth, given[None], len(classes), [chances[known]])
+        ones = np.ones(len(truth))
+        figures = found.figures(np.zeros(len(truth), np.int64), ones)
+        weights = self.system.class_weights_
+        if weights is not None:
+            right = truth == given
+            figures["weighted_accuracy"] = float(np.average(right, weights=weights[truth]))
+        return {"accuracy": float(np.mean(answers == y)), **figures}
 
     def test_csv(self) -> str:
         """The test rows as ``gatewise edge --data`` reads them, with a label column at the end."""
@@ -272,7 +290,9 @@ def _fit(
     if len(split.validation):
         validation = _table(data, split.validation), data.y[split.validation]
     training = _table(data, split.training), data.y[split.training]
-    return system.fit(*training, validation=validation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RecallWarning)  # the command prints it as a line of its own
+        return system.fit(*training, validation=validation)
 
 
 def _table(data: Dataset, rows: Rows) -> Any:

@@ -167,11 +167,16 @@ def disagreement_bound(manifest: Manifest) -> float | None:
 
 
 def safer_point(manifest: Manifest) -> int | None:
-    """The cheapest operating point that disagreed at most half as often; certified ones first."""
+    """The cheapest operating point that disagreed at most half as often; certified ones first.
+
+    Only points that keep the manifest's bounds on classes.
+    """
     disagreed = 1.0 - (manifest.active_point.agreement or 0.0)
     safer = [
         (point.guarantee is None, point.expected_cost, i)
         for i, point in enumerate(manifest.operating_points)
-        if point.agreement is not None and 1.0 - point.agreement <= disagreed / 2
+        if point.agreement is not None
+        and 1.0 - point.agreement <= disagreed / 2
+        and manifest.keeps_bounds(i)
     ]
     return min(safer)[2] if safer and disagreed > 0 else None

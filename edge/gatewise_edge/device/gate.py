@@ -59,6 +59,7 @@ class Gate:
                 bytes=request_bytes(len(plan.request_inputs))
                 + _RESPONSE_BYTES
                 + 4 * len(plan.classes),
+                limits=manifest.gate_limits(last),
             )
             _LOG.warning(
                 "a pacer moves the gate's threshold to keep %s=%g: %s",

@@ -16,7 +16,9 @@ too much on the way. Only the gate moves: raising its threshold can only offload
 whereas moving an earlier stage's also changes which instances reach it.
 
 A threshold that moves is not the one that was validated: no guarantee of the operating point
-holds any more, and answers are marked ``paced``.
+holds any more, and answers are marked ``paced``. Where the bundle bounds the recall or precision of
+classes, the threshold stays within the limits that the operating point names: these bounds come
+before the budget.
 """
 
 from __future__ import annotations
@@ -57,6 +59,13 @@ _BUDGETS: Final[dict[str, tuple[Literal["offloads", "bytes", "cost"], bool]]] = 
     "bytes_per_hour": ("bytes", True),
     "cost_per_hour": ("cost", True),
 }
+
+
+Limits = tuple[float | None, float | None]
+
+
+def _or_never(threshold: float | None) -> float:
+    return math.inf if threshold is None else threshold
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +161,14 @@ class Pacer:
         local: float,
         offload: float,
         bytes: float,  # noqa: A002
+        limits: Limits | None = None,
     ) -> Pace:
         """Begin with a bundle; the debt is carried over.
 
         `key` names the bundle and its operating point: scores of another one cannot be used.
         `threshold` is the gate's as packed, `local` and `offload` are the costs of an instance that
         stops at the gate and of one that is offloaded, `bytes` those of one offload, up and down.
+        `limits` are the least and the most that the threshold may be; None: never stops.
         Raises InputError if the budget is of costs and an offload costs no more than stopping.
         """
         unit = {"offloads": 1.0, "bytes": bytes, "cost": offload - local}[self.budget.metric]
@@ -165,7 +176,7 @@ class Pacer:
             raise InputError(
                 f"pacer: {self.budget.name} cannot be paced, an offload costs no more than stopping"
             )
-        self.pace = Pace(self, key, threshold, unit)
+        self.pace = Pace(self, key, threshold, unit, limits)
         if self._saved is not None and self._saved["key"] == key:
             self.pace.restore(self._saved)
         return self.pace
@@ -201,13 +212,21 @@ class Pace:
     `level` is the share of the instances at the gate that is offloaded.
     """
 
-    def __init__(self, pacer: Pacer, key: str, packed: float | None, unit: float) -> None:
+    def __init__(
+        self,
+        pacer: Pacer,
+        key: str,
+        packed: float | None,
+        unit: float,
+        limits: Limits | None = None,
+    ) -> None:
         self.key = key
         self.packed = packed
         self.level = 0.0
         self.moved = False
         self._pacer = pacer
         self._unit = unit
+        self._limits = None if limits is None else (_or_never(limits[0]), _or_never(limits[1]))
         self._latest: deque[float] = deque()
         self._sorted: list[float] = []
         self._last: float | None = None
@@ -218,14 +237,30 @@ class Pace:
         with self._pacer.lock:
             if not self.moved:
                 return self.packed
-            position = self.level * len(self._sorted)
-            if self.level <= 0:
-                return ALWAYS_STOP
-            if self.level >= 1:
-                return None
-            i = int(position)
-            low, high = self._sorted[max(i - 1, 0)], self._sorted[i]
-            return low + (position - i) * (high - low)
+            moved = self._quantile()
+            if self._limits is not None:
+                moved = min(max(moved, self._limits[0]), self._limits[1])
+            return None if moved == math.inf else moved
+
+    def _quantile(self) -> float:
+        """The threshold that offloads the share `level`; infinite where that is all."""
+        position = self.level * len(self._sorted)
+        if self.level <= 0:
+            return ALWAYS_STOP
+        if self.level >= 1:
+            return math.inf
+        i = int(position)
+        low, high = self._sorted[max(i - 1, 0)], self._sorted[i]
+        return low + (position - i) * (high - low)
+
+    def _levels(self) -> tuple[float, float]:
+        """The least and the largest level: what lies beyond the limits is not wound up."""
+        if self._limits is None or not self._sorted:
+            return 0.0, 1.0
+        n = len(self._sorted)
+        return bisect_left(self._sorted, self._limits[0]) / n, (
+            1.0 if self._limits[1] == math.inf else bisect_left(self._sorted, self._limits[1]) / n
+        )
 
     def observe(self, score: float | None, used: float | None, now: float) -> None:
         """Update with an instance.
@@ -284,7 +319,8 @@ class Pace:
             most, credit = min(most, hour), min(most, _CREDIT * hour)
         if self.moved:
             aim = (mean if pacer.budget.hourly else allowed) - pacer.debt / horizon
-            self.level = min(max(self.level + step * (aim - used), 0.0), 1.0)
+            least, most_level = self._levels()
+            self.level = min(max(self.level + step * (aim - used), least), most_level)
         pacer.debt = min(max(pacer.debt + used - allowed, -credit), most)
 
     def used(self, *, sent: bool, size: float, cost: float) -> float:

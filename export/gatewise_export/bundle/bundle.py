@@ -28,7 +28,7 @@ from gatewise_export.bundle.errors import (
     ManifestError,
     SignatureError,
 )
-from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, Manifest
+from gatewise_export.bundle.manifest import MANIFEST, SAMPLE, ByClass, Manifest
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.bundle.signing import (
     MANIFEST_CONTEXT,
@@ -217,7 +217,13 @@ class Bundle:
             )
 
 
-def set_operating_point(path: str | Path, point: int, *, sign: str | Path | None = None) -> Bundle:
+def set_operating_point(
+    path: str | Path,
+    point: int,
+    *,
+    sign: str | Path | None = None,
+    bounds: tuple[ByClass, ByClass] | None = None,
+) -> Bundle:
     """Switch a bundle to another operating point: rewrite the manifest, and no graph.
 
     Parameters
@@ -228,6 +234,8 @@ def set_operating_point(path: str | Path, point: int, *, sign: str | Path | None
         Index into the manifest's operating points.
     sign : str or Path, optional
         NAME.key, to sign the new manifest with; a signed bundle needs it.
+    bounds : pair of tuple, optional
+        Least recall and least precision by class that the point keeps, in place of the manifest's.
 
     Returns
     -------
@@ -250,7 +258,10 @@ def set_operating_point(path: str | Path, point: int, *, sign: str | Path | None
             f"bundle {path} is signed by key {claimed[0]}: another operating point must be "
             "signed, too, so give the key (--sign NAME.key)"
         )
-    text = bundle.manifest.with_active(point).to_json().encode()
+    manifest = bundle.manifest.with_active(point)
+    if bounds is not None:
+        manifest = manifest.with_bounds(*bounds)
+    text = manifest.to_json().encode()
     signature = None if signer is None else signer.sign(MANIFEST_CONTEXT, text)
     bundle._storage.write_manifest(text, signature)
     key = None if signer is None else signer.public.raw

@@ -28,12 +28,21 @@ from gatewise.tiers import Tier, cascade_costs
 from gatewise_export.bundle.errors import ManifestError
 
 __all__ = [
-    "MANIFEST", "SAMPLE", "SCHEMA_VERSION", "ClassLabel", "CloudKind", "CloudSpec", "FeatureSpec",
-    "FileSpec", "GroupSpec", "Manifest", "Missing", "OperatingPointSpec", "StageKind", "StageSpec",
-    "Task",
+    "CLASS_FIGURES", "MANIFEST", "POINT_FIGURES", "SAMPLE", "SCHEMA_VERSION", "ByClass",
+    "ClassLabel", "CloudKind", "CloudSpec", "FeatureSpec", "FileSpec", "GroupSpec", "Manifest",
+    "Missing", "OperatingPointSpec", "StageKind", "StageSpec", "Task",
 ]  # fmt: skip
 
 SCHEMA_VERSION: Final = 1
+POINT_FIGURES: Final = (
+    "weighted_accuracy", "recall", "precision", "balanced_accuracy", "log_loss", "brier_score",
+    "gate_range",
+)  # fmt: skip
+"""Keys of an operating point that are left out where they are not known."""
+CLASS_FIGURES: Final = (
+    "reference_weighted_accuracy", "reference_recall", "class_rows", "min_recall", "min_precision",
+)  # fmt: skip
+"""Keys of the manifest that are left out where they are not known."""
 MANIFEST: Final = "manifest.json"
 SAMPLE: Final = "sample.npz"
 
@@ -43,6 +52,8 @@ StageKind = Literal["graph", "lazy"]
 CloudKind = Literal["margins", "classifier"]
 Task = Literal["classify", "regress", "rank"]
 Mask = NDArray[np.bool_]
+ByClass = tuple[float | None, ...]
+"""A share of each class, in the order of the classes; None: none is known, or no bound."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +149,14 @@ class OperatingPointSpec:
         Which chain the thresholds belong to.
     agreement : float or None
         Share of the answers that are the high-cost model's.
+    weighted_accuracy : float or None
+        Under class weights, where the models were fitted with some; `accuracy` has none.
+    recall, precision : tuple of float or None, or None
+        By class, in the order of the classes; None for a class that no row has, or no answer is.
+    balanced_accuracy, log_loss, brier_score : float or None
+    gate_range : tuple of (float or None) or None
+        Between which thresholds of the last stage on the device the manifest's `min_recall` and
+        `min_precision` hold; None in the place of one: never stops.
     """
 
     thresholds: tuple[float | None, ...]
@@ -148,6 +167,13 @@ class OperatingPointSpec:
     accuracy_error: float = 0.0
     chain: int = 0
     agreement: float | None = None
+    weighted_accuracy: float | None = None
+    recall: ByClass | None = None
+    precision: ByClass | None = None
+    balanced_accuracy: float | None = None
+    log_loss: float | None = None
+    brier_score: float | None = None
+    gate_range: tuple[float | None, float | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -190,6 +216,13 @@ class Manifest:
     files : dict of str to FileSpec
     reference_accuracy : float or None
         Of the high-cost model on validation data.
+    reference_weighted_accuracy : float or None
+    reference_recall : tuple of float or None, or None
+        Of the same model, by class.
+    class_rows : tuple of int, or None
+        Validation rows of each class.
+    min_recall, min_precision : tuple of float or None, or None
+        Bounds by class that the active operating point keeps, and that a pacer may not break.
     task : {"classify", "regress", "rank"}
         What an answer is: a class, a measured value, or a document's score. Where it is a value,
         there is no cloud, each chain is one stage with one margin and link ``identity``, that
@@ -215,6 +248,11 @@ class Manifest:
     active: int
     files: dict[str, FileSpec]
     reference_accuracy: float | None = None
+    reference_weighted_accuracy: float | None = None
+    reference_recall: ByClass | None = None
+    class_rows: tuple[int, ...] | None = None
+    min_recall: ByClass | None = None
+    min_precision: ByClass | None = None
     min_runtime_version: str = "0.1.0"
     task: Task = "classify"
     schema_version: int = SCHEMA_VERSION
@@ -349,6 +387,42 @@ class Manifest:
             )
         return replace(self, active=point)
 
+    def gate_limits(self, gate: int) -> tuple[float | None, float | None] | None:
+        """Get between which thresholds of stage `gate` the bounds on classes hold.
+
+        None without bounds. Where it is not known, the threshold may not move at all.
+        """
+        if self.min_recall is None and self.min_precision is None:
+            return None
+        point = self.active_point
+        packed = point.thresholds[gate]
+        return (packed, packed) if point.gate_range is None else point.gate_range
+
+    def keeps_bounds(self, point: int) -> bool:
+        """Whether an operating point kept the bounds on classes on validation data."""
+        spec = self.operating_points[point]
+        pairs = ((self.min_recall, spec.recall), (self.min_precision, spec.precision))
+        return all(
+            least is None
+            or ((shares is not None and (share := shares[c]) is not None) and share >= least)
+            for bounds, shares in pairs
+            for c, least in enumerate(bounds or ())
+        )
+
+    def with_bounds(self, min_recall: ByClass, min_precision: ByClass) -> Manifest:
+        """Get the same manifest under other bounds on classes.
+
+        What is known of the gate's threshold is about the bounds that were: it is left out.
+        """
+        bounds = [
+            share if any(s is not None for s in share) else None
+            for share in (min_recall, min_precision)
+        ]
+        if bounds == [self.min_recall, self.min_precision]:
+            return self
+        points = tuple(replace(p, gate_range=None) for p in self.operating_points)
+        return replace(self, min_recall=bounds[0], min_precision=bounds[1], operating_points=points)
+
     def _indices(self, names: Sequence[str]) -> NDArray[np.intp]:
         return np.array([self._columns[n] for n in names], np.intp)
 
@@ -378,8 +452,18 @@ class Manifest:
             "stages": [asdict(s) for s in self.every_stage],
             "chains": [list(c) for c in self.chains],
             "cloud": None if self.cloud is None else asdict(self.cloud),
-            "operating_points": [asdict(p) for p in self.operating_points],
+            "operating_points": [_known(asdict(p), POINT_FIGURES) for p in self.operating_points],
             "active": self.active,
             "reference_accuracy": self.reference_accuracy,
+            **_known({key: getattr(self, key) for key in CLASS_FIGURES}, CLASS_FIGURES),
             "files": {name: asdict(f) for name, f in sorted(self.files.items())},
         } | encoder
+
+
+def _known(entries: dict[str, Any], optional: Sequence[str]) -> dict[str, Any]:
+    """Leave out optional entries that are None; tuples become lists."""
+    return {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in entries.items()
+        if value is not None or key not in optional
+    }

@@ -15,9 +15,12 @@ from gatewise.decision import ALWAYS_STOP, Link, Score
 from gatewise.tiers import TIERS, in_order
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import (
+    CLASS_FIGURES,
     MANIFEST,
+    POINT_FIGURES,
     SAMPLE,
     SCHEMA_VERSION,
+    ByClass,
     ClassLabel,
     CloudKind,
     CloudSpec,
@@ -67,7 +70,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     """Read and check the text of a manifest."""
     document = JsonField.parse(text)
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
-    document.keys(NEEDED, ("chains", "reference_accuracy", "encoder"))
+    document.keys(NEEDED, ("chains", "reference_accuracy", "encoder", *CLASS_FIGURES))
     task = document["task"].choice(TASKS)
     classes = _classes(document["classes"], task)
     groups, features = _groups_and_features(document)
@@ -82,7 +85,7 @@ def read_manifest(text: str | bytes) -> Manifest:
     _tiers(document["stages"], stages, chains, cloud is not None)
     _only_values(document, task, stages, chains, cloud is not None)
     points = tuple(
-        _point(f, chains, cloud is not None, task)
+        _point(f, chains, cloud is not None, task, len(classes))
         for f in document["operating_points"].items(1, MOST_POINTS)
     )
     link = document["link"].choice(LINKS)
@@ -119,6 +122,11 @@ def read_manifest(text: str | bytes) -> Manifest:
         encoder=None
         if encoder is None
         else read_encoder(encoder, tuple(feature.name for feature in features)),
+        reference_weighted_accuracy=_share(document, "reference_weighted_accuracy"),
+        reference_recall=_by_class(document, "reference_recall", len(classes)),
+        class_rows=_class_rows(document.get("class_rows"), len(classes)),
+        min_recall=_by_class(document, "min_recall", len(classes)),
+        min_precision=_by_class(document, "min_precision", len(classes)),
     )
 
 
@@ -274,11 +282,15 @@ def _merit(field: JsonField, task: Task) -> float:
 
 
 def _point(
-    field: JsonField, chains: tuple[tuple[int, ...], ...], cloud: bool, task: Task
+    field: JsonField,
+    chains: tuple[tuple[int, ...], ...],
+    cloud: bool,
+    task: Task,
+    n_classes: int,
 ) -> OperatingPointSpec:
     field.keys(
         ("thresholds", "expected_cost", "accuracy", "offload_rate", "guarantee"),
-        ("accuracy_error", "chain", "agreement"),
+        ("accuracy_error", "chain", "agreement", *POINT_FIGURES),
     )
     agreement = field.get("agreement")
     chain_field, error = field.get("chain"), field.get("accuracy_error")
@@ -306,7 +318,46 @@ def _point(
         agreement=None
         if agreement is None or agreement.value is None
         else agreement.number(0.0, 1.0),
+        weighted_accuracy=_share(field, "weighted_accuracy"),
+        recall=_by_class(field, "recall", n_classes),
+        precision=_by_class(field, "precision", n_classes),
+        balanced_accuracy=_share(field, "balanced_accuracy"),
+        log_loss=_share(field, "log_loss", LARGEST),
+        brier_score=_share(field, "brier_score", 2.0),
+        gate_range=_gate_range(field.get("gate_range")),
     )
+
+
+def _share(field: JsonField, key: str, most: float = 1.0) -> float | None:
+    """An optional number from 0 on."""
+    found = field.get(key)
+    return None if found is None else found.number(0.0, most)
+
+
+def _by_class(field: JsonField, key: str, n_classes: int) -> ByClass | None:
+    """An optional list of a share or null for each class."""
+    found = field.get(key)
+    if found is None:
+        return None
+    items = found.items(n_classes, n_classes)
+    return tuple(None if item.value is None else item.number(0.0, 1.0) for item in items)
+
+
+def _class_rows(field: JsonField | None, n_classes: int) -> tuple[int, ...] | None:
+    if field is None:
+        return None
+    return tuple(item.integer(0, 1 << 53) for item in field.items(n_classes, n_classes))
+
+
+def _gate_range(field: JsonField | None) -> tuple[float | None, float | None] | None:
+    if field is None:
+        return None
+    low, high = (
+        None if item.value is None else item.number(-FLOAT32, FLOAT32) for item in field.items(2, 2)
+    )
+    if high is not None and (low is None or low > high):
+        field.fail("must not fall: the least threshold comes first, null is above all")
+    return low, high
 
 
 def _files(field: JsonField) -> dict[str, FileSpec]:

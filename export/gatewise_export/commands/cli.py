@@ -5,7 +5,7 @@ Only ``train`` and ``verify`` need the learning libraries; ``inspect`` runs on a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +16,6 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
 from gatewise_export.bundle.signing import Signer
 from gatewise_export.commands.tables import (
-    frontier_of,
     print_bundle,
     print_checks,
     print_frontier,
@@ -25,7 +24,7 @@ from gatewise_export.commands.tables import (
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
-    from gatewise_training.operating_points.frontier import Frontier
+    from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 
 __all__ = ["commands", "frontier", "inspect", "train", "verify"]
 
@@ -36,6 +35,14 @@ MaxLoss = Annotated[
     float | None, typer.Option(help="Accuracy to give up at most against the high-cost model.")
 ]
 OffloadRate = Annotated[float | None, typer.Option(help="Share of instances to offload at most.")]
+MinRecall = Annotated[
+    list[str] | None,
+    typer.Option(help="CLASS=SHARE: least recall of a class, as fault=0.9; may be repeated."),
+]
+MinPrecision = Annotated[
+    list[str] | None,
+    typer.Option(help="CLASS=SHARE: least precision of a class; may be repeated."),
+]
 Sign = Annotated[
     Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
 ]
@@ -64,6 +71,12 @@ def train(
     budget: Budget = None,
     max_loss: MaxLoss = None,
     offload_rate: OffloadRate = None,
+    min_recall: MinRecall = None,
+    min_precision: MinPrecision = None,
+    class_weight: Annotated[
+        list[str] | None,
+        typer.Option(help="balanced, or CLASS=WEIGHT, repeated: what a row of a class counts."),
+    ] = None,
     costs: Annotated[
         Path | None, typer.Option(help="Prices of the features: a .toml or .csv file.")
     ] = None,
@@ -88,8 +101,18 @@ def train(
     """
     from dataclasses import asdict
 
+    from gatewise_export.commands.manifest_frontier import by_class_option
     from gatewise_export.training_run import TrainingSettings, train_bundle
+    from gatewise_training.operating_points.recall_check import recall_remark
 
+    weights: Any = class_weight
+    if weights is not None and weights != ["balanced"]:
+        weights = by_class_option("--class-weight", weights)
+    objectives = {
+        "min_recall": by_class_option("--min-recall", min_recall or ()) or None,
+        "min_precision": by_class_option("--min-precision", min_precision or ()) or None,
+        "class_weight": "balanced" if weights == ["balanced"] else weights,
+    }
     goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     if sign is not None:
         Signer(sign)  # refuse a key that cannot be used before the training
@@ -99,6 +122,7 @@ def train(
         target=target,
         method=method,
         goal=goal,
+        parameters={name: value for name, value in objectives.items() if value is not None},
         costs=costs,
         allow_missing=allow_missing,
         seed=seed,
@@ -116,6 +140,7 @@ def train(
         "method": method,
         "operating_point": asdict(manifest.active_point),
         "test": run.measure(),
+        "remarks": [remark] if (remark := recall_remark(run.system)) else [],
         "verify": asdict(run.verification),
     }
     if as_json:
@@ -132,6 +157,8 @@ def frontier(
     budget: Budget = None,
     max_loss: MaxLoss = None,
     offload_rate: OffloadRate = None,
+    min_recall: MinRecall = None,
+    min_precision: MinPrecision = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw it into this .png, .svg or .pdf file.")
     ] = None,
@@ -141,36 +168,52 @@ def frontier(
     """Show the accuracy-cost curve of a bundle's operating points; switch to another one.
 
     With --budget, --max-loss or --offload-rate the bundle is put at that point: its manifest
-    is rewritten, every graph stays as it is. A signed bundle needs its key for that.
+    is rewritten, every graph stays as it is. A signed bundle needs its key for that. --min-recall
+    and --min-precision go with any of them, by themselves with --max-loss 0.01; those that the
+    bundle was trained with are kept, unless others are given (0 lifts one).
 
     Example:
 
         gatewise frontier bundle --budget 4 --plot frontier.png
     """
+    from gatewise_export.commands.manifest_frontier import (
+        bounds_of,
+        by_class_option,
+        chosen_point,
+        frontier_of,
+        points_of,
+    )
+
     opened = Bundle.open(bundle, for_device=True)
     goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
-    curve = frontier_of(opened.manifest)
+    bounds = bounds_of(
+        opened.manifest,
+        by_class_option("--min-recall", min_recall or ()),
+        by_class_option("--min-precision", min_precision or ()),
+    )
     if plot is not None and plot.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"--plot {plot}: the ending must be .png, .svg or .pdf")
+    if (min_recall or min_precision) and not goal:
+        goal = {"max_loss": 0.01}  # as train
     if goal:
-        from gatewise_training.operating_points.frontier import SLACK
-
-        if "max_loss" in goal and opened.manifest.reference_accuracy is None:
-            raise InputError(f"{bundle} does not say its high-cost model's accuracy; use --budget")
-        chosen = curve.points.index(curve.at(**goal, slack=SLACK))
-        opened = set_operating_point(bundle, chosen, sign=sign)
+        chosen = chosen_point(opened.manifest, goal, bounds)
+        shares = bounds.min_recall, bounds.min_precision
+        opened = set_operating_point(bundle, chosen, sign=sign, bounds=shares)
     elif sign is not None:
         raise InputError(
             "--sign goes with --budget, --max-loss or --offload-rate; see gatewise pack"
         )
+    manifest = opened.manifest
+    curve, points = frontier_of(manifest), points_of(manifest)
     if plot is not None:
-        _draw(curve, opened.manifest, plot)
+        title = f"{manifest.name} {manifest.version}"
+        _draw(curve, points[manifest.active], title, plot)
     if as_json:
-        emit(_frontier_document(curve, opened.manifest) | {"bundle": str(bundle)})
+        emit(_frontier_document(curve, points, manifest) | {"bundle": str(bundle)})
         return
-    print_frontier(curve, opened.manifest, hull_only=False)
+    print_frontier(manifest, hull_only=False)
     if goal:
-        note(f"{bundle} is now at operating point {opened.manifest.active}")
+        note(f"{bundle} is now at operating point {manifest.active}")
 
 
 def inspect(bundle: BundlePath, public_key: PublicKeyFile = None, as_json: AsJson = False) -> None:
@@ -270,27 +313,33 @@ def _goal(**options: float | None) -> dict[str, float]:
     return given
 
 
-def _frontier_document(curve: Frontier, manifest: Manifest) -> dict[str, Any]:
-    hull = {id(p) for p in curve.hull().points}
+def _frontier_document(
+    curve: Frontier, points: Sequence[OperatingPoint], manifest: Manifest
+) -> dict[str, Any]:
+    hull, on_curve = set(curve.hull().points), set(curve.points)
+    figures = (
+        "cost", "accuracy", "offload_rate", "thresholds", "weighted_accuracy", "recall",
+        "precision", "balanced_accuracy", "log_loss", "brier_score",
+    )  # fmt: skip
     return {
         "active": manifest.active,
         "reference_accuracy": manifest.reference_accuracy,
+        "reference_weighted_accuracy": manifest.reference_weighted_accuracy,
+        "reference_recall": manifest.reference_recall,
+        "classes": manifest.classes,
+        "class_rows": manifest.class_rows,
+        "min_recall": manifest.min_recall,
+        "min_precision": manifest.min_precision,
         "points": [
-            {
-                "cost": p.cost,
-                "accuracy": p.accuracy,
-                "offload_rate": p.offload_rate,
-                "thresholds": p.thresholds,
-                "hull": id(p) in hull,
-            }
-            for p in curve.points
+            {name: getattr(p, name) for name in figures}
+            | {"hull": p in hull, "on_curve": p in on_curve}
+            for p in points
         ],
     }
 
 
-def _draw(curve: Frontier, manifest: Manifest, path: Path) -> None:
+def _draw(curve: Frontier, active: OperatingPoint, title: str, path: Path) -> None:
     from gatewise_training.operating_points.frontier import FrontierDisplay
 
-    title = f"{manifest.name} {manifest.version}"
-    display = FrontierDisplay(curve, name=title).plot(active=curve.points[manifest.active])
+    display = FrontierDisplay(curve, name=title).plot(active=active)
     display.figure_.savefig(path)

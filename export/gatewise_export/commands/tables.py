@@ -13,12 +13,13 @@ from gatewise.formats import byte_size
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
-    from gatewise_training.operating_points.frontier import Frontier
 
-__all__ = ["frontier_of", "print_bundle", "print_checks", "print_frontier", "print_trained"]
+__all__ = ["print_bundle", "print_checks", "print_frontier", "print_trained"]
 
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 """Names of an operating point's `accuracy`, by task."""
+MOST_LISTED = 8
+"""Classes whose recall is printed."""
 
 
 def print_bundle(manifest: Manifest) -> None:
@@ -54,6 +55,7 @@ def print_bundle(manifest: Manifest) -> None:
             ("missing values", missing),
             ("operating point", active),
             ("files", f"{len(manifest.files)}, {byte_size(size)}, every hash holds"),
+            *_class_lines(manifest),
         ],
     )
     # a stage that acquires node by node may acquire less, and so may all exits after it
@@ -78,56 +80,132 @@ def print_bundle(manifest: Manifest) -> None:
     table("stages", ("stage", "file", "inputs", "cost if it ends here", "stops at", "size"), rows)
 
 
-def frontier_of(manifest: Manifest) -> Frontier:
-    """Make a frontier of a manifest's operating points."""
-    from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
+def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
+    """Lines about the active point's figures by class, where they are known."""
+    point, found = manifest.active_point, []
+    if point.recall is not None and point.precision is not None:
+        recall = point.recall
+        shown = sorted(range(manifest.n_classes), key=lambda c: recall[c] or 0.0)
+        parts = [
+            f"{manifest.classes[c]} {_recall(recall, c)} / {_recall(point.precision, c)}"
+            for c in sorted(shown[:MOST_LISTED])
+        ]
+        more = ", ..." if manifest.n_classes > MOST_LISTED else ""
+        found.append(("recall / precision", ", ".join(parts) + more))
+    scores = {
+        "weighted accuracy": point.weighted_accuracy,
+        "balanced accuracy": point.balanced_accuracy,
+        "log loss": point.log_loss,
+        "Brier score": point.brier_score,
+    }
+    known = [f"{name} {value:.4f}" for name, value in scores.items() if value is not None]
+    if known:
+        found.append(("further figures", ", ".join(known)))
+    bounds = {"recall": manifest.min_recall, "precision": manifest.min_precision}
+    kept = [
+        f"{kind} of {manifest.classes[c]} at least {share:g}"
+        for kind, shares in bounds.items()
+        for c, share in enumerate(shares or ())
+        if share is not None
+    ]
+    if kept:
+        found.append(("keeps", ", ".join(kept)))
+    return found
 
-    points = tuple(
-        OperatingPoint(
-            thresholds=p.thresholds,
-            cost=p.expected_cost,
-            accuracy=p.accuracy,
-            offload_rate=p.offload_rate,
-            accuracy_error=p.accuracy_error,
-            chain=p.chain,
-        )
-        for p in manifest.operating_points
-    )
-    best = max(p.accuracy for p in points)
-    reference = manifest.reference_accuracy
-    return Frontier(points, best if reference is None else reference)
 
-
-def print_frontier(curve: Frontier, manifest: Manifest, *, hull_only: bool) -> None:
+def print_frontier(manifest: Manifest, *, hull_only: bool) -> None:
     """Print operating points, the active one and the hull marked."""
-    hull = {id(p) for p in curve.hull().points}
+    from gatewise_export.commands.manifest_frontier import frontier_of, points_of
+
+    curve, points = frontier_of(manifest), points_of(manifest)
+    hull, on_curve = set(curve.hull().points), set(curve.points)
+    shown = _shown_classes(manifest)
     rows = []
-    for i, p in enumerate(curve.points):
+    for i, p in enumerate(points):
         active = i == manifest.active
-        if hull_only and not active and id(p) not in hull:
+        if not active and (p not in hull if hull_only else p not in on_curve and not shown):
             continue
-        marks = " ".join(["hull"] * (id(p) in hull) + ["<- active"] * active)
-        rows.append((i, f"{p.cost:.4g}", f"{p.accuracy:.4f}", f"{p.offload_rate:.3f}", marks))
+        marks = ["hull"] * (p in hull) + ["off the curve"] * (p not in on_curve)
+        rows.append(
+            (
+                i,
+                f"{p.cost:.4g}",
+                f"{p.accuracy:.4f}",
+                *([f"{p.weighted_accuracy:.4f}"] if p.weighted_accuracy is not None else []),
+                *(_recall(p.recall, c) for c in shown),
+                f"{p.offload_rate:.3f}",
+                " ".join(marks + ["<- active"] * active),
+            )
+        )
     title = "hull of the frontier" if hull_only else "frontier"
-    merit = MERITS[manifest.task]
-    table(f"{title} (on validation rows)", ("point", "cost", merit, "offload", ""), rows)
+    head = ["point", "cost", MERITS[manifest.task]]
+    head += ["weighted accuracy"] * curve.weighted
+    head += [f"recall {manifest.classes[c]}" for c in shown]
+    table(f"{title} (on validation rows)", (*head, "offload", ""), rows)
+
+
+def _shown_classes(manifest: Manifest) -> list[int]:
+    """Classes with a bound, and of the rare ones the rarest: their recalls are worth a column."""
+    rows = manifest.class_rows
+    if rows is None or manifest.active_point.recall is None:
+        return []
+    bounds = (manifest.min_recall, manifest.min_precision)
+    bounded = {c for shares in bounds for c, s in enumerate(shares or ()) if s is not None}
+    rarest = min(range(len(rows)), key=lambda c: rows[c])
+    if 2 * len(rows) * rows[rarest] < sum(rows):
+        bounded.add(rarest)
+    return sorted(bounded)[:4]
+
+
+def _recall(shares: Sequence[float | None] | None, c: int) -> str:
+    share = None if shares is None else shares[c]
+    return "-" if share is None else f"{share:.3f}"
 
 
 def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
     """Print what `gatewise train` shows."""
     test = result["test"]
-    rows: list[Sequence[Any]] = [
-        (policy, f"{test[policy]['accuracy']:.4f}", f"{test[policy]['cost']:.4g}", f"{share:.3f}")
-        for policy, share in (("system", test["system"]["offload_rate"]), ("cloud_only", 1.0))
-        if test[policy] is not None  # a single model has no cloud
-    ]
-    table(f"on {test['rows']} test rows", ("", "accuracy", "cost", "offload"), rows)
+    policies = [p for p in ("system", "cloud_only") if test[p] is not None]  # or there is no cloud
+    rows = []
+    for policy in policies:
+        found = test[policy]
+        merits = [f"{found['accuracy']:.4f}", f"{found['balanced_accuracy']:.4f}"]
+        if "weighted_accuracy" in found:
+            merits.append(f"{found['weighted_accuracy']:.4f}")
+        merits += [f"{found[score]:.4g}" for score in ("log_loss", "brier_score")]
+        share = found.get("offload_rate", 1.0)
+        rows.append((policy, *merits, f"{found['cost']:.4g}", f"{share:.3f}"))
+    head = ["", "accuracy", "balanced"]
+    head += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
+    head += ["log loss", "Brier", "cost", "offload"]
+    table(f"on {test['rows']} test rows", head, rows)
     print()
-    print_frontier(frontier_of(manifest), manifest, hull_only=True)
+    _print_classes(test, policies, manifest)
+    print_frontier(manifest, hull_only=True)
     print(
         f"\n{result['bundle']}: {byte_size(result['bytes'])}; the bundle and Python differ in "
         f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
     )
+    for remark in result["remarks"]:
+        print(f"note: {remark}")
+
+
+def _print_classes(test: dict[str, Any], policies: Sequence[str], manifest: Manifest) -> None:
+    """Print recall and precision on test rows, of many classes those with the least recall."""
+    recall = test["system"]["recall"]
+    worst = sorted(range(len(recall)), key=lambda c: (recall[c] is None, recall[c]))
+    rows = [
+        (
+            str(manifest.classes[c]),
+            test["class_rows"][c],
+            *(_recall(test[p][kind], c) for kind in ("recall", "precision") for p in policies),
+        )
+        for c in sorted(worst[:MOST_LISTED])
+    ]
+    head = [f"{kind} {p}" for kind in ("recall", "precision") for p in policies]
+    more = f", the {MOST_LISTED} least found" if len(recall) > MOST_LISTED else ""
+    table(f"by class, on test rows{more}", ("class", "rows", *head), rows)
+    print()
 
 
 def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:

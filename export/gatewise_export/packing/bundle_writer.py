@@ -50,11 +50,14 @@ if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
     from gatewise_training.data.table_encoder import TableEncoder
     from gatewise_training.learners.high_cost_model import HighCostModel
+    from gatewise_training.operating_points.frontier import OperatingPoint
 
 __all__ = ["pack"]
 
 CLOUD = "cloud.onnx"
 MOST_SAMPLE_ROWS = 64
+MOST_CLASSES_LISTED = 64
+"""With more, operating points have no figures by class."""
 CLOSE = 1e-3
 """Rows whose two best classes lie closer than this are left out of the sample."""
 CLOUD_TOLERANCE = 0.05
@@ -261,6 +264,7 @@ def _manifest(
                 accuracy_error=p.accuracy_error,
                 agreement=p.agreement if cloud else None,
                 chain=p.chain,
+                **_class_figures(p),
             )
             for p in points
         ),
@@ -271,6 +275,10 @@ def _manifest(
         },
         reference_accuracy=system.frontier_.reference_accuracy,
         encoder=encoder,
+        reference_weighted_accuracy=system.frontier_.reference_weighted_accuracy,
+        reference_recall=_rounded(system.frontier_.reference_recall),
+        class_rows=system.frontier_.class_rows or None,
+        **_bounds(system),
     )
 
 
@@ -291,6 +299,31 @@ def _encoded(encoder: RowEncoder, sample: Any) -> Any:
     if columns and columns != list(encoder.feature_names) and set(encoder.names) <= set(columns):
         return encoder.rows(sample[list(encoder.names)].to_numpy(object).tolist())
     return sample
+
+
+def _class_figures(point: OperatingPoint) -> dict[str, Any]:
+    """Figures of a point beyond accuracy; by class only where the manifest stays small."""
+    found = {name: getattr(point, name) for name in ("weighted_accuracy", "gate_range")}
+    for name in ("balanced_accuracy", "log_loss", "brier_score"):
+        value = getattr(point, name)
+        found[name] = None if value is None else round(value, 6)
+    return found | {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
+
+
+def _rounded(shares: tuple[float | None, ...] | None) -> tuple[float | None, ...] | None:
+    if shares is None or len(shares) > MOST_CLASSES_LISTED:
+        return None
+    return tuple(None if share is None else round(share, 6) for share in shares)
+
+
+def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
+    """Bounds on classes; none of a regressor or ranker."""
+    bounds = getattr(system, "class_bounds_", None)
+    return {
+        name: getattr(bounds, name)
+        for name in ("min_recall", "min_precision")
+        if bounds and any(share is not None for share in getattr(bounds, name))
+    }
 
 
 def _task(system: BudgetedClassifier) -> Task:

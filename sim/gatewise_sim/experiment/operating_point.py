@@ -10,9 +10,14 @@ from tempfile import TemporaryDirectory
 
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
-from gatewise_export.commands.tables import frontier_of
+from gatewise_export.commands.manifest_frontier import (
+    bounds_of,
+    chosen_point,
+    frontier_of,
+    points_of,
+)
 from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
-from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
+from gatewise_training.operating_points.frontier import OperatingPoint
 
 __all__ = ["at_goal", "on_disk", "open_whole", "operating_points"]
 
@@ -32,10 +37,7 @@ def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
     """Put a bundle at the operating point that `gatewise frontier` would choose, in memory."""
     if not goal:
         return bundle
-    if "max_loss" in goal and bundle.manifest.reference_accuracy is None:
-        raise InputError(f"{bundle.path} does not say its high-cost model's accuracy; use --budget")
-    curve = frontier_of(bundle.manifest)
-    point = curve.points.index(curve.at(**goal, slack=SLACK))
+    point = chosen_point(bundle.manifest, goal, bounds_of(bundle.manifest))
     return bundle if point == bundle.manifest.active else bundle.with_active(point)
 
 
@@ -67,13 +69,15 @@ def on_disk(bundle: Bundle) -> Iterator[Path]:
 def operating_points(bundle: Bundle) -> OperatingPoints:
     """Lay out the operating points for a report."""
     curve = frontier_of(bundle.manifest)
+    active = points_of(bundle.manifest)[bundle.manifest.active]
+    shown = sorted({*curve.points, active}, key=lambda p: (p.cost, p.accuracy))
 
     def point(p: OperatingPoint) -> PointOnFrontier:
         return PointOnFrontier(cost=p.cost, accuracy=p.accuracy, offload_rate=p.offload_rate)
 
     return OperatingPoints(
-        points=tuple(map(point, curve.points)),
+        points=tuple(map(point, shown)),
         hull=tuple(map(point, curve.hull().points)),
-        active=point(curve.points[bundle.manifest.active]),
+        active=point(active),
         reference_accuracy=curve.reference_accuracy,
     )

@@ -73,6 +73,8 @@ class Routes:
     """The gate's threshold, as packed."""
     confidence: NDArray[np.float32]
     """The largest probability in the device's own answer; NaN where it has none."""
+    gate_limits: tuple[float | None, float | None] | None = None
+    """The least and the most that a pacer may set the threshold to."""
     chance: float = 0.0
     """Share that is sent of the instances whose row is not: drawn anew from those that come."""
 
@@ -150,6 +152,7 @@ class Routes:
             local_set=which[0],
             request_set=which[1],
             threshold=threshold,
+            gate_limits=manifest.gate_limits(plan.n_here - 1),
             confidence=device.confidence,
         )
 

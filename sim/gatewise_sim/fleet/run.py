@@ -123,6 +123,7 @@ class VirtualFleet:
         return Pacer.parse(budget).attach(
             f"{plan.model}/{plan.version}",
             threshold=routes.threshold,
+            limits=routes.gate_limits,
             local=float(routes.local_cost[at_gate].mean()) if at_gate.any() else 0.0,
             offload=float(offload[at_gate].mean()) if at_gate.any() else 1.0,
             bytes=float(routes.sizes.request(1000) + routes.sizes.response(1000)),

@@ -115,6 +115,31 @@ def test_never_above_the_budget_for_long(rate, seed, kind):
     assert abs(pacer.debt) <= 10 / step * rate
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.02, 0.9), st.integers(0, 2**32 - 1), st.booleans())
+def test_a_gate_stays_within_its_limits_whatever_the_budget(rate, seed, never):
+    """Bounds on recall come first, and no level is wound up behind them."""
+    rng = np.random.default_rng(seed)
+    limits = (0.4, None) if never else (0.4, 0.6)
+    _, pace = attached(f"offload_rate={rate}", threshold=0.5, limits=limits)
+    for i, score in enumerate(rng.random(1500).tolist()):
+        threshold = pace.threshold()
+        assert threshold is None if threshold is None else threshold >= 0.4
+        assert never or threshold <= 0.6
+        pace.observe(score, float(goes_on(pace, score)), i)
+    # the limits are at these levels: the gate is free again as soon as the budget lets it be
+    assert 0.35 <= pace.level <= (1.0 if never else 0.65)
+    kept = 0.4 if rate < 0.4 else rate if never else min(rate, 0.6)
+    assert pace.level == pytest.approx(kept, abs=0.08)
+
+
+def test_a_gate_that_may_not_move_does_not():
+    _, pace = attached("offload_rate=0.3", threshold=0.5, limits=(0.5, 0.5))
+    run(pace, np.random.default_rng(1).random(500).tolist())
+    assert pace.moved
+    assert pace.threshold() == 0.5
+
+
 def test_an_hourly_budget_follows_the_clock_not_the_instances():
     rng = np.random.default_rng(2)
     _, pace = attached("offloads_per_hour=360")  # one in 10 s

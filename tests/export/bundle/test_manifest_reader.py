@@ -56,6 +56,42 @@ def test_json_round_trip_keeps_everything_and_is_stable(document: Document) -> N
     }
 
 
+def test_figures_by_class_come_back(document: Document) -> None:
+    plain = read(document)
+    assert plain.gate_limits(1) is None
+    assert plain.active_point.recall is None
+    document |= {"class_rows": [40, 2], "reference_recall": [1.0, 0.5], "min_recall": [None, 0.25]}
+    document["operating_points"][0] |= {
+        "weighted_accuracy": 0.5, "recall": [0.9, 0.3], "precision": [0.9, None],
+        "balanced_accuracy": 0.6, "log_loss": 0.7, "brier_score": 0.1, "gate_range": [-2.0, None],
+    }  # fmt: skip
+    manifest = read(document)
+    assert read_manifest(manifest.to_json()) == manifest
+    assert manifest.active_point.precision == (0.9, None)
+    assert manifest.gate_limits(1) == (-2.0, None)
+    assert manifest.keeps_bounds(0)
+    assert not manifest.keeps_bounds(1)  # it says nothing about recall
+    assert manifest.with_bounds((None, 0.25), (None, None)) is manifest
+    held = manifest.with_bounds((None, 0.2), (None, None))
+    assert held.gate_limits(1) == (-1.25, -1.25)
+
+
+@pytest.mark.parametrize(
+    ("edit", "field"),
+    [
+        (lambda d: d.update(min_recall=[0.5]), "min_recall"),
+        (lambda d: d.update(class_rows=[1, 0.5]), r"class_rows\[1\]"),
+        (lambda d: d["operating_points"][0].update(recall=[0.5, 1.5]), r"recall\[1\]"),
+        (lambda d: d["operating_points"][0].update(gate_range=[None, 1.0]), "gate_range"),
+        (lambda d: d["operating_points"][0].update(log_loss=-1), "log_loss"),
+    ],
+)
+def test_wrong_figures_by_class_are_refused(document: Document, edit: Edit, field: str) -> None:
+    edit(document)
+    with pytest.raises(ManifestError, match=field):
+        read(document)
+
+
 def test_prices_come_back_as_the_training_room_knows_them(document: Document) -> None:
     costs = read(document).feature_costs()
     assert costs == FeatureCosts(

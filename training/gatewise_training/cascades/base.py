@@ -7,15 +7,18 @@ and prediction are found here, in the shape of a scikit-learn classifier.
 
 from __future__ import annotations
 
+import copy
 from abc import abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from gatewise.acquisition import Acquired, at_exits, exit_costs
@@ -31,7 +34,15 @@ from gatewise_training.data.input_checks import Table, check_training
 from gatewise_training.data.validation_split import ValidationSplit, hold_back
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.class_figures import (
+    ClassBounds,
+    ExitAnswers,
+    class_weights,
+    emphases,
+)
+from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.gate_ranges import gate_limits
+from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
 __all__ = ["BudgetedClassifier", "SingleModel"]
@@ -47,6 +58,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
     high_cost_model_ : HighCostModel or None
     calibration_ : CalibrationRecords or None
         Records of the calibration rows, where a guarantee was asked for.
+    class_weights_ : ndarray, shape (n_classes,), or None
+        What a row of each class counts, where `class_weight` was given.
+    class_bounds_ : ClassBounds
+        Recall and precision of each class that operating points are to keep.
     """
 
     high_cost_model_: HighCostModel | None
@@ -75,6 +90,12 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         )
         self.classes_ = table.classes
         self._check_costs()
+        self.class_bounds_ = ClassBounds.from_mappings(
+            table.classes.tolist(),
+            getattr(self, "min_recall", None),
+            getattr(self, "min_precision", None),
+        )
+        weights = class_weights(getattr(self, "class_weight", None), table.y, table.classes)
         self.cloud_prices_ = getattr(self, "cloud_prices", None) or CloudPrices()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         confidence: float | None = getattr(self, "guarantee", None)
@@ -84,6 +105,9 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         plan = ValidationSplit.choose(
             table.x, table.y, table.weight, validation=table.validation, seed=seed
         )
+        self.class_weights_ = weights
+        if weights is not None:
+            plan = plan.with_class_weights(weights)
         title = f"fit {type(self).__name__}"
         # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
         with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
@@ -95,6 +119,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             candidates = self._fit_candidates(problem)
             report(1, 1, "thresholds")
             self._settle(problem, candidates, calibration)
+        warn_of_recall(self)
         return self
 
     def _with_high_cost_model(self, problem: Problem) -> Problem:
@@ -109,23 +134,35 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         x, y, weight, reference = (
             plan.x[rows], plan.y[rows], plan.weight[rows], problem.high_cost_labels
         )  # fmt: skip
+        if self.class_weights_ is not None:  # costs and rates are those of the rows as they come
+            weight = weight / self.class_weights_[y]
         if reference is None:  # without a high-cost model, the last candidate's last stage
             final = candidates[-1]
             reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
         records = [
-            self._record(c.stages, c.outputs, c.acquired_on(x), y, weight, reference)
+            self._record(
+                c.stages, c.outputs, c.acquired_on(x), y, weight, reference,
+                problem.high_cost_probabilities,
+            )
             for c in candidates
-        ]
+        ]  # fmt: skip
+        bounds, last = self.class_bounds_, records[-1]
+        shares = np.bincount(y, weight, minlength=len(self.classes_)) / weight.sum()
+        further = emphases(shares, bounds)
         points = [
             point
             for number, record in enumerate(records)
-            for point in frontier_points(record, chain=number, seed=problem.seed)
+            for point in frontier_points(record, chain=number, seed=problem.seed, emphases=further)
         ]
-        last = records[-1]
-        accuracy = float(np.average(last.correct[-1], weights=last.weights))
         stages = [candidate.stages for candidate in candidates]
-        certifying = calibration is not None  # it may come to need any of the candidates
-        self._keep(stages, points, reference_accuracy=accuracy, every=certifying)
+        kept = self._keep(
+            stages,
+            points,
+            reference_accuracy=float(np.average(last.correct[-1], weights=last.weights)),
+            every=calibration is not None,  # it may come to need any of the candidates
+            others=partial(Frontier.with_others, points=points, bounds=bounds) if further else None,
+            **_class_details(last, self.classes_),
+        )
         self.calibration_ = None
         if calibration is not None:
             x, y, weight = calibration.x, calibration.y, calibration.weight
@@ -136,7 +173,28 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
                 acquired = [s.acquired(x) for s in cascade]
                 unseen.append(self._record(cascade, outputs, acquired, y, weight, reference))
             self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
+        # for the limits of gates, also under bounds that are given later
+        self._records = tuple(records[c] for c in kept) if further else None
+        self._limit_gates()
         self.operating_point_ = self._pick()
+
+    def _limit_gates(self) -> None:
+        """Add to the points the limits of their gates' thresholds under the bounds on classes."""
+        if self._records is not None and self.high_cost_model_ is not None:
+            self.frontier_ = replace(
+                self.frontier_,
+                points=tuple(map(self._limited, self.frontier_.points)),
+                others=tuple(map(self._limited, self.frontier_.others)),
+            )
+
+    def _limited(self, point: OperatingPoint) -> OperatingPoint:
+        if self._records is None or self.high_cost_model_ is None or not self.class_bounds_:
+            return replace(point, gate_range=None)
+        record, stages = self._records[point.chain], self.chains_[point.chain]
+        gate = sum(stage.on_device for stage in stages) - 1
+        rows = self.frontier_.class_rows
+        limits = gate_limits(record, point, gate, self.class_bounds_, rows)
+        return replace(point, gate_range=limits)
 
     def _record(
         self,
@@ -146,12 +204,15 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         y: NDArray[np.int64],
         weight: NDArray[np.float64],
         reference: NDArray[np.int64],
+        chances: NDArray[np.float64] | None = None,
     ) -> CascadeRecord:
-        """Record what stages do on labelled rows, beside the reference's class indices."""
+        """Record what stages do on labelled rows, beside the reference's indices and chances."""
         parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
         answers = [*(labels(margins) for margins, _ in parts), reference]
         tiers = [stage.tier for stage in stages]
         limits = [s.at_most(self.n_features_in_) for s in stages]
+        weights, n_classes = getattr(self, "class_weights_", None), len(self.classes_)
+        of_stages = [probabilities(p[0], s.link) for p, s in zip(parts, stages, strict=True)]
         return CascadeRecord(
             scores=np.stack([score for _, score in parts]),
             correct=np.stack([answer == y for answer in answers]).astype(np.float64),
@@ -162,13 +223,52 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             has_cloud=self.high_cost_model_ is not None,
             trees=tuple(stage.n_trees if stage.on_device else 0 for stage in stages),
             nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
+            class_weights=None if weights is None else weights[y],
+            answers=ExitAnswers.scored(y, np.stack(answers), n_classes, [*of_stages, chances]),
         )
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
         """Take a point of the frontier, or with a guarantee a certified one."""
+        bounds = self.class_bounds_
         if self.calibration_ is None:
-            return super()._choose(**wanted)
-        return self.calibration_.certify(self.frontier_, **wanted)
+            return self.frontier_.pick(bounds, slack=SLACK, **wanted)
+        return self._limited(self.calibration_.certify(self.frontier_, bounds, **wanted))
+
+    def _moved_within(
+        self,
+        min_recall: Mapping[Any, float] | None = None,
+        min_precision: Mapping[Any, float] | None = None,
+        **wanted: float | None,
+    ) -> Self:
+        check_is_fitted(self, "operating_point_")
+        other, classes = copy.copy(self), self.classes_.tolist()
+        if min_recall is not None or min_precision is not None:
+            given = ClassBounds.from_mappings(classes, min_recall, min_precision)
+            other.class_bounds_ = replace(
+                self.class_bounds_,
+                **({} if min_recall is None else {"min_recall": given.min_recall}),
+                **({} if min_precision is None else {"min_precision": given.min_precision}),
+            )
+            other._limit_gates()
+            if all(goal is None for goal in wanted.values()):
+                wanted = dict(self._goal())
+        other.operating_point_ = other._choose(**wanted)
+        return other
+
+    def at(
+        self,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        min_recall: Mapping[Any, float] | None = None,
+        min_precision: Mapping[Any, float] | None = None,
+    ) -> Self:
+        """Get the same fitted models at another operating point; nothing is refitted.
+
+        `min_recall` and `min_precision` by class label take the place of those of the settings; an
+        empty dict lifts them. Beside them a budget or a loss, or the settings' own.
+        """
+        return self._moved_within(min_recall, min_precision, budget=budget, max_loss=max_loss)
 
     def _exit_costs(
         self, acquired: Sequence[Acquired], tiers: Sequence[Tier], *, union: bool = True
@@ -235,6 +335,19 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         return exits, outputs
 
 
+def _class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:
+    """Fields of a frontier about classes, from the record whose last exit is the reference."""
+    answers = record.answers
+    assert answers is not None
+    last = np.full(len(record.weights), record.n_stages)
+    return {
+        "classes": tuple(classes.tolist()),
+        "class_rows": answers.class_rows(),
+        "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
+        "reference_recall": answers.figures(last, record.weights)["recall"],
+    }
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
 class SingleModel(BudgetedClassifier):
     """Settings of models without a cloud; see :class:`StagedCascade`."""
@@ -242,6 +355,9 @@ class SingleModel(BudgetedClassifier):
     feature_costs: CostsLike | None = field(default=None, kw_only=False)
     budget: float | None = None
     max_loss: float | None = 0.01
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
     guarantee: float | None = None
     allow_missing: bool = False
     random_state: Any = None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from abc import ABC
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.costs import CostsLike
@@ -61,6 +62,9 @@ class BudgetedModel(BaseEstimator, ABC):
         "max_loss": [NOT_NEGATIVE, None],
         "offload_rate": [NOT_NEGATIVE, None],
         "penalties": ["array-like", None],
+        "min_recall": [Mapping, None],
+        "min_precision": [Mapping, None],
+        "class_weight": [Mapping, StrOptions({"balanced"}), None],
     }
     """What values each parameter takes; a class adds its own to those of its bases."""
 
@@ -84,23 +88,39 @@ class BudgetedModel(BaseEstimator, ABC):
         *,
         reference_accuracy: float,
         every: bool = False,
-    ) -> None:
-        """Keep the candidates that reach the frontier of the points, or every one."""
-        frontier = Frontier.from_points(points, reference_accuracy=reference_accuracy)
-        used = {p.chain for p in frontier.points}
+        others: Callable[[Frontier], Frontier] | None = None,
+        **details: Any,
+    ) -> list[int]:
+        """Keep the candidates that reach the frontier of the points, or every one.
+
+        `others` adds points to the frontier, `details` are further fields of it. Gives the numbers
+        of the candidates that are kept.
+        """
+        frontier = Frontier.from_points(points, reference_accuracy=reference_accuracy, **details)
+        if others is not None:
+            frontier = others(frontier)
+        used = {p.chain for p in (*frontier.points, *frontier.others)}
         kept = [c for c in range(len(candidates)) if every or c in used]
         self.chains_ = tuple(candidates[c] for c in kept)
-        renumbered = tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points)
-        self.frontier_ = replace(frontier, points=renumbered)
+        self.frontier_ = replace(
+            frontier,
+            points=tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.points),
+            others=tuple(replace(p, chain=kept.index(p.chain)) for p in frontier.others),
+        )
+        return kept
+
+    def _goal(self) -> dict[str, float]:
+        """Get the goal of the settings: a budget, or a largest loss."""
+        if self.budget is not None:
+            return {"budget": self.budget}
+        return {"max_loss": MAX_LOSS if self.max_loss is None else self.max_loss}
 
     def _pick(self) -> OperatingPoint:
-        """Take the operating point of the settings: a budget, or a largest loss."""
-        if self.budget is not None:
-            return self._choose(budget=self.budget)
-        return self._choose(max_loss=MAX_LOSS if self.max_loss is None else self.max_loss)
+        """Take the operating point of the settings."""
+        return self._choose(**self._goal())
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
-        return self.frontier_.at(**wanted, slack=SLACK)
+        return self.frontier_.pick(None, slack=SLACK, **wanted)
 
     @property
     def stages_(self) -> tuple[Stage, ...]:
@@ -110,9 +130,9 @@ class BudgetedModel(BaseEstimator, ABC):
 
     @property
     def operating_points_(self) -> tuple[OperatingPoint, ...]:
-        """The frontier's points and, if it is none of them, the active one; by cost."""
+        """The frontier's points, its others and, if it is none of them, the active one; by cost."""
         check_is_fitted(self, "operating_point_")
-        points = set(self.frontier_.points) | {self.operating_point_}
+        points = {*self.frontier_.points, *self.frontier_.others, self.operating_point_}
         return tuple(sorted(points, key=lambda p: (p.cost, p.accuracy)))
 
     @property

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +16,6 @@ from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.data.input_checks import is_fitted
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.high_cost_training import train_high_cost_model
-from gatewise_training.operating_points.frontier import OperatingPoint
 
 __all__ = ["CascadeClassifier"]
 
@@ -34,6 +34,9 @@ class CascadeClassifier(BudgetedClassifier):
     budget: float | None = None
     max_loss: float | None = 0.01
     offload_rate: float | None = None
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
     guarantee: float | None = None
     random_state: Any = None
     n_jobs: int | None = None
@@ -43,7 +46,7 @@ class CascadeClassifier(BudgetedClassifier):
         given, plan = self.high_cost_model, problem.plan
         if given is None or (hasattr(given, "fit") and not is_fitted(given)):
             problem.report(0, 1, "high-cost model")
-            f0, answers, _ = train_high_cost_model(
+            f0, answers, chances = train_high_cost_model(
                 plan,
                 problem.n_classes,
                 template=given,
@@ -55,18 +58,24 @@ class CascadeClassifier(BudgetedClassifier):
         else:
             names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
             f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
-            answers = f0.labels(plan.x[plan.validation_rows])
-        return replace(problem, high_cost_model=f0, high_cost_labels=answers)
+            rows = plan.x[plan.validation_rows]
+            answers, chances = f0.labels(rows), f0.predict_proba(rows)
+        return replace(
+            problem,
+            high_cost_model=f0,
+            high_cost_labels=answers,
+            high_cost_probabilities=chances,
+        )
 
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.budget is not None and self.offload_rate is not None:
             raise InputError("give budget or offload_rate, not both")
 
-    def _pick(self) -> OperatingPoint:
+    def _goal(self) -> dict[str, float]:
         if self.offload_rate is not None:
-            return self._choose(offload_rate=self.offload_rate)
-        return super()._pick()
+            return {"offload_rate": self.offload_rate}
+        return super()._goal()
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows go to the high-cost model, shape (n,)."""
@@ -78,6 +87,14 @@ class CascadeClassifier(BudgetedClassifier):
         budget: float | None = None,
         max_loss: float | None = None,
         offload_rate: float | None = None,
+        min_recall: Mapping[Any, float] | None = None,
+        min_precision: Mapping[Any, float] | None = None,
     ) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted."""
-        return self._moved(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+        """Get the same fitted models at another operating point; nothing is refitted.
+
+        `min_recall` and `min_precision` by class label take the place of those of the settings; an
+        empty dict lifts them. Beside them one of the others, or the settings' own.
+        """
+        return self._moved_within(
+            min_recall, min_precision, budget=budget, max_loss=max_loss, offload_rate=offload_rate
+        )

@@ -30,8 +30,8 @@ class ConfidenceCascade(CascadeClassifier):
 
     Parameters
     ----------
-    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate, guarantee,
-    allow_missing, random_state, n_jobs, verbose
+    high_cost_model, feature_costs, cloud_prices, budget, max_loss, offload_rate,
+    min_recall, min_precision, class_weight, guarantee, allow_missing, random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     low_cost_model : {"boosting", "extra-trees", "linear", "svm"}, default "boosting"
         Family of the low-cost model.

@@ -35,6 +35,8 @@ class Problem:
     high_cost_model: HighCostModel | None = None
     # (n_validation,): its class indices there, from models that have not seen the rows
     high_cost_labels: NDArray[np.int64] | None = None
+    # (n_validation, n_classes): its probabilities there, likewise
+    high_cost_probabilities: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,10 +59,16 @@ class StagedCascade(CascadeClassifier):
         Without a budget: the cheapest operating point within this accuracy loss.
     offload_rate : float, optional
         Share of instances that may go to the cloud, instead of a budget.
+    min_recall, min_precision : mapping of class label to float, optional
+        Beside these: least recall and precision of classes, ``{"fault": 0.9}``.
+    class_weight : mapping of class label to float, or "balanced", optional
+        What a row of each class counts in fits, thresholds and frontier; accuracies are then
+        weighted, and called so. Balanced: each class counts as much as any other. A fitted
+        `high_cost_model` stays as it is.
     guarantee : float, optional
-        Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate` shall hold on
-        new instances; rows are then set aside to certify it
-        (:mod:`gatewise_training.operating_points.guarantee`).
+        Confidence, 0.95 say, with which `budget`, `max_loss` or `offload_rate`, and with it
+        `min_recall` and `min_precision`, shall hold on new instances; rows are then set aside to
+        certify it (:mod:`gatewise_training.operating_points.guarantee`).
     acquisition : {"stage", "node"}
         Whether an instance that visits a stage acquires all features of the stage, or node by
         node those on the paths that it takes through the stage's trees (CEGB, NIPS 2017, section

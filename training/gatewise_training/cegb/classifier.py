@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
@@ -38,6 +39,8 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     guarantee : float, optional
         Confidence with which either shall hold on new instances; as for
         :class:`StagedCascade`.
+    min_recall, min_precision, class_weight
+        As for :class:`StagedCascade`.
     penalty_split : float, default 0
         Price of a split that an instance passes (alpha), in the unit of the feature costs. It
         makes paths short. Budget, frontier and `cost` count features, as devices do;
@@ -98,6 +101,9 @@ class CEGBClassifier(CostEfficient, BudgetedClassifier):
     """
 
     guarantee: float | None = None
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         plan = problem.plan

@@ -73,6 +73,11 @@ class ValidationSplit:
             raise InputError(f"{n} row(s) are too few to fit and validate a model; give more")
         return cls(x, y, weight, folds)
 
+    def with_class_weights(self, weights: NDArray[np.float64]) -> ValidationSplit:
+        """Multiply the rows' weights by those of their classes, shape (n_classes,)."""
+        weight = self.weight * weights[self.y]
+        return replace(self, weight=weight / weight.mean())
+
     @property
     def validation_rows(self) -> Rows:
         """The validation rows, fold after fold: the order of out-of-fold predictions."""

@@ -54,7 +54,8 @@ class BudgetForest(ForestModel):
 
     Parameters
     ----------
-    feature_costs, budget, guarantee, allow_missing, random_state, n_jobs, verbose
+    feature_costs, budget, min_recall, min_precision, class_weight, guarantee, allow_missing,
+    random_state, n_jobs, verbose
         As for :class:`StagedCascade`. With a budget, trees are added until the validation rows
         cost more on average, or there are `n_estimators`; the operating point is the most accurate
         within the budget. Without one all trees are grown.

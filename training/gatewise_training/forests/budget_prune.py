@@ -66,7 +66,8 @@ class BudgetPrune(ForestModel):
 
     Parameters
     ----------
-    feature_costs, budget, guarantee, allow_missing, random_state, n_jobs, verbose
+    feature_costs, budget, min_recall, min_precision, class_weight, guarantee, allow_missing,
+    random_state, n_jobs, verbose
         As for :class:`StagedCascade`.
     max_loss : float, default 0.01
         Without a budget: the cheapest pruning within this accuracy loss of the whole forest.

@@ -22,6 +22,7 @@ from scipy import stats
 
 from gatewise.decision import ALWAYS_STOP, midway
 from gatewise.errors import InputError
+from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
@@ -34,6 +35,8 @@ BASES = 12
 """Frontier points, those nearest to the bound, that a path is tried through."""
 OFFLOAD_PRICES = np.geomspace(3e-3, 3.0, 60)
 """Accuracy that one offload is to bring, for paths where features are free."""
+NEARBY = 1.5
+"""The largest logarithm of a power that is tried beside bounds on classes."""
 REACH = 5.0
 """Standard errors on either side of the aim that are searched in fine steps."""
 FINE, COARSE = 160, 20
@@ -50,21 +53,38 @@ class CalibrationRecords:
     def certify(
         self,
         frontier: Frontier,
+        by_class: ClassBounds | None = None,
         **bounds: float | None,
     ) -> OperatingPoint:
-        """Find the boldest point that keeps the one bound that is not None."""
-        rows, promise = (
-            len(self.certifying[0].weights),
-            Promise.from_bounds(self.confidence, **bounds),
-        )
-        order = candidates(self.tuning, frontier.points, promise, rows=rows)
+        """Find the boldest point that keeps the one bound that is not None, and those by class."""
+        rows = len(self.certifying[0].weights)
+        promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
+        points = (*frontier.points, *frontier.others) if promise.by_class else frontier.points
+        order = candidates(self.tuning, points, promise, rows=rows)
         point = certify(self.certifying, order, promise)
         if point is None:
             raise InputError(
-                f"{promise.kind}={promise.bound:g} cannot be guaranteed at {self.confidence:g} "
-                f"with {rows} calibration rows; give more rows or a looser bound"
+                f"{promise.kind}={promise.bound:g}{self._with_classes(promise)} cannot be "
+                f"guaranteed at {self.confidence:g} with {rows} calibration rows"
+                f"{self._class_rows(promise)}; give more rows or a looser bound"
             )
         return point
+
+    def _with_classes(self, promise: Promise) -> str:
+        return f" with {promise.by_class.text()}" if promise.by_class else ""
+
+    def _class_rows(self, promise: Promise) -> str:
+        """How many rows of the bounded classes there are, and the most that they can show."""
+        answers = self.certifying[0].answers
+        if not promise.by_class or answers is None:
+            return ""
+        found = []
+        for c in sorted({c for kind, c, _ in promise.by_class.items() if kind == "recall"}):
+            rows = answers.class_rows()[c]
+            most = promise.level ** (1 / rows) if rows else 0.0
+            label = promise.by_class.classes[c]
+            found.append(f"{rows} of class {str(label)!r}, enough for a recall of {most:.3f}")
+        return f" ({'; '.join(found)})" if found else ""
 
 
 def candidates(
@@ -81,10 +101,15 @@ def candidates(
     rows: the cheapest for `max_loss`, the most accurate for `budget`. For `offload_rate` there
     are also paths through settings that acquire features as if they were free, and the cheapest
     of those within a standard error of the most accurate is taken.
+
+    Beside bounds on classes no direction along a path is safe for all. Then settings on paths
+    through the best points are taken, those farthest inside their nearest bound first.
     """
     tuning = _Tuning(checked_records(records, promise, weighted=True), promise)
     if rows < 1 or not points:
         raise InputError("candidates need at least one operating point and one row to come")
+    if promise.by_class:
+        return tuning.bounded(points, promise.by_class, rows)
     if all(record.n_stages == 1 and not record.has_cloud for record in tuning.records):
         return tuning.singles(points)
     # what a normal test leaves unused, and how far chance may move it
@@ -140,8 +165,7 @@ class _Tuning:
             return point.cost
         if self.promise.kind == "offload_rate":
             return point.offload_rate
-        last = self.records[-1]
-        return float(np.average(last.correct[-1], weights=last.weights)) - point.accuracy
+        return self.records[-1].merit() - point.merit
 
     def deviation(self, point: OperatingPoint) -> float:
         """Predict the standard deviation of one row's risk."""
@@ -155,10 +179,45 @@ class _Tuning:
     def worth(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
         """Rank a point; one that is a base does not go to the bound."""
         if self.promise.kind == "max_loss":
-            return -point.cost, point.accuracy
+            return -point.cost, point.merit
         # leave to offload is used unless accuracy clearly suffers; a budget may be left over
         handicap = 2.0 if is_base and self.promise.kind == "offload_rate" else 0.0
-        return point.accuracy - handicap * point.accuracy_error, -point.cost
+        return point.merit - handicap * point.accuracy_error, -point.cost
+
+    def bounded(
+        self, points: Sequence[OperatingPoint], by_class: ClassBounds, rows: int
+    ) -> list[OperatingPoint]:
+        """Order settings by how far inside all bounds they are; each is worth more than the last.
+
+        Measured in standard errors of the `rows` to come.
+        """
+        answers = self.records[0].answers
+        assert answers is not None
+        to_come = [round(count * rows / self.n) for count in answers.class_rows()]
+
+        def inside(point: OperatingPoint) -> float:
+            of_classes = by_class.margin(point, to_come)
+            if self.promise.is_certain(self.records, point):
+                return of_classes
+            error = max(self.deviation(point) / math.sqrt(rows), 1e-12)
+            return min(of_classes, (self.promise.bound - self.risk(point)) / error)
+
+        measured = [self.records[p.chain].measure(p.thresholds, p.chain) for p in points]
+        hopeful = sorted((p for p in measured if inside(p) > 0), key=self.worth, reverse=True)
+        sure = sorted(measured, key=inside, reverse=True)
+        for base in (*hopeful[:BASES], *sure[: BASES // 2]):
+            path = SettingsPath.through(self.records[base.chain], base)
+            measured += map(path.point, np.linspace(-NEARBY, NEARBY, COARSE * 2))
+        ranked = sorted(
+            ((inside(p), p) for p in {(p.chain, p.thresholds): p for p in measured}.values()),
+            key=lambda pair: pair[0],
+            reverse=True,
+        )
+        order: list[OperatingPoint] = []
+        for _, point in ranked:
+            if not order or self.worth(point) > self.worth(order[-1]):
+                order.append(point)
+        return order
 
     def singles(self, points: Sequence[OperatingPoint]) -> list[OperatingPoint]:
         """Order single models from the cheapest or, for a loss, from the reference down."""
@@ -189,7 +248,7 @@ class _Tuning:
         if self.promise.kind == "offload_rate":
             full = [aim for aim in aims if not aim.is_base]
             top = max((aim.point for aim in full), key=self.worth)
-            full = [a for a in full if a.point.accuracy >= top.accuracy - top.accuracy_error]
+            full = [a for a in full if a.point.merit >= top.merit - top.accuracy_error]
             cheapest = min(full, key=lambda aim: aim.point.cost)
             aims = [cheapest, *(aim for aim in aims if aim.is_base)]
         return max(aims, key=lambda aim: self.worth(aim.point, is_base=aim.is_base))

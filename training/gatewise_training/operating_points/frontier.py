@@ -6,13 +6,16 @@ both cost and accuracy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from gatewise.errors import InputError
+from gatewise_training.operating_points.class_figures import ClassBounds
 
 __all__ = ["SLACK", "Frontier", "FrontierDisplay", "OperatingPoint"]
 
@@ -46,6 +49,17 @@ class OperatingPoint:
         Which of the system's candidate cascades the thresholds belong to.
     guarantee : dict or None
         The certified bound, its kind, confidence and test; see :func:`.certify`.
+    weighted_accuracy : float or None
+        Accuracy under `class_weight`, where one was given; `accuracy` itself never has it.
+    recall, precision : tuple of float or None
+        By class, in the order of the classes; None where no row has it, or no row is answered so.
+    balanced_accuracy : float or None
+        Mean of the recalls.
+    log_loss, brier_score : float or None
+        Of the probabilities of the answers, as scikit-learn defines them.
+    gate_range : tuple of (float or None) or None
+        Thresholds of the last stage on the device, from least to most, between which bounds on
+        recall and precision hold; see :class:`.ClassBounds`.
     """
 
     thresholds: tuple[float | None, ...]
@@ -58,6 +72,18 @@ class OperatingPoint:
     nbytes: int = 0
     chain: int = 0
     guarantee: Mapping[str, Any] | None = field(default=None, hash=False)
+    weighted_accuracy: float | None = None
+    recall: tuple[float | None, ...] | None = None
+    precision: tuple[float | None, ...] | None = None
+    balanced_accuracy: float | None = None
+    log_loss: float | None = None
+    brier_score: float | None = None
+    gate_range: tuple[float | None, float | None] | None = None
+
+    @property
+    def merit(self) -> float:
+        """What a frontier compares: the weighted accuracy where there is one."""
+        return self.accuracy if self.weighted_accuracy is None else self.weighted_accuracy
 
 
 @dataclass(frozen=True)
@@ -67,10 +93,21 @@ class Frontier:
     Attributes
     ----------
     points : tuple of OperatingPoint
-        Rising in cost and in accuracy.
+        Rising in cost and in accuracy, or in weighted accuracy where classes have weights.
     reference_accuracy : float
         Accuracy on validation rows of the high-cost model (of the last stage where there is
-        none); `max_loss` is measured against it.
+        none); `max_loss` is measured against it, or against `reference_weighted_accuracy`.
+    others : tuple of OperatingPoint
+        Further points, which only :meth:`at` with bounds on classes picks from: they are better
+        for some class, not in accuracy.
+    classes : tuple
+        The labels, in the order of a point's `recall`.
+    class_rows : tuple of int
+        Validation rows of each class.
+    reference_weighted_accuracy : float or None
+        With class weights.
+    reference_recall : tuple of float or None
+        By class, of the same model as `reference_accuracy`.
 
     Examples
     --------
@@ -88,20 +125,46 @@ class Frontier:
 
     points: tuple[OperatingPoint, ...]
     reference_accuracy: float
+    others: tuple[OperatingPoint, ...] = ()
+    classes: tuple[Any, ...] = ()
+    class_rows: tuple[int, ...] = ()
+    reference_weighted_accuracy: float | None = None
+    reference_recall: tuple[float | None, ...] | None = None
 
     @classmethod
     def from_points(
-        cls, points: Iterable[OperatingPoint], *, reference_accuracy: float
+        cls, points: Iterable[OperatingPoint], *, reference_accuracy: float, **details: Any
     ) -> Frontier:
         """Keep the points that no other point beats; of equals the first given."""
-        ranked = sorted(points, key=lambda p: (p.cost, -p.accuracy))
-        kept: list[OperatingPoint] = []
-        for point in ranked:
-            if not kept or point.accuracy > kept[-1].accuracy + 1e-12:
-                kept.append(point)
+        kept = _undominated(points, _merit)
         if not kept:
             raise InputError("a frontier needs at least one operating point")
-        return cls(tuple(kept), reference_accuracy)
+        return cls(tuple(kept), reference_accuracy, **details)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether accuracies are compared under class weights."""
+        return self.points[0].weighted_accuracy is not None
+
+    @property
+    def reference_merit(self) -> float:
+        """What `max_loss` is measured against."""
+        weighted = self.reference_weighted_accuracy
+        return self.reference_accuracy if weighted is None else weighted
+
+    def with_others(self, points: Iterable[OperatingPoint], bounds: ClassBounds | None) -> Frontier:
+        """Get the same frontier with those of the points that serve some class better."""
+        every = [p for p in points if p.recall is not None]
+        tracks = [_undominated(every, lambda p: p.balanced_accuracy or 0.0)]
+        for kind, c, _ in bounds.items() if bounds else ():
+            tracks.append(_undominated(every, partial(_share, kind, c)))
+        for slack in (0.0, SLACK) if bounds else ():
+            assert bounds is not None
+            kept = [p for p in every if bounds.margin(p, self.class_rows) >= slack]
+            tracks.append(_undominated(kept, _merit))
+        found = dict.fromkeys(point for track in tracks for point in track)
+        on_curve = set(self.points)
+        return replace(self, others=tuple(p for p in found if p not in on_curve))
 
     def hull(self) -> Frontier:
         """Get the upper convex hull: what mixing two points at random can reach."""
@@ -110,7 +173,7 @@ class Frontier:
             while len(kept) >= 2 and _slope(kept[-2], p) >= _slope(kept[-2], kept[-1]):
                 kept.pop()
             kept.append(p)
-        return Frontier(tuple(kept), self.reference_accuracy)
+        return replace(self, points=tuple(kept))
 
     def at(
         self,
@@ -118,6 +181,8 @@ class Frontier:
         budget: float | None = None,
         max_loss: float | None = None,
         offload_rate: float | None = None,
+        min_recall: Mapping[Any, float] | None = None,
+        min_precision: Mapping[Any, float] | None = None,
         slack: float = 0.0,
     ) -> OperatingPoint:
         """Pick a point.
@@ -131,8 +196,11 @@ class Frontier:
             model's; the costliest point if there is none.
         offload_rate : float, optional
             The most accurate point that offloads at most this share.
+        min_recall, min_precision : mapping of class label to float, optional
+            Beside one of the three: only points that keep these shares are picked from.
         slack : float, default 0
-            For `max_loss`: standard errors of the paired difference to keep in hand.
+            Standard errors to keep in hand: for `max_loss` of the paired difference, for recall
+            and precision of the share; without, where no point has as much in hand.
 
         Returns
         -------
@@ -142,8 +210,32 @@ class Frontier:
         ------
         InputError
             Unless exactly one of the three is given, or if no point is within the budget
-            or the rate.
+            or the rate, or keeps the shares.
         """
+        bounds = ClassBounds.from_mappings(self.classes, min_recall, min_precision)
+        goal = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
+        return self.pick(bounds, slack=slack, **goal)
+
+    def pick(
+        self, bounds: ClassBounds | None, *, slack: float = 0.0, **goal: float | None
+    ) -> OperatingPoint:
+        """Pick a point as :meth:`at`, under bounds that are read already."""
+        if not bounds:
+            return self._on_curve(slack=slack, **goal)
+        curve = replace(self, points=tuple(_undominated(self.within(bounds, slack), _merit)))
+        try:
+            return curve._on_curve(slack=slack, **goal)
+        except InputError as error:
+            raise InputError(f"{error} (of those that keep {bounds.text()})") from None
+
+    def _on_curve(
+        self,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        offload_rate: float | None = None,
+        slack: float = 0.0,
+    ) -> OperatingPoint:
         given = [v for v in (budget, max_loss, offload_rate) if v is not None]
         if len(given) != 1:
             raise InputError("give exactly one of budget, max_loss and offload_rate")
@@ -152,8 +244,8 @@ class Frontier:
                 f"budget, max_loss and offload_rate must be at least 0, not {given[0]}"
             )
         if max_loss is not None:
-            floor = self.reference_accuracy - max_loss - 1e-12
-            good = [p for p in self.points if p.accuracy - slack * p.accuracy_error >= floor]
+            floor = self.reference_merit - max_loss - 1e-12
+            good = [p for p in self.points if p.merit - slack * p.accuracy_error >= floor]
             return good[0] if good else self.points[-1]
         if budget is not None:
             good = [p for p in self.points if p.cost <= budget + 1e-9]
@@ -171,17 +263,65 @@ class Frontier:
             )
         return good[-1]
 
+    def within(self, bounds: ClassBounds, slack: float = 0.0) -> list[OperatingPoint]:
+        """List the points that keep bounds on classes, `slack` standard errors inside if any do.
+
+        Raises InputError, with the most that is reached, if none keeps them.
+        """
+        every = (*self.points, *self.others)
+        margins = [bounds.margin(p, self.class_rows) for p in every]
+        for least in (slack, 0.0):
+            kept = [p for p, margin in zip(every, margins, strict=True) if margin >= least]
+            if kept:
+                return kept
+        raise InputError(
+            f"no operating point keeps {bounds.text()}: on validation rows "
+            f"{bounds.best(every)}; lower the bound, or fit with class_weight='balanced'"
+        )
+
     def to_frame(self) -> Any:
-        """Make a pandas DataFrame with a row a point; `hull` marks the convex hull."""
+        """Make a pandas DataFrame with a row a point; `hull` marks the convex hull.
+
+        Recall and precision have a column a class, as ``recall fault``.
+        """
         import pandas as pd
 
         hull = {id(p) for p in self.hull().points}
-        rows = [asdict(p) | {"hull": id(p) in hull} for p in self.points]
+        rows = []
+        for p in self.points:
+            row = asdict(p) | {"hull": id(p) in hull}
+            for kind in ("recall", "precision"):
+                shares = row.pop(kind) or ()
+                pairs = zip(self.classes, shares, strict=False)
+                row |= {f"{kind} {label}": share for label, share in pairs}
+            rows.append(row)
         return pd.DataFrame(rows)
 
 
+def _merit(point: OperatingPoint) -> float:
+    return point.merit
+
+
+def _share(kind: str, c: int, point: OperatingPoint) -> float:
+    """Recall or precision of a class, 0 where there is none."""
+    return float(getattr(point, kind)[c] or 0.0)
+
+
+def _undominated(
+    points: Iterable[OperatingPoint], value: Callable[[OperatingPoint], float]
+) -> list[OperatingPoint]:
+    """Keep the points that no other beats in both cost and a value; of equals the first given."""
+    kept: list[OperatingPoint] = []
+    best = -math.inf
+    for point in sorted(points, key=lambda p: (p.cost, -value(p))):
+        if value(point) > best + 1e-12:
+            kept.append(point)
+            best = value(point)
+    return kept
+
+
 def _slope(a: OperatingPoint, b: OperatingPoint) -> float:
-    return (b.accuracy - a.accuracy) / max(b.cost - a.cost, 1e-12)
+    return (b.merit - a.merit) / max(b.cost - a.cost, 1e-12)
 
 
 class FrontierDisplay:
@@ -233,8 +373,9 @@ class FrontierDisplay:
         ax.plot(*_xy(points), ".", alpha=0.3, color=line.get_color())
         if active is not None:
             ring = {"fillstyle": "none", "markersize": 11, "markeredgewidth": 1.8}
-            ax.plot([active.cost], [active.accuracy], "o", color=line.get_color(), **ring)
-        ax.set(xlabel="mean cost per instance", ylabel="accuracy on validation data")
+            ax.plot([active.cost], [active.merit], "o", color=line.get_color(), **ring)
+        merit = "weighted accuracy" if self.frontier.weighted else "accuracy"
+        ax.set(xlabel="mean cost per instance", ylabel=f"{merit} on validation data")
         ax.grid(alpha=0.25)
         ax.legend(loc="lower right", frameon=False)
         self.ax_ = ax
@@ -243,4 +384,4 @@ class FrontierDisplay:
 
 
 def _xy(points: Sequence[OperatingPoint]) -> tuple[list[float], list[float]]:
-    return [p.cost for p in points], [p.accuracy for p in points]
+    return [p.cost for p in points], [p.merit for p in points]

@@ -1,4 +1,7 @@
-"""Guarantees: bounds on loss, mean cost or offload rate that are certified on calibration rows.
+"""Guarantees: bounds that are certified on calibration rows.
+
+Bounds are those on loss, mean cost or offload rate and, beside one of them, on recall and
+precision of classes.
 
 Thresholds tuned on validation rows overshoot there. A guarantee says, from calibration rows
 that no choice has seen: "with confidence 0.95 the bound holds on new instances", drawn like the
@@ -25,6 +28,7 @@ from numpy.typing import NDArray
 
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
+from gatewise_training.operating_points.class_figures import ClassBounds, kept_shares
 from gatewise_training.operating_points.frontier import OperatingPoint
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
 from gatewise_training.operating_points.thresholds import CascadeRecord
@@ -44,9 +48,16 @@ class Promise:
     kind: str
     bound: float
     confidence: float
+    by_class: ClassBounds | None = None  # to keep too
 
     @classmethod
-    def from_bounds(cls, confidence: float = 0.95, **bounds: float | None) -> Promise:
+    def from_bounds(
+        cls,
+        confidence: float = 0.95,
+        *,
+        by_class: ClassBounds | None = None,
+        **bounds: float | None,
+    ) -> Promise:
         """Take the one bound of `budget`, `max_loss` and `offload_rate` that is not None."""
         if not 0 < confidence < 1:
             raise InputError(f"a guarantee's confidence must be between 0 and 1, not {confidence}")
@@ -57,7 +68,7 @@ class Promise:
         if not (0 <= bound <= (np.finfo(float).max if kind == "budget" else 1)):
             limits = "a number of at least 0" if kind == "budget" else "between 0 and 1"
             raise InputError(f"{kind} must be {limits}, not {bound}")
-        return cls(kind, float(bound), float(confidence))
+        return cls(kind, float(bound), float(confidence), by_class or None)
 
     @property
     def level(self) -> float:
@@ -65,7 +76,7 @@ class Promise:
         return 1.0 - self.confidence
 
     def is_certain(self, cascades: Sequence[CascadeRecord], point: OperatingPoint) -> bool:
-        """Whether thresholds alone keep the bound, on any rows with finite scores."""
+        """Whether thresholds alone keep the one bound, on any rows with finite scores."""
         record = cascades[point.chain]
         exits = reachable(record, point.thresholds)
         if self.kind == "budget":
@@ -102,6 +113,10 @@ def certify(
         "calibration_rows": len(cascades[0].weights),
         "method": method,
     }
+    if promise.kind == "max_loss" and measured.weighted_accuracy is not None:
+        terms["loss"] = "weighted accuracy"
+    if promise.by_class:
+        terms |= promise.by_class.named()
     return replace(measured, guarantee=terms)
 
 
@@ -133,6 +148,8 @@ def checked_records(
         not np.isin(record.correct, (0, 1)).all() for record in cascades
     ):
         raise InputError("a guaranteed max_loss needs answers that are right or wrong (1 or 0)")
+    if promise.by_class and any(record.answers is None for record in cascades):
+        raise InputError("bounds on classes need records with the answers of all exits")
     return cascades
 
 
@@ -153,12 +170,32 @@ def _tested(
             method = "exact binomial"
         elif promise.kind == "budget":
             passed, method = _costs_pass(owners, group, exits, promise), "betting"
+        elif cascades[-1].class_weights is not None:
+            passed = _weighted_losses_pass(owners, cascades[-1], exits, promise, loss)
+            method = "betting"
         else:
             passed = _losses_pass(owners, cascades[-1].correct[-1], exits, promise, loss)
             method = "exact paired difference" if loss == "difference" else "exact regret"
-        for point, good in zip(group, passed, strict=True):
+        for point, record, out, good in zip(group, owners, exits, passed, strict=True):
             certain = promise.is_certain(cascades, point)
-            yield point, "certain" if certain else method if good else None
+            found = "certain" if certain else method if good else None
+            # each bound is tested at the full level, and all must pass
+            if found is not None and promise.by_class:
+                kept = _classes_pass(record, out, promise.by_class, promise.level)
+                found = f"{found}; by class exact binomial" if kept else None
+            yield point, found
+
+
+def _classes_pass(
+    record: CascadeRecord, exits: NDArray[np.int64], bounds: ClassBounds, level: float
+) -> bool:
+    """Whether every bound on a class passes; given how many rows it counts, a rate as any other."""
+    assert record.answers is not None
+    for kind, c, bound in bounds.items():
+        rows, missed = kept_shares(record.answers, exits, kind, c)
+        if not float(rate_pvalue(missed, rows, 1 - bound)) <= level:
+            return False
+    return True
 
 
 def _costs_pass(
@@ -177,6 +214,31 @@ def _costs_pass(
         lowest=np.array([r.lowest_costs()[w].min() for r, w in zip(owners, ways, strict=True)]),
         highest=np.array([r.highest_costs()[w].max() for r, w in zip(owners, ways, strict=True)]),
         level=promise.level,
+    )
+    return pvalues <= promise.level
+
+
+def _weighted_losses_pass(
+    owners: Sequence[CascadeRecord],
+    reference: CascadeRecord,
+    exits: NDArray[np.int64],
+    promise: Promise,
+    loss: Loss,
+) -> NDArray[np.bool_]:
+    """Bet against "the mean of weight * (loss - bound) is above 0", weights by class."""
+    n = exits.shape[1]
+    order = np.random.default_rng(0).permutation(n)
+    right = np.stack([r.correct[e, np.arange(n)] for r, e in zip(owners, exits, strict=True)])
+    lost = reference.correct[-1] - right
+    if loss == "regret":
+        lost = np.maximum(lost, 0.0)
+    weights = reference.worths
+    excess = weights * (lost - promise.bound)
+    most = float(weights.max())
+    lowest = np.full(len(excess), -most * (1 + promise.bound))
+    highest = np.full(len(excess), most * (1 - promise.bound))
+    pvalues = mean_pvalue(
+        excess[:, order], 0.0, lowest=lowest, highest=highest, level=promise.level
     )
     return pvalues <= promise.level
 

@@ -15,7 +15,7 @@ Cuts lie midway between neighbouring distinct scores (:func:`gatewise.decision.m
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from sklearn.isotonic import IsotonicRegression
 from gatewise.acquisition import at_exits
 from gatewise.decision import ALWAYS_STOP, exit_stages, midway
 from gatewise.errors import InputError
+from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.frontier import OperatingPoint
 
 __all__ = ["CascadeRecord", "frontier_points", "smoothed", "tune"]
@@ -60,6 +61,9 @@ class CascadeRecord:
     # (n_stages + 1,): largest cost of leaving at each exit on any row, these or others. Costs that
     # are the same for all rows are their own limits
     cost_limits: NDArray[np.float64] | None = None
+    # (n,): how much a right answer counts beside `weights`, which costs and rates have alone
+    class_weights: NDArray[np.float64] | None = None
+    answers: ExitAnswers | None = None
 
     @property
     def n_stages(self) -> int:
@@ -77,7 +81,27 @@ class CascadeRecord:
             correct=self.correct[:, chosen],
             agrees=None if self.agrees is None else self.agrees[:, chosen],
             weights=weights / weights.mean(),
+            class_weights=None if self.class_weights is None else self.class_weights[chosen],
+            answers=None if self.answers is None else self.answers.rows(chosen),
         )
+
+    @property
+    def worths(self) -> NDArray[np.float64]:
+        """What a right answer is worth by its class, shape (n,): of mean 1."""
+        own = self.class_weights
+        if own is None:
+            return np.ones(len(self.weights))
+        worths: NDArray[np.float64] = own / np.average(own, weights=self.weights)
+        return worths
+
+    @property
+    def merits(self) -> NDArray[np.float64]:
+        """Weights of right answers, shape (n,): of rows and, where they are given, of classes."""
+        return self.weights if self.class_weights is None else self.weights * self.worths
+
+    def merit(self) -> float:
+        """Get the accuracy, or weighted accuracy, of the last exit."""
+        return float(np.average(self.correct[-1], weights=self.merits))
 
     def exits(self, thresholds: Iterable[float | None]) -> NDArray[np.int64]:
         """Get the stage at which each row leaves, shape (n,)."""
@@ -114,8 +138,11 @@ class CascadeRecord:
         if self.agrees is not None:
             agreement = float(np.average(self.agrees[exits, rows], weights=self.weights))
         gain = right - self.correct[-1]
-        mean_gain = float(np.average(gain, weights=self.weights))
-        spread = float(np.average((gain - mean_gain) ** 2, weights=self.weights))
+        mean_gain = float(np.average(gain, weights=self.merits))
+        spread = float(np.average((self.worths * (gain - mean_gain)) ** 2, weights=self.weights))
+        figures = {} if self.answers is None else self.answers.figures(exits, self.weights)
+        if self.class_weights is not None:
+            figures["weighted_accuracy"] = float(np.average(right, weights=self.merits))
         open_stages = [s for s, t in enumerate(thresholds) if t is not None]
         run = np.zeros(self.n_stages + 1)  # trees evaluated by a row that leaves at each stage
         for s in open_stages if self.trees else []:
@@ -130,6 +157,7 @@ class CascadeRecord:
             trees=float(np.average(run[exits], weights=self.weights)),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             chain=chain,
+            **figures,
         )
 
 
@@ -149,8 +177,11 @@ def tune(
     # one kernel for both shapes: a copy of a few megabytes is cheaper than compiling another
     costs = record.exit_costs.reshape(record.n_stages + 1, -1)
     costs = np.ascontiguousarray(np.broadcast_to(costs, record.correct.shape))
+    correct = record.correct
+    if record.class_weights is not None:  # costs have no class
+        correct = correct * record.worths
     cuts = _descend(
-        scores, order, record.correct, costs, record.weights,
+        scores, order, correct, costs, record.weights,
         np.sort(np.asarray(lams, np.float64))[::-1].copy(), last, passes,
     )  # fmt: skip
     return [
@@ -160,7 +191,13 @@ def tune(
 
 
 def frontier_points(
-    record: CascadeRecord, *, chain: int = 0, n_lams: int = 150, n_cuts: int = 40, seed: int = 0
+    record: CascadeRecord,
+    *,
+    chain: int = 0,
+    n_lams: int = 150,
+    n_cuts: int = 40,
+    seed: int = 0,
+    emphases: Sequence[NDArray[np.float64]] = (),
 ) -> list[OperatingPoint]:
     """List operating points of a candidate cascade along its whole frontier, in no order.
 
@@ -169,8 +206,15 @@ def frontier_points(
     `n_cuts` quantiles of its score, and all-cloud. Tuned settings, for `n_lams` prices of cost
     from nearly free to prohibitive, carry cross-fitted figures; the simple ones have one threshold
     at most and are measured as they are. `chain` is the number written into the points.
+    `emphases` are further weights of the classes, shape (n_classes,), to tune under; the points
+    are measured without them.
     """
-    points = _tuned_points(record, chain, n_lams, seed) if record.n_stages > 1 else []
+    points = _tuned_points(record, record, chain, n_lams, seed) if record.n_stages > 1 else []
+    for weights in emphases if record.n_stages > 1 and record.answers is not None else ():
+        assert record.answers is not None
+        own = 1.0 if record.class_weights is None else record.class_weights
+        aim = replace(record, class_weights=own * weights[record.answers.truth])
+        points += _tuned_points(record, aim, chain, n_lams, seed)
     settings: dict[tuple[float | None, ...], None] = {}
     for s in range(record.n_stages):
         cuts = _quantile_cuts(record.scores[s], n_cuts) if record.has_cloud else []
@@ -184,31 +228,39 @@ def frontier_points(
 
 
 def _tuned_points(
-    record: CascadeRecord, chain: int, n_lams: int, seed: int
+    record: CascadeRecord, aim: CascadeRecord, chain: int, n_lams: int, seed: int
 ) -> list[OperatingPoint]:
-    """List the jointly tuned settings, each measured and less the optimism of tuning."""
+    """List the settings jointly tuned on `aim`, the same record under other class weights.
+
+    Each is measured on the record, less the optimism of tuning.
+    """
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     some = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
     n = record.scores.shape[1]
     part = np.random.default_rng(seed).permutation(n) % FOLDS
-    extra_cost, worse = np.zeros(len(some)), np.zeros(len(some))
+    optimism = np.zeros((3, len(some)))  # of cost, accuracy and weighted accuracy
     for fold in range(min(FOLDS, n)):
         seen, unseen = record.rows(part != fold), record.rows(part == fold)
         if not seen.scores.size:
             return []
-        for i, setting in enumerate(tune(smoothed(seen), lams[some])):
+        for i, setting in enumerate(tune(smoothed(aim.rows(part != fold)), lams[some])):
             here, there = seen.measure(setting), unseen.measure(setting)
-            extra_cost[i] += (there.cost - here.cost) / FOLDS
-            worse[i] += (here.accuracy - there.accuracy) / FOLDS
-    extra_cost, worse = (np.interp(np.arange(n_lams), some, f) for f in (extra_cost, worse))
+            gaps = there.cost - here.cost, here.accuracy - there.accuracy, here.merit - there.merit
+            optimism[:, i] += np.array(gaps) / FOLDS
+    extra_cost, worse, less = (
+        np.maximum(np.interp(np.arange(n_lams), some, gaps), 0.0) for gaps in optimism
+    )
     points: dict[tuple[float | None, ...], OperatingPoint] = {}
-    for i, setting in enumerate(tune(smoothed(record), lams)):
+    for i, setting in enumerate(tune(smoothed(aim), lams)):
         point = record.measure(setting, chain)
         corrected = replace(
             point,
-            cost=point.cost + max(extra_cost[i], 0.0),
-            accuracy=point.accuracy - max(worse[i], 0.0),
+            cost=point.cost + float(extra_cost[i]),
+            accuracy=point.accuracy - float(worse[i]),
         )
+        if point.weighted_accuracy is not None:
+            weighted = point.weighted_accuracy - float(less[i])
+            corrected = replace(corrected, weighted_accuracy=weighted)
         points.setdefault(setting, corrected)
     return list(points.values())
 
@@ -223,7 +275,7 @@ def smoothed(record: CascadeRecord) -> CascadeRecord:
         known = ~np.isnan(record.scores[s])
         if known.any():
             fit = IsotonicRegression(out_of_bounds="clip")
-            fit.fit(record.scores[s, known], correct[s, known], record.weights[known])
+            fit.fit(record.scores[s, known], correct[s, known], record.merits[known])
             correct[s, known] = fit.predict(record.scores[s, known])
     return replace(record, correct=correct)
 

@@ -1,0 +1,98 @@
+"""The frontier of a bundle: its operating points as training has them, and the choice of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_training.operating_points.class_figures import ClassBounds
+from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+
+__all__ = ["bounds_of", "by_class_option", "chosen_point", "frontier_of", "points_of"]
+
+
+def points_of(manifest: Manifest) -> tuple[OperatingPoint, ...]:
+    """Get the operating points, in the manifest's order."""
+    return tuple(
+        OperatingPoint(
+            thresholds=p.thresholds,
+            cost=p.expected_cost,
+            accuracy=p.accuracy,
+            offload_rate=p.offload_rate,
+            accuracy_error=p.accuracy_error,
+            agreement=p.agreement,
+            chain=p.chain,
+            guarantee=p.guarantee,
+            weighted_accuracy=p.weighted_accuracy,
+            recall=p.recall,
+            precision=p.precision,
+            balanced_accuracy=p.balanced_accuracy,
+            log_loss=p.log_loss,
+            brier_score=p.brier_score,
+            gate_range=p.gate_range,
+        )
+        for p in manifest.operating_points
+    )
+
+
+def frontier_of(manifest: Manifest) -> Frontier:
+    """Make a frontier of a manifest's operating points."""
+    points = points_of(manifest)
+    reference = manifest.reference_accuracy
+    curve = Frontier.from_points(
+        points,
+        reference_accuracy=max(p.accuracy for p in points) if reference is None else reference,
+        classes=tuple(manifest.classes),
+        class_rows=manifest.class_rows or (),
+        reference_weighted_accuracy=manifest.reference_weighted_accuracy,
+        reference_recall=manifest.reference_recall,
+    )
+    on_curve = set(curve.points)
+    return replace(curve, others=tuple(p for p in points if p not in on_curve))
+
+
+def bounds_of(
+    manifest: Manifest,
+    min_recall: Mapping[Any, float] | None = None,
+    min_precision: Mapping[Any, float] | None = None,
+) -> ClassBounds:
+    """Get the bounds on classes: those given, or else the manifest's own."""
+    given = ClassBounds.from_mappings(manifest.classes, min_recall, min_precision)
+    if not min_recall:
+        given = replace(given, min_recall=manifest.min_recall or given.min_recall)
+    if not min_precision:
+        given = replace(given, min_precision=manifest.min_precision or given.min_precision)
+    return given
+
+
+def chosen_point(manifest: Manifest, goal: Mapping[str, float], bounds: ClassBounds) -> int:
+    """Get the index of the point that a goal picks, as training picks it."""
+    if "max_loss" in goal and manifest.reference_accuracy is None:
+        raise InputError(
+            f"{manifest.name} does not say its high-cost model's accuracy; use --budget"
+        )
+    return points_of(manifest).index(frontier_of(manifest).pick(bounds, slack=SLACK, **goal))
+
+
+def by_class_option(name: str, texts: Sequence[str]) -> dict[str, float]:
+    """Read an option that is given as ``class=number``, once a class.
+
+    Examples
+    --------
+    >>> by_class_option("--min-recall", ["fault=0.9"])
+    {'fault': 0.9}
+    """
+    found = {}
+    for text in texts:
+        label, equals, value = text.rpartition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            equals = ""
+        if not equals or not label:
+            raise InputError(f"{name} {text}: give a class and a number, as {name} fault=0.9")
+        found[label] = number
+    return found

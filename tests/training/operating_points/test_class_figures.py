@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from sklearn import metrics
+from sklearn.utils.class_weight import compute_class_weight
+
+from gatewise.decision import ALWAYS_STOP, midway
+from gatewise.errors import InputError
+from gatewise_training.operating_points.candidate_points import candidates
+from gatewise_training.operating_points.class_figures import (
+    ClassBounds,
+    ExitAnswers,
+    class_weights,
+)
+from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.gate_ranges import gate_limits
+from gatewise_training.operating_points.guarantee import Promise, certify
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points, tune
+
+
+def rare_record(seed, n=3000, share=0.04):
+    """Two stages and a cloud on rows of which few are of class 0, the class that is missed most."""
+    rng = np.random.default_rng(seed)
+    truth = (rng.random(n) >= share).astype(np.int64)
+    signal = np.where(truth == 1, 1.0, -1.0)
+    margins = [signal * skill + 0.6 + rng.normal(size=n) for skill in (0.8, 1.6)]
+    cloud = signal * 2.2 + rng.normal(size=n)
+    given = np.stack([(m > 0).astype(np.int64) for m in (*margins, cloud)])
+    chances = [
+        np.column_stack([1 - p, p])
+        for m in (*margins, cloud)
+        if (p := 1 / (1 + np.exp(-m))) is not None
+    ]
+    return CascadeRecord(
+        scores=np.abs(np.stack(margins)).astype(np.float32),
+        correct=(given == truth).astype(float),
+        exit_costs=np.array([1.0, 3.0, 8.0]),
+        weights=np.ones(n),
+        agrees=given == given[-1],
+        answers=ExitAnswers.scored(truth, given, 2, chances),
+    )
+
+
+BOUNDS = ClassBounds.from_mappings((0, 1), {0: 0.8})
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_figures_are_those_of_scikit_learn(n_classes):
+    rng = np.random.default_rng(0)
+    n = 400
+    truth = rng.integers(0, n_classes, n)
+    weights = rng.uniform(0.5, 2, n)
+    chances = [rng.dirichlet(np.ones(n_classes), n) for _ in range(3)]
+    given = np.stack([c.argmax(axis=1) for c in chances])
+    answers = ExitAnswers.scored(truth, given, n_classes, chances)
+    exits = rng.integers(0, 3, n)
+    found = answers.figures(exits, weights)
+    mixed, p = given[exits, np.arange(n)], np.stack(chances)[exits, np.arange(n)]
+    how = {"average": None, "sample_weight": weights}
+    assert found["recall"] == pytest.approx(metrics.recall_score(truth, mixed, **how))
+    assert found["precision"] == pytest.approx(metrics.precision_score(truth, mixed, **how))
+    assert found["balanced_accuracy"] == pytest.approx(
+        metrics.balanced_accuracy_score(truth, mixed, sample_weight=weights)
+    )
+    assert found["log_loss"] == pytest.approx(metrics.log_loss(truth, p, sample_weight=weights))
+    assert found["brier_score"] == pytest.approx(
+        metrics.brier_score_loss(truth, p[:, 1] if n_classes == 2 else p, sample_weight=weights)
+    )
+
+
+def test_a_class_without_rows_or_answers_has_no_share():
+    truth, given = np.array([0, 0, 1]), np.array([[1, 1, 1]])
+    answers = ExitAnswers.scored(truth, given, 3, [None])
+    found = answers.figures(np.zeros(3, np.int64), np.ones(3))
+    assert found["recall"] == (0.0, 1.0, None)
+    assert found["precision"] == (None, pytest.approx(1 / 3), None)
+    assert found["log_loss"] is None
+
+
+def test_balanced_weights_are_scikit_learns():
+    y = np.repeat([0, 1, 2], [50, 30, 20])
+    labels = np.array(["a", "b", "c"])
+    assert class_weights("balanced", y, labels) == pytest.approx(
+        compute_class_weight("balanced", classes=labels, y=labels[y])
+    )
+    assert class_weights({"c": 5}, y, labels).tolist() == [1, 1, 5]
+
+
+def test_all_that_is_wrong_with_bounds_is_said_at_once():
+    with pytest.raises(InputError, match=r"no class 'x'; there are ok, 2.*'ok' has 1.5"):
+        ClassBounds.from_mappings(("ok", 2), {"x": 0.5, "ok": 1.5})
+    assert ClassBounds.from_mappings(("ok", 2), {"2": 0.5}).min_recall == (None, 0.5)
+    assert not ClassBounds.from_mappings(("ok", 2), {"ok": 0})
+
+
+def test_one_stage_is_tuned_exactly_under_class_weights():
+    r = rare_record(3, n=80, share=0.2)
+    r = replace(
+        r, scores=r.scores[:1], correct=r.correct[[0, 2]], exit_costs=r.exit_costs[[0, 2]],
+        agrees=None, answers=None, class_weights=np.where(r.answers.truth == 0, 6.0, 1.0),
+    )  # fmt: skip
+    cuts = np.unique(r.scores[0])
+    options = [None, ALWAYS_STOP, *(midway(a, b) for a, b in pairwise(cuts.tolist()))]
+    for lam in (0.01, 0.03, 0.1):
+
+        def worth(setting, lam=lam):
+            point = r.measure(setting)
+            assert point.weighted_accuracy == point.merit
+            return point.merit - lam * point.cost
+
+        (setting,) = tune(r, np.array([lam]))
+        assert worth(setting) == pytest.approx(max(worth((t,)) for t in options), abs=1e-12)
+
+
+def frontier(record, bounds):
+    emphasis = [np.array([w, 1.0]) for w in (3.0, 24.0)]
+    points = frontier_points(record, n_lams=25, emphases=emphasis)
+    curve = Frontier.from_points(
+        points, reference_accuracy=record.merit(), classes=(0, 1),
+        class_rows=record.answers.class_rows(),
+    )  # fmt: skip
+    return curve.with_others(points, bounds)
+
+
+def test_bounds_cost_something_and_are_kept():
+    curve = frontier(rare_record(0), BOUNDS)
+    free, kept = curve.at(max_loss=0.01), curve.at(max_loss=0.01, min_recall={0: 0.8}, slack=1.0)
+    assert free.recall[0] < 0.8 <= kept.recall[0]
+    assert free.cost < kept.cost
+    assert BOUNDS.margin(kept, curve.class_rows) >= 1.0
+    with pytest.raises(InputError, match=r"recall of '0' reaches 0.9"):
+        curve.at(budget=8.0, min_recall={0: 0.999})
+    with pytest.raises(InputError, match=r"costs at most 1; .* that keep min_recall 0=0.8"):
+        curve.at(budget=1.0, min_recall={0: 0.8})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("goal", "bounds", "weight"),
+    [
+        ({"max_loss": 0.02}, BOUNDS, None),
+        ({"budget": 6.0}, BOUNDS, None),
+        ({"max_loss": 0.03}, None, 8.0),
+    ],
+    ids=["recall", "recall in a budget", "weighted loss"],
+)
+def test_certified_points_keep_all_bounds_as_often_as_promised(goal, bounds, weight):
+    def weighted(record):
+        if weight is None:
+            return record
+        return replace(record, class_weights=np.where(record.answers.truth == 0, weight, 1.0))
+
+    tuning, pool = weighted(rare_record(0, 4000)), weighted(rare_record(1, 40_000))
+    curve = frontier(tuning, bounds)
+    promise = Promise.from_bounds(0.9, by_class=bounds, **goal)
+    order = candidates(tuning, (*curve.points, *curve.others), promise, rows=3000)[::2]
+    rng, times, broken, certified = np.random.default_rng(0), 80, 0, 0
+    for _ in range(times):
+        point = certify(pool.rows(rng.integers(0, 40_000, 3000)), order, promise)
+        if point is None:
+            continue
+        certified += 1
+        true = pool.measure(point.thresholds)
+        kept = bounds is None or true.recall[0] >= 0.8
+        if "budget" in goal:
+            kept &= true.cost <= goal["budget"]
+        else:
+            kept &= pool.merit() - true.merit <= goal["max_loss"]
+        broken += not kept
+    assert certified > 0.8 * times
+    assert broken <= 0.1 * times + 2 * (times * 0.09) ** 0.5
+    if bounds is not None:
+        assert point.guarantee["min_recall 0"] == 0.8
+        assert "exact binomial" in point.guarantee["method"]
+
+
+@pytest.mark.parametrize("kind", ["min_recall", "min_precision"])
+def test_a_gate_may_move_as_far_as_the_bounds_hold_and_no_farther(kind):
+    bounds = ClassBounds.from_mappings((0, 1), **{kind: {0: 0.9}})
+    record = rare_record(5, n=600, share=0.1)
+    rows = record.answers.class_rows()
+    point = record.measure((None, 1.5))
+    low, high = gate_limits(record, point, 1, bounds, rows)
+    own = bounds.margin(point, rows)
+
+    def margin(threshold):
+        return bounds.margin(record.measure((None, threshold)), rows)
+
+    cuts = np.unique(record.scores[1])
+    options = [ALWAYS_STOP, *(midway(a, b) for a, b in pairwise(cuts.tolist())), None]
+    least, most = (np.inf if t is None else t for t in (low, high))
+    within = [t for t in options if least <= (np.inf if t is None else t) <= most]
+    assert len(within) > 3
+    assert all(margin(t) >= min(own, 1.0) - 1e-6 for t in within)
+    beyond = options.index(within[0]) - 1, options.index(within[-1]) + 1
+    outside = [options[i] for i in beyond if 0 <= i < len(options)]
+    assert outside
+    assert all(margin(t) < min(own, 1.0) for t in outside)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.ensemble import RandomForestClassifier
+
+from gatewise.errors import InputError, RecallWarning
+from gatewise_export.bundle.bundle import set_operating_point
+from gatewise_export.packing.bundle_writer import pack
+from gatewise_training import StagedCascade
+from gatewise_training.operating_points.recall_check import recall_remark
+
+SMALL = {"n_stages": 2, "families": ("linear",), "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Four in a hundred are faults, which hide among the others."""
+    x, y = make_classification(
+        2400, 8, n_informative=5, n_clusters_per_class=3, weights=[0.96], class_sep=1.2, flip_y=0,
+        random_state=1,
+    )  # fmt: skip
+    return x.astype(np.float32), np.array(["ok", "fault"])[y]
+
+
+@pytest.fixture(scope="module")
+def fitted(rows, make_once):
+    def make(_folder):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            forest = RandomForestClassifier(30, random_state=0)
+            return StagedCascade(forest, **SMALL).fit(*rows), [
+                (w.category, str(w.message)) for w in found
+            ]
+
+    return make_once("rare-faults", make)
+
+
+def test_a_fit_says_that_a_rare_class_is_lost(fitted):
+    system, messages = fitted
+    point, reference = system.operating_point_, system.frontier_.reference_recall
+    assert point.accuracy > 0.96
+    assert point.recall[0] < reference[0] - 0.05
+    assert messages == [(RecallWarning, recall_remark(system))]
+    assert f"falls from {reference[0]:.2f} (the high-cost model) to" in messages[0][1]
+
+
+def test_a_bound_on_recall_mends_it(fitted):
+    system, _ = fitted
+    kept = system.at(min_recall={"fault": 0.4})
+    assert system.operating_point_.recall[0] < 0.4 <= kept.operating_point_.recall[0]
+    assert kept.operating_point_.cost > system.operating_point_.cost
+    assert recall_remark(kept) is None
+    # it stays at other points, until it is lifted
+    rate = kept.operating_point_.offload_rate
+    assert kept.at(offload_rate=rate).operating_point_.recall[0] >= 0.4
+    assert kept.at(max_loss=0.01, min_recall={}).operating_point_ == system.operating_point_
+    with pytest.raises(
+        InputError, match=r"no operating point keeps min_recall fault=0.99: .* most"
+    ):
+        system.at(min_recall={"fault": 0.99})
+    with pytest.raises(InputError, match="min_precision: there is no class 'faulty'"):
+        system.at(min_precision={"faulty": 0.5})
+
+
+def test_bounds_and_figures_go_into_the_bundle(fitted, rows, tmp_path):
+    system = fitted[0].at(min_recall={"fault": 0.4})
+    manifest = pack(system, tmp_path / "b", sample=rows[0][:20]).manifest
+    assert manifest.min_recall == (0.4, None)
+    assert manifest.min_precision is None
+    assert manifest.reference_recall == pytest.approx(system.frontier_.reference_recall, abs=1e-6)
+    assert sum(manifest.class_rows) == len(rows[0])
+    active, point = manifest.active_point, system.operating_point_
+    assert active.recall == pytest.approx(point.recall, abs=1e-6)
+    assert active.log_loss == pytest.approx(point.log_loss, abs=1e-6)
+    low, high = manifest.gate_limits(len(manifest.stages) - 1)
+    gate = active.thresholds[-1]
+    assert (low, high) == point.gate_range
+    assert gate is None or low <= gate
+    assert manifest.keeps_bounds(manifest.active)
+    looser = set_operating_point(tmp_path / "b", 0, bounds=((0.1, None), (None, None))).manifest
+    assert looser.min_recall == (0.1, None)
+    assert looser.active_point.gate_range is None
+
+
+def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
+    plain, (x, y) = fitted[0], rows
+    forest = RandomForestClassifier(30, random_state=0)
+    weighted = StagedCascade(forest, class_weight="balanced", **SMALL).fit(x, y)
+    point, frontier = weighted.operating_point_, weighted.frontier_
+    assert weighted.class_weights_ == pytest.approx(
+        [len(y) / (2 * np.sum(y == label)) for label in ("fault", "ok")]
+    )
+    assert frontier.weighted
+    assert point.weighted_accuracy == pytest.approx(point.balanced_accuracy, abs=0.02)
+    assert point.recall[0] > plain.operating_point_.recall[0] + 0.1
+    # costs and rates are those of the rows as they come
+    assert weighted.cost(x).mean() == pytest.approx(point.cost, rel=0.1)
+    assert frontier.reference_accuracy > 0.9
+    assert plain.frontier_.reference_weighted_accuracy is None
+    frame = frontier.to_frame()
+    assert {"weighted_accuracy", "recall fault", "precision ok"} <= set(frame.columns)

@@ -1,0 +1,270 @@
+"""Figures by class: recall, precision, probability scores; class weights and bounds on classes.
+
+Accuracy hides a rare class: where 2 % of the rows are faults, never to find one is 98 % accurate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+
+__all__ = ["ClassBounds", "ExitAnswers", "class_weights", "emphases", "is_rare", "kept_shares"]
+
+Shares = tuple[float | None, ...]
+
+SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
+"""At which log losses are cut off, as scikit-learn does."""
+
+RARE = 0.5
+"""A class is rare below this part of an equal share of the rows."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExitAnswers:
+    """Answers of a cascade's exits on labelled rows, and how good their probabilities are."""
+
+    truth: NDArray[np.int64]  # (n,): class indices
+    given: NDArray[np.int64]  # (n_exits, n): class indices
+    n_classes: int
+    log_losses: NDArray[np.float64] | None = None  # (n_exits, n); NaN where there are none
+    brier_scores: NDArray[np.float64] | None = None  # (n_exits, n)
+
+    @classmethod
+    def scored(
+        cls,
+        truth: NDArray[np.int64],
+        given: NDArray[np.int64],
+        n_classes: int,
+        probabilities: Sequence[NDArray[np.float64] | None],
+    ) -> Self:
+        """Score the probabilities that each exit gives, shape (n, n_classes), or None."""
+        rows = np.arange(len(truth))
+        losses = np.full(given.shape, np.nan)
+        brier = np.full(given.shape, np.nan)
+        for e, chances in enumerate(probabilities):
+            if chances is not None:
+                right = chances[rows, truth]
+                losses[e] = -np.log(np.clip(right, SMALLEST_PROBABILITY, 1.0))
+                # as scikit-learn: from 0 to 1 for two classes, to 2 for more
+                scale = 0.5 if n_classes == 2 else 1.0
+                brier[e] = scale * ((chances**2).sum(axis=1) - 2 * right + 1)
+        return cls(truth, given, n_classes, losses, brier)
+
+    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+        """Get the same answers on some of the rows."""
+        losses, brier = self.log_losses, self.brier_scores
+        return replace(
+            self,
+            truth=self.truth[chosen],
+            given=self.given[:, chosen],
+            log_losses=None if losses is None else losses[:, chosen],
+            brier_scores=None if brier is None else brier[:, chosen],
+        )
+
+    def figures(self, exits: NDArray[np.int64], weights: NDArray[np.float64]) -> dict[str, Any]:
+        """Compute the figures of rows that leave at `exits`, by an operating point's names."""
+        rows = np.arange(len(exits))
+        given = self.given[exits, rows]
+        hit = given == self.truth
+        m = self.n_classes
+        of_class = np.bincount(self.truth, weights, m)
+        hits = np.bincount(self.truth[hit], weights[hit], m)
+        recall, precision = _shares(hits, of_class), _shares(hits, np.bincount(given, weights, m))
+        known = [r for r in recall if r is not None]
+        found: dict[str, Any] = {
+            "recall": recall,
+            "precision": precision,
+            "balanced_accuracy": sum(known) / len(known),
+        }
+        for name, values in (("log_loss", self.log_losses), ("brier_score", self.brier_scores)):
+            if values is not None:
+                mean = float(np.average(values[exits, rows], weights=weights))
+                found[name] = None if math.isnan(mean) else mean
+        return found
+
+    def class_rows(self) -> tuple[int, ...]:
+        """Number of rows of each class."""
+        return tuple(np.bincount(self.truth, minlength=self.n_classes).tolist())
+
+
+def _shares(part: NDArray[Any], whole: NDArray[Any]) -> Shares:
+    pairs = zip(part.tolist(), whole.tolist(), strict=True)
+    return tuple(min(a / b, 1.0) if b > 0 else None for a, b in pairs)
+
+
+def class_weights(
+    given: Mapping[Any, float] | str | None, y: NDArray[np.int64], classes: NDArray[Any]
+) -> NDArray[np.float64] | None:
+    """Get the weight of each class, shape (n_classes,), from a dict or ``"balanced"``.
+
+    Balanced: each class counts as much as any other. A class that a dict leaves out weighs 1.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        if given != "balanced":
+            raise InputError(f"class_weight must be a dict or 'balanced', not {given!r}")
+        return len(y) / (len(classes) * np.bincount(y, minlength=len(classes)))
+    found = by_class("class_weight", given, tuple(classes.tolist()), 1e-9, math.inf)
+    return np.array([1.0 if weight is None else weight for weight in found])
+
+
+def by_class(
+    name: str,
+    given: Mapping[Any, float] | None,
+    classes: Sequence[Any],
+    low: float,
+    high: float,
+) -> Shares:
+    """Lay out a setting by class in the order of the classes; a class's text stands for it too."""
+    found: list[float | None] = [None] * len(classes)
+    texts = [str(c) for c in classes]
+    problems = []
+    for label, value in (given or {}).items():
+        text = str(label)
+        if label in classes:
+            at = list(classes).index(label)
+        elif texts.count(text) == 1:
+            at = texts.index(text)
+        else:
+            some = ", ".join(texts[:8]) + ", ..." * (len(texts) > 8)
+            problems.append(f"there is no class {text!r}; there are {some}")
+            continue
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not low <= value <= high or value == math.inf:
+            limits = f"a number of at least {low:g}" + f", up to {high:g}" * (high < math.inf)
+            problems.append(f"{text!r} has {value!r}, which must be {limits}")
+            continue
+        found[at] = float(value)
+    if problems:
+        raise InputError(f"{name}: {'; '.join(problems)}")
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class ClassBounds:
+    """Least recall and least precision of each class; None: no bound."""
+
+    classes: tuple[Any, ...]
+    min_recall: Shares
+    min_precision: Shares
+
+    @classmethod
+    def from_mappings(
+        cls,
+        classes: Sequence[Any],
+        min_recall: Mapping[Any, float] | None = None,
+        min_precision: Mapping[Any, float] | None = None,
+    ) -> Self:
+        """Read bounds from dicts by class label; 0 is no bound.
+
+        Examples
+        --------
+        >>> bounds = ClassBounds.from_mappings(("fault", "ok"), {"fault": 0.9})
+        >>> bounds.min_recall, bool(bounds), bounds.named()
+        ((0.9, None), True, {'min_recall fault': 0.9})
+        """
+        return cls(
+            tuple(classes),
+            *(
+                tuple(share or None for share in by_class(name, given, classes, 0.0, 1.0))
+                for name, given in (("min_recall", min_recall), ("min_precision", min_precision))
+            ),
+        )
+
+    def __bool__(self) -> bool:
+        return any(bound is not None for bound in (*self.min_recall, *self.min_precision))
+
+    def items(self) -> list[tuple[str, int, float]]:
+        """List the bounds: "recall" or "precision", class index, least share."""
+        return [
+            (kind, c, bound)
+            for kind, bounds in (("recall", self.min_recall), ("precision", self.min_precision))
+            for c, bound in enumerate(bounds)
+            if bound is not None
+        ]
+
+    def named(self) -> dict[str, float]:
+        """Get the bounds by names as ``min_recall fault``."""
+        return {f"min_{kind} {self.classes[c]}": bound for kind, c, bound in self.items()}
+
+    def text(self) -> str:
+        """Name the bounds for a message."""
+        return ", ".join(f"{name}={bound:g}" for name, bound in self.named().items())
+
+    def margin(self, point: Any, class_rows: Sequence[int]) -> float:
+        """How far a point is inside the nearest bound, in standard errors; negative: outside.
+
+        The errors are those of validation rows, whose numbers by class are `class_rows`.
+        """
+        if point.recall is None or point.precision is None:
+            raise InputError(
+                "these operating points do not know recall and precision: fit and pack anew"
+            )
+        least = math.inf
+        for kind, c, bound in self.items():
+            share = getattr(point, kind)[c]
+            if share is None:
+                continue  # no such row, or no such answer, that could be wrong
+            rows = float(class_rows[c])
+            if kind == "precision":  # rows that are answered so
+                rows *= (point.recall[c] or 0.0) / share if share else 1.0
+            error = math.sqrt(bound * (1 - bound) / max(rows, 1.0))
+            least = min(least, (share - bound + 1e-12) / max(error, 1e-9))
+        return least
+
+    def best(self, points: Sequence[Any]) -> str:
+        """Name the most that any of the points reaches, for a message."""
+        found = []
+        for kind, c, bound in self.items():
+            most = max((s for p in points if (s := getattr(p, kind)[c]) is not None), default=0.0)
+            if most < bound:
+                found.append(f"{kind} of {str(self.classes[c])!r} reaches {most:.3f} at most")
+        return "; ".join(found) or "each alone is reached, but not all at one point"
+
+
+def is_rare(shares: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Get which classes are rare, by their shares of the rows."""
+    return (shares > 0) & (shares < RARE / len(shares))
+
+
+def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[NDArray[np.float64]]:
+    """List further weights of the classes, shape (n_classes,), that thresholds are tuned under.
+
+    Thresholds tuned for accuracy alone reach few settings that serve a rare class. Without bounds
+    rare classes count half as much and as much as the others together; classes with a bound are
+    given several weights.
+    """
+    odds = np.where(shares > 0, (1 - shares) / np.maximum(shares, 1e-12), 1.0)
+    found = []
+    if is_rare(shares).any():
+        balanced = np.where(shares > 0, 1 / np.maximum(shares * len(shares), 1e-12), 1.0)
+        found += [np.sqrt(balanced), balanced]
+    for kind, c, _ in bounds.items() if bounds else ():
+        # precision is gained by the accuracy of the other classes
+        for factor in (0.3, 1.0, 3.0) if kind == "recall" else (0.3 / odds[c], 0.3):
+            weights = np.ones(len(shares))
+            weights[c] = factor * (odds[c] if kind == "recall" else 1.0)
+            found.append(weights)
+    return found
+
+
+def kept_shares(
+    answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
+) -> tuple[int, int]:
+    """Count the rows that a bound speaks of, and those of them where the class is missed.
+
+    Of a recall: rows of class `c`, answered otherwise. Of a precision: rows answered `c`, of
+    another class.
+    """
+    given = answers.given[exits, np.arange(len(exits))]
+    of_class, answered = answers.truth == c, given == c
+    whole = of_class if kind == "recall" else answered
+    return int(whole.sum()), int((whole & ~(of_class & answered)).sum())
