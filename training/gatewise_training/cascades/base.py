@@ -336,7 +336,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
 
 def _class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:
-    """Fields of a frontier about classes, from the record whose last exit is the reference."""
+    """Fields of a frontier about classes, from a record with the reference as its last exit."""
     answers = record.answers
     assert answers is not None
     last = np.full(len(record.weights), record.n_stages)

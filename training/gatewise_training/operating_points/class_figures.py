@@ -259,7 +259,7 @@ def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[ND
 def kept_shares(
     answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
 ) -> tuple[int, int]:
-    """Count the rows that a bound speaks of, and those of them where the class is missed.
+    """Count the rows that a bound is about, and those of them where the class is missed.
 
     Of a recall: rows of class `c`, answered otherwise. Of a precision: rows answered `c`, of
     another class.

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise_training.operating_points.class_figures import ClassBounds, kept_shares
-from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint
 from gatewise_training.operating_points.risk_tests import loss_limits, mean_pvalue, rate_pvalue
 from gatewise_training.operating_points.thresholds import CascadeRecord
 

@@ -28,7 +28,7 @@ from gatewise.acquisition import at_exits
 from gatewise.decision import ALWAYS_STOP, exit_stages, midway
 from gatewise.errors import InputError
 from gatewise_training.operating_points.class_figures import ExitAnswers
-from gatewise_training.operating_points.frontier import OperatingPoint
+from gatewise_training.operating_points.operating_point import OperatingPoint
 
 __all__ = ["CascadeRecord", "frontier_points", "smoothed", "tune"]
 

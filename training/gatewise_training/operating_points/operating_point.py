@@ -1,0 +1,72 @@
+"""One operating point of a system: thresholds, and what they come to on validation rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["OperatingPoint"]
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """One setting of a candidate cascade's thresholds, with its expected cost and accuracy.
+
+    Attributes
+    ----------
+    thresholds : tuple of float or None
+        One a stage, which stops where its score is at least the threshold; None never stops.
+    cost : float
+        Mean cost per instance on validation rows, union accounting.
+    accuracy : float
+        On validation rows.
+    offload_rate : float
+        Share of validation instances sent to the high-cost model.
+    accuracy_error : float
+        Standard error of `accuracy` minus the high-cost model's accuracy (paired).
+    agreement : float or None
+        Share of the answers that are the high-cost model's.
+    trees : float
+        Mean number of trees evaluated on the device for a decision.
+    nbytes : int
+        Bytes of the flat models of the stages that may stop: what a device must hold.
+    chain : int
+        Which of the system's candidate cascades the thresholds belong to.
+    guarantee : dict or None
+        The certified bound, its kind, confidence and test; see :func:`.certify`.
+    weighted_accuracy : float or None
+        Accuracy under `class_weight`, where one was given; `accuracy` itself never has it.
+    recall, precision : tuple of float or None
+        By class, in the order of the classes; None where no row has it, or no row is answered so.
+    balanced_accuracy : float or None
+        Mean of the recalls.
+    log_loss, brier_score : float or None
+        Of the probabilities of the answers, as scikit-learn defines them.
+    gate_range : tuple of (float or None) or None
+        Thresholds of the last stage on the device, from least to most, between which bounds on
+        recall and precision hold; see :class:`.ClassBounds`.
+    """
+
+    thresholds: tuple[float | None, ...]
+    cost: float
+    accuracy: float
+    offload_rate: float
+    accuracy_error: float = 0.0
+    agreement: float | None = None
+    trees: float = 0.0
+    nbytes: int = 0
+    chain: int = 0
+    guarantee: Mapping[str, Any] | None = field(default=None, hash=False)
+    weighted_accuracy: float | None = None
+    recall: tuple[float | None, ...] | None = None
+    precision: tuple[float | None, ...] | None = None
+    balanced_accuracy: float | None = None
+    log_loss: float | None = None
+    brier_score: float | None = None
+    gate_range: tuple[float | None, float | None] | None = None
+
+    @property
+    def merit(self) -> float:
+        """What a frontier compares: the weighted accuracy where there is one."""
+        return self.accuracy if self.weighted_accuracy is None else self.weighted_accuracy
