@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from types import ModuleType
+from typing import Any
 
-__all__ = ["load"]
+__all__ = ["load", "session"]
 
 
 def load() -> ModuleType:
@@ -14,3 +15,14 @@ def load() -> ModuleType:
     import onnxruntime
 
     return onnxruntime  # type: ignore[no-any-return]
+
+
+def session(graph: bytes) -> Any:
+    """Open a session on one thread, with the settings under which devices run a stage's graph."""
+    onnxruntime = load()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1  # two threads are slower on models this small
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])

@@ -58,6 +58,9 @@ TABLE: dict[str, Entry] = {
     "train": Entry(
         "gatewise_export.commands.cli", "Train a cascade on a table; pack a bundle.", "export"
     ),
+    "pair": Entry(
+        "gatewise_export.commands.pair_cli", "Gate two given models; pack a bundle.", "export"
+    ),
     "frontier": Entry("gatewise_export.commands.cli", "Show the accuracy-cost frontier.", "export"),
     "inspect": Entry("gatewise_export.commands.cli", "Show the contents of a bundle.", "edge"),
     "verify": Entry(

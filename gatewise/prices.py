@@ -50,6 +50,8 @@ class CloudPrices:
     gateway : float, default 0
         Price of a gateway's work on an instance, where stages run on one
         (:mod:`gatewise.tiers`), whether it answers or passes the instance on.
+    item_size : int, default 4
+        Bytes of a value in a request: of float32, unless instances are arrays of another type.
 
     Raises
     ------
@@ -66,18 +68,19 @@ class CloudPrices:
     byte: float = 0.0
     evaluation: float = 0.0
     gateway: float = 0.0
+    item_size: int = 4
 
     def __post_init__(self) -> None:
         for name in ("request", "byte", "evaluation", "gateway"):
             check_price(f"cloud price {name!r}", getattr(self, name))
 
     def of_offload(self, n_features: int) -> float:
-        """Get the price of one instance with `n_features` float32 values that the cloud answers."""
-        return self.request + self.evaluation + self.byte * request_bytes(n_features)
+        """Get the price of one instance with `n_features` values that the cloud answers."""
+        return self.of_message(n_features) + self.evaluation
 
     def of_message(self, n_features: int) -> float:
         """Get the price of its request alone."""
-        return self.request + self.byte * request_bytes(n_features)
+        return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
 
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
@@ -203,7 +206,9 @@ def _read_toml(path: Path, where: str) -> PriceList:
     cloud = None
     if "cloud" in document.values:
         keys = ("request", "byte", "evaluation", "gateway")
-        cloud = CloudPrices(**document.table("cloud", keys).numbers(keys))
+        listed = document.table("cloud", keys).numbers(keys)
+        request, byte, evaluation, gateway = (listed.get(key, 0.0) for key in keys)
+        cloud = CloudPrices(request, byte, evaluation, gateway)
     if not features and default is None:
         raise InputError(f"{where} lists no feature, and no default price")
     return PriceList(where, features, groups, default, cloud)

@@ -13,6 +13,7 @@ from gatewise_training import (
     FrontierDisplay,
     GreedyMiser,
     L1Cascade,
+    PairCascade,
     StagedCascade,
     TableEncoder,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "FrontierDisplay",
     "GreedyMiser",
     "L1Cascade",
+    "PairCascade",
     "StagedCascade",
     "TableEncoder",
 ]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gatewise.acquisition import Acquired, Acquisition
 from gatewise.decision import Link, Score, split
 from gatewise.errors import InputError
+from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
@@ -26,7 +27,7 @@ class Stage:
 
     Attributes
     ----------
-    model : TreeEnsemble, LinearModel or KernelModel
+    model : TreeEnsemble, LinearModel or KernelModel, or a given GraphModel
         Reads a float32 matrix of the stage's features.
     features : ndarray of intp, shape (n_inputs,)
         Which columns of the instance those are, in the model's order.
@@ -42,7 +43,7 @@ class Stage:
         once.
     """
 
-    model: FlatModel
+    model: FlatModel | GraphModel
     features: NDArray[np.intp]
     link: Link
     score: Score = "margin"
@@ -69,7 +70,7 @@ class Stage:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the model's flat arrays: what a device must hold."""
+        """Bytes of the model's flat arrays or graph: what a device must hold."""
         return self.model.nbytes
 
     @property

@@ -5,6 +5,7 @@ from .adapt.l1 import L1Cascade as L1Cascade
 from .adapt.lin import AdaptLin as AdaptLin
 from .adapt.lstsq import AdaptLstsq as AdaptLstsq
 from .cascades.confidence import ConfidenceCascade as ConfidenceCascade
+from .cascades.pair import PairCascade as PairCascade
 from .cascades.staged import StagedCascade as StagedCascade
 from .cegb.classifier import CEGBClassifier as CEGBClassifier
 from .cegb.ranker import CEGBRanker as CEGBRanker

@@ -91,6 +91,9 @@ class Device:
     float16 : bool, default False
         Send halves: half the bytes and 11 significant bits
         (:func:`gatewise_edge.link.coalesce.as_matrix`). Costs are those of float32.
+    deflate : bool, default False
+        Compress requests (zlib) where that makes them shorter, as with images of few colours. Costs
+        are those of a request that is not.
     pacer : Pacer, optional
         Moves the gate's threshold to keep a budget over time; this voids a guarantee of the
         operating point, and answers are marked ``paced``.
@@ -137,6 +140,7 @@ class Device:
         breaker: Breaker | bool = True,
         coalesce_ms: float = 0.0,
         float16: bool = False,
+        deflate: bool = False,
         pacer: Pacer | None = None,
         pacer_state: str | Path | None = None,
         audit: Audit | None = None,
@@ -180,6 +184,7 @@ class Device:
             breaker=(Breaker() if breaker else None) if isinstance(breaker, bool) else breaker,
             coalesce=coalesce_ms / 1000.0,
             float16=float16,
+            deflate=deflate,
             clock=clock,
         )
         self._flow = OffloadFlow(self._uplink, policy=policy, clock=clock)
@@ -310,7 +315,7 @@ class Device:
 
         Parameters
         ----------
-        row : array-like of shape (n_features,), optional
+        row : array-like of shape (n_features,), or of an instance that is an array, optional
             All values, in the order of `row_names`, or else the manifest's; only what is needed is
             read and paid. Without it the sensors are read. For a bundle with encoders, the cells
             of its raw columns, as a mapping or a list; an array of floats holds features.
@@ -330,7 +335,7 @@ class Device:
 
         Parameters
         ----------
-        rows : array-like of shape (n, n_features)
+        rows : array-like of shape (n, n_features), or (n, ...) of instances that are arrays
             Each has the device's deadline, from when its turn comes. Raw ones as in
             :meth:`answer`.
 
@@ -351,7 +356,9 @@ class Device:
                 X = np.asarray(rows, np.float32)
         except (TypeError, ValueError) as error:
             raise InputError(f"the instances must be rows of numbers: {error}") from None
-        width = self._installed.width
+        width, spec = self._installed.width, self._installed.bundle.manifest.instance
+        if spec is not None and X.shape[1:] == spec.shape:
+            X = X.reshape(len(X), -1)
         if X.ndim != 2 or X.shape[1] != width:
             raise InputError(f"instances of shape {X.shape}; they must have {width} features")
         return self._answer_all(X)

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Final, Self
 
-from gatewise.costs import request_bytes
 from gatewise.decision import as_float32
 from gatewise_edge.device.drift import Drift
 from gatewise_edge.device.pacer import Pace, Pacer
@@ -56,9 +55,7 @@ class Gate:
                 threshold=threshold,
                 local=float(costs[last]),
                 offload=float(costs[-1]),
-                bytes=request_bytes(len(plan.request_inputs))
-                + _RESPONSE_BYTES
-                + 4 * len(plan.classes),
+                bytes=plan.request_bytes + _RESPONSE_BYTES + 4 * len(plan.classes),
                 limits=manifest.gate_limits(last),
             )
             _LOG.warning(

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow, RowEncoder
-from gatewise.costs import request_bytes
 from gatewise.errors import InputError
 from gatewise_edge.device.auditor import Auditor
 from gatewise_edge.device.gate import Gate
@@ -73,7 +72,7 @@ class Installed:
         stages = StageRunner(bundle, runner=runner)
         plan = StagePlan.from_manifest(bundle.manifest)
         carried = plan.request_inputs if may_offload else plan.request_inputs[:0]
-        if request_bytes(len(carried)) > MAX_PAYLOAD:
+        if len(carried) and plan.request_bytes > MAX_PAYLOAD:
             raise InputError(
                 f"a request carries {len(carried)} features, more than a message of "
                 f"{MAX_PAYLOAD} bytes can hold"
@@ -109,6 +108,9 @@ class Installed:
         if row is not None:
             if self.encoder is not None and not self.holds_features(row):
                 return RawRowSource(row, self.encoder, self.row_names)  # type: ignore[arg-type]
+            spec = self.bundle.manifest.instance
+            if spec is not None and np.shape(row) == spec.shape:  # type: ignore[arg-type]
+                row = np.reshape(row, -1)  # type: ignore[arg-type]
             return RowSource(row, self.width, self.columns)  # type: ignore[arg-type]
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")

@@ -9,7 +9,7 @@ wait every row is a request of its own.
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ class Coalescer:
 
     def join(
         self,
-        x: NDArray[np.float32],
+        x: NDArray[Any],
         *,
         model: str,
         version: str,
@@ -88,13 +88,12 @@ def most_rows(columns: int, classes: int) -> int:
     return max(1, min(MOST_ROWS, MAX_ROWS, up, down))
 
 
-def as_matrix(
-    rows: list[NDArray[np.float32]], *, float16: bool
-) -> NDArray[np.float32] | NDArray[np.float16]:
+def as_matrix(rows: list[NDArray[Any]], *, float16: bool) -> NDArray[Any]:
     """Stack a request's rows; as float16 if wanted and no value is too large for it.
 
-    Halves have 11 significant bits and end at 65504; below 6e-5 they lose bits, below 3e-8 they
-    are 0. A request with a value that would become infinite goes as float32.
+    Rows of whole numbers stay as they are. Halves have 11 significant bits and end at 65504; below
+    6e-5 they lose bits, below 3e-8 they are 0. A request with a value that would become infinite
+    goes as float32.
 
     Examples
     --------
@@ -103,7 +102,7 @@ def as_matrix(
     (dtype('float32'), array([[0.1]], dtype=float16))
     """
     X = np.stack(rows)
-    if not float16:
+    if not float16 or X.dtype.kind != "f":
         return X
     with np.errstate(over="ignore", under="ignore"):
         half = X.astype(np.float16)

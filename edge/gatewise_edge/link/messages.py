@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.instances import DTYPES
 from gatewise_edge.checks import check_id, check_int, check_model, check_text
 from gatewise_edge.errors import WireError
 
@@ -24,6 +25,7 @@ __all__ = [
     "MAX_ROWS",
     "MAX_STAGES",
     "MAX_TTL_MS",
+    "MAX_VALUES",
     "MAX_WORKER_US",
     "NO_MODEL",
     "RESPONSE_FIELDS",
@@ -34,6 +36,8 @@ __all__ = [
     "new_id",
 ]
 
+#: Bytes of a request's values at most, before they are compressed.
+MAX_VALUES: Final = 1 << 20
 #: Bytes of a payload at most: AWS IoT Core's limit, the lowest of the usual brokers.
 MAX_PAYLOAD: Final = 128 * 1024
 MAX_ROWS: Final = 4096
@@ -89,8 +93,10 @@ class Request:
         The bundle's name and version.
     ttl_ms : int
         Time left to live in milliseconds, 0 to one day: the smallest of the rows'.
-    X : ndarray of float32 or float16, shape (rows, columns)
+    X : ndarray of float32, float16, uint8, int8 or int16, shape (rows, columns)
         The cloud model's inputs, in its order. Other dtypes are cast to float32.
+    deflate : bool, default False
+        Send them compressed (zlib) where that is shorter.
     audit : AuditMark, optional
         The one instance has been answered; nobody waits for the response.
 
@@ -104,8 +110,9 @@ class Request:
     model: str
     version: str
     ttl_ms: int
-    X: NDArray[np.float32] | NDArray[np.float16]
+    X: NDArray[Any]
     audit: AuditMark | None = None
+    deflate: bool = False
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -113,14 +120,14 @@ class Request:
         check_model(self.version, "model version")
         check_int("ttl_ms", self.ttl_ms, 0, MAX_TTL_MS)
         X = np.asarray(self.X)
-        if X.dtype not in (np.dtype(np.float32), np.dtype(np.float16)):
+        if X.dtype.name not in DTYPES:
             X = X.astype(np.float32)
         object.__setattr__(self, "X", X)
         if X.ndim != 2:
             raise WireError("shape", f"the instances must form a matrix, not shape {X.shape}")
         check_int("rows", X.shape[0], 1, MAX_ROWS)
         check_int("columns", X.shape[1], 1, MAX_COLUMNS)
-        if np.isinf(X).any():
+        if X.dtype.kind == "f" and np.isinf(X).any():
             raise WireError("infinite", "the instances hold an infinite value")
 
     @property
@@ -131,7 +138,7 @@ class Request:
     @property
     def has_missing(self) -> bool:
         """Whether a value is NaN, the mark of a missing one."""
-        return bool(np.isnan(self.X).any())
+        return self.X.dtype.kind == "f" and bool(np.isnan(self.X).any())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

@@ -14,17 +14,20 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.prices import request_bytes
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.coalesce import Coalescer, as_matrix, most_rows
 from gatewise_edge.link.link import Link
-from gatewise_edge.link.messages import AuditMark, Request, Response, new_id
+from gatewise_edge.link.messages import MAX_PAYLOAD, AuditMark, Request, Response, new_id
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads, OutcomeKind
 from gatewise_edge.link.wire import decode_response, encode_request
 from gatewise_edge.stages.plan import StagePlan
 
 __all__ = ["Uplink"]
 
+#: Bytes of an instance that fit a request.
+_MOST_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
 #: Audits in flight at a time, at most: they must not take the room of requests.
 _MOST_AUDITS: Final = 4
 
@@ -33,7 +36,8 @@ class Uplink:
     """Requests over a link, or over none.
 
     At most `limit` requests are in flight. A request waits `coalesce` seconds for more rows, and
-    goes as float16 where every value is within its range. `clock` gives steady seconds.
+    goes as float16 where every value is within its range, and with `deflate` compressed where that
+    is shorter. `clock` gives steady seconds.
     """
 
     def __init__(
@@ -44,11 +48,13 @@ class Uplink:
         breaker: Breaker | None,
         coalesce: float,
         float16: bool,
+        deflate: bool = False,
         clock: Callable[[], float],
     ) -> None:
         self._link = link
         self._clock = clock
         self._float16 = float16
+        self._deflate = deflate
         self._breaker = breaker
         self._coalescer = Coalescer(coalesce)
         self._offloads = Offloads(limit=limit, on_outcome=self._inform_breaker)
@@ -133,9 +139,13 @@ class Uplink:
         if deadline - now < 0.001:
             self.release()
             return "deadline"
+        typed = plan.typed(x)
+        if typed.nbytes > _MOST_BYTES:  # sensors gave other values than the bundle's type has
+            self.release()
+            return "too-large"
         with self._changed:
             flight, due = self._coalescer.join(
-                x,
+                typed,
                 model=plan.model,
                 version=plan.version,
                 most=most_rows(len(x), len(plan.classes)),
@@ -170,7 +180,7 @@ class Uplink:
             plan.model,
             plan.version,
             deadline,
-            values=[x],
+            values=[plan.typed(x)],
             earliest=deadline,
             audit=mark,
             on_response=on_response,
@@ -229,6 +239,7 @@ class Uplink:
             ttl_ms=ttl_ms,
             X=as_matrix(flight.values, float16=self._float16),
             audit=flight.audit,
+            deflate=self._deflate,
         )
         payload = encode_request(request)
         with self._changed:

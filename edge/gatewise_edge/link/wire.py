@@ -17,7 +17,9 @@ Request
 ``ttl``  unsigned              time left to live in ms, relative (a device's clock drifts)
 ``n``    unsigned, 1 to 4096   rows (instances)
 ``k``    unsigned, 1 to 65535  columns: the cloud model's inputs, in its order
-``x``    tag 85 or 84          rows * columns values, row by row: float32 or float16, little-endian
+``x``    tag 85, 84, 64, 72    rows * columns values, row by row, little-endian: float32, float16,
+         or 77                 uint8, int8 or int16
+``z``    unsigned              optional, 1: the bytes of ``x`` are compressed (zlib, RFC 1950)
 ``a``    unsigned              optional, of one row: an audit; the class index already given,
 ``ap``   unsigned, to 10^6     its probability to be audited, in millionths, and
 ``an``   unsigned              the instances since the last audit that were not
@@ -87,6 +89,7 @@ from gatewise_edge.link.messages import (
     MAX_ROWS,
     MAX_SKIPPED,
     MAX_TTL_MS,
+    MAX_VALUES,
     MAX_WORKER_US,
     NO_MODEL,
     RESPONSE_FIELDS,
@@ -148,13 +151,20 @@ __all__ = [
 WIRE_VERSION: Final = 1
 MAX_ENTRIES: Final = 32
 _MILLION: Final = 1_000_000
+#: Types of a request's values.
+_VALUES: Final = ("<f4", "<f2", "u1", "i1", "<i2")
+#: Of compression: most of what can be gained, in little time.
+_LEVEL: Final = 1
 #: Keys of a message without a checksum.
 _OLD_KEYS: Final = frozenset(
     {"v", "id", "m", "mv", "ttl", "n", "k", "x", "c", "y", "p", "us", "s", "e", "d"}
 )
 
 _ARRAYS: Final[dict[int, np.dtype[Any]]] = {
+    64: np.dtype("u1"),
     69: np.dtype("<u2"),
+    72: np.dtype("i1"),
+    77: np.dtype("<i2"),
     84: np.dtype("<f2"),
     85: np.dtype("<f4"),
 }
@@ -167,6 +177,11 @@ _TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.i
 def encode_request(request: Request) -> bytes:
     """Encode a request; WireError if it is larger than :data:`MAX_PAYLOAD`."""
     rows, columns = request.X.shape
+    x, extra = _typed(request.X, request.X.dtype.newbyteorder("<").str), {}
+    if request.deflate:
+        short = zlib.compress(x.value, _LEVEL)
+        if len(short) < len(x.value):
+            x, extra = cbor2.CBORTag(x.tag, short), {"z": 1}
     audit: dict[str, Any] = {}
     if request.audit is not None:
         audit["a"] = request.audit.class_index
@@ -182,8 +197,9 @@ def encode_request(request: Request) -> bytes:
             "ttl": request.ttl_ms,
             "n": rows,
             "k": columns,
-            "x": _typed(request.X, "<f2" if request.X.dtype == np.float16 else "<f4"),
+            "x": x,
         }
+        | extra
     )
 
 
@@ -242,7 +258,7 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
             model=message.text("m"),
             version=message.text("mv"),
             ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
-            X=message.array("x", shape, "<f4", "<f2"),
+            X=message.array("x", shape, *_VALUES, deflated=message.has("z")),
             audit=_audit(message) if message.has("a") else None,
         )
         if not allow_missing and request.has_missing:
@@ -314,18 +330,39 @@ class _Entries:
     def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
         return check_text(key, self._entries.get(key), shortest, longest)
 
-    def array(self, key: str, shape: tuple[int, ...], *dtypes: str) -> NDArray[Any]:
+    def array(
+        self, key: str, shape: tuple[int, ...], *dtypes: str, deflated: bool = False
+    ) -> NDArray[Any]:
         typed = self._entries.get(key)
         if not isinstance(typed, _Tagged) or type(typed.value) is not bytes:
             raise WireError("type", f"{key!r} is not a typed array")
         dtype = _ARRAYS.get(typed.tag)
         if dtype is None or dtype not in [np.dtype(d) for d in dtypes]:
             raise WireError("type", f"{key!r} is a typed array of tag {typed.tag}, not of {dtypes}")
-        count = math.prod(shape)
-        if len(typed.value) != count * dtype.itemsize:
-            raise WireError("shape", f"{key!r} has {len(typed.value)} bytes, not those of {shape}")
-        values: NDArray[Any] = np.frombuffer(typed.value, dtype).reshape(shape)
+        content, size = typed.value, math.prod(shape) * dtype.itemsize
+        if deflated:
+            self.integer("z", 1, 1)
+            content = _inflated(key, content, size)
+        if len(content) != size:
+            raise WireError("shape", f"{key!r} has {len(content)} bytes, not those of {shape}")
+        values: NDArray[Any] = np.frombuffer(content, dtype).reshape(shape)
         return values.astype(dtype.newbyteorder("="), copy=False)
+
+
+def _inflated(key: str, content: bytes, size: int) -> bytes:
+    """Decompress so many bytes, and no more."""
+    if size > MAX_VALUES:
+        raise WireError("size", f"{key!r} would have {size} bytes; at most {MAX_VALUES} may be")
+    inflater = zlib.decompressobj()
+    try:
+        values = inflater.decompress(content, size)
+        # what ends exactly at the limit has yet to read its checksum
+        more = inflater.decompress(inflater.unconsumed_tail, 1) if not inflater.eof else b""
+    except zlib.error as error:
+        raise WireError("type", f"{key!r} is not compressed by zlib: {error}") from None
+    if more or not inflater.eof or inflater.unused_data:
+        raise WireError("shape", f"{key!r} does not hold {size} bytes, compressed")
+    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.prices import request_bytes
 from gatewise.tiers import Tier, on_device
 from gatewise_export.bundle.manifest import Manifest
 
@@ -23,7 +24,7 @@ class StagePlan:
     request carries `request_inputs`, in this order. ``*_take*_nan`` say whether NaN is a value
     there. Prices are what an offload costs beside its features: `offload_price` if the high-cost
     model answered, `gateway_price` if a stage beyond the device did, `request_price` without an
-    answer (:func:`gatewise.tiers.cascade_costs`).
+    answer (:func:`gatewise.tiers.cascade_costs`). A request's values are of type `dtype`.
     """
 
     model: str
@@ -41,6 +42,7 @@ class StagePlan:
     offload_price: float
     gateway_price: float
     request_price: float
+    dtype: np.dtype[Any]
 
     @classmethod
     def from_manifest(cls, manifest: Manifest) -> Self:
@@ -67,4 +69,18 @@ class StagePlan:
             offload_price=prices.of_offload(len(inputs)) + gateway,
             gateway_price=prices.of_message(len(inputs)) + gateway,
             request_price=prices.of_message(len(inputs)),
+            dtype=np.dtype("float32" if manifest.instance is None else manifest.instance.dtype),
         )
+
+    @property
+    def request_bytes(self) -> int:
+        """Bytes of a request with one instance, before compression."""
+        return request_bytes(len(self.request_inputs), item_size=self.dtype.itemsize)
+
+    def typed(self, x: NDArray[np.float32]) -> NDArray[Any]:
+        """Get values in the type of the bundle's instances, if all are of it."""
+        if self.dtype == x.dtype:
+            return x
+        with np.errstate(all="ignore"):
+            as_given = x.astype(self.dtype)
+        return as_given if np.array_equal(as_given, x) else x

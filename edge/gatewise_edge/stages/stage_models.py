@@ -92,15 +92,16 @@ def _check(bundle: Bundle, spec: StageSpec, runner: Runner) -> Callable[[], Stag
     if spec.kind == "lazy":
         trees = read_trees(content, spec.file, n_features=n_inputs, n_outputs=n_outputs)
         return lambda: Walker(trees)
+    given = spec.origin == "given"
     onnxruntime = _import_onnxruntime(runner)
+    if onnxruntime is None and given:
+        raise BundleError(f"{file} was given as a graph: it needs onnxruntime, install it")
     if onnxruntime is None:
         graph = read_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
         return lambda: GraphRunner(graph, file)
-    check_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
+    check_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs, given=given)
     del content  # read again, and its hash checked, when its turn comes: many may be large
-    return lambda: GraphSession(
-        _session(onnxruntime, bundle.read(spec.file), file), n_inputs, n_outputs
-    )
+    return lambda: GraphSession(_session(bundle.read(spec.file), file), n_inputs, n_outputs)
 
 
 def _import_onnxruntime(runner: Runner) -> Any:
@@ -118,14 +119,9 @@ def _import_onnxruntime(runner: Runner) -> Any:
         ) from error
 
 
-def _session(onnxruntime: Any, graph: bytes, file: str) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1  # two threads are slower on models this small
-    options.inter_op_num_threads = 1
-    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
-    options.log_severity_level = 3
+def _session(graph: bytes, file: str) -> Any:
     try:
-        return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+        return _onnxruntime.session(graph)
     except Exception as error:
         # onnxruntime's errors have no common base of their own.
         why = str(error).splitlines()[0][:200]

@@ -24,19 +24,21 @@ from gatewise.acquisition import exit_costs
 from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import CloudPrices, FeatureCosts
 from gatewise.decision import Link, Score
+from gatewise.models.instances import InstanceSpec
 from gatewise.tiers import Tier, cascade_costs
 from gatewise_export.bundle.errors import ManifestError
 
 __all__ = [
-    "CLASS_FIGURES", "MANIFEST", "POINT_FIGURES", "SAMPLE", "SCHEMA_VERSION", "ByClass",
-    "ClassLabel", "CloudKind", "CloudSpec", "FeatureSpec", "FileSpec", "GroupSpec", "Manifest",
-    "Missing", "OperatingPointSpec", "StageKind", "StageSpec", "Task",
+    "CLASS_FIGURES", "INSTANCE", "MANIFEST", "POINT_FIGURES", "SAMPLE", "SCHEMA_VERSION",
+    "ByClass", "ClassLabel", "CloudKind", "CloudSpec", "FeatureSpec", "FileSpec", "GroupSpec",
+    "Manifest", "Measured", "Missing", "OperatingPointSpec", "Origin", "StageKind", "StageSpec",
+    "Task",
 ]  # fmt: skip
 
 SCHEMA_VERSION: Final = 1
 POINT_FIGURES: Final = (
     "weighted_accuracy", "recall", "precision", "balanced_accuracy", "log_loss", "brier_score",
-    "gate_range",
+    "gate_range", "interval",
 )  # fmt: skip
 """Keys of an operating point that are left out where they are not known."""
 CLASS_FIGURES: Final = (
@@ -45,10 +47,14 @@ CLASS_FIGURES: Final = (
 """Keys of the manifest that are left out where they are not known."""
 MANIFEST: Final = "manifest.json"
 SAMPLE: Final = "sample.npz"
+INSTANCE: Final = "instance"
+"""Name that stands for all values of an array, as a feature and as an input."""
 
 ClassLabel = int | float | str | bool
 Missing = Literal["allowed", "refused"]
 StageKind = Literal["graph", "lazy"]
+Origin = Literal["gatewise", "given"]
+Measured = Literal["accuracy", "agreement"]
 CloudKind = Literal["margins", "classifier"]
 Task = Literal["classify", "regress", "rank"]
 Mask = NDArray[np.bool_]
@@ -97,6 +103,9 @@ class StageSpec:
         Earlier stages whose outputs are further inputs; none in this version.
     tier : {"device", "gateway", "cloud"}
         Where the stage runs; what that costs tells :mod:`gatewise.tiers`.
+    origin : {"gatewise", "given"}
+        ``given``: a graph that was given with its operators, not written by Gatewise. It needs
+        onnxruntime, and on another kind of machine its margins may differ in their last bits.
     """
 
     file: str
@@ -108,6 +117,7 @@ class StageSpec:
     kind: StageKind = "graph"
     carry: tuple[int, ...] = ()
     tier: Tier = "device"
+    origin: Origin = "gatewise"
 
 
 @dataclass(frozen=True)
@@ -157,6 +167,10 @@ class OperatingPointSpec:
     gate_range : tuple of (float or None) or None
         Between which thresholds of the last stage on the device the manifest's `min_recall` and
         `min_precision` hold; None in the place of one: never stops.
+    interval : tuple of float or None
+        95 % confidence interval of `accuracy`, from rows that chose no threshold.
+    measured : {"accuracy", "agreement"}
+        What `accuracy` is: where there were no labels, the agreement with the high-cost model.
     """
 
     thresholds: tuple[float | None, ...]
@@ -174,6 +188,8 @@ class OperatingPointSpec:
     log_loss: float | None = None
     brier_score: float | None = None
     gate_range: tuple[float | None, float | None] | None = None
+    interval: tuple[float, float] | None = None
+    measured: Measured = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -230,6 +246,9 @@ class Manifest:
         R² of a regressor, Average Precision@5 of a ranker.
     encoder : RowEncoder or None
         What makes the features of an instance's raw columns; None: instances are features.
+    instance : InstanceSpec or None
+        Shape and type of an instance that is an array; its values, in row-major order, are the
+        features. None: a row of float32 features.
     """
 
     name: str
@@ -255,6 +274,7 @@ class Manifest:
     min_precision: ByClass | None = None
     min_runtime_version: str = "0.1.0"
     task: Task = "classify"
+    instance: InstanceSpec | None = None
     schema_version: int = SCHEMA_VERSION
     encoder: RowEncoder | None = None
     _columns: dict[str, int] = field(init=False, repr=False, compare=False)
@@ -445,19 +465,47 @@ class Manifest:
             "task": self.task,
             "classes": list(self.classes),
             "link": self.link,
-            "features": [asdict(f) for f in self.features],
+            **({} if self.instance is None else {"instance": asdict(self.instance)}),
+            "features": [asdict(f) for f in self._listed_features()],
             "groups": [asdict(g) for g in self.groups],
-            "prices": asdict(self.prices),
+            "prices": {k: v for k, v in asdict(self.prices).items() if k != "item_size"},
             "missing": dict(self.missing),
-            "stages": [asdict(s) for s in self.every_stage],
+            "stages": [
+                _without(asdict(s), origin="gatewise") | {"inputs": self._listed(s.inputs)}
+                for s in self.every_stage
+            ],
             "chains": [list(c) for c in self.chains],
-            "cloud": None if self.cloud is None else asdict(self.cloud),
-            "operating_points": [_known(asdict(p), POINT_FIGURES) for p in self.operating_points],
+            "cloud": None
+            if self.cloud is None
+            else asdict(self.cloud) | {"inputs": self._listed(self.cloud.inputs)},
+            "operating_points": [
+                _known(_without(asdict(p), measured="accuracy"), POINT_FIGURES)
+                for p in self.operating_points
+            ],
             "active": self.active,
             "reference_accuracy": self.reference_accuracy,
             **_known({key: getattr(self, key) for key in CLASS_FIGURES}, CLASS_FIGURES),
             "files": {name: asdict(f) for name, f in sorted(self.files.items())},
         } | encoder
+
+    def _listed_features(self) -> Sequence[FeatureSpec]:
+        """Features as they are listed: one stands for the values of an array of one price."""
+        if self.instance is None or list(self.feature_names) != self.instance.names:
+            return self.features
+        first = self.features[0]
+        if any((f.own, f.group) != (first.own, first.group) for f in self.features):
+            return self.features
+        return [replace(first, name=INSTANCE)]
+
+    def _listed(self, inputs: tuple[str, ...]) -> Sequence[str]:
+        """Names of inputs as they are listed: one stands for all values of an array."""
+        whole = self.instance is not None and list(inputs) == self.instance.names
+        return [INSTANCE] if whole else inputs
+
+
+def _without(document: dict[str, Any], **defaults: Any) -> dict[str, Any]:
+    """Leave out entries that hold their default: older versions have no such keys."""
+    return {k: v for k, v in document.items() if k not in defaults or v != defaults[k]}
 
 
 def _known(entries: dict[str, Any], optional: Sequence[str]) -> dict[str, Any]:

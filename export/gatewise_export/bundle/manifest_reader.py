@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,10 +13,12 @@ import numpy as np
 from gatewise.columns.document import read_encoder
 from gatewise.costs import CloudPrices
 from gatewise.decision import ALWAYS_STOP, Link, Score
+from gatewise.models.instances import DTYPES, MOST_VALUES, InstanceSpec
 from gatewise.tiers import TIERS, in_order
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import (
     CLASS_FIGURES,
+    INSTANCE,
     MANIFEST,
     POINT_FIGURES,
     SAMPLE,
@@ -28,8 +31,10 @@ from gatewise_export.bundle.manifest import (
     FileSpec,
     GroupSpec,
     Manifest,
+    Measured,
     Missing,
     OperatingPointSpec,
+    Origin,
     StageKind,
     StageSpec,
     Task,
@@ -40,6 +45,8 @@ __all__ = ["MOST_BYTES", "read_manifest"]
 LINKS: tuple[Link, ...] = ("sigmoid", "softmax", "identity")
 TASKS: tuple[Task, ...] = ("classify", "regress", "rank")
 SCORES: tuple[Score, ...] = ("margin", "column")
+ORIGINS: tuple[Origin, ...] = ("gatewise", "given")
+MEASURED: tuple[Measured, ...] = ("accuracy", "agreement")
 STAGE_KINDS: tuple[StageKind, ...] = ("graph", "lazy")
 CLOUD_KINDS: tuple[CloudKind, ...] = ("margins", "classifier")
 MISSING: tuple[Missing, ...] = ("allowed", "refused")
@@ -70,11 +77,13 @@ def read_manifest(text: str | bytes) -> Manifest:
     """Read and check the text of a manifest."""
     document = JsonField.parse(text)
     document["schema_version"].integer(SCHEMA_VERSION, SCHEMA_VERSION)
-    document.keys(NEEDED, ("chains", "reference_accuracy", "encoder", *CLASS_FIGURES))
+    optional = ("chains", "reference_accuracy", "encoder", "instance", *CLASS_FIGURES)
+    document.keys(NEEDED, optional)
     task = document["task"].choice(TASKS)
     classes = _classes(document["classes"], task)
-    groups, features = _groups_and_features(document)
-    names = {f.name for f in features}
+    instance = _instance(document.get("instance"))
+    groups, features = _groups_and_features(document, instance)
+    names = dict.fromkeys(f.name for f in features)
     files = _files(document["files"])
     stages = tuple(
         _stage(f, names, files, len(classes)) for f in document["stages"].items(1, MOST_STAGES)
@@ -106,11 +115,12 @@ def read_manifest(text: str | bytes) -> Manifest:
         created=_time(document["created"]),
         min_runtime_version=_match(document["min_runtime_version"], VERSION, "as 1.2.3"),
         task=task,
+        instance=instance,
         classes=classes,
         link=link,
         features=features,
         groups=groups,
-        prices=_prices(document["prices"]),
+        prices=_prices(document["prices"], 4 if instance is None else instance.item_size),
         missing={k: missing[k].choice(MISSING) for k in ("stages", "cloud")},
         every_stage=stages,
         chains=chains,
@@ -149,8 +159,19 @@ def _classes(field: JsonField, task: Task) -> tuple[ClassLabel, ...]:
     return tuple(i.value for i in items)
 
 
+def _instance(field: JsonField | None) -> InstanceSpec | None:
+    if field is None:
+        return None
+    field.keys(("shape", "dtype"))
+    sides = tuple(d.integer(1, MOST_VALUES) for d in field["shape"].items(1, 8))
+    spec = InstanceSpec(sides, field["dtype"].choice(DTYPES))
+    if spec.n_values > MOST_VALUES:
+        field["shape"].fail(f"holds {spec.n_values} values; at most {MOST_VALUES} are allowed")
+    return spec
+
+
 def _groups_and_features(
-    document: JsonField,
+    document: JsonField, instance: InstanceSpec | None
 ) -> tuple[tuple[GroupSpec, ...], tuple[FeatureSpec, ...]]:
     groups = []
     for item in document["groups"].items(0, MOST_FEATURES):
@@ -168,27 +189,38 @@ def _groups_and_features(
         own = item["own"].number(0.0, LARGEST)
         features.append(FeatureSpec(item["name"].text(), own, group))
     _unique(document["features"], [f.name for f in features], "feature")
+    if instance is not None:
+        if [f.name for f in features] == [INSTANCE]:  # one stands for all
+            features = [replace(features[0], name=name) for name in instance.names]
+        if len(features) != instance.n_values:
+            document["features"].fail(
+                f"lists {len(features)}, an instance of shape {list(instance.shape)} has "
+                f"{instance.n_values} values"
+            )
     empty = known - {f.group for f in features}
     if empty:
         document["groups"].fail(f"no feature is in {sorted(empty)[0]!r}")
     return tuple(groups), tuple(features)
 
 
-def _prices(field: JsonField) -> CloudPrices:
+def _prices(field: JsonField, item_size: int) -> CloudPrices:
     keys = ("request", "byte", "evaluation")
     field.keys(keys, ("gateway",))
     gateway = field.get("gateway")
     return CloudPrices(
         **{k: field[k].number(0.0, LARGEST) for k in keys},
         gateway=0.0 if gateway is None else gateway.number(0.0, LARGEST),
+        item_size=item_size,
     )
 
 
 def _stage(
-    field: JsonField, features: set[str], files: dict[str, FileSpec], classes: int
+    field: JsonField, features: dict[str, None], files: dict[str, FileSpec], classes: int
 ) -> StageSpec:
-    field.keys(("file", "kind", "inputs", "carry", "tier", "bytes", "link", "score", "outputs"))
+    needed = ("file", "kind", "inputs", "carry", "tier", "bytes", "link", "score", "outputs")
+    field.keys(needed, ("origin",))
     field["carry"].items(0, 0)
+    origin = field.get("origin")
     stage = StageSpec(
         file=_file(field["file"], files),
         kind=field["kind"].choice(STAGE_KINDS),
@@ -198,7 +230,10 @@ def _stage(
         link=field["link"].choice(LINKS),
         score=field["score"].choice(SCORES),
         outputs=field["outputs"].integer(1, MOST_CLASSES + 1),
+        origin="gatewise" if origin is None else origin.choice(ORIGINS),
     )
+    if stage.origin == "given" and stage.kind != "graph":
+        field["origin"].fail("must be 'gatewise': only a graph can be given")
     if stage.bytes != files[stage.file].size:
         field["bytes"].fail(f"is {stage.bytes}, but files says {files[stage.file].size}")
     margins = stage.outputs - (stage.score == "column")
@@ -210,7 +245,7 @@ def _stage(
     return stage
 
 
-def _cloud(field: JsonField, features: set[str], files: dict[str, FileSpec]) -> CloudSpec:
+def _cloud(field: JsonField, features: dict[str, None], files: dict[str, FileSpec]) -> CloudSpec:
     field.keys(("file", "inputs", "kind", "link"))
     return CloudSpec(
         file=_file(field["file"], files),
@@ -290,9 +325,9 @@ def _point(
 ) -> OperatingPointSpec:
     field.keys(
         ("thresholds", "expected_cost", "accuracy", "offload_rate", "guarantee"),
-        ("accuracy_error", "chain", "agreement", *POINT_FIGURES),
+        ("accuracy_error", "chain", "agreement", "measured", *POINT_FIGURES),
     )
-    agreement = field.get("agreement")
+    agreement, measured = field.get("agreement"), field.get("measured")
     chain_field, error = field.get("chain"), field.get("accuracy_error")
     chain = 0 if chain_field is None else chain_field.integer(0, len(chains) - 1)
     length = len(chains[chain])
@@ -318,6 +353,8 @@ def _point(
         agreement=None
         if agreement is None or agreement.value is None
         else agreement.number(0.0, 1.0),
+        interval=_interval(field.get("interval")),
+        measured="accuracy" if measured is None else measured.choice(MEASURED),
         weighted_accuracy=_share(field, "weighted_accuracy"),
         recall=_by_class(field, "recall", n_classes),
         precision=_by_class(field, "precision", n_classes),
@@ -360,6 +397,15 @@ def _gate_range(field: JsonField | None) -> tuple[float | None, float | None] | 
     return low, high
 
 
+def _interval(field: JsonField | None) -> tuple[float, float] | None:
+    if field is None or field.value is None:
+        return None
+    low, high = (end.number(0.0, 1.0) for end in field.items(2, 2))
+    if low > high:
+        field.fail(f"goes from {low} down to {high}")
+    return low, high
+
+
 def _files(field: JsonField) -> dict[str, FileSpec]:
     files = {}
     for name, item in field.entries(MOST_STAGES + 2).items():
@@ -386,8 +432,10 @@ def _file(field: JsonField, files: dict[str, FileSpec]) -> str:
     return name
 
 
-def _inputs(field: JsonField, features: set[str]) -> tuple[str, ...]:
+def _inputs(field: JsonField, features: dict[str, None]) -> tuple[str, ...]:
     items = field.items(0, MOST_FEATURES)
+    if [i.value for i in items] == [INSTANCE] and f"{INSTANCE}[0]" in features:
+        return tuple(features)  # all values of the array
     for item in items:
         if item.text() not in features:
             item.fail(f"{item.text()!r} is not a feature")

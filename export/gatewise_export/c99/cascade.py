@@ -50,6 +50,12 @@ class Expected:
     acquired: NDArray[np.bool_]
 
 
+_GIVEN = (
+    "has a stage that was given as a graph, which has no form in C; give trees or LightGBM, "
+    "or run it with onnxruntime"
+)
+
+
 @dataclass(frozen=True, eq=False)
 class Cascade:
     """The stages that a device runs, one after another.
@@ -173,6 +179,8 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
             "written as C"
         )
     n_stages = on_device(manifest.tiers)
+    if any(spec.origin == "given" for spec in manifest.stages[:n_stages]):
+        raise ConversionError(f"bundle {bundle.path} {_GIVEN}")
     stages = tuple(
         read_stage(spec, manifest.stage_inputs(s), bundle.read(spec.file))
         for s, spec in enumerate(manifest.stages[:n_stages])

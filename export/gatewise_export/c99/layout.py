@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
@@ -168,6 +169,7 @@ def lay_out(cascade: Cascade, coded: Coded | None) -> Layout:
             stages.append(StageLayout(slots, None, 0, lazy=False, needs_score=False))
             continue
         model = stage.model
+        assert not isinstance(model, GraphModel)  # refused where the bundle was read
         own = (
             _forest(model, slots, cascade.takes_missing)
             if isinstance(model, TreeEnsemble)

@@ -33,6 +33,8 @@ def points_of(manifest: Manifest) -> tuple[OperatingPoint, ...]:
             log_loss=p.log_loss,
             brier_score=p.brier_score,
             gate_range=p.gate_range,
+            interval=p.interval,
+            measured=p.measured,
         )
         for p in manifest.operating_points
     )

@@ -31,6 +31,7 @@ def check_data(
     ranker nothing, since a table has no queries), mean ``cost`` and ``offload_rate`` on the rows.
     """
     from gatewise_training.data import datasets
+    from gatewise_training.data.instance_files import load_instances
 
     manifest = bundle.manifest
     if bundle.absent():
@@ -38,14 +39,18 @@ def check_data(
             f"{bundle.path} is for devices, without {bundle.absent()[0]}: check it without --data, "
             "or the bundle that it was made of"
         )
-    if manifest.encoder is None:
+    if manifest.instance is not None:
+        given, y = load_instances(source, target)
+        x = manifest.instance.flat(given)
+    elif manifest.encoder is None:
         data = datasets.load(source, target=target)
         x, y = _columns(data, manifest, source), data.y
     else:
         x, y = _raw_columns(source, target, manifest.encoder)
     _check_missing(x, manifest, source)
     outcome = graph_outcome(bundle, x)
-    return verify_graphs(bundle, x), _merit(outcome, y, manifest, source) | {
+    merit = {} if y is None else _merit(outcome, y, manifest, source)
+    return verify_graphs(bundle, x), merit | {
         "cost": float(outcome.costs.mean()),
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
     }
@@ -64,8 +69,14 @@ def compared_parts(bundle: Bundle, *, with_data: bool) -> list[str]:
         "against what training computed"
     )
     if with_data:
-        files = ", ".join(stage.file for stage in manifest.stages)
-        lines.append(f"data: the same, against the flat arrays in {files}")
+        files = ", ".join(s.file for s in manifest.stages if s.origin == "gatewise")
+        if files:
+            lines.append(f"data: the same, against the flat arrays in {files}")
+        lines += [
+            f"data: {stage.file} runs; given as a graph, it has no other form"
+            for stage in manifest.stages
+            if stage.origin == "given"
+        ]
     if bundle.absent():
         lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
     elif manifest.cloud is not None:

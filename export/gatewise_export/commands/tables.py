@@ -26,7 +26,6 @@ def print_bundle(manifest: Manifest) -> None:
     """Print what `gatewise inspect` shows."""
     costs = manifest.exit_costs().tolist()
     size = sum(f.size for f in manifest.files.values())
-    point = manifest.active_point
     answers = ("answers", f"values ({manifest.task})")
     if not manifest.answers_values:
         more = ", ..." if manifest.n_classes > 8 else ""
@@ -35,11 +34,7 @@ def print_bundle(manifest: Manifest) -> None:
     missing = ", ".join(f"{part}: {word}" for part, word in manifest.missing.items())
     groups = f", {len(manifest.groups)} groups" if manifest.groups else ""
     features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
-    active = (
-        f"{manifest.active} of {len(manifest.operating_points)}: cost {point.expected_cost:.4g}, "
-        f"{MERITS[manifest.task]} {point.accuracy:.4f}, offload {point.offload_rate:.3f} "
-        "(on validation rows)"
-    )
+    active = f"{manifest.active} of {len(manifest.operating_points)}: {point_text(manifest)}"
     raw: list[tuple[str, str]] = []
     if manifest.encoder is not None:
         kinds = Counter(column.kind for column in manifest.encoder.columns)
@@ -69,7 +64,9 @@ def print_bundle(manifest: Manifest) -> None:
             _threshold(t),
             byte_size(stage.bytes),
         )
-        for s, (stage, t) in enumerate(zip(manifest.stages, point.thresholds, strict=True))
+        for s, (stage, t) in enumerate(
+            zip(manifest.stages, manifest.active_point.thresholds, strict=True)
+        )
     ]
     if manifest.cloud is not None:
         file = manifest.cloud.file
@@ -113,6 +110,24 @@ def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
     return found
 
 
+def point_text(manifest: Manifest) -> str:
+    """Figures of the active operating point in a line."""
+    point = manifest.active_point
+    merit = f"{_merit(manifest)} {point.accuracy:.4f}"
+    if point.interval is not None:
+        low, high = point.interval
+        merit += f" (95 %: {low:.4f} to {high:.4f})"
+    return (
+        f"cost {point.expected_cost:.4g}, {merit}, offload {point.offload_rate:.3f} "
+        "(on validation rows)"
+    )
+
+
+def _merit(manifest: Manifest) -> str:
+    measured = manifest.active_point.measured
+    return MERITS[manifest.task] if measured == "accuracy" else measured
+
+
 def print_frontier(manifest: Manifest, *, hull_only: bool) -> None:
     """Print operating points, the active one and the hull marked."""
     from gatewise_export.commands.manifest_frontier import frontier_of, points_of
@@ -138,7 +153,7 @@ def print_frontier(manifest: Manifest, *, hull_only: bool) -> None:
             )
         )
     title = "hull of the frontier" if hull_only else "frontier"
-    head = ["point", "cost", MERITS[manifest.task]]
+    head = ["point", "cost", _merit(manifest)]
     head += ["weighted accuracy"] * curve.weighted
     head += [f"recall {manifest.classes[c]}" for c in shown]
     table(f"{title} (on validation rows)", (*head, "offload", ""), rows)

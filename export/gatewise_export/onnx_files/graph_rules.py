@@ -3,8 +3,10 @@
 A few hundred bytes can make a runtime reserve gigabytes or never end (`ConstantOfShape`, `Tile`,
 a product of two long vectors, a loop, a cyclic tree), and onnxruntime folds constants while it
 loads. A stage's graph may therefore hold nothing but what :mod:`.onnx_graph` writes, and every
-value's size is known beforehand (:mod:`.stage_rules`). A cloud model's graph may come from another
-converter: it is checked against a list of what is refused (:mod:`.cloud_rules`).
+value's size is known beforehand (:mod:`.stage_rules`); that of a stage that was given holds the
+operators of common classifiers, under the same condition (:mod:`.given_rules`). A cloud model's
+graph may come from another converter: it is checked against a list of what is refused
+(:mod:`.cloud_rules`).
 
 Standard library and numpy alone: a device uses this.
 """
@@ -15,6 +17,7 @@ from typing import Final
 
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.cloud_rules import check_cloud
+from gatewise_export.onnx_files.given_rules import MOST_GIVEN_PARTS, check_given
 from gatewise_export.onnx_files.onnx_parts import Model
 from gatewise_export.onnx_files.onnx_reader import read_model
 from gatewise_export.onnx_files.protobuf import Malformed
@@ -42,11 +45,22 @@ MOST_PARTS: Final = 4096
 _DOMAINS: Final = {"", "ai.onnx", ML_DOMAIN}
 
 
-def check_stage_graph(content: bytes, *, file: str, n_inputs: int, n_outputs: int) -> None:
+def check_stage_graph(
+    content: bytes, *, file: str, n_inputs: int, n_outputs: int, given: bool = False
+) -> None:
     """Refuse a graph that is not fit to be a stage, before a runtime opens it.
 
-    `n_inputs` and `n_outputs` are the columns of ``x`` and ``margins``, as the manifest says.
+    `n_inputs` and `n_outputs` are the columns of ``x`` and ``margins``, and `given` is whether the
+    stage was given, as the manifest says.
     """
+    if given:
+        model = read_model(content, file, most_bytes=MOST_STAGE_BYTES, most_parts=MOST_GIVEN_PARTS)
+        try:
+            _check_model(model)
+            check_given(model, n_inputs, n_outputs)
+        except Malformed as error:
+            raise BundleError(f"{file} is refused: {error}") from None
+        return
     read_stage_graph(content, file=file, n_inputs=n_inputs, n_outputs=n_outputs)
 
 

@@ -22,6 +22,8 @@ from sklearn.base import is_regressor
 from gatewise.columns.encoders import RowEncoder
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
+from gatewise.models.graph_model import GraphModel
+from gatewise.models.instances import InstanceSpec
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
@@ -153,7 +155,9 @@ def _file(number: int, stage: Stage) -> str:
 
 
 def _content(stage: Stage) -> bytes:
-    """Trees that are walked as arrays, any other model as a graph."""
+    """Trees that are walked as arrays, any other model as a graph; a given graph as it is."""
+    if isinstance(stage.model, GraphModel):
+        return stage.model.content
     if stage.acquisition == "node" and isinstance(stage.model, TreeEnsemble):
         return write_trees(stage.model)
     return _bytes(flat_graph(stage.model))
@@ -166,6 +170,8 @@ def _bytes(model: onnx.ModelProto) -> bytes:
 
 def _sample_rows(system: BudgetedClassifier, sample: ArrayLike) -> NDArray[np.float32]:
     x = np.ascontiguousarray(sample, np.float32)
+    if getattr(system, "instance_", None) is not None and x.ndim > 2:
+        x = x.reshape(len(x), -1)
     if x.ndim != 2 or not len(x) or x.shape[1] != system.n_features_in_:
         raise InputError(
             f"sample must have rows of {system.n_features_in_} features, not shape {x.shape}"
@@ -226,6 +232,7 @@ def _manifest(
             score=stage.score,
             outputs=stage.model.n_outputs,
             tier=stage.tier,
+            origin="given" if isinstance(stage.model, GraphModel) else "gatewise",
         )
         for i, stage in enumerate(stages)
     )
@@ -238,6 +245,7 @@ def _manifest(
         version=version,
         created=created.isoformat(timespec="seconds"),
         task=_task(system),
+        instance=_instance(system),
         classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
         link=specs[-1].link,
         features=tuple(
@@ -265,6 +273,8 @@ def _manifest(
                 agreement=p.agreement if cloud else None,
                 chain=p.chain,
                 **_class_figures(p),
+                interval=p.interval,
+                measured=p.measured,
             )
             for p in points
         ),
@@ -324,6 +334,14 @@ def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
         for name in ("min_recall", "min_precision")
         if bounds and any(share is not None for share in getattr(bounds, name))
     }
+
+
+def _instance(system: BudgetedClassifier) -> InstanceSpec | None:
+    """Shape and type of instances that are arrays; None for rows of float32 features."""
+    spec: InstanceSpec | None = getattr(system, "instance_", None)
+    if spec is None or (len(spec.shape) == 1 and spec.dtype == "float32"):
+        return None
+    return spec
 
 
 def _task(system: BudgetedClassifier) -> Task:

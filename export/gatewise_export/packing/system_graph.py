@@ -18,6 +18,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
+from gatewise.models.graph_model import GraphModel
 from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
@@ -114,6 +115,11 @@ def append_stage(nodes: GraphParts, prefix: str, stage: Stage) -> str:
     They are ``margins``, ``index`` (int64), ``probabilities`` and ``score`` (float32), or of a
     model of values ``value``.
     """
+    if isinstance(stage.model, GraphModel):
+        raise ConversionError(
+            "to_onnx: a stage that was given as a graph has no friendly form; use that graph, or "
+            "pack a bundle"
+        )
     model = flat_graph(stage.model)
     nodes.value(f"{prefix}features", stage.features.astype(np.int64))
     nodes.add("Gather", f"{INPUT} {prefix}features", f"{prefix}{INPUT}", axis=1)

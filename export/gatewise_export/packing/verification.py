@@ -53,7 +53,7 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
     -------
     VerifyReport
     """
-    x = np.ascontiguousarray(X, np.float32)
+    x = _matrix(X)
     rows = X if hasattr(X, "columns") else _named(system, x)
     f0 = system.high_cost_model_
     predicted = system.predict(rows)
@@ -72,6 +72,12 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
     return _compare(graph_outcome(bundle, x), of_system)
 
 
+def _matrix(X: ArrayLike) -> NDArray[np.float32]:
+    """Rows as float32, those of arrays flat."""
+    x = np.ascontiguousarray(X, np.float32)
+    return x if x.ndim <= 2 else x.reshape(len(x), -1)
+
+
 def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
     """Rows as a table, for a system that was fitted on one and checks names."""
     if not hasattr(system, "feature_names_in_"):
@@ -84,8 +90,8 @@ def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
 def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     """Compare a bundle's graphs with their flat arrays, read back and summed in numpy.
 
-    A high-cost model that is not made of flat arrays is not compared: for offloaded rows its own
-    label stands on both sides.
+    A given stage, or a high-cost model that is not made of flat arrays, is not compared: its own
+    outputs stand on both sides.
 
     Parameters
     ----------
@@ -101,11 +107,15 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     # numba, which this loads, is no part of what a device installs
     from gatewise_export.onnx_files.flat_reader import read_flat, read_stage
 
-    x = np.ascontiguousarray(X, np.float32)
+    x = _matrix(X)
     of_graphs = graph_outcome(bundle, x)
     manifest = bundle.manifest
     margins, acquired = [], []
     for s, spec in enumerate(manifest.stages):
+        if spec.origin == "given":  # it has no other form
+            margins.append(of_graphs.margins[s])
+            acquired.append(manifest.acquired(s))
+            continue
         stage = read_stage(spec, manifest.stage_inputs(s), bundle.read(spec.file))
         margins.append(stage.margins(x))
         acquired.append(stage.acquired(x))
@@ -153,7 +163,9 @@ def graph_outcome(
             trees = read_trees(content, stage.file, n_features=n_inputs, n_outputs=stage.outputs)
             outputs, visited = trees.run(columns)
         else:
-            outputs = run_graph(bundle.read(stage.file), columns, stage.file)[0]
+            # a given graph may add in another order for many rows than for one
+            batch = 1 if stage.origin == "given" else BATCH
+            outputs = run_graph(bundle.read(stage.file), columns, stage.file, batch)[0]
         if outputs.shape != (len(x), stage.outputs) or outputs.dtype != np.float32:
             raise BundleError(f"{bundle}: {stage.file} gives {outputs.dtype} {outputs.shape}")
         margins.append(outputs)
@@ -168,13 +180,21 @@ def _check_graphs(bundle: Bundle) -> None:
         if stage.kind == "graph":
             content = bundle.read(stage.file, most=MOST_STAGE_BYTES)
             n_inputs, n_outputs = len(stage.inputs), stage.outputs
-            check_stage_graph(content, file=stage.file, n_inputs=n_inputs, n_outputs=n_outputs)
+            check_stage_graph(
+                content,
+                file=stage.file,
+                n_inputs=n_inputs,
+                n_outputs=n_outputs,
+                given=stage.origin == "given",
+            )
     cloud = bundle.manifest.cloud
     if cloud is not None and not bundle.absent():
         check_cloud_graph(bundle.read(cloud.file), file=cloud.file)
 
 
-def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray[Any]]:
+def run_graph(
+    content: bytes, x: NDArray[np.float32], name: str, batch: int = BATCH
+) -> list[NDArray[Any]]:
     """Run an ONNX file with onnxruntime; its outputs, in order; BundleError if it is refused."""
     onnxruntime = _onnxruntime.load()
     options = onnxruntime.SessionOptions()
@@ -184,8 +204,8 @@ def run_graph(content: bytes, x: NDArray[np.float32], name: str) -> list[NDArray
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         read = session.get_inputs()[0].name
         parts = [
-            session.run(None, {read: np.ascontiguousarray(x[i : i + BATCH])})
-            for i in range(0, max(len(x), 1), BATCH)
+            session.run(None, {read: np.ascontiguousarray(x[i : i + batch])})
+            for i in range(0, max(len(x), 1), batch)
         ]
     except Exception as error:  # onnxruntime's own errors share no base
         raise BundleError(f"onnxruntime does not run {name}: {one_line(error)}") from error

@@ -441,3 +441,47 @@ def test_other_topics():
     assert wire.shared("gw") == "$share/gw/gw/v1/+/req"
     assert len(wire.new_id()) == 16
     assert wire.new_id() != wire.new_id()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float16", "float32"])
+@pytest.mark.parametrize("deflate", [False, True])
+def test_arrays_keep_their_type(dtype, deflate):
+    x = (np.arange(600).reshape(3, 200) % 5).astype(dtype)
+    request = Request(id=ID, model="m", version="1", ttl_ms=500, X=x, deflate=deflate)
+    payload = wire.encode_request(request)
+    found = wire.decode_request(payload)
+    assert found.X.dtype == x.dtype
+    np.testing.assert_array_equal(found.X, x)
+    assert (len(payload) < x.nbytes / 2) == deflate
+
+
+def test_what_does_not_shrink_is_sent_as_it_is():
+    x = np.random.default_rng(0).integers(0, 256, (1, 64), dtype=np.uint8)
+    payloads = {
+        wire.encode_request(
+            Request(id=ID, model="m", version="1", ttl_ms=500, X=x, deflate=deflate)
+        )
+        for deflate in (False, True)
+    }
+    assert len(payloads) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"x": zlib.compress(bytes(7))}, "shape"),
+        ({"x": zlib.compress(bytes(9))}, "shape"),
+        ({"x": zlib.compress(bytes(8)) + b"more"}, "shape"),
+        ({"x": zlib.compress(bytes(8))[:-3]}, "shape"),
+        ({"x": bytes(8)}, "type"),
+        ({"x": zlib.compress(bytes(10_000_000)), "n": 4000, "k": 5000}, "size"),
+        ({"x": zlib.compress(bytes(8)), "z": 2}, "range"),
+        ({"x": zlib.compress(bytes(8)), "z": b"1"}, "type"),
+    ],
+)
+def test_compressed_values_are_never_trusted(changes, reason):
+    fields = message(k=4, z=1) | changes
+    fields["x"] = cbor2.CBORTag(77, fields["x"])
+    with pytest.raises(WireError) as caught:
+        wire.decode_request(wire._dumps(fields))
+    assert caught.value.reason == reason

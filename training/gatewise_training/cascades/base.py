@@ -45,7 +45,7 @@ from gatewise_training.operating_points.gate_ranges import gate_limits
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-__all__ = ["BudgetedClassifier", "SingleModel"]
+__all__ = ["BudgetedClassifier", "SingleModel", "class_details"]
 
 
 class BudgetedClassifier(ClassifierMixin, BudgetedModel):
@@ -161,7 +161,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             reference_accuracy=float(np.average(last.correct[-1], weights=last.weights)),
             every=calibration is not None,  # it may come to need any of the candidates
             others=partial(Frontier.with_others, points=points, bounds=bounds) if further else None,
-            **_class_details(last, self.classes_),
+            **class_details(last, self.classes_),
         )
         self.calibration_ = None
         if calibration is not None:
@@ -335,7 +335,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         return exits, outputs
 
 
-def _class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:
+def class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any]:
     """Fields of a frontier about classes, from a record with the reference as its last exit."""
     answers = record.answers
     assert answers is not None

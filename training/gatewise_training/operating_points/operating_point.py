@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 __all__ = ["OperatingPoint"]
 
@@ -46,6 +46,10 @@ class OperatingPoint:
     gate_range : tuple of (float or None) or None
         Thresholds of the last stage on the device, from least to most, between which bounds on
         recall and precision hold; see :class:`.ClassBounds`.
+    interval : tuple of float or None
+        95 % confidence interval of `accuracy`, where its rows chose nothing.
+    measured : {"accuracy", "agreement"}
+        What `accuracy` is: without labels, the agreement with the high-cost model.
     """
 
     thresholds: tuple[float | None, ...]
@@ -65,6 +69,8 @@ class OperatingPoint:
     log_loss: float | None = None
     brier_score: float | None = None
     gate_range: tuple[float | None, float | None] | None = None
+    interval: tuple[float, float] | None = None
+    measured: Literal["accuracy", "agreement"] = "accuracy"
 
     @property
     def merit(self) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-__all__ = ["loss_limits", "loss_size", "mean_pvalue", "rate_pvalue"]
+__all__ = ["exact_interval", "loss_limits", "loss_size", "mean_pvalue", "rate_pvalue"]
 
 GRID = 0.25
 """Steps of the grid over the share of instances where only the system is right: at most half
@@ -46,6 +46,20 @@ def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
     [0.3, 0.001]
     """
     return np.asarray(stats.binom.cdf(np.asarray(counts), n, bound), np.float64)
+
+
+def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Get the exact (Clopper-Pearson) interval of a rate, of which `count` of `n` rows are seen.
+
+    Examples
+    --------
+    >>> [round(end, 3) for end in exact_interval(48, 50)]
+    [0.863, 0.995]
+    """
+    tail = (1.0 - confidence) / 2.0
+    low = 0.0 if count == 0 else float(stats.beta.ppf(tail, count, n - count + 1))
+    high = 1.0 if count == n else float(stats.beta.isf(tail, count + 1, n - count))
+    return low, high
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,132 @@
+"""The sub-command ``gatewise pair``: two given models and rows become a bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from gatewise.console import emit, note
+from gatewise.errors import InputError
+from gatewise.formats import byte_size
+from gatewise_export.bundle.repacking import check_destination
+from gatewise_export.bundle.signing import Signer
+from gatewise_export.commands.tables import point_text, print_frontier
+
+__all__ = ["commands", "pair"]
+
+SAMPLE_ROWS = 64
+
+
+def pair(
+    low_cost_model: Annotated[Path, typer.Argument(help="The device's model: an ONNX file.")],
+    high_cost_model: Annotated[Path, typer.Argument(help="The cloud's model: an ONNX file.")],
+    data: Annotated[
+        Path, typer.Option(help="Rows that neither was trained on: .npz, .npy, .csv or .parquet.")
+    ],
+    out: Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="The labels' array or column; without it, agreement is measured."),
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Mean cost to spend at most.")] = None,
+    max_loss: Annotated[
+        float | None, typer.Option(help="Accuracy or agreement to give up at most.")
+    ] = None,
+    offload_rate: Annotated[
+        float | None, typer.Option(help="Share of instances to offload at most.")
+    ] = None,
+    classes: Annotated[
+        str | None, typer.Option(help="Labels in the order of the scores, with commas between.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the rows that choose thresholds.")] = 0,
+    name: Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")] = None,
+    bundle_version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
+    sign: Annotated[
+        Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Put a threshold between two given models, and pack them into a bundle.
+
+    Nothing is refitted. Half of the rows choose thresholds, the other half state what they do: an
+    instance whose low-cost margin is narrow is offloaded. Without --target no label is needed:
+    what is stated is the agreement with the high-cost model. An instance costs 1, a request 1 more.
+
+    Example:
+
+        gatewise pair small.onnx big.onnx --data rows.npz --out bundle
+
+        gatewise pair small.onnx big.onnx --data rows.npz --target y --offload-rate 0.2 --out bundle
+    """
+    from gatewise_export.packing.bundle_writer import pack
+    from gatewise_export.packing.verification import verify
+    from gatewise_training.cascades.pair import PairCascade
+    from gatewise_training.data.instance_files import load_instances
+
+    wanted = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
+    goal: dict[str, Any] = {k: v for k, v in wanted.items() if v is not None}
+    if len(goal) > 1:
+        raise InputError("give one of --budget, --max-loss and --offload-rate, not several")
+    check_destination(out)
+    if sign is not None:
+        Signer(sign)  # refuse a key that cannot be used before the work
+    x, y = load_instances(data, target)
+    names = None if classes is None else _labels(classes, y)
+    system = PairCascade(
+        low_cost_model=low_cost_model,
+        high_cost_model=high_cost_model,
+        classes=names,
+        random_state=seed,
+        **goal,
+    ).fit(x, y)
+    rows = x[: 2 * SAMPLE_ROWS]
+    bundle = pack(
+        system, out, sample=rows, name=name or data.stem, version=bundle_version, sign=sign
+    )
+    report = verify(system, bundle, rows)
+    point = bundle.manifest.active_point
+    total = sum(f.size for f in bundle.manifest.files.values())
+    result: dict[str, Any] = {
+        "bundle": str(bundle.path),
+        "bytes": total,
+        "low_cost_bytes": system.low_cost_bytes_,
+        "request_bytes": system.request_bytes_,
+        "instance": asdict(system.instance_),
+        "instances": len(x),
+        "measured": point.measured,
+        "reference_accuracy": system.frontier_.reference_accuracy,
+        "operating_point": asdict(point),
+        "verify": asdict(report),
+    }
+    if as_json:
+        emit(result)
+    else:
+        note(f"packed {bundle.path}")
+        print_frontier(bundle.manifest, hull_only=True)
+        print(f"\n{point_text(bundle.manifest)}")
+        print(
+            f"{result['bundle']}: {byte_size(total)}, of it {byte_size(system.low_cost_bytes_)} on "
+            f"the device; a request takes {byte_size(system.request_bytes_)}; the bundle and "
+            f"Python differ in {report.differing_decisions} of {report.rows} decisions"
+        )
+    if report.differing_decisions:
+        raise typer.Exit(1)
+
+
+def _labels(text: str, y: Any) -> list[Any]:
+    """Labels of --classes, as numbers where those of the data, or all of them, are numbers."""
+    words = [word.strip() for word in text.split(",")]
+    if y is not None and np.asarray(y).dtype.kind not in "biu":
+        return words
+    try:
+        return [int(word) for word in words]
+    except ValueError:
+        return list(words)
+
+
+commands: dict[str, Callable[..., None]] = {"pair": pair}

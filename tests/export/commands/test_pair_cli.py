@@ -1,0 +1,87 @@
+"""``gatewise pair``: two files and rows become a bundle."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from gatewise.cli import main
+from tests.support.image_models import graph_of
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Two graphs that nearly agree, and rows with labels, in the current folder."""
+    rng = np.random.default_rng(0)
+    weights = rng.normal(size=(6, 3)).astype(np.float32)
+    X = rng.integers(-50, 50, (300, 2, 3)).astype(np.int16)
+    for name, noise in (("small", 0.3), ("big", 0.0)):
+        w = weights + noise * rng.normal(size=(6, 3)).astype(np.float32)
+        nodes = [
+            helper.make_node("Flatten", ["v"], ["f"], axis=1),
+            helper.make_node("MatMul", ["f", "w"], ["logits"]),
+        ]
+        graph = graph_of(nodes, ("v", 1, ["n", 2, 3]), ("logits", 1, ["n", 3]), w=w)
+        (tmp_path / f"{name}.onnx").write_bytes(graph)
+    y = np.array(["a", "b", "c"])[(X.reshape(300, 6) @ weights).argmax(axis=1)]
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    np.save(tmp_path / "rows.npy", X)
+    monkeypatch.chdir(tmp_path)
+
+
+def run(capsys, *words):
+    code = main([*words])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_from_rows_without_labels_to_a_bundle(files, capsys):
+    words = ("pair", "small.onnx", "big.onnx", "--data", "rows.npy", "--out", "bundle")
+    code, out, err = run(capsys, *words, "--offload-rate", "0.2")
+    assert code == 0, err
+    assert "agreement" in out
+    assert "(95 %:" in out
+    assert "differ in 0 of 128" in out
+    code, out, err = run(capsys, "inspect", "bundle", "--json")
+    document = json.loads(out)["manifest"]
+    assert document["instance"] == {"shape": [2, 3], "dtype": "int16"}
+    code, out, err = run(capsys, "verify", "bundle", "--data", "rows.npy", "--json")
+    assert code == 0, err
+    assert json.loads(out)["data"]["rows"] == 300
+    assert json.loads(out)["data"]["offload_rate"] < 0.3
+
+
+def test_labels_classes_and_json(files, capsys):
+    words = ("pair", "small.onnx", "big.onnx", "--data", "rows.npz", "--out", "bundle", "--json")
+    code, out, err = run(capsys, *words, "--target", "y", "--classes", "a,b,c")
+    assert code == 0, err
+    result = json.loads(out)
+    assert result["measured"] == "accuracy"
+    assert result["reference_accuracy"] == 1.0
+    assert result["operating_point"]["accuracy"] >= 0.98
+    assert result["verify"]["differing_decisions"] == 0
+    code, out, err = run(
+        capsys, "verify", "bundle", "--data", "rows.npz", "--target", "y", "--json"
+    )
+    assert json.loads(out)["data"]["accuracy"] >= 0.97
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--data", "none.npz"], "none.npz does not exist"),
+        (["--data", "rows.npz", "--target", "z"], "no array 'z'"),
+        (["--data", "small.onnx"], "the ending must be"),
+        (["--data", "rows.npz", "--target", "y", "--classes", "a,b"], "3 different labels"),
+        (["--data", "rows.npy", "--budget", "1", "--max-loss", "0"], "not several"),
+        (["--data", "rows.npy", "--budget", "0.5"], "costs at most 0.5"),
+    ],
+)
+def test_what_cannot_work_is_said_in_a_line(files, capsys, more, message):
+    code, _, err = run(capsys, "pair", "small.onnx", "big.onnx", "--out", "bundle", *more)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1

@@ -1,0 +1,142 @@
+"""Bundles of given models: arrays in, the same decisions in Python, on a device and in a worker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import gatewise as gw
+from gatewise.models.instances import InstanceSpec
+from gatewise_cloud.models.cloud_model import CloudModel
+from gatewise_edge.errors import SelfTestError
+from gatewise_edge.stages.stages import self_test
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.errors import BundleError, ConversionError, ManifestError
+from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.c99.writer import to_c
+from tests.support.bundle_files import replace_file
+from tests.support.image_models import conv_graph, digit_images, mlp_graph
+
+FREE = slice(700, None)
+
+
+@pytest.fixture(scope="module")
+def packed(make_once):
+    """A pair over images, and the path of its bundle."""
+    images, y = digit_images()
+
+    def make(folder):
+        small, big = conv_graph(images[:200], y[:200]), mlp_graph(images[:700], y[:700])
+        pair = gw.PairCascade(
+            low_cost_model=small, high_cost_model=big, offload_rate=0.3, random_state=0,
+            cloud_prices=gw.CloudPrices(byte=0.01),
+        ).fit(images[FREE])  # fmt: skip
+        gw.pack(pair, folder / "bundle", sample=images[FREE], name="digits")
+        return pair, folder / "bundle"
+
+    return make_once("packed_pair", make)
+
+
+def test_a_device_answers_images_as_python_does(packed):
+    images, _ = digit_images()
+    rows = images[700:900]
+    pair, path = packed
+    bundle = gw.Bundle.open(path)
+    assert gw.verify(pair, bundle, rows).agrees
+    worker = CloudModel.from_bundle(bundle)
+    sizes = {}
+    for deflate in (False, True):
+        link = gw.InProcessLink(worker.answer)
+        with gw.Device(bundle, link=link, deflate=deflate, deadline_ms=20_000) as device:
+            answers = [device.answer(image) for image in rows]
+            assert [a.label for a in device.answer_many(rows[:20])] == [
+                a.label for a in answers[:20]
+            ]
+            flat = device.answer(rows[0].reshape(-1).astype(np.float32))
+            with pytest.raises(gw.InputError, match="shape"):
+                device.answer(rows[0][:4])
+            sizes[deflate] = device.counters["bytes_up"]
+        assert flat.label == answers[0].label
+        np.testing.assert_array_equal([a.label for a in answers], pair.predict(rows))
+        np.testing.assert_array_equal([a.cost for a in answers], pair.cost(rows))
+        sent = [a.route == "cloud" for a in answers]
+        np.testing.assert_array_equal(sent, pair.offload(rows))
+        assert 20 < sum(sent) < 100
+    # 64 bytes of pixels and the fields, not four times as many
+    assert sizes[False] / (sum(sent) + 20) < pair.request_bytes_ * 1.05
+    assert sizes[True] < sizes[False]
+
+
+def test_the_manifest_lists_an_array_once(packed):
+    _, path = packed
+    bundle = gw.Bundle.open(path)
+    document = bundle.manifest.to_document()
+    assert document["instance"] == {"shape": (8, 8), "dtype": "uint8"}
+    assert [f["name"] for f in document["features"]] == ["instance"]
+    assert document["stages"][0]["inputs"] == document["cloud"]["inputs"] == ["instance"]
+    assert bundle.manifest.instance == InstanceSpec((8, 8), "uint8")
+    assert len(bundle.manifest.features) == 64
+    assert read_manifest(bundle.manifest.to_json()) == bundle.manifest
+    point = bundle.manifest.active_point
+    assert point.measured == "agreement"
+    assert point.interval[0] <= point.accuracy <= point.interval[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["instance"].update(shape=[8, 9]), "72 values"),
+        (lambda d: d["instance"].update(shape=[70000]), "instance"),
+        (lambda d: d["instance"].update(shape=[60000, 2]), "120000 values"),
+        (lambda d: d["instance"].update(dtype="int64"), "dtype"),
+        (lambda d: d["stages"][0].update(origin="elsewhere"), "origin"),
+        (lambda d: d["operating_points"][0].update(interval=[0.9, 0.1]), "interval"),
+        (lambda d: d.pop("instance"), "inputs"),
+    ],
+)
+def test_wrong_manifests_are_refused(packed, change, message):
+    _, path = packed
+    document = json.loads((path / "manifest.json").read_text())
+    if message == "72 values":  # one entry stands for all values: list them, and one is missing
+        document["features"] = [
+            {"name": f"f{i}", "own": 0.0, "group": "instance"} for i in range(64)
+        ]
+        for part in (document["stages"][0], document["cloud"]):
+            part["inputs"] = [f"f{i}" for i in range(64)]
+    change(document)
+    if message == "inputs":
+        document["features"] = [{"name": "pixel", "own": 0.0, "group": "instance"}]
+    with pytest.raises(ManifestError, match=message):
+        read_manifest(json.dumps(document))
+
+
+def test_what_a_given_stage_cannot_is_said(packed):
+    _, path = packed
+    bundle = gw.Bundle.open(path)
+    with pytest.raises(BundleError, match="needs onnxruntime"):
+        gw.Device(bundle, runner="numpy")
+    with pytest.raises(ConversionError, match="given as a graph"):
+        to_c(bundle, path.parent / "c")
+    with pytest.raises(ConversionError, match="given as a graph"):
+        gw.to_onnx(packed[0])
+
+
+def test_another_machine_may_differ_in_the_last_bits_only(packed, tmp_path):
+    """The sample as another kind of processor may have computed it."""
+    _, path = packed
+    bundle = gw.Bundle.open(path)
+    arrays = read_arrays(bundle.read("sample.npz"))
+    for factor, good in ((1 + 1e-6, True), (1.01, False)):
+        changed = dict(arrays)
+        changed["stage_0"] = (arrays["stage_0"] * np.float32(factor)).astype(np.float32)
+        other = tmp_path / str(good)
+        shutil.copytree(path, other)
+        replace_file(other, "sample.npz", write_arrays(changed))
+        if good:
+            assert self_test(gw.Bundle.open(other)) == len(arrays["X"])
+        else:
+            with pytest.raises(SelfTestError, match="stage_0"):
+                self_test(gw.Bundle.open(other))

@@ -1,0 +1,85 @@
+"""Images of digits, and classifiers of them as ONNX files that know nothing of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from sklearn.neural_network import MLPClassifier
+
+__all__ = ["conv_graph", "digit_images", "graph_of", "mlp_graph"]
+
+Declared = tuple[str, int, Sequence[int | str]]
+"""Name, ONNX type and shape of an input or output."""
+
+
+def digit_images() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images, uint8 (1797, 8, 8), and digits."""
+    X, y = load_digits(return_X_y=True)
+    return X.reshape(-1, 8, 8).astype(np.uint8), y
+
+
+def graph_of(
+    nodes: Sequence[onnx.NodeProto], source: Declared, *outputs: Declared, **constants: Any
+) -> bytes:
+    """A graph with one input."""
+    graph = helper.make_graph(
+        list(nodes),
+        "hand-made",
+        [helper.make_tensor_value_info(source[0], source[1], list(source[2]))],
+        [helper.make_tensor_value_info(n, kind, list(shape)) for n, kind, shape in outputs],
+        [numpy_helper.from_array(np.asarray(a), name) for name, a in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def conv_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
+    """A small convolutional classifier: ``image`` float32 (n, 1, 8, 8) to ``logits``.
+
+    Random filters, batch normalisation, and a last layer that is fitted.
+    """
+    rng = np.random.default_rng(0)
+    filters = rng.normal(size=(12, 1, 3, 3)).astype(np.float32)
+    scale = np.full(12, 1 / 16, np.float32)
+    zeros, ones = np.zeros(12, np.float32), np.ones(12, np.float32)
+    trunk = [
+        helper.make_node("Conv", ["image", "filters"], ["c"], kernel_shape=[3, 3], pads=[1] * 4),
+        helper.make_node("BatchNormalization", ["c", "scale", "zeros", "zeros", "ones"], ["b"]),
+        helper.make_node("Relu", ["b"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Flatten", ["p"], ["flat"], axis=1),
+    ]
+    constants = {"filters": filters, "scale": scale, "zeros": zeros, "ones": ones}
+    source: Declared = ("image", 1, ["n", 1, 8, 8])
+    session = onnxruntime.InferenceSession(
+        graph_of(trunk, source, ("flat", 1, ["n", 192]), **constants),
+        providers=["CPUExecutionProvider"],
+    )
+    x = images[:, None].astype(np.float32)
+    fitted = LogisticRegression(C=0.1, solver="newton-cholesky").fit(
+        session.run(None, {"image": x})[0], y
+    )
+    weights, bias = fitted.coef_.T.astype(np.float32), fitted.intercept_.astype(np.float32)
+    last = helper.make_node("Gemm", ["flat", "weights", "bias"], ["logits"])
+    return graph_of(
+        [*trunk, last], source, ("logits", 1, ["n", 10]), weights=weights, bias=bias, **constants
+    )
+
+
+def mlp_graph(images: NDArray[np.uint8], y: NDArray[np.int64]) -> bytes:
+    """scikit-learn's network as skl2onnx writes it: flat input, labels and a ZipMap."""
+    import skl2onnx
+    from skl2onnx.common.data_types import FloatTensorType
+
+    x = images.reshape(len(images), -1).astype(np.float32)
+    fitted = MLPClassifier((64,), max_iter=60, early_stopping=True, random_state=0).fit(x, y)
+    declared = [("pixels", FloatTensorType([None, 64]))]
+    return bytes(skl2onnx.to_onnx(fitted, initial_types=declared).SerializeToString())

@@ -1,0 +1,247 @@
+"""Two given models with one threshold: what they answer stays, and what is stated holds."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from sklearn.datasets import load_iris
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
+from sklearn.svm import LinearSVC
+
+import gatewise as gw
+from gatewise.decision import labels, stop_score
+from tests.support.image_models import conv_graph, digit_images, graph_of, mlp_graph
+
+FIT = slice(0, 700)
+FREE = slice(700, None)
+
+
+@pytest.fixture(scope="module")
+def image_models(make_once) -> tuple[bytes, bytes]:
+    images, y = digit_images()
+    return make_once(
+        "image_models",
+        lambda _: (conv_graph(images[:200], y[:200]), mlp_graph(images[FIT], y[FIT])),
+    )
+
+
+def run(content: bytes, x: np.ndarray) -> list:
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})
+
+
+def scores_graph(*nodes, columns=3, dtype=np.float32, **constants) -> bytes:
+    """A graph from ``v``, whose columns are the scores, to ``out``."""
+    declared = ("out", 1 if dtype == np.float32 else 7, ["n", columns] if columns else ["n"])
+    return graph_of(nodes, ("v", 1, ["n", "k"]), declared, **constants)
+
+
+IDENTITY = helper.make_node("Identity", ["v"], ["out"])
+SOFTMAX = helper.make_node("Softmax", ["v"], ["out"], axis=1)
+ARGMAX = helper.make_node("ArgMax", ["v"], ["out"], axis=1, keepdims=0)
+
+
+def test_images_from_two_strange_graphs_are_answered_as_the_graphs_do(image_models):
+    images, _ = digit_images()
+    small, big = image_models
+    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
+    pair.fit(images[FREE])
+    logits = np.concatenate([run(small, x[None, None].astype(np.float32))[0] for x in images[FREE]])
+    flat = images[FREE].reshape(-1, 64).astype(np.float32)
+    np.testing.assert_array_equal(pair.stages_[0].margins(flat), logits)  # bit for bit
+    sent = stop_score(logits) < np.float32(pair.operating_point_.thresholds[0])
+    np.testing.assert_array_equal(pair.offload(images[FREE]), sent)
+    expected = np.where(sent, run(big, flat)[0], labels(logits))
+    np.testing.assert_array_equal(pair.predict(images[FREE]), expected)
+    assert 0.0 < sent.mean() < 0.9
+    np.testing.assert_array_equal(pair.cost(images[FREE]), 1.0 + sent)
+    assert pair.instance_.shape == (8, 8)
+    assert pair.instance_.dtype == "uint8"
+    assert pair.request_bytes_ < 64 + 100
+    point = pair.operating_point_
+    assert point.measured == "agreement"
+    assert point.accuracy == point.agreement
+    assert point.interval[0] <= point.accuracy <= point.interval[1]
+    assert point.nbytes == pair.low_cost_bytes_ > len(small) / 2
+
+
+def test_labels_make_it_an_accuracy(image_models):
+    images, y = digit_images()
+    small, big = image_models
+    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
+    pair.fit(images[FREE], y[FREE])
+    assert pair.operating_point_.measured == "accuracy"
+    truth = (run(big, images[FREE].reshape(-1, 64).astype(np.float32))[0] == y[FREE]).mean()
+    assert pair.frontier_.reference_accuracy == pytest.approx(truth, abs=0.02)
+    certified = gw.PairCascade(
+        low_cost_model=small, high_cost_model=big, max_loss=0.05, guarantee=0.9, random_state=0
+    ).fit(images[FREE], y[FREE])
+    assert certified.operating_point_.guarantee["calibration_rows"] == 549
+
+
+def test_channels_last_and_integer_inputs():
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 255, (60, 4, 5, 3), dtype=np.uint8)
+    nodes = [
+        helper.make_node("Cast", ["v"], ["f"], to=1),
+        helper.make_node("ReduceMean", ["f"], ["out"], axes=[2, 3], keepdims=0),
+    ]
+    means = graph_of(nodes, ("v", 2, ["n", 3, 4, 5]), ("out", 1, ["n", 3]))
+    pair = gw.PairCascade(low_cost_model=means, high_cost_model=means).fit(images)
+    flat = pair.instance_.flat(images)
+    np.testing.assert_allclose(pair.stages_[0].margins(flat), images.mean(axis=(1, 2)), rtol=1e-5)
+    assert pair.operating_point_.agreement == 1.0
+    assert pair.operating_point_.offload_rate == 0.0
+
+
+@pytest.mark.parametrize("form", ["logits", "softmax", "sigmoid", "one logit"])
+def test_every_form_of_scores_keeps_label_and_probabilities(form):
+    rng = np.random.default_rng(1)
+    v = rng.normal(size=(80, 1 if form in ("sigmoid", "one logit") else 3)).astype(np.float32)
+    node = {"logits": IDENTITY, "one logit": IDENTITY, "softmax": SOFTMAX}.get(form)
+    node = node or helper.make_node("Sigmoid", ["v"], ["out"])
+    graph = scores_graph(node, columns=v.shape[1])
+    pair = gw.PairCascade(low_cost_model=graph, high_cost_model=graph).fit(v)
+    if v.shape[1] == 1:
+        p = 1 / (1 + np.exp(-v[:, 0].astype(np.float64)))
+        expected = np.column_stack([1 - p, p])
+    else:
+        e = np.exp(v.astype(np.float64))
+        expected = e / e.sum(axis=1, keepdims=True)
+    for system in (pair, pair.at(budget=1.0)):  # both models
+        np.testing.assert_allclose(system.predict_proba(v), expected, atol=1e-6)
+        np.testing.assert_array_equal(system.predict(v), expected.argmax(axis=1))
+    high = pair.high_cost_model_
+    np.testing.assert_array_equal(high.labels(v), expected.argmax(axis=1))
+    np.testing.assert_allclose(high.predict_proba(v), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("texts", [False, True])
+def test_named_classes_are_brought_together(texts):
+    X, index = load_iris(return_X_y=True)
+    names = np.array(["c", "a", "b"]) if texts else np.array([30, 10, 20])
+    y = names[index]
+    order = np.argsort(names)  # scikit-learn's order of the classes
+    small = LogisticRegression(max_iter=500).fit(X[::2, :2], y[::2])
+    padded = LogisticRegression(max_iter=500).fit(X[::2] * [1, 1, 0, 0], y[::2])
+    import skl2onnx
+
+    big = skl2onnx.to_onnx(
+        RandomForestClassifier(20, random_state=0).fit(X[::2], y[::2]), X[:1].astype(np.float32)
+    ).SerializeToString()
+    pair = gw.PairCascade(low_cost_model=padded, high_cost_model=big, random_state=0).fit(X, y)
+    assert pair.classes_.tolist() == names[order].tolist()
+    own = run(big, X.astype(np.float32))[0]
+    all_cloud = pair.at(offload_rate=1.0)
+    sent = all_cloud.offload(X)
+    np.testing.assert_array_equal(all_cloud.predict(X)[sent], own[sent])
+    np.testing.assert_array_equal(
+        pair.high_cost_model_.labels(X.astype(np.float32)),
+        np.searchsorted(pair.classes_, own),
+    )
+    assert np.mean(pair.predict(X)[~sent] == padded.predict(X)[~sent]) == 1.0
+    with pytest.raises(gw.InputError, match="2 features, an instance has 4"):
+        gw.PairCascade(low_cost_model=small, high_cost_model=big).fit(X)
+
+
+def test_decision_functions_and_labels_alone():
+    X, y = load_iris(return_X_y=True)
+    x = X.astype(np.float32)
+    small = LinearSVC(random_state=0).fit(x, y)
+    big = graph_of(
+        [helper.make_node("Gather", ["v", "c"], ["w"], axis=1), ARGMAX_W],
+        ("v", 1, ["n", 4]),
+        ("out", 7, ["n"]),
+        c=np.array([0, 2, 3]),
+    )
+    pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=0).fit(X)
+    np.testing.assert_allclose(
+        pair.stages_[0].margins(x), small.decision_function(x), rtol=1e-4, atol=1e-4
+    )
+    np.testing.assert_array_equal(pair.high_cost_model_.labels(x), x[:, [0, 2, 3]].argmax(axis=1))
+    assert set(np.unique(pair.high_cost_model_.predict_proba(x))) == {0.0, 1.0}
+    with pytest.raises(gw.InputError, match="gives labels alone"):
+        gw.PairCascade(low_cost_model=big, high_cost_model=small).fit(X)
+
+
+ARGMAX_W = helper.make_node("ArgMax", ["w"], ["out"], axis=1, keepdims=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows", "message"),
+    [
+        ({"low_cost_model": None}, (60, 3), "low_cost_model must be a fitted classifier"),
+        ({"low_cost_model": LogisticRegression()}, (60, 3), "is no fitted classifier"),
+        ({"low_cost_model": "nowhere.onnx"}, (60, 3), "file nowhere.onnx does not exist"),
+        ({"low_cost_model": b"?"}, (60, 3), "is not a usable ONNX file"),
+        ({}, (60, 300, 300), "90000 values; at most 65535"),
+        ({}, (30, 3), "30 rows are too few"),
+        ({}, (60,), "shape"),
+        ({"classes": ["a", "b"]}, (60, 3), "classes must be 3 different labels"),
+        ({"low_cost_model": "fixed"}, (60, 3), "free first dimension"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_a_line(settings, rows, message):
+    graph = scores_graph(IDENTITY)
+    if settings.get("low_cost_model") == "fixed":
+        nodes = [helper.make_node("Reshape", ["v", "s"], ["out"])]
+        settings = {"low_cost_model": scores_graph(*nodes, s=np.array([1, 3]))}
+    pair = gw.PairCascade(**({"low_cost_model": graph, "high_cost_model": graph} | settings))
+    with pytest.raises(gw.InputError, match=message):
+        pair.fit(np.random.default_rng(0).normal(size=rows).astype(np.float32))
+
+
+def test_a_label_that_is_no_class_is_named():
+    graph = scores_graph(IDENTITY)
+    pair = gw.PairCascade(low_cost_model=graph, high_cost_model=graph, classes=["a", "b", "c"])
+    with pytest.raises(gw.InputError, match="the label 'd'"):
+        pair.fit(np.zeros((40, 3)), ["a"] * 39 + ["d"])
+
+
+@pytest.mark.slow  # 400 fits
+def test_held_out_rows_lie_in_the_stated_interval():
+    """In 200 resamplings of recorded outputs, for each way to pick a point."""
+    X, y = flat_digits()
+    low = cross_val_predict(
+        LogisticRegression(C=0.001, solver="newton-cholesky"), X, y, cv=3,
+        method="decision_function",
+    )  # fmt: skip
+    forest = RandomForestClassifier(30, random_state=0)
+    high = cross_val_predict(forest, X, y, cv=3, method="predict_proba")
+    rows = np.hstack([low, high]).astype(np.float32)
+    small, big = (
+        scores_graph(
+            helper.make_node("Gather", ["v", "c"], ["out"], axis=1),
+            columns=10,
+            c=np.arange(first, first + 10),
+        )
+        for first in (0, 10)
+    )
+    local, cloud = low.astype(np.float32), high.argmax(axis=1)
+    score, own = stop_score(local), labels(local)
+    goals = ({"max_loss": 0.01}, {"offload_rate": 0.2}, {"max_loss": 0.0}, {"budget": 1.1})
+    inside: dict[tuple[bool, int], list[bool]] = {}
+    for seed in range(200):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        known, free = order[:300], order[300:]
+        for labelled in (False, True):
+            pair = gw.PairCascade(low_cost_model=small, high_cost_model=big, random_state=seed)
+            pair.fit(rows[known], y[known] if labelled else None)
+            for number, goal in enumerate(goals):
+                point = pair.at(**goal).operating_point_
+                least = np.float32(np.inf if point.thresholds[0] is None else point.thresholds[0])
+                answers = np.where(score[free] >= least, own[free], cloud[free])
+                rate = np.mean(answers == (y[free] if labelled else cloud[free]))
+                low_end, high_end = point.interval
+                inside.setdefault((labelled, number), []).append(low_end <= rate <= high_end)
+    shares = {key: np.mean(found) for key, found in inside.items()}
+    assert min(shares.values()) >= 0.93, shares
+
+
+def flat_digits():
+    images, y = digit_images()
+    return images.reshape(len(images), -1).astype(np.float64), y

@@ -1,0 +1,362 @@
+"""PairCascade: two given models, and a threshold on the first one's margin between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
+from gatewise.decision import Link
+from gatewise.errors import InputError
+from gatewise.models.instances import InstanceSpec
+from gatewise.models.stage import FlatModel, Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.cascades.base import class_details
+from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.data.input_checks import check_costs, is_fitted
+from gatewise_training.learners.boosting import link_of
+from gatewise_training.learners.given_graphs import GivenGraph, converted
+from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.operating_points.candidate_points import CalibrationRecords
+from gatewise_training.operating_points.class_figures import ClassBounds
+from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.risk_tests import exact_interval
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+
+__all__ = ["PairCascade"]
+
+LEAST_ROWS = 40
+"""Half of them choose thresholds, the other half state what these do."""
+TOGETHER = 256
+"""Instances that the high-cost model gets at a time."""
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class PairCascade(CascadeClassifier):
+    """Two given models of any kind; instances with a narrow low-cost margin are offloaded.
+
+    Nothing is refitted. From rows that neither model was trained on, labelled or not, a threshold
+    on the low-cost model's margin is learned: the difference of its two largest margins, or of a
+    binary model their absolute value. Half of the rows, drawn at random, choose the thresholds; the
+    other half, which no choice has seen, state the figures of each, so that these hold on new rows:
+    cost, offload rate, accuracy and its exact (Clopper-Pearson) 95 % interval. Without labels,
+    accuracy is the agreement with the high-cost model, and ``operating_point_.measured`` says so.
+
+    Parameters
+    ----------
+    low_cost_model, high_cost_model : fitted classifier, or path or bytes of an ONNX file
+        A classifier like scikit-learn's takes instances flattened. An ONNX graph takes one tensor
+        of numbers in any shape that the instances fit, channels first or last, and gives logits or
+        probabilities (of two classes perhaps one column), or a high-cost one labels alone. What
+        scales pixels belongs to the graph.
+    classes : array-like of shape (n_classes,), optional
+        Labels in the order of the graphs' scores, where no model names its own and they are not
+        0, 1, ...
+    feature_costs : FeatureCosts, optional
+        Prices of an instance's values. By default all are one group, of price 1: an instance is
+        acquired as a whole.
+    cloud_prices : CloudPrices, optional
+        By default a request costs 1.
+    budget, max_loss, offload_rate, min_recall, min_precision, guarantee
+        As for :class:`StagedCascade`. A guarantee is certified on the rows that state figures.
+    random_state
+        Of the choice of these rows.
+
+    Attributes
+    ----------
+    instance_ : InstanceSpec
+        Shape and type of an instance.
+    low_cost_bytes_, request_bytes_ : int
+        Size of the low-cost model, and of a request with one instance.
+    labelled_ : bool
+        Whether accuracy is that of labels.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.ensemble import RandomForestClassifier
+    >>> from sklearn.linear_model import LogisticRegression
+    >>> X, y = load_digits(return_X_y=True)
+    >>> small = LogisticRegression(C=0.01, max_iter=200).fit(X[:400], y[:400])
+    >>> big = RandomForestClassifier(50, random_state=0).fit(X[:800], y[:800])
+    >>> pair = PairCascade(low_cost_model=small, high_cost_model=big, random_state=0)
+    >>> pair = pair.fit(X[800:])
+    >>> pair.operating_point_.measured
+    'agreement'
+    >>> pair.at(offload_rate=0.2).offload(X[800:]).mean() < 0.25
+    True
+    """
+
+    high_cost_model: Any = field(default=None, kw_only=True)
+    low_cost_model: Any = None
+    classes: Any = None
+    allow_missing: bool = False
+
+    # -- fit -------------------------------------------------------------------------------
+
+    def fit(  # type: ignore[override]  # no weights, and no models to validate
+        self, X: ArrayLike, y: ArrayLike | None = None
+    ) -> Self:
+        """Learn the frontier of thresholds; neither model is refitted.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, ...)
+            Rows that neither model was trained on, at least 40.
+        y : array-like of shape (n,), optional
+            Their labels.
+
+        Raises
+        ------
+        InputError
+            If a model cannot be used, does not fit the rows or the other model, or a label is
+            not among the classes.
+        """
+        self._check_settings()
+        if self.class_weight is not None:
+            raise InputError("class_weight is for fits, and a pair refits nothing: use min_recall")
+        for name in ("low_cost_model", "high_cost_model"):
+            _check_model(getattr(self, name), name)
+        x = self._first_rows(X)
+        self.classes_, stage, f0 = self._read_models(x, y)
+        self.high_cost_model_, self.class_weights_ = f0, None
+        self.class_bounds_ = ClassBounds.from_mappings(
+            self.classes_.tolist(), self.min_recall, self.min_precision
+        )
+        self._check_prices()
+        reference = np.concatenate(
+            [f0.labels(x[i : i + TOGETHER]) for i in range(0, len(x), TOGETHER)]
+        )
+        self.labelled_ = y is not None
+        truth = reference if y is None else self._class_indices(y, len(x))
+        outputs = stage.margins(x)
+
+        def record(rows: NDArray[np.intp]) -> CascadeRecord:
+            acquired = stage.acquired(x[rows])
+            ones = np.ones(len(rows))
+            return self._record(
+                (stage,), (outputs[rows],), (acquired,), truth[rows], ones, reference[rows]
+            )
+
+        rows = check_random_state(self.random_state).permutation(len(x))
+        tuning, stating = record(rows[: len(x) // 2]), record(rows[len(x) // 2 :])
+        self._state(stage, tuning, stating)
+        return self
+
+    def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
+        """Choose thresholds on the tuning record; measure them on the other one."""
+        self.chains_ = ((stage,),)
+        self._tuned = Frontier.from_points(
+            frontier_points(tuning),
+            reference_accuracy=float(tuning.correct[-1].mean()),
+            **class_details(tuning, self.classes_),
+        )
+        self._stated = {p: self._measure(stating, p.thresholds) for p in self._tuned.points}
+        self.frontier_ = Frontier(
+            tuple(self._stated[p] for p in self._tuned.points),
+            float(stating.correct[-1].mean()),
+            **class_details(stating, self.classes_),
+        )
+        self._records = self.calibration_ = None
+        if self.guarantee is not None:
+            self.calibration_ = CalibrationRecords((tuning,), (stating,), self.guarantee)
+        self.operating_point_ = self._pick()
+
+    def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
+        point = record.measure(thresholds)
+        n = len(record.weights)
+        interval = exact_interval(round(point.accuracy * n), n)
+        return replace(point, interval=interval, measured=self._measured)
+
+    @property
+    def _measured(self) -> Literal["accuracy", "agreement"]:
+        return "accuracy" if self.labelled_ else "agreement"
+
+    def _choose(self, **wanted: float | None) -> OperatingPoint:
+        """Pick a threshold by what it did on the rows that chose it; take its stated figures."""
+        bounds = self.class_bounds_
+        if self.calibration_ is not None:
+            point = self.calibration_.certify(self._tuned, bounds, **wanted)
+            return replace(point, measured=self._measured)
+        return self._stated[self._tuned.pick(bounds, slack=SLACK, **wanted)]
+
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+        raise NotImplementedError("both models are given")
+
+    # -- the models ------------------------------------------------------------------------
+
+    def _read_models(
+        self, x: NDArray[np.float32], y: ArrayLike | None
+    ) -> tuple[NDArray[Any], Stage, HighCostModel]:
+        """Bring both models to one order of classes: low-cost stage and high-cost model."""
+        shape = self.instance_.shape
+        low, high = (
+            GivenGraph(model, x, shape, name) if isinstance(model, str | Path | bytes) else model
+            for model, name in (
+                (self.low_cost_model, "low_cost_model"),
+                (self.high_cost_model, "high_cost_model"),
+            )
+        )
+        flat = _flat(low)
+        if flat is None and not isinstance(low, GivenGraph):
+            reads = int(getattr(low, "n_features_in_", None) or x.shape[1])
+            _check_width(reads, x.shape[1], "low_cost_model")
+            content = converted(low, reads, "low_cost_model")
+            low = GivenGraph(content, x, shape, "low_cost_model")
+            low.classes = np.asarray(self.low_cost_model.classes_).tolist()
+        classes = self._all_classes(low, high, y)
+        order = _order(low, classes, "low_cost_model")
+        if flat is not None:
+            _check_width(flat[0].n_features, x.shape[1], "low_cost_model")
+            if order is not None:
+                raise InputError("low_cost_model's classes are in another order than classes")
+            stage = Stage(flat[0], np.arange(x.shape[1]), flat[1])
+        else:
+            stage = Stage(*_with_features(*low.low_cost_model(order)))
+        if not isinstance(high, GivenGraph):
+            names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
+            return classes, stage, HighCostModel.given(high, classes, x.shape[1], names)
+        order = _order(high, classes, "high_cost_model")
+        every = np.arange(x.shape[1])
+        content = high.high_cost_model(classes, order)
+        return classes, stage, HighCostModel(every, len(classes), "onnx", onnx=content)
+
+    def _all_classes(self, low: Any, high: Any, y: ArrayLike | None) -> NDArray[Any]:
+        """Labels of the classes: as given, as a model names them, of y, or 0, 1, ..."""
+        counts = {
+            name: len(model.classes_) if not isinstance(model, GivenGraph) else model.n_classes
+            for name, model in (("low_cost_model", low), ("high_cost_model", high))
+        }
+        known = {n for n in counts.values() if n is not None}
+        if len(known) > 1:
+            raise InputError(
+                f"low_cost_model has {counts['low_cost_model']} classes, high_cost_model "
+                f"{counts['high_cost_model']}; both must answer with the same"
+            )
+        n_classes = known.pop()
+        named = [m.classes if isinstance(m, GivenGraph) else m.classes_ for m in (high, low)]
+        if self.classes is not None:
+            classes = np.asarray(self.classes)
+        else:
+            classes = np.asarray(next((n for n in named if n is not None), range(n_classes)))
+            found = None if y is None else np.unique(np.asarray(y))
+            if all(n is None for n in named) and found is not None and len(found) == n_classes:
+                classes = found
+        if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
+            raise InputError(
+                f"classes must be {n_classes} different labels, the models' number of classes, "
+                f"not {classes.tolist()[:8]}"
+            )
+        return classes
+
+    # -- rows ------------------------------------------------------------------------------
+
+    def _first_rows(self, X: Any) -> NDArray[np.float32]:
+        """Take the rows that say what an instance is."""
+        names = [str(c) for c in X.columns] if hasattr(X, "columns") else None
+        spec, x = InstanceSpec.of_rows(X)
+        if len(x) < LEAST_ROWS:
+            raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
+        self.instance_ = spec
+        self.n_features_in_ = x.shape[1]
+        if names is not None:
+            self.feature_names_in_ = np.asarray(names, object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+        plain = len(spec.shape) == 1
+        default = [f"x{k}" for k in range(x.shape[1])] if plain else spec.names
+        self.feature_names_ = tuple(names or default)
+        return x
+
+    def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
+        check_is_fitted(self, "operating_point_")
+        return self.instance_.flat(X)
+
+    def _check_prices(self) -> None:
+        n, names = self.n_features_in_, self.feature_names_
+        whole = FeatureCosts([0.0] * n, group=["instance"] * n, shared={"instance": 1.0})
+        named = hasattr(self, "feature_names_in_")
+        self.feature_costs_ = check_costs(
+            whole if self.feature_costs is None else self.feature_costs, names, named
+        )
+        prices = self.cloud_prices or CloudPrices(request=1.0)
+        self.cloud_prices_ = replace(prices, item_size=self.instance_.item_size)
+
+    def _class_indices(self, y: ArrayLike, n: int) -> NDArray[np.int64]:
+        given = np.asarray(y).ravel().tolist()
+        if len(given) != n:
+            raise InputError(f"X has {n} rows but y {len(given)} labels")
+        place = {c: i for i, c in enumerate(self.classes_.tolist())}
+        unknown = next((label for label in given if label not in place), None)
+        if unknown is not None:
+            raise InputError(
+                f"y has the label {unknown!r}, which is not a class of the models: "
+                f"{list(place)[:8]}; classes= names them in the order of their scores"
+            )
+        return np.array([place[label] for label in given], np.int64)
+
+    @property
+    def low_cost_bytes_(self) -> int:
+        """Bytes of the low-cost model."""
+        return self.stages_[0].nbytes
+
+    @property
+    def request_bytes_(self) -> int:
+        """Bytes of a request with one instance, before compression."""
+        return request_bytes(self.n_features_in_, item_size=self.instance_.item_size)
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def _check_model(model: Any, what: str) -> None:
+    if model is None or isinstance(model, type):
+        raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
+    if isinstance(model, str | Path | bytes):
+        return
+    if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
+        raise InputError(
+            f"{what} is no fitted classifier: {type(model).__name__}; fit it first, or give an "
+            "ONNX file"
+        )
+
+
+def _check_width(reads: int, width: int, what: str) -> None:
+    if reads != width:
+        raise InputError(f"{what} was fitted on {reads} features, an instance has {width} values")
+
+
+def _flat(model: Any) -> tuple[FlatModel, Link] | None:
+    """Flat trees of a forest or a LightGBM classifier: exact, and run without onnxruntime."""
+    from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+
+    if isinstance(model, ExtraTreesClassifier | RandomForestClassifier):
+        return TreeEnsemble.from_forest(model), "identity"
+    if hasattr(model, "booster_") and not callable(getattr(model, "objective_", None)):
+        return TreeEnsemble.from_lightgbm(model.booster_), link_of(len(model.classes_))
+    return None
+
+
+def _with_features(model: Any, link: Link) -> tuple[Any, NDArray[np.intp], Link]:
+    return model, np.arange(model.n_features), link
+
+
+def _order(model: Any, classes: NDArray[Any], what: str) -> NDArray[np.int64] | None:
+    """Column of each class in a model's scores; None where the orders are the same."""
+    own = model.classes if isinstance(model, GivenGraph) else model.classes_.tolist()
+    if own is None or list(own) == classes.tolist():
+        return None
+    if set(own) != set(classes.tolist()):
+        raise InputError(
+            f"{what} has the classes {list(own)[:8]}, the pair {classes.tolist()[:8]}; both models "
+            "must answer with the same"
+        )
+    return np.array([list(own).index(c) for c in classes.tolist()], np.int64)
