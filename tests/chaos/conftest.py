@@ -17,10 +17,12 @@ import pytest
 
 from gatewise_cloud.broker.broker import find_mosquitto, mosquitto_config
 from gatewise_cloud.child_process import ChildProcess
+from gatewise_edge.link.broker_url import Endpoint
 from tests.support.ports import free_port
 from tests.support.waiting import wait_until
 
 DEVICE = Path(__file__).with_name("device_main.py")
+HOSTILE = Path(__file__).with_name("hostile_main.py")
 PORT = 1883
 #: Milliseconds that a machine which schedules late may add before somebody is to blame.
 SLACK_MS = 50.0
@@ -220,8 +222,8 @@ class Rig:
         wait_until(lambda: not self._broker.alive, "the broker's end")
         self.killed["broker"] += 1
 
-    def start_worker(self, number, *bundles):
-        words = [sys.executable, "-m", "gatewise", "cloud", *map(str, bundles)]
+    def start_worker(self, number, *bundles, options=()):
+        words = [sys.executable, "-m", "gatewise", "cloud", *map(str, bundles), *options]
         self._workers[number] = self._start([*words, "--broker", self.network.worker_url])
 
     @property
@@ -241,6 +243,16 @@ class Rig:
         self._workers[words[0]] = self._start([sys.executable, *words])
 
     # the field
+
+    def start_hostile(self, bundle):
+        """Start a device whose owner means harm."""
+        hostile = DeviceProcess(
+            self.network.in_field([sys.executable, str(HOSTILE)]),
+            {"device": "hostile", "bundle": str(bundle), "url": self.network.url}
+            | {k: getattr(Endpoint(self.network.url), k) for k in ("host", "port")},
+        )
+        self._all.append(hostile)
+        return hostile
 
     def start_device(self, name, bundle, rows, order, **options):
         table = self.folder / f"{name}.npy"

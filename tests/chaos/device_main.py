@@ -2,7 +2,8 @@
 
 The first line on standard input is the job as JSON: ``bundle``, ``rows`` (a .npy), ``order`` (rows
 to answer, one after another), ``rate`` (instances a second), ``broker`` (or null), ``device``,
-``deadline_ms`` and, optionally, ``update`` (``store``, ``trust``, ``url``, ``ca_file``).
+``deadline_ms`` and, optionally, ``update`` (``store``, ``trust``, ``url``, ``ca_file``) and
+``clock_jumps``: the time of day jumps by years, both ways, every half second.
 Says ``{"event": "ready"}``, waits for any second line, answers, says ``{"event": "answer", ...}``
 each time and at last ``{"event": "done", ...}`` with the counters and, for each answer past its
 deadline, how late the control timer was in that time: a thread that only sleeps tells a device
@@ -55,6 +56,17 @@ class ControlTimer:
                    default=0.0)  # fmt: skip
 
 
+def jump_clock() -> None:
+    """Let the time of day of this process jump, as an operator or a bad server of time does."""
+    true_time, begin = time.time, time.monotonic()
+
+    def jumping() -> float:
+        turn = int(2 * (time.monotonic() - begin))
+        return true_time() + (0.0, 3e8, -3e8, 10.0, -86400.0)[turn % 5]
+
+    time.time = jumping
+
+
 def say(**document: Any) -> None:
     print(json.dumps(document), flush=True)
 
@@ -82,6 +94,8 @@ def start(
 def main() -> None:
     job = json.loads(sys.stdin.readline())
     rows = np.load(job["rows"], allow_pickle=False)
+    if job.get("clock_jumps"):
+        jump_clock()
     with ExitStack() as stack:
         link = None if job["broker"] is None else MqttLink(job["broker"], device=job["device"])
         device, updater = start(job, link, stack)

@@ -1,0 +1,71 @@
+"""A fleet beside a hostile device, clocks that jump, and stores that cannot be written."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gatewise_export.repository.repository import Repository
+
+DEVICES = 12
+INSTANCES = 360
+RATE = 14.0
+POOL = "a-name-that-is-not-known"
+
+
+@pytest.mark.slow
+def test_a_hostile_device_jumping_clocks_and_read_only_stores(rig, packed, until, tmp_path):
+    """It sends 75,000 rows a second, damaged messages and no MQTT at all, and joins a pool."""
+    repository = Repository.init(tmp_path / "www")
+    repository.add(packed.bundle)
+    repository.publish(repository.offers()[0].version)
+    (tmp_path / "file").write_text("")
+    update = {
+        "store": str(tmp_path / "file" / "store"), "trust": str(repository.root_file),
+        "url": repository.folder.as_uri(), "ca_file": None,
+    }  # fmt: skip
+    rig.start_broker()
+    for number in range(2):
+        rig.start_worker(number, packed.bundle, options=("--pool", POOL))
+    rng = np.random.default_rng(0)
+    devices = [
+        rig.start_device(
+            f"pi-{i}", packed.bundle, packed.rows,
+            rng.integers(0, len(packed.rows), INSTANCES).tolist(), rate=RATE,
+            clock_jumps=i % 2 == 0, **({"update": update} if i % 4 == 0 else {}),
+        )
+        for i in range(DEVICES)
+    ]  # fmt: skip
+    until(lambda: all(d.ready for d in devices), 120, "the fleet")
+    hostile = rig.start_hostile(packed.bundle)
+    for device in devices:
+        device.go()
+    until(lambda: len(devices[0].heard("answer")) > INSTANCES // 2, 60, "half of the answers")
+    rig.kill_worker(0)
+    rig.start_worker(0, packed.bundle, options=("--pool", POOL))
+    until(lambda: all(d.done for d in devices), 120, "the last answer")
+    hostile.send({"end": True})
+    until(lambda: hostile.heard("done"), 30, "the hostile device's end")
+    did = hostile.heard("done")[0]
+
+    answers, excused = [], 0
+    for device in devices:
+        assert device.heard("error") == []
+        mine = device.heard("answer")
+        assert [a["number"] for a in mine] == list(range(INSTANCES))
+        late = device.late()
+        assert late[1] == []
+        excused += len(late[0])
+        answers += mine
+    routes = Counter(a["route"] for a in answers)
+    hard = packed.system.offload(packed.rows)[[a["row"] for a in answers]].sum()
+    print(f"\n{len(answers)} answers: {dict(routes)} of {hard} hard; {excused} excused; it {did}")
+    # This broker has no access rules, so that it gets copies; the workers, in a pool of another
+    # name, still get every request (tests/security has the broker that refuses it).
+    assert did["taken"] > 0
+    assert min(did["requests"], did["messages"]) > 500
+    assert did["connections"] > 20
+    # The others' share of the cloud stays theirs.
+    assert routes["cloud"] > 0.7 * hard
