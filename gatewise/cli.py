@@ -55,6 +55,11 @@ TABLE: dict[str, Entry] = {
         "Simulate a fleet: accuracy, cost, latency.",
         "sim",
     ),
+    "init": Entry(
+        "gatewise_export.commands.init_cli",
+        "Write a file of prices for a table, to edit.",
+        "export",
+    ),
     "train": Entry(
         "gatewise_export.commands.cli", "Train a cascade on a table; pack a bundle.", "export"
     ),

@@ -104,13 +104,16 @@ def _remove(path: Path) -> None:
 
 
 def check_destination(path: str | Path) -> Path:
-    """Refuse a place that holds anything but a bundle, before work is spent on a new one.
+    """Refuse a place that holds anything but a bundle, or that no bundle can be written to.
+
+    To be called before work is spent on a new one.
 
     Gives the place; what a link leads to, since a link stays a link.
     """
     path = Path(path)
     if path.is_symlink():
         path = path.resolve()
+    _check_writable(path)
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return path
     if path.is_dir() == (path.suffix == ".gwb"):
@@ -127,3 +130,19 @@ def check_destination(path: str | Path) -> Path:
         if others:
             raise BundleError(f"{path} holds a bundle, but also {others[0]!r}: move that away")
     return path
+
+
+def _check_writable(path: Path) -> None:
+    """Make and remove a file where a bundle would be written first, or in the folder above."""
+    try:
+        above = path.parent
+        while not above.exists():
+            above = above.parent
+        name = path.name if above == path.parent else "gatewise"
+        probe = above / f".{name}.{secrets.token_hex(4)}"
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        raise BundleError(
+            f"{path} cannot be written: {error.strerror or error}: choose another place"
+        ) from error

@@ -80,6 +80,35 @@ def train(
     costs: Annotated[
         Path | None, typer.Option(help="Prices of the features: a .toml or .csv file.")
     ] = None,
+    default_price: Annotated[
+        float | None, typer.Option(help="Price of a column that --costs does not list.")
+    ] = None,
+    drop: Annotated[
+        list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
+    ] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(help="A column of categories; may be repeated.")
+    ] = None,
+    ordinal: Annotated[
+        list[str] | None, typer.Option(help="The same, as one number; may be repeated.")
+    ] = None,
+    boolean: Annotated[
+        list[str] | None, typer.Option(help="A column of y and n, 1 and 0; may be repeated.")
+    ] = None,
+    time: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column of dates; NAME=FORMAT for others than ISO 8601, as %d.%m.%Y, or "
+            "unix (seconds). May be repeated."
+        ),
+    ] = None,
+    na: Annotated[
+        list[str] | None,
+        typer.Option(help="A text that is an empty cell, beside NA, null, ?; may be repeated."),
+    ] = None,
+    impute: Annotated[
+        bool, typer.Option("--impute", help="Fill empty cells; a feature says which were.")
+    ] = False,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Take empty cells (NaN) as values.")
     ] = False,
@@ -93,16 +122,22 @@ def train(
     """Learn a system from a table under a budget, and pack it into a bundle.
 
     Without a budget: the cheapest operating point within 0.01 of the high-cost model's
-    accuracy. The rows held out (or the file's own test part) measure what is printed.
+    accuracy. The rows held out (or the file's own test part) measure what is printed; they are
+    kept beside the bundle, as bundle-test.csv, for verify, edge and simulate.
+
+    Columns that are not numbers are encoded, and the encoders go into the bundle; say which are
+    categories and dates, or have `gatewise init` write a file of kinds and prices.
 
     Example:
 
         gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
+        gatewise train log.csv --drop id --categorical supplier --time when --impute --out bundle
     """
     from dataclasses import asdict
 
     from gatewise_export.commands.manifest_frontier import by_class_option
-    from gatewise_export.training_run import TrainingSettings, train_bundle
+    from gatewise_export.training_run import TrainingSettings, rows_beside, train_bundle
+    from gatewise_training.data.table_columns import ColumnOptions
     from gatewise_training.operating_points.recall_check import recall_remark
 
     weights: Any = class_weight
@@ -124,12 +159,23 @@ def train(
         goal=goal,
         parameters={name: value for name, value in objectives.items() if value is not None},
         costs=costs,
+        default_price=default_price,
+        columns=ColumnOptions(
+            categorical=tuple(categorical or ()),
+            ordinal=tuple(ordinal or ()),
+            boolean=tuple(boolean or ()),
+            time=dict(_with_format(text) for text in time or ()),
+            drop=tuple(drop or ()),
+            impute=impute,
+            missing_words=tuple(na or ()),
+        ),
         allow_missing=allow_missing,
         seed=seed,
         test_size=test_size,
         name=name,
         version=bundle_version,
         sign=sign,
+        rows=rows_beside(out),
     )
     run = train_bundle(settings, quiet=as_json)
     manifest = run.bundle.manifest
@@ -142,13 +188,17 @@ def train(
         "test": run.measure(),
         "remarks": [remark] if (remark := recall_remark(run.system)) else [],
         "verify": asdict(run.verification),
+        "test_rows": str(settings.rows),
+        "troubles": run.troubles,
     }
     if as_json:
         emit(result)
     else:
         note(f"packed {run.bundle.path}")
         print_trained(result, manifest)
-    if run.verification.differing_decisions:
+    for trouble in run.troubles:
+        note(f"gatewise: {trouble}")
+    if run.troubles or run.verification.differing_decisions:
         raise typer.Exit(1)
 
 
@@ -304,6 +354,12 @@ commands: dict[str, Callable[..., None]] = {
 
 
 # -- parts ---------------------------------------------------------------------------------
+
+
+def _with_format(text: str) -> tuple[str, str]:
+    """Take ``NAME`` or ``NAME=FORMAT`` apart."""
+    name, equals, form = text.rpartition("=")
+    return (name, form) if equals else (text, "iso")
 
 
 def _goal(**options: float | None) -> dict[str, float]:

@@ -201,6 +201,7 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
         f"\n{result['bundle']}: {byte_size(result['bytes'])}; the bundle and Python differ in "
         f"{result['verify']['differing_decisions']} of {result['verify']['rows']} decisions"
     )
+    print(f"{result['test_rows']}: the test rows, for verify, edge and simulate")
     for remark in result["remarks"]:
         print(f"note: {remark}")
 

@@ -156,6 +156,8 @@ def run_demo(
     check_live(settings.scenario().settings(), broker=settings.broker)
     with tempfile.TemporaryDirectory(prefix="gatewise-demo-") as folder:
         trained = train_bundle(settings.training(Path(folder, "bundle")), quiet=quiet)
+        if trained.troubles:
+            raise GatewiseError("; ".join(trained.troubles))
         if differing := trained.verification.differing_decisions:
             raise GatewiseError(
                 f"the packed bundle decides otherwise than the trained system on {differing} rows"
@@ -183,7 +185,7 @@ def run_demo(
                 "arrivals.csv": arrivals.read_text(),
                 "bundle": trained.bundle.path,
                 "frontier.svg": _frontier_plot(trained.system, settings.method),
-                "instances.csv": trained.test_csv(),
+                "instances.csv": trained.test_csv(own_label=False),
             },
         )
     return report

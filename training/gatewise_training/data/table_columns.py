@@ -252,6 +252,8 @@ def _undeclared(name: str, facts: ColumnFacts, *, fill: bool) -> tuple[str, Colu
             what += f", in {facts.n_odd:,} rows not (as {some})"
         return "time", ColumnProblem(name, what, ((("time", name), *na), drop))
     what = f"is not numbers: {facts.distinct:,} different texts (as {facts.example!r})"
+    if facts.distinct > MOST_CATEGORIES:
+        return "category", ColumnProblem(name, what, (drop,))
     ways = (category, drop) if facts.kind == "category" else (drop, category)
     return "category", ColumnProblem(name, what, ways)
 
@@ -298,7 +300,7 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
     ]
     more = f"; and {len(problems) - _MOST_SHOWN} more" if problems[_MOST_SHOWN:] else ""
     count = "a column needs" if len(problems) == 1 else f"{len(problems)} columns need"
-    text = f"{count} a word: {'; '.join(shown)}{more}"
+    text = f"{count} an option: {'; '.join(shown)}{more}"
     best = [p.ways[0] for p in problems if p.ways]
     if len(best) > 1:
         whole = dict.fromkeys(option for way in best for option in way)

@@ -1,0 +1,69 @@
+"""Write a messy table of machines: text, dates, empty cells, error words, 6 % faults.
+
+    python make_machine_log.py [ROWS] > machine_log.csv
+
+Wear shows in vibration and oil age; a fault in heat and current as well; one supplier's bearings
+run hot, the night shift runs cool, and some sensors fail. The same rows every time.
+"""
+
+import csv
+import sys
+from datetime import datetime, timedelta
+
+import numpy as np
+
+HEADER = (
+    "serial", "timestamp", "machine", "supplier", "door open", "temperature", "pressure",
+    "current", "oil_age_days", "vibration_x", "vibration_y", "vibration_z", "note", "label",
+)  # fmt: skip
+SUPPLIERS = np.array(["ACME", "Bölt & Söhne", "東海", "Cog, Ltd."])
+NOTES = np.array(["", "", "", "checked", "oil topped up", 'operator said "loud"'])
+
+
+def rows(n, rng):
+    """Yield n rows."""
+    health = rng.beta(1.2, 6.0, n)  # 0 is new, 1 is broken
+    supplier = rng.integers(0, len(SUPPLIERS), n)
+    start = datetime(2025, 1, 6, 5, 30)
+    at = [start + timedelta(minutes=37 * i + int(rng.integers(0, 30))) for i in range(n)]
+    night = np.array([t.hour < 6 or t.hour >= 22 for t in at])
+    heat = 55 + 30 * health + 6 * (supplier == 2) - 5 * night + rng.normal(0, 2.5, n)
+    pressure = 6.0 - 1.5 * health + rng.normal(0, 0.25, n)
+    current = 11 + 7 * health**2 + rng.normal(0, 0.6, n)
+    oil = rng.gamma(4, 20, n) * (0.5 + health)
+    vibration = 0.4 + (1.6 * health + 0.002 * oil)[:, None] + rng.normal(0, 0.12, (n, 3))
+    strain = health + 0.12 * (supplier == 2) + 0.0012 * oil + rng.normal(0, 0.03, n)
+    label = np.where(strain > 0.62, "fault", np.where(strain > 0.4, "wear", "fine"))
+    for i in range(n):
+        cells = [
+            f"SN-{i:06}",
+            at[i].isoformat(" ", "minutes"),
+            f"M{int(rng.integers(1, 9))}",
+            str(SUPPLIERS[supplier[i]]),
+            str(rng.choice(["no", "no", "no", "yes"])),
+            f"{heat[i]:.1f}",
+            f"{pressure[i]:.2f}",
+            f"{current[i]:.2f}",
+            f"{oil[i]:.0f}",
+            *(f"{v:.3f}" for v in vibration[i]),
+            str(rng.choice(NOTES)),
+            str(label[i]),
+        ]
+        if rng.random() < 0.04:  # the pressure sensor's own word for a failure
+            cells[6] = "ERR"
+        for column, share in ((3, 0.03), (5, 0.02), (8, 0.15)):
+            if rng.random() < share:
+                cells[column] = ""
+        yield cells
+
+
+def main():
+    """Write the table to standard output."""
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(HEADER)
+    writer.writerows(rows(n, np.random.default_rng(7)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The sub-command ``gatewise init``: a file of prices and kinds for a table, to be edited."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gatewise.console import note
+from gatewise.errors import InputError
+
+if TYPE_CHECKING:
+    from gatewise_training.data.table_columns import ColumnFacts
+
+__all__ = ["commands", "init"]
+
+_ID_NAMES = ("id", "uid", "uuid", "guid", "index", "serial", "key", "nr", "no")
+
+
+def init(
+    data: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
+    target: Annotated[
+        str | None, typer.Option(help="The label's column; target, label, class or y by itself.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prices.toml"),
+) -> None:
+    """Write a file of prices for a table, with what each column seems to hold, to edit.
+
+    Every column costs 1 to begin with. The command that trains with the file is printed.
+
+    Example:
+
+        gatewise init data.csv --target label
+    """
+    from gatewise_training.data.datasets import read_table
+    from gatewise_training.data.table_columns import column_facts
+
+    if out.suffix.lower() != ".toml":
+        raise InputError(f"--out {out}: the ending must be .toml")
+    if out.exists():
+        raise InputError(f"{out} exists: name another with --out, or remove it")
+    if data.suffix.lower() not in (".csv", ".parquet") or not data.is_file():
+        raise InputError(f"{data} is no .csv or .parquet file")
+    table = read_table(data, target=target)
+    columns = {str(name): column_facts(table.frame[name]) for name in table.frame.columns}
+    kinds = {name: _kind(name, facts) for name, facts in columns.items()}
+    words = ["gatewise", "train", str(data)]
+    if target is not None:
+        words += ["--target", target]
+    words += ["--costs", str(out)]
+    odd = dict.fromkeys(word for n, f in columns.items() if kinds[n] != "drop" for word in f.odd)
+    for word in odd:
+        words += ["--na", word]
+    if odd or any(_may_be_filled(facts, kinds[name]) for name, facts in columns.items()):
+        words.append("--impute")
+    command = shlex.join([*words, "--out", "bundle"])
+    lines = [_line(name, facts, kinds[name]) for name, facts in columns.items()]
+    try:
+        out.write_text(_TEXT.format(data=data, command=command, columns="\n".join(lines)), "utf-8")
+    except OSError as error:
+        raise InputError(f"{out} cannot be written: {error.strerror}") from error
+    note(f"wrote {out}: set the prices, check the kinds, then\n    {command}")
+
+
+commands: dict[str, Callable[..., None]] = {"init": init}
+
+
+_TEXT = """\
+# Prices of the columns of {data}. Edit them, then
+#     {command}
+#
+# A price is what it takes to acquire the column's value for one instance, in any unit: ms, mJ,
+# cents. Kinds: number, boolean, category, ordinal (a category as one number), time, drop (no
+# feature). docs/tables.md describes this file.
+
+default = 1.0  # of a column that is not listed
+
+[features]
+{columns}
+
+# Columns that come from one reading share a price, paid once however many are acquired:
+#     ax = {{own = 0.1, group = "imu"}}
+#     ay = {{own = 0.1, group = "imu"}}
+[groups]
+# imu = 2.0
+
+# What an instance costs that is sent to the cloud, beside its features.
+[cloud]
+request = 0.0
+byte = 0.0
+evaluation = 0.0
+"""
+
+
+def _kind(name: str, facts: ColumnFacts) -> str:
+    """The kind that a column seems to be of."""
+    words = name.lower().replace("-", "_").split("_")
+    if facts.kind in ("empty", "text"):
+        return "drop"
+    if facts.kind == "number" and facts.distinct == facts.rows and set(words) & set(_ID_NAMES):
+        return "drop"
+    return facts.kind
+
+
+def _may_be_filled(facts: ColumnFacts, kind: str) -> bool:
+    return facts.missing > 0 and kind in ("number", "boolean", "time")
+
+
+def _line(name: str, facts: ColumnFacts, kind: str) -> str:
+    """A line of the file, with what the column holds as a comment."""
+    value = "1.0" if kind == "number" else f'{{own = 1.0, kind = "{kind}"}}'
+    if kind == "drop":
+        value = '{kind = "drop"}'
+    holds = {
+        "number": f"numbers from {facts.low:g} to {facts.high:g}",
+        "boolean": "true and false",
+        "time": f"dates, as {facts.example!r}",
+        "empty": "empty",
+    }.get(facts.kind, f"{facts.distinct:,} different texts, as {facts.example!r}")
+    if kind == "drop" and facts.kind == "number":
+        holds += ", each once"
+    if facts.odd:
+        holds += f"; in {facts.n_odd:,} rows not, as {facts.odd[0]!r}"
+    if facts.missing and facts.kind != "empty":
+        holds += f"; empty in {facts.missing:,} of {facts.rows:,} rows"
+    return f"{_quoted(name)} = {value}  # {_printable(holds)}"
+
+
+def _quoted(name: str) -> str:
+    """A key of TOML."""
+    if name.isascii() and name.replace("_", "").replace("-", "").isalnum():
+        return name
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)
