@@ -271,7 +271,7 @@ def _check_budget(data: Dataset, settings: TrainingSettings) -> None:
     """Refuse a budget for which no first stage of a staged cascade can acquire anything."""
     budget, costs = settings.goal.get("budget"), data.feature_costs
     cheapest = int(costs.alone.argmin())
-    if settings.method == "staged" and budget is not None and budget < costs.alone[cheapest]:
+    if settings.method == "staged" and budget is not None and 0 <= budget < costs.alone[cheapest]:
         raise InputError(
             f"--budget {budget:g} is below the price of the cheapest feature, "
             f"{data.feature_names[cheapest]!r} at {costs.alone[cheapest]:g}: every instance "
@@ -309,8 +309,9 @@ def _pack(
 def load_dataset(settings: TrainingSettings) -> Dataset:
     """Load and check the data set that settings name, with the prices that they name."""
     prices = None if settings.costs is None else PriceList.read(settings.costs)
-    if Path(settings.dataset).suffix.lower() in (".csv", ".parquet"):
-        return _load_table(settings, prices)
+    path = Path(settings.dataset)
+    if path.suffix.lower() in (".csv", ".parquet") and path.is_file():
+        return _load_table(path, settings, prices)
     if settings.columns.kinds or settings.columns.impute or settings.columns.missing_words:
         raise InputError(
             f"{settings.dataset}: what columns are is a matter of .csv and .parquet files"
@@ -327,13 +328,10 @@ def load_dataset(settings: TrainingSettings) -> Dataset:
     return _priced(data, prices, settings.default_price)
 
 
-def _load_table(settings: TrainingSettings, prices: PriceList | None) -> Dataset:
+def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None) -> Dataset:
     options = replace(settings.columns, allow_missing=settings.allow_missing)
     if prices is not None:
         options = options.with_prices(prices)
-    path = Path(settings.dataset)
-    if not path.is_file():
-        raise InputError(f"{path} does not exist")
     table = datasets.read_table(path, target=settings.target, options=options)
     check_classes(table.y)
     table.check()

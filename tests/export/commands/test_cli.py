@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
@@ -14,6 +15,7 @@ import pytest
 from sklearn.datasets import load_wine
 
 from gatewise.cli import main
+from gatewise.prices import PriceList
 from gatewise_export import Bundle
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.packing.verification import graph_outcome
@@ -167,9 +169,12 @@ def doubled(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
-    (put("ash", np.nan), "column 'ash' is empty (NaN) in 1 rows"),
-    (put("hue", np.inf), "column 'hue' has infinite values"),
-    (put("hue", "red"), "column 'hue' is not numbers"),
+    (put("ash", np.nan), "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)"),
+    (put("hue", np.inf), "'hue' has infinite values"),
+    (put("hue", "red"), "'hue' is not numbers in 1 rows (as 'red') (--na red --impute or --drop"),
+    (lambda f: f.assign(hue=f.hue.map("{} deg".format)), "'hue' is not numbers: 78 different"),
+    (lambda f: f.assign(hue="2025-01-03"), "'hue' holds dates (as '2025-01-03') (--time hue"),
+    (lambda f: f.assign(ash=np.nan, hue="x"), "To mend all: --drop ash --categorical hue"),
     (put("cultivar", "moon"), "class 'moon' has one row only"),
     (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
     (doubled, "column name 'ash' stands twice"),
@@ -214,6 +219,12 @@ BAD_OPTIONS: list[tuple[list[str], str]] = [
     (["--target", "cultivar", "--budget", "3", "--max-loss", "0.1"], "not several"),
     (["--target", "cultivar", "--budget", "-3"], "in the range [0.0"),
     (["--target", "cultivar", "--method", "magic"], "no method 'magic'"),
+    (["--target", "cultivar", "--budget", "0.5"], "below the price of the cheapest feature"),
+    (["--target", "cultivar", "--time", "hue=%A"], "'%A' is no format of a time"),
+    (["--target", "cultivar", "--categorical", "huge"], "'huge' is named, but there is no such"),
+    (["--target", "cultivar", "--drop", "hue", "--boolean", "hue"], "'hue' is given two kinds"),
+    (["--target", "cultivar", "--boolean", "hue"], "'hue' is not true or false in "),
+    (["--target", "cultivar", "--default-price", "-1"], "--default-price is -1.0"),
     (["--target", "cultivar", "--test-size", "1.5"], "between 0 and 1"),
     (["--target", "cultivar", "--test-size", "0.001"], "--test-size 0.001"),
     (["--target", "cultivar", "--costs", "nowhere.toml"], "does not exist"),
@@ -227,6 +238,45 @@ def test_bad_options(
 ) -> None:
     assert why in refused("train", home / "wine.csv", *options, "--out", tmp_path / "bundle")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_cut_short_is_refused(home: Path, refused: Refused, tmp_path: Path) -> None:
+    whole = (home / "wine.csv").read_text()
+    (tmp_path / "cut.csv").write_text(whole[: whole.rindex(",") - 9])
+    err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
+    assert "line 179: 4 cells under 6 columns; is the file cut short?" in err
+
+
+def test_a_file_of_prices_is_begun(home: Path, run: Run, refused: Refused, tmp_path: Path) -> None:
+    frame = wine().assign(bottle=[f"B{i}" for i in range(178)], when="2025-01-03 10:00")
+    frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
+    frame.loc[3, "hue"] = np.nan
+    frame.to_csv(tmp_path / "w.csv", index=False)
+    out = tmp_path / "prices.toml"
+    status, _, err = run("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
+    assert status == 0
+    command = shlex.split(err.splitlines()[1])
+    assert command[1:] == [
+        "train", str(tmp_path / "w.csv"), "--target", "cultivar", "--costs", str(out), "--impute",
+        "--out", "bundle",
+    ]  # fmt: skip
+    kinds = {name: entry.kind for name, entry in PriceList.read(out).features.items()}
+    assert kinds["bottle"] == "drop"
+    assert kinds["when"] == "time"
+    assert kinds["grape, kind"] == "category"
+    assert kinds["hue"] is None
+    args = [*command[1:-1], tmp_path / "b.gwb", "--method", "confidence", "--max-loss", "0.1"]
+    status, _, _ = run(*args)
+    assert status == 0
+    manifest = Bundle.open(tmp_path / "b.gwb").manifest
+    assert manifest.feature_costs().total == 7.0
+    assert "grape, kind=Müller" in manifest.feature_names
+    rows = pd.read_csv(tmp_path / "b-test.csv")
+    assert (len(rows), list(rows.columns)) == (45, [*frame.drop(columns="cultivar"), "cultivar"])
+    verify = ["verify", tmp_path / "b.gwb", "--data", tmp_path / "b-test.csv"]
+    status, text, _ = run(*verify, "--target", "cultivar", "--json")
+    assert (status, json.loads(text)["data"]["rows"]) == (0, 45)
+    assert "exists" in refused("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
 
 
 def test_a_missing_table(refused: Refused, tmp_path: Path) -> None:
