@@ -82,6 +82,9 @@ from .facade.training import (
     L1Cascade as L1Cascade,
 )
 from .facade.training import (
+    OnnxModel as OnnxModel,
+)
+from .facade.training import (
     PairCascade as PairCascade,
 )
 from .facade.training import (

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.booster_sources import Boosted
 from gatewise.models.tree_sources import LEAF, Nodes, forest_nodes, lightgbm_nodes
 
 __all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
@@ -259,6 +260,12 @@ class TreeEnsemble:
         trees = forest_nodes(forest)
         n_classes = len(forest.classes_)
         return cls._of_nodes(trees, np.full(len(trees), -1), n_classes, forest.n_features_in_)
+
+    @classmethod
+    def from_boosted(cls, boosted: Boosted) -> TreeEnsemble:
+        """Convert the trees of another library's boosted classifier."""
+        made = cls._of_nodes(boosted.trees, boosted.output, len(boosted.base), boosted.n_features)
+        return replace(made, base=boosted.base)
 
     @classmethod
     def join(

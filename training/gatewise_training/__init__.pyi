@@ -15,6 +15,7 @@ from .costs import FeatureCosts as FeatureCosts
 from .data.table_encoder import TableEncoder as TableEncoder
 from .forests.budget_forest import BudgetForest as BudgetForest
 from .forests.budget_prune import BudgetPrune as BudgetPrune
+from .learners.given_graph import OnnxModel as OnnxModel
 from .learners.high_cost_model import HighCostModel as HighCostModel
 from .operating_points.frontier import Frontier as Frontier
 from .operating_points.frontier import FrontierDisplay as FrontierDisplay

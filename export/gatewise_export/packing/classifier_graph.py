@@ -6,20 +6,27 @@ at the end turn one into the other, and nothing inside changes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from gatewise.errors import one_line
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, GraphParts, tensor
+from gatewise_training.learners.given_graph import GraphForm
 from gatewise_training.learners.high_cost_model import HighCostModel
 
-__all__ = ["labels_in_metadata", "read_given", "with_class_indices"]
+__all__ = ["read_given", "with_class_indices"]
+
+NUMBERS = (
+    TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.UINT8,
+    TensorProto.INT8, TensorProto.INT32, TensorProto.INT64,
+)  # fmt: skip
+"""Element types of an input that rows are cast to."""
 
 
 def read_given(content: bytes) -> onnx.ModelProto:
@@ -47,14 +54,10 @@ def read_given(content: bytes) -> onnx.ModelProto:
         ) from error
     known = {t.name for t in model.graph.initializer}
     inputs = [i.type.tensor_type.elem_type for i in model.graph.input if i.name not in known]
-    if inputs != [TensorProto.FLOAT]:
-        raise ConversionError("high-cost model: its ONNX file must have one float32 input")
-    outputs = model.graph.output[:2]
-    if len(outputs) < 2 or not all(o.type.HasField("tensor_type") for o in outputs):
-        raise ConversionError(
-            "high-cost model: its ONNX file must give labels and probabilities as tensors "
-            "(skl2onnx: options={'zipmap': False})"
-        )
+    if len(inputs) != 1 or inputs[0] not in NUMBERS:
+        raise ConversionError("high-cost model: its ONNX file must have one input of numbers")
+    if not model.graph.output:
+        raise ConversionError("high-cost model: its ONNX file has no outputs")
     return model
 
 
@@ -74,37 +77,44 @@ def _inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return single + [g for a in node.attribute for g in a.graphs]
 
 
-def labels_in_metadata(model: onnx.ModelProto) -> list[Any] | None:
-    """Labels of the graph's classes; None where its label output is the class index."""
-    text = next((p.value for p in model.metadata_props if p.key == "classes"), None)
-    return None if text is None else list(json.loads(text))
-
-
 # -- the same outputs for all --------------------------------------------------------------
 
 
 def with_class_indices(
-    model: onnx.ModelProto, own: Sequence[Any] | None, f0: HighCostModel, *, has_probabilities: bool
+    model: onnx.ModelProto, own: Sequence[Any] | None, f0: HighCostModel, form: GraphForm
 ) -> onnx.ModelProto:
     """Put class indices and one column a class at the end of a classifier's graph, in place.
 
-    Its first output is labels, int64 or text, of its `own` classes (None: positions already), its
-    second one column for each of these: probabilities, or else they become 0 and 1. The result has
-    the input ``x`` and the outputs ``label``, int64 (n,), and ``probabilities``, float32 (n,
-    n_classes).
+    Its outputs are of a form; `own` are the values of its label output, int64 or text, None where
+    these are places among its classes. The result has the input ``x`` and the outputs ``label``,
+    int64 (n,), and ``probabilities``, float32 (n, n_classes).
     """
     graph = model.graph
+    order = _without_zipmap(graph, form.score) if form.zipmap and form.score is not None else None
     _rename(graph, {})
     known = {t.name for t in graph.initializer}
-    source = next(i for i in graph.input if i.name not in known)
-    label, scores = graph.output[0], graph.output[1]
     head, tail = GraphParts(), GraphParts()
-    head.add("Identity", INPUT, source.name)
-    tail.value("flat", np.array([-1]))
-    tail.add("Reshape", f"{label.name} flat", "own_label")
-    _add_indices(tail, model, label, own, f0)
-    if has_probabilities:
-        tail.add("Cast", scores.name, "own_columns", to=TensorProto.FLOAT)
+    _add_input(head, [i for i in graph.input if i.name not in known], form)
+    if form.score is not None:
+        _add_scores(tail, graph.output[form.score].name, form, order)
+    if form.label is not None:
+        label = graph.output[form.label]
+        tail.value("flat", np.array([-1]))
+        tail.add("Reshape", f"{label.name} flat", "own_label")
+        _add_positions(tail, model, label, own)
+    elif form.scores == "logits" and form.columns == 1:
+        tail.value("zero", np.array(0, np.float32))
+        tail.value("flat", np.array([-1]))
+        tail.add("Reshape", "own_scores flat", "margin")
+        tail.add("Greater", "margin zero", "is_second")
+        tail.add("Cast", "is_second", "position", to=TensorProto.INT64)
+    else:
+        scores = "own_scores" if form.scores == "logits" else "own_columns"
+        tail.add("ArgMax", scores, "position", axis=1, keepdims=0)
+    lookup = np.arange(f0.n_classes) if f0.lookup is None else f0.lookup
+    tail.value("lookup", lookup.astype(np.int64))
+    tail.add("Gather", "lookup position", "label")
+    if form.score is not None:
         _add_columns(tail, f0)
     else:
         _add_one_hot(tail, f0.n_classes)
@@ -112,7 +122,7 @@ def with_class_indices(
     body = list(graph.node)
     del graph.node[:], graph.input[:], graph.output[:]
     graph.node.extend([*head.nodes, *body, *tail.nodes])
-    graph.initializer.extend(tail.constants)
+    graph.initializer.extend([*head.constants, *tail.constants])
     graph.input.extend([tensor(INPUT, TensorProto.FLOAT, "n", len(f0.features)), *kept])
     graph.output.extend(
         [
@@ -123,6 +133,65 @@ def with_class_indices(
     model.opset_import.sort(key=lambda opset: opset.domain)  # skl2onnx's order differs run by run
     onnx.checker.check_model(model)
     return model
+
+
+def _without_zipmap(graph: onnx.GraphProto, place: int) -> NDArray[np.intp]:
+    """Take the matrix before a ZipMap as output; the order in which its keys are sorted."""
+    name = graph.output[place].name
+    node = next((n for n in graph.node if n.op_type == "ZipMap" and n.output[0] == name), None)
+    if node is None:
+        raise ConversionError(
+            "high-cost model: its ONNX file gives a list of tables that no ZipMap writes; export "
+            "it with a tensor of probabilities"
+        )
+    keys = [k for a in node.attribute for k in (a.ints or [word.decode() for word in a.strings])]
+    graph.output[place].CopyFrom(tensor(node.input[0], TensorProto.FLOAT, "n", len(keys)))
+    graph.node.remove(node)
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
+
+
+def _add_input(parts: GraphParts, sources: Sequence[onnx.ValueInfoProto], form: GraphForm) -> None:
+    """Nodes from rows of numbers to what the graph takes: its columns, numbers or images."""
+    if len(sources) > 1:
+        parts.add("Split", INPUT, " ".join(i.name for i in sources), axis=1)
+        return
+    source, value = sources[0], INPUT
+    if form.shape is not None:
+        parts.value("instance", np.array([-1, *form.shape]))
+        parts.add("Reshape", f"{value} instance", "instances")
+        value = "instances"
+    kind = source.type.tensor_type.elem_type
+    if kind == TensorProto.FLOAT:
+        parts.add("Identity", value, source.name)
+    else:
+        parts.add("Cast", value, source.name, to=kind)
+
+
+def _add_scores(
+    parts: GraphParts, name: str, form: GraphForm, order: NDArray[np.intp] | None
+) -> None:
+    """Nodes from the graph's scores to probabilities, a column for each of its own classes."""
+    parts.value("matrix", np.array([-1, form.columns]))
+    parts.add("Cast", name, "scores", to=TensorProto.FLOAT)
+    parts.add("Reshape", "scores matrix", "score_columns")
+    if order is None or np.array_equal(order, np.arange(len(order))):
+        parts.add("Identity", "score_columns", "own_scores")
+    else:
+        parts.value("order", order.astype(np.int64))
+        parts.add("Gather", "score_columns order", "own_scores", axis=1)
+    logits = form.scores == "logits"
+    if form.columns > 1:
+        parts.add(
+            "Softmax" if logits else "Identity",
+            "own_scores",
+            "own_columns",
+            **({"axis": 1} if logits else {}),
+        )
+        return
+    parts.add("Sigmoid" if logits else "Identity", "own_scores", "second")
+    parts.value("one", np.array([1], np.float32))
+    parts.add("Sub", "one second", "first")
+    parts.add("Concat", "first second", "own_columns", axis=1)
 
 
 def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
@@ -147,14 +216,13 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     del graph.value_info[:], graph.quantization_annotation[:]
 
 
-def _add_indices(
+def _add_positions(
     parts: GraphParts,
     model: onnx.ModelProto,
     label: onnx.ValueInfoProto,
     own: Sequence[Any] | None,
-    f0: HighCostModel,
 ) -> None:
-    """Nodes from the graph's own labels to class indices."""
+    """Nodes from the graph's own labels to their places among its classes."""
     if own is None or list(own) == list(range(len(own))):
         parts.add("Cast", "own_label", "position", to=TensorProto.INT64)
     elif label.type.tensor_type.elem_type == TensorProto.STRING:
@@ -181,9 +249,6 @@ def _add_indices(
         parts.add("Equal", "label_column own_classes", "is_own")
         parts.add("Cast", "is_own", "one_own", to=TensorProto.INT64)
         parts.add("ArgMax", "one_own", "position", axis=1, keepdims=0)
-    lookup = np.arange(f0.n_classes) if f0.lookup is None else f0.lookup
-    parts.value("lookup", lookup.astype(np.int64))
-    parts.add("Gather", "lookup position", "label")
 
 
 def _add_columns(parts: GraphParts, f0: HighCostModel) -> None:

@@ -16,17 +16,15 @@ import numpy as np
 import onnx
 
 from gatewise.decision import Link
-from gatewise.errors import InputError, one_line
+from gatewise.errors import one_line
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.bundle.manifest import CloudKind
-from gatewise_export.packing.classifier_graph import (
-    labels_in_metadata,
-    read_given,
-    with_class_indices,
-)
+from gatewise_export.packing.classifier_graph import read_given, with_class_indices
+from gatewise_export.packing.flat_converters import flat_trees, taught_converters
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, OPSET
 from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_training.learners.given_graph import GivenGraph, GraphForm, OnnxModel
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 __all__ = ["CloudGraph", "high_cost_graph"]
@@ -49,69 +47,48 @@ def high_cost_graph(model: HighCostModel) -> CloudGraph:
     It is of kind ``margins`` (one output) or ``classifier`` (outputs ``label``, int64 (n,), the
     class index, and ``probabilities``, float32 (n, n_classes)).
     """
+    if model.opaque is not None:
+        raise ConversionError(f"high-cost model: {model.backend} has no form as a graph")
     trees = model.trees
     link = model.link
     estimator = _unwrapped(model.estimator)
     if trees is None and estimator is not None:
-        found = _flat(estimator)
+        found = flat_trees(estimator)
         if found is not None:
             trees, link = _over_all_classes(*found, model)
     if trees is not None:
         return CloudGraph(flat_graph(trees), "margins", link)
     if model.onnx is not None:
-        graph = read_given(model.onnx)
-        own = labels_in_metadata(graph)
-        has_probabilities = True
+        graph, form = read_given(model.onnx), model.form
+        if form is None:
+            given = OnnxModel(model.onnx)
+            form = GivenGraph(given, len(model.features), model.n_classes).form
+        own = None if form.positions or form.names is None else list(form.names)
     else:
         graph = _converted(estimator, len(model.features))
         own = np.asarray(estimator.classes_).tolist()
         has_probabilities = hasattr(estimator, "predict_proba")
-    return CloudGraph(
-        with_class_indices(graph, own, model, has_probabilities=has_probabilities),
-        "classifier",
-        "identity",
-    )
+        form = GraphForm(
+            "probabilities" if has_probabilities else "labels",
+            label=0,
+            score=1 if has_probabilities else None,
+            columns=len(own),
+        )
+    return CloudGraph(with_class_indices(graph, own, model, form), "classifier", "identity")
 
 
 def _unwrapped(estimator: Any) -> Any:
-    """Look into scikit-learn's FrozenEstimator, which has no converter."""
-    while type(estimator).__name__ == "FrozenEstimator":
-        estimator = estimator.estimator
-    return estimator
+    """Look into scikit-learn's FrozenEstimator and searches, which have no converter."""
+    while True:
+        if type(estimator).__name__ == "FrozenEstimator":
+            estimator = estimator.estimator
+        elif hasattr(estimator, "best_estimator_"):
+            estimator = estimator.best_estimator_
+        else:
+            return estimator
 
 
 # -- flat trees ----------------------------------------------------------------------------
-
-
-def _flat(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
-    """Flat trees of a forest or a LightGBM classifier over its own classes; None for others."""
-    from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
-
-    if isinstance(estimator, ExtraTreesClassifier | RandomForestClassifier):
-        return TreeEnsemble.from_forest(estimator), "identity"
-    if hasattr(estimator, "booster_"):
-        booster = estimator.booster_
-        goal = next(
-            line.removeprefix("objective=")
-            for line in booster.model_to_string(num_iteration=0).splitlines()
-            if line.startswith("objective=")
-        )
-        if goal == "binary sigmoid:1":
-            return _boosted(booster), "sigmoid"
-        if goal.startswith("multiclass "):
-            return _boosted(booster), "softmax"
-        raise ConversionError(
-            f"high-cost model: LightGBM objective {goal!r} has no exact form here; "
-            "use objective 'binary' or 'multiclass'"
-        )
-    return None
-
-
-def _boosted(booster: Any) -> TreeEnsemble:
-    try:
-        return TreeEnsemble.from_lightgbm(booster)
-    except InputError as error:
-        raise ConversionError(f"high-cost model: {error}") from error
 
 
 def _over_all_classes(
@@ -126,7 +103,7 @@ def _over_all_classes(
         value[:, lookup] = trees.value
         return replace(trees, value=value, base=np.zeros(model.n_classes, np.float32)), link
     base = np.full(model.n_classes, NEVER)
-    base[lookup] = trees.base if link == "softmax" else 0
+    base[lookup] = trees.base if link == "softmax" else np.append(np.float32(0), trees.base)
     own = lookup if link == "softmax" else lookup[1:]  # sigmoid(m) is softmax(0, m)
     return replace(trees, output=own[trees.output].astype(np.int32), base=base), "softmax"
 
@@ -136,16 +113,15 @@ def _over_all_classes(
 
 def _converted(estimator: Any, n_features: int) -> onnx.ModelProto:
     import skl2onnx
-    from skl2onnx.common.data_types import FloatTensorType
 
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), taught_converters(estimator):
         # the converter of SVC reads what scikit-learn 1.9 calls deprecated
         warnings.filterwarnings("ignore", "Attribute `prob[AB]_` was deprecated", FutureWarning)
         try:
             graph: onnx.ModelProto = skl2onnx.to_onnx(
                 estimator,
                 name="f0",
-                initial_types=[(INPUT, FloatTensorType([None, n_features]))],
+                initial_types=_inputs(estimator, n_features),
                 options=_options(estimator),
                 target_opset={"": OPSET, ML_DOMAIN: ML_OPSET},
             )
@@ -155,6 +131,23 @@ def _converted(estimator: Any, n_features: int) -> onnx.ModelProto:
                 f"{one_line(error)}; give another classifier, or an ONNX file"
             ) from error
     return graph
+
+
+def _inputs(estimator: Any, n_features: int) -> list[tuple[str, Any]]:
+    """One matrix; one input a column where the estimator finds columns by their names."""
+    from skl2onnx.common.data_types import FloatTensorType
+
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None or not _takes_names(estimator):
+        return [(INPUT, FloatTensorType([None, n_features]))]
+    return [(str(name), FloatTensorType([None, 1])) for name in names]
+
+
+def _takes_names(estimator: Any) -> bool:
+    """Whether a ColumnTransformer, perhaps of a pipeline, is the first to see the rows."""
+    while hasattr(estimator, "steps"):
+        estimator = estimator.steps[0][1]
+    return type(estimator).__name__ == "ColumnTransformer"
 
 
 def _options(estimator: Any) -> dict[Any, dict[str, Any]]:

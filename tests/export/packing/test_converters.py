@@ -5,35 +5,45 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import lightgbm
 import numpy as np
 import onnx
 import onnxruntime
+import pandas as pd
 import pytest
 import skl2onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_transformer
 from sklearn.datasets import load_iris
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.ensemble import (
     ExtraTreesClassifier,
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
     RandomForestClassifier,
+    StackingClassifier,
+    VotingClassifier,
 )
 from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression, RidgeClassifier
-from sklearn.neighbors import KNeighborsClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier, NearestCentroid
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import MinMaxScaler, StandardScaler
+from sklearn.preprocessing import MinMaxScaler, OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
 
 from gatewise import decision
+from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
+from gatewise_training.learners.given_graph import OnnxModel
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 DATA, SPECIES = load_iris(return_X_y=True)
@@ -60,6 +70,24 @@ ESTIMATORS: dict[str, Callable[[], Any]] = {
     "random forest": lambda: RandomForestClassifier(20, random_state=0),
     "extra-trees": lambda: ExtraTreesClassifier(20, random_state=0),
     "lightgbm": lambda: lightgbm.LGBMClassifier(n_estimators=10, min_child_samples=5, verbose=-1),
+    "histograms": lambda: HistGradientBoostingClassifier(max_iter=10, min_samples_leaf=5),
+    "discriminant": LinearDiscriminantAnalysis,
+    "vote of probabilities": lambda: VotingClassifier(
+        [("a", HistGradientBoostingClassifier(max_iter=5)), ("b", GaussianNB()), ("c", "drop")],
+        voting="soft",
+        weights=[1, 3, 2],
+    ),
+    "vote of labels": lambda: VotingClassifier(
+        [("a", SVC()), ("b", RidgeClassifier()), ("c", RandomForestClassifier(5, random_state=0))]
+    ),
+    "stack": lambda: StackingClassifier(
+        [("a", RandomForestClassifier(5, random_state=0)), ("b", LogisticRegression(max_iter=300))],
+        cv=2,
+    ),
+    "forest in a pipeline": lambda: make_pipeline(
+        StandardScaler(), RandomForestClassifier(20, random_state=0)
+    ),
+    "search": lambda: GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2),
 }
 
 LABELS: dict[str, tuple[NDArray[Any], NDArray[Any]]] = {
@@ -112,7 +140,7 @@ def test_the_graph_answers_as_the_estimator(name: str, labels: str) -> None:
     assert one[0].tolist() == said[:1].tolist()
 
 
-@pytest.mark.parametrize("name", ["random forest", "extra-trees", "lightgbm"])
+@pytest.mark.parametrize("name", ["random forest", "extra-trees", "lightgbm", "histograms"])
 def test_trees_go_through_the_flat_arrays(name: str) -> None:
     f0 = HighCostModel.given(fit(ESTIMATORS[name](), SPECIES), np.arange(3), 4)
     graph = high_cost_graph(f0)
@@ -151,12 +179,96 @@ def test_data_with_a_large_offset() -> None:
         assert answer(high_cost_graph(f0), moved)[0].tolist() == f0.labels(moved).tolist()
 
 
+# -- other libraries, and columns by name ---------------------------------------------------
+
+
+def boosted(library: str, **params: Any) -> Any:
+    module = pytest.importorskip(library, reason=f"{library} is not installed")
+    if library == "xgboost":
+        return module.XGBClassifier(n_estimators=10, n_jobs=1, **params)
+    quiet = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
+    return module.CatBoostClassifier(iterations=10, **quiet, **params)
+
+
+@pytest.mark.parametrize("y", [SPECIES, SPECIES > 0], ids=["three classes", "two"])
+@pytest.mark.parametrize(
+    ("library", "params"),
+    [
+        ("xgboost", {}),
+        ("xgboost", {"booster": "dart", "rate_drop": 0.3}),
+        ("xgboost", {"num_parallel_tree": 3, "subsample": 0.5}),
+        ("catboost", {}),
+        ("catboost", {"grow_policy": "Lossguide"}),
+    ],
+)
+def test_boosters_of_other_libraries_are_flat_trees(
+    library: str, params: dict[str, Any], y: NDArray[Any]
+) -> None:
+    estimator = boosted(library, **params)
+    x = X.copy()
+    x[::7, 2] = np.nan  # both take missing values
+    estimator.fit(x, y.astype(int))
+    f0 = HighCostModel.given(estimator, np.unique(y), 4)
+    graph = high_cost_graph(f0)
+    assert [n.op_type for n in graph.model.graph.node] == ["TreeEnsembleRegressor"]
+    spread = np.concatenate([x, x[::-1] * 0.5 + x * 0.5])
+    label, chances = answer(graph, spread)
+    assert label.tolist() == f0.labels(spread).tolist()
+    assert np.abs(chances - f0.predict_proba(spread)).max() < 1e-6
+
+
+def test_xgboost_stops_where_it_was_stopped() -> None:
+    estimator = boosted("xgboost", early_stopping_rounds=2, learning_rate=1.0)
+    estimator.fit(X[::2], SPECIES[::2], eval_set=[(X[1::2], SPECIES[1::2])], verbose=False)
+    f0 = HighCostModel.given(estimator, np.arange(3), 4)
+    assert np.abs(answer(high_cost_graph(f0), X)[1] - f0.predict_proba(X)).max() < 1e-6
+
+
+@pytest.mark.parametrize("library", ["xgboost", "catboost"])
+def test_boosters_of_other_libraries_inside_others(library: str) -> None:
+    inner = boosted(library)
+    for whole in (
+        make_pipeline(StandardScaler(), inner),
+        VotingClassifier([("a", inner), ("b", GaussianNB())], voting="soft"),
+        CalibratedClassifierCV(inner, cv=2),
+    ):
+        f0 = HighCostModel.given(whole.fit(X, SPECIES), np.arange(3), 4)
+        label, chances = answer(high_cost_graph(f0), X)
+        assert label.tolist() == f0.labels(X).tolist()
+        assert np.abs(chances - f0.predict_proba(X)).max() < 1e-5
+
+
+def test_skl2onnx_is_left_as_it_was() -> None:
+    from skl2onnx._supported_operators import sklearn_operator_name_map
+
+    before = dict(sklearn_operator_name_map)
+    estimator = fit(ESTIMATORS["vote of probabilities"](), SPECIES)
+    high_cost_graph(HighCostModel.given(estimator, np.arange(3), 4))
+    assert sklearn_operator_name_map == before
+
+
+def test_columns_found_by_their_names() -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(X, columns=["a width", "b", "c", "d"])
+    table["kind"] = rng.integers(0, 4, len(table)).astype(np.float32)
+    encoder = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), ["kind"]),
+        (StandardScaler(), ["d", "b"]),
+        remainder="passthrough",
+    )
+    pipeline = make_pipeline(encoder, RandomForestClassifier(15, random_state=0))
+    f0 = HighCostModel.given(pipeline.fit(table, SPECIES), np.arange(3), 5, list(table.columns))
+    x = table.to_numpy(np.float32)
+    x[:5, 4] = 9  # a category that it has not seen
+    assert answer(high_cost_graph(f0), x)[0].tolist() == f0.labels(x).tolist()
+
+
 # -- what has no form ----------------------------------------------------------------------
 
 
 def test_estimators_without_a_converter_are_refused_in_one_line() -> None:
-    estimator = HistGradientBoostingClassifier(max_iter=5).fit(X, SPECIES)
-    with pytest.raises(ConversionError, match="cannot convert HistGradientBoosting") as caught:
+    estimator = NearestCentroid().fit(X, SPECIES)
+    with pytest.raises(ConversionError, match="cannot convert NearestCentroid") as caught:
         high_cost_graph(HighCostModel.given(estimator, np.arange(3), 4))
     assert "\n" not in str(caught.value)
     assert "ONNX file" in str(caught.value)
@@ -221,6 +333,83 @@ def test_labels_that_are_neither_whole_numbers_nor_text() -> None:
         high_cost_graph(f0)
 
 
+def unlike_skl2onnx(kind: str) -> tuple[OnnxModel, NDArray[Any]]:
+    """A graph in another form, and the labels that it stands for."""
+    words = np.array(["setosa", "versicolor", "virginica"])
+    if kind == "tables":
+        return OnnxModel(exported(words[SPECIES], zipmap=True).SerializeToString()), words
+    weights = np.array([[1, 0, -1], [2, 1, -1], [-2, 0, 2], [-1, 0, 3]], np.float32)
+    two = kind.startswith("one column")
+    nodes = [
+        helper.make_node("Flatten", ["image"], ["row"]),
+        helper.make_node("MatMul", ["row", "weights"], ["logits"]),
+        helper.make_node("Sigmoid" if two else "Softmax", ["logits"], ["chances"]),
+    ]
+    given = "chances" if kind.endswith("probabilities") else "logits"
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["n", 1, 2, 2])],
+        [helper.make_tensor_value_info(given, TensorProto.FLOAT, ["n", 1 if two else 3])],
+        [numpy_helper.from_array(weights[:, 2:] if two else weights, "weights")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    # the order of the network's columns is not that of the sorted labels
+    names = ["no", "yes"][::-1] if two else words[[2, 0, 1]].tolist()
+    return OnnxModel(model.SerializeToString(), classes=names), np.unique(names)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["tables", "logits", "probabilities", "one column of logits", "one column of probabilities"],
+)
+def test_given_graphs_in_other_forms(kind: str) -> None:
+    model, classes = unlike_skl2onnx(kind)
+    f0 = HighCostModel.given(model, classes, 4)
+    found, expected = f0.answers(X)
+    label, chances = answer(high_cost_graph(f0), X)
+    assert label.tolist() == found.tolist()
+    assert len(set(label.tolist())) > 1
+    assert np.abs(chances - expected).max() < 1e-6
+    assert np.abs(expected.sum(axis=1) - 1).max() < 1e-6
+    np.testing.assert_array_equal(expected.argmax(axis=1), found)
+    if kind == "tables":
+        assert f0.form is not None
+        assert f0.form.zipmap
+        whole = fit(make_pipeline(StandardScaler(), LogisticRegression()), classes[SPECIES])
+        assert classes[found].tolist() == whole.predict(X).tolist()
+
+
+def test_labels_alone() -> None:
+    model = exported(SPECIES)
+    del model.graph.output[1:]
+    f0 = given_graph(model, np.arange(3))
+    label, chances = answer(high_cost_graph(f0), X)
+    assert label.tolist() == f0.labels(X).tolist()
+    np.testing.assert_array_equal(chances, f0.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"classes": ["a", "b"]}, "gives scores of 3 classes; named are 2"),
+        ({"classes": ["a", "b", "c"]}, "has class 'a', the data has not"),
+        ({"scores": "labels"}, "must give labels"),
+        ({"source": "no-such.onnx"}, "does not exist"),
+    ],
+)
+def test_given_graphs_that_do_not_fit_the_data(change: dict[str, Any], why: str) -> None:
+    model, classes = unlike_skl2onnx("logits")
+    with pytest.raises(InputError, match=why):
+        HighCostModel.given(replace(model, **change), classes, 4)
+
+
+def test_a_graph_for_other_rows_is_refused() -> None:
+    model, classes = unlike_skl2onnx("logits")
+    with pytest.raises(InputError, match=r"\(n, 6\)"):
+        HighCostModel.given(model, classes, 6)
+
+
 def broken(edit: Callable[[onnx.ModelProto], object]) -> HighCostModel:
     model = exported(SPECIES)
     edit(model)
@@ -241,26 +430,19 @@ def outside(model: onnx.ModelProto) -> None:
     [
         (outside, "keeps 'weights' in another file"),
         (lambda m: m.opset_import.append(helper.make_opsetid("com.evil", 1)), "com.evil"),
-        (lambda m: m.graph.output.pop(), "labels and probabilities"),
+        (lambda m: m.graph.ClearField("output"), "has no outputs"),
         (lambda m: m.graph.node.pop(), "malformed"),
         (
             lambda m: m.graph.input[0].CopyFrom(
-                helper.make_tensor_value_info(m.graph.input[0].name, TensorProto.INT64, ["n", 4])
+                helper.make_tensor_value_info(m.graph.input[0].name, TensorProto.STRING, ["n", 4])
             ),
-            "one float32 input",
+            "one input of numbers",
         ),
     ],
 )
 def test_given_graphs_that_are_refused(edit: Callable[[onnx.ModelProto], object], why: str) -> None:
     with pytest.raises(ConversionError, match=why):
         high_cost_graph(broken(edit))
-
-
-def test_a_given_graph_must_not_give_a_list_of_tables() -> None:
-    model = exported(SPECIES, zipmap=True)
-    f0 = HighCostModel(np.arange(4), 3, "onnx", onnx=model.SerializeToString())
-    with pytest.raises(ConversionError, match="zipmap"):
-        high_cost_graph(f0)
 
 
 def test_what_is_not_onnx() -> None:

@@ -172,9 +172,12 @@ def test_settings_in_advance_pick_the_point(method, wanted):
 def test_guarantees_are_given(method):
     X, _, y, _ = table()
     wanted = [{"budget": 13.0}, {"max_loss": 0.2}]
+    settings = {"guarantee": 0.8}
     if method in CASCADES:
         wanted.append({"offload_rate": 0.9})
-    system = ready(method, X, y, guarantee=0.8, **wanted[0]).fit(X, y)
+        # a fitted one could not certify a loss: it may have seen the rows
+        settings["high_cost_model"] = RandomForestClassifier(30, random_state=0)
+    system = ready(method, X, y, **settings, **wanted[0]).fit(X, y)
     rows = len(system.calibration_.certifying[0].weights)
     assert 0.15 * len(X) < rows < 0.25 * len(X)
     assert rows + len(system.calibration_.tuning[0].weights) == len(X)  # they fit nothing else
@@ -190,7 +193,7 @@ def test_guarantees_are_given(method):
         assert point.cost <= bound.get("budget", np.inf)
         assert point.offload_rate <= bound.get("offload_rate", 1.0)
     with pytest.raises(InputError, match="equal weight"):
-        ready(method, X, y, guarantee=0.8).fit(X, y, np.arange(len(y)) + 1.0)
+        ready(method, X, y, **settings).fit(X, y, np.arange(len(y)) + 1.0)
     if method in CASCADES:
         with pytest.raises(InputError, match="cannot be guaranteed"):
             system.at(budget=0.1)

@@ -33,7 +33,9 @@ class Sample:
         """Take all rows of a problem."""
         plan, f0_loss = problem.plan, np.zeros(len(problem.plan.x))
         if problem.high_cost_model is not None:
-            proba = problem.high_cost_model.predict_proba(plan.x)
+            proba = problem.row_probabilities
+            if proba is None:
+                proba = problem.high_cost_model.predict_proba(plan.x)
             f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
         return cls(plan.x, plan.y, plan.weight, f0_loss, problem.n_classes, problem.costs)
 

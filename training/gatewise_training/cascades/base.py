@@ -84,9 +84,25 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
         Shapes: `X` (n, n_features), `y` (n,), `sample_weight` (n,).
         """
+        return self._fit(X, y, sample_weight, validation)
+
+    def _fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        validation: tuple[ArrayLike, ArrayLike] | None,
+        high_cost_predictions: ArrayLike | None = None,
+    ) -> Self:
         self._check_settings()
         table = check_training(
-            self, X, y, sample_weight, validation, allow_missing=self.allow_missing
+            self,
+            X,
+            y,
+            sample_weight,
+            validation,
+            allow_missing=self.allow_missing,
+            high_cost_predictions=high_cost_predictions,
         )
         self.classes_ = table.classes
         self._check_costs()
@@ -114,7 +130,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             problem = Problem(
                 plan, len(table.classes), self.feature_costs_, seed, self.n_jobs, report
             )
-            problem = self._with_high_cost_model(problem)
+            problem = self._with_high_cost_model(problem, table, calibration)
             self.high_cost_model_ = problem.high_cost_model
             candidates = self._fit_candidates(problem)
             report(1, 1, "thresholds")
@@ -122,7 +138,9 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         warn_of_recall(self)
         return self
 
-    def _with_high_cost_model(self, problem: Problem) -> Problem:
+    def _with_high_cost_model(
+        self, problem: Problem, table: Table, calibration: Table | None
+    ) -> Problem:
         return problem
 
     def _settle(
@@ -166,7 +184,12 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         self.calibration_ = None
         if calibration is not None:
             x, y, weight = calibration.x, calibration.y, calibration.weight
-            reference = labels(candidates[-1].stages[-1].run(x)[0]) if f0 is None else f0.labels(x)
+            if f0 is None:
+                reference = labels(candidates[-1].stages[-1].run(x)[0])
+            elif problem.calibration_labels is not None:
+                reference = problem.calibration_labels
+            else:
+                reference = f0.labels(x)
             unseen = []
             for cascade in stages:
                 outputs = [s.margins(x) for s in cascade]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -10,12 +11,19 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.costs import CloudPrices, CostsLike
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.data.input_checks import is_fitted
-from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.learners.high_cost_training import train_high_cost_model
+from gatewise_training.data.input_checks import Table, is_fitted
+from gatewise_training.learners.high_cost_model import HighCostModel, is_given
+from gatewise_training.learners.high_cost_training import (
+    can_be_cloned,
+    memorised,
+    train_high_cost_model,
+    unseen_answers,
+)
+from gatewise_training.learners.packable import check_packable
+from gatewise_training.operating_points.operating_point import OperatingPoint
 
 __all__ = ["CascadeClassifier"]
 
@@ -42,12 +50,44 @@ class CascadeClassifier(BudgetedClassifier):
     n_jobs: int | None = None
     verbose: int = 0
 
-    def _with_high_cost_model(self, problem: Problem) -> Problem:
-        given, plan = self.high_cost_model, problem.plan
-        if given is None or (hasattr(given, "fit") and not is_fitted(given)):
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        high_cost_predictions: ArrayLike | None = None,
+    ) -> Self:
+        """Fit all models and find the whole frontier.
+
+        A fitted `high_cost_model` may have seen the rows, and is never measured on what it
+        remembers. With `validation`, rows that it has not seen, it is measured there; with
+        `high_cost_predictions` by these; else by clones of it, fitted without the rows. What
+        cannot be cloned (an ONNX file, a function, a frozen classifier) is compared with models of
+        our own on the same rows, and a warning says if only memory explains its accuracy. What
+        stays deployed is always the given model.
+
+        Shapes: `X` (n, n_features), `y` (n,), `sample_weight` (n,), `high_cost_predictions` (n,
+        n_classes) out-of-fold probabilities of `high_cost_model`, columns by sorted class.
+        """
+        return self._fit(X, y, sample_weight, validation, high_cost_predictions)
+
+    def _with_high_cost_model(
+        self, problem: Problem, table: Table, calibration: Table | None
+    ) -> Problem:
+        given = self.high_cost_model
+        self._may_have_seen = self._is_given_fitted() and table.validation is None
+        if calibration is not None and self._may_have_seen:
+            self._check_certified_terms(**self._goal())
+        if not self._is_given_fitted():
+            if table.high_cost is not None:
+                raise InputError(
+                    "high_cost_predictions are those of a fitted high_cost_model: give it, too"
+                )
             problem.report(0, 1, "high-cost model")
             f0, answers, chances = train_high_cost_model(
-                plan,
+                problem.plan,
                 problem.n_classes,
                 template=given,
                 allow_missing=self.allow_missing,
@@ -55,27 +95,127 @@ class CascadeClassifier(BudgetedClassifier):
                 n_jobs=self.n_jobs,
                 report=lambda what: problem.report(0, 1, what),
             )
-        else:
-            names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
-            f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
-            rows = plan.x[plan.validation_rows]
-            answers, chances = f0.labels(rows), f0.predict_proba(rows)
+            return replace(
+                problem,
+                high_cost_model=f0,
+                high_cost_labels=answers,
+                high_cost_probabilities=chances,
+            )
+        names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
+        f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
+        return self._measured(replace(problem, high_cost_model=f0), table, calibration)
+
+    def _is_given_fitted(self) -> bool:
+        """Whether the high-cost model is given with nothing to fit, and may have seen the rows."""
+        given = self.high_cost_model
+        return given is not None and (is_given(given) or is_fitted(given))
+
+    def _measured(self, problem: Problem, table: Table, calibration: Table | None) -> Problem:
+        """Find out what a given model answers on rows that it has not seen."""
+        f0, plan = problem.high_cost_model, problem.plan
+        assert f0 is not None
+        rows, n = plan.validation_rows, len(table.x)
+        if table.high_cost is not None:
+            chances = table.high_cost
+            if table.validation is not None:
+                found, of_validation = f0.answers(plan.x[n:])
+                chances = np.concatenate([chances, of_validation])
+            else:
+                found = np.asarray(chances[rows].argmax(axis=1), np.int64)
+            aside = None
+            if calibration is not None and calibration.high_cost is not None:
+                aside = np.asarray(calibration.high_cost.argmax(axis=1), np.int64)
+            return replace(
+                problem,
+                high_cost_labels=found,
+                high_cost_probabilities=chances[rows],
+                row_probabilities=chances,
+                calibration_labels=aside,
+            )
+        if table.validation is not None:
+            found, chances = f0.answers(plan.x[rows])
+            return replace(problem, high_cost_labels=found, high_cost_probabilities=chances)
+        if can_be_cloned(self.high_cost_model):
+            return self._measured_by_clones(problem, calibration)
+        return self._compared(problem)
+
+    def _measured_by_clones(self, problem: Problem, calibration: Table | None) -> Problem:
+        plan = problem.plan
+        if self.class_weights_ is not None:  # the given model was fitted without them
+            plan = replace(plan, weight=plan.weight / self.class_weights_[plan.y])
+        try:
+            found, chances, aside = unseen_answers(
+                plan,
+                self.high_cost_model,
+                self.classes_,
+                None if calibration is None else calibration.x,
+                n_jobs=self.n_jobs,
+                report=lambda what: problem.report(0, 1, what),
+            )
+        except Exception as error:  # a fit of the user's classifier may raise anything
+            return self._compared(problem, f"clones of it cannot be fitted ({one_line(error)})")
+        every = None
+        if len(plan.folds) > 1:
+            every = np.empty_like(chances)
+            every[plan.validation_rows] = chances
         return replace(
             problem,
-            high_cost_model=f0,
-            high_cost_labels=answers,
+            high_cost_labels=found,
             high_cost_probabilities=chances,
+            row_probabilities=every,
+            calibration_labels=aside,
+        )
+
+    def _compared(self, problem: Problem, why: str = "it cannot be cloned") -> Problem:
+        """Take the model's own answers; warn if they are better than can be on unseen rows."""
+        f0, plan = problem.high_cost_model, problem.plan
+        assert f0 is not None
+        answers, chances = f0.answers(plan.x)
+        found = answers[plan.validation_rows]
+        problem.report(0, 1, "reference for high_cost_model")
+        excess = memorised(plan, found, allow_missing=self.allow_missing, seed=problem.seed)
+        if excess is not None:
+            warnings.warn(
+                f"high_cost_model is right on {excess[0]:.1%} of these rows, the best of our own "
+                f"models, on rows that it has not seen, on {excess[1]:.1%}: it may remember "
+                f"them, and {why}. Then all accuracies here are too high, and too little is "
+                "answered on the device. Give rows that it has not seen, validation=(X_val, "
+                "y_val), or its out-of-fold probabilities, high_cost_predictions=",
+                UserWarning,
+                stacklevel=6,
+            )
+        return replace(
+            problem,
+            high_cost_labels=found,
+            high_cost_probabilities=chances[plan.validation_rows],
+            row_probabilities=chances,
         )
 
     def _check_settings(self) -> None:
         super()._check_settings()
         if self.budget is not None and self.offload_rate is not None:
             raise InputError("give budget or offload_rate, not both")
+        if self.high_cost_model is not None:
+            check_packable(self.high_cost_model)
 
     def _goal(self) -> dict[str, float]:
         if self.offload_rate is not None:
             return {"offload_rate": self.offload_rate}
         return super()._goal()
+
+    def _choose(self, **wanted: float | None) -> OperatingPoint:
+        if self.calibration_ is not None and getattr(self, "_may_have_seen", False):
+            self._check_certified_terms(**wanted)
+        return super()._choose(**wanted)
+
+    def _check_certified_terms(self, **wanted: float | None) -> None:
+        """Refuse terms that the deployed model's answers decide, on rows that it may have seen."""
+        if wanted.get("max_loss") is not None or self.class_bounds_:
+            raise InputError(
+                "guarantee: a fitted high_cost_model may have seen the rows that would certify "
+                "max_loss, min_recall or min_precision; give validation=(X_val, y_val) with rows "
+                "that it has not seen, give the model unfitted, or bound budget or offload_rate"
+            )
 
     def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
         """Which rows go to the high-cost model, shape (n,)."""

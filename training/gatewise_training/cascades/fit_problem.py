@@ -37,6 +37,11 @@ class Problem:
     high_cost_labels: NDArray[np.int64] | None = None
     # (n_validation, n_classes): its probabilities there, likewise
     high_cost_probabilities: NDArray[np.float64] | None = None
+    # (n, n_classes): its probabilities of all rows of the plan, those of training rows from models
+    # that have not seen them; None: by the model itself
+    row_probabilities: NDArray[np.float64] | None = None
+    # (n_calibration,): as `high_cost_labels`, of the calibration rows; None: by the model itself
+    calibration_labels: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -46,9 +46,12 @@ class StagedCascade(CascadeClassifier):
 
     Parameters
     ----------
-    high_cost_model : classifier, path of an ONNX file, or None
-        A fitted one is used as it is, an unfitted scikit-learn classifier is fitted, None
-        trains the best of boosted trees, extra-trees and an RBF-SVM.
+    high_cost_model : classifier, ONNX file, function, or None
+        A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost is used as it is, an
+        unfitted one is fitted, None trains the best of boosted trees, extra-trees and an RBF-SVM.
+        An ONNX file: a path or an :class:`.OnnxModel`. What else gives probabilities (a function
+        of the rows, an object or class with ``predict_proba``, ``"python:module:attribute"``, the
+        URL of a JSON service) stays opaque: a worker needs it as a backend.
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 a feature by default.
     cloud_prices : CloudPrices, optional

@@ -55,6 +55,8 @@ class Table:
     classes: NDArray[Any]  # (n_classes,): the labels, sorted
     weight: NDArray[np.float64]  # (n,): of mean 1; rows of weight 0 are gone
     validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None  # x and y
+    # (n, n_classes): the user's out-of-fold probabilities of a high-cost model
+    high_cost: NDArray[np.float64] | None = None
 
 
 def check_parameters(estimator: Any) -> None:
@@ -108,14 +110,25 @@ def _check_finite(estimator: Any, rows: NDArray[np.float32], allow_missing: bool
 
 
 def check_training(
-    estimator: Any, X: Any, y: Any, sample_weight: Any, validation: Any, *, allow_missing: bool
+    estimator: Any,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    validation: Any,
+    *,
+    allow_missing: bool,
+    high_cost_predictions: Any = None,
 ) -> Table:
-    """Check training rows, labels, weights and validation rows."""
+    """Check training rows, labels, weights, validation rows and out-of-fold probabilities."""
     X, y = _validated(estimator, X, y)
     _check_finite(estimator, X, allow_missing)
     check_classes(y)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
+    n_classes = len(np.unique(y[seen]))
+    high_cost = None
+    if high_cost_predictions is not None:
+        high_cost = _check_predictions(high_cost_predictions, (len(X), n_classes))[seen]
     if not seen.all():
         X, y, weight = X[seen], y[seen], weight[seen]
     classes, index, counts = np.unique(y, return_inverse=True, return_counts=True)
@@ -140,7 +153,27 @@ def check_training(
             label = y_val[unknown].tolist()[0]
             raise InputError(f"validation label {label!r} is not in the training data")
         pair = X_val, place.astype(np.int64)
-    return Table(X, index.astype(np.int64), classes, weight / weight.mean(), pair)
+    return Table(X, index.astype(np.int64), classes, weight / weight.mean(), pair, high_cost)
+
+
+def _check_predictions(given: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+    """Check probabilities: a row for each row of X, a column for each class, sums of 1."""
+    try:
+        chances = np.asarray(given, np.float64)
+    except (TypeError, ValueError):
+        raise InputError("high_cost_predictions must be a matrix of probabilities") from None
+    if chances.shape != shape:
+        raise InputError(
+            f"high_cost_predictions must have shape {shape}: a row for each row of X and a column "
+            f"for each class, sorted; not {chances.shape}"
+        )
+    bad = ~((chances >= 0).all(axis=1) & (np.abs(chances.sum(axis=1) - 1.0) <= 1e-3))
+    if bad.any():
+        raise InputError(
+            f"high_cost_predictions: row {int(bad.argmax())} holds no probabilities "
+            "(at least 0, with sum 1); logits need a softmax first"
+        )
+    return chances
 
 
 def check_values(

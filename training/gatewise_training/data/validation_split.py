@@ -122,16 +122,21 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
     if np.ptp(table.weight) > 0:
         raise InputError("a guarantee needs rows of equal weight: its tests count rows")
     x, y = (table.x, table.y) if table.validation is None else table.validation
+    chances = None if table.validation is not None else table.high_cost
     part = strata(y, CALIBRATION_SHARE if table.validation is None else 2, seed)
     kept, aside = np.flatnonzero(part != 0), np.flatnonzero(part == 0)
     if table.validation is None:
-        rest = replace(table, x=x[kept], y=y[kept], weight=table.weight[kept])
+        known = None if chances is None else chances[kept]
+        rest = replace(table, x=x[kept], y=y[kept], weight=table.weight[kept], high_cost=known)
     else:
         rest = replace(table, validation=(x[kept], y[kept]))
     if len(np.unique(rest.y)) < len(table.classes) or not len(aside):
         raise InputError("too few rows to set some aside for a guarantee; give more data")
     ones = np.ones(len(aside))
-    return rest, replace(table, x=x[aside], y=y[aside], weight=ones, validation=None)
+    known = None if chances is None else chances[aside]
+    return rest, replace(
+        table, x=x[aside], y=y[aside], weight=ones, validation=None, high_cost=known
+    )
 
 
 def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:

@@ -1,4 +1,4 @@
-"""The high-cost model f0: a classifier or an ONNX graph that was given, or one trained here.
+"""The high-cost model f0: given, as a classifier, an ONNX graph or a callable, or trained here.
 
 Inside, classes are indices 0..M-1. A given fitted model is never refitted.
 """
@@ -13,13 +13,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise import _onnxruntime
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError
+from gatewise.models.opaque_models import PYTHON, JsonService, PythonModel, load_object
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import link_of
+from gatewise_training.learners.given_graph import GivenGraph, GraphForm, OnnxModel, graph_answer
+from gatewise_training.learners.packable import needs_backend
 
-__all__ = ["HighCostModel"]
+__all__ = ["HighCostModel", "is_given"]
+
+HTTP = ("http://", "https://")
+
+
+def is_given(model: Any) -> bool:
+    """Whether a `high_cost_model` answers as it is, with nothing to fit.
+
+    That is an ONNX file, a function, an import path, a service's URL, an object or a class with
+    ``predict_proba`` and without ``fit``. Of classifiers, that is a question of their state.
+    """
+    return not hasattr(model, "fit")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +45,18 @@ class HighCostModel:
         Columns of the instance that it reads, in its own order.
     n_classes : int
     kind : str
-        What it is, for people: "svm", "boosting", "extra-trees", "given", "onnx".
+        What it is, for people: "svm", "boosting", "extra-trees", "given", "onnx", "python",
+        "http".
     trees : TreeEnsemble or None
         Its margins as flat arrays over `features`, where it is our own boosted model.
     estimator : object or None
         A fitted scikit-learn classifier over `features`.
     onnx : bytes or None
         A given ONNX graph over `features`.
+    form : GraphForm or None
+        How this graph is to be read.
+    opaque : PythonModel, JsonService or None
+        What answers with probabilities of all classes, and has no form as a graph.
     lookup : ndarray of int64, shape (n_own_classes,) or None
         Class index of each of the estimator's (or the graph's) own classes.
     rounds : int
@@ -51,6 +69,8 @@ class HighCostModel:
     trees: TreeEnsemble | None = None
     estimator: Any = None
     onnx: bytes | None = None
+    form: GraphForm | None = None
+    opaque: PythonModel | JsonService | None = None
     lookup: NDArray[np.int64] | None = None
     rounds: int = 0
 
@@ -59,37 +79,61 @@ class HighCostModel:
         """Link from the margins of `trees` to probabilities."""
         return link_of(self.n_classes)
 
+    @property
+    def backend(self) -> str | None:
+        """What a worker needs to serve it, if that is no graph: ``python:...`` or a URL."""
+        return None if self.opaque is None else self.opaque.spec
+
+    def answers(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Get :meth:`labels` and :meth:`predict_proba` of whole instances, each computed once."""
+        part = x[:, self.features]
+        if self.trees is not None:
+            margins = self.trees.margins(part)
+            return labels(margins), probabilities(margins, self.link)
+        if self.opaque is not None:
+            chances = self.opaque.predict_proba(part)
+            return np.asarray(chances.argmax(axis=1), np.int64), chances
+        if self.onnx is not None:
+            assert self.form is not None
+            position, raw = graph_answer(self.onnx, self.form, part)
+            found = position if self.lookup is None else self.lookup[position]
+            return found, self._over_all_classes(raw)
+        found = self._estimator_labels(part)
+        return found, self._estimator_chances(part, found)
+
     def predict_proba(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get class probabilities of whole instances, shape (n, n_classes).
 
         One-hot labels for a classifier that gives none.
         """
-        part = x[:, self.features]
-        if self.trees is not None:
-            return probabilities(self.trees.margins(part), self.link)
-        out = np.zeros((len(x), self.n_classes))
-        if self.onnx is None and not hasattr(self.estimator, "predict_proba"):
-            out[np.arange(len(x)), self.labels(x)] = 1.0
-            return out
-        raw = (
-            self.estimator.predict_proba(self._named(part))
-            if self.onnx is None
-            else _graph(self.onnx).answer(part)[1]
-        )
-        out[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
-        return out
+        if self.estimator is not None and hasattr(self.estimator, "predict_proba"):
+            return self._estimator_chances(x[:, self.features], np.empty(0, np.int64))
+        return self.answers(x)[1]
 
     def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """Get class indices, shape (n,): those of its own ``predict``."""
-        part = x[:, self.features]
-        if self.trees is not None:
-            return labels(self.trees.margins(part))
-        if self.onnx is not None:
-            position = _graph(self.onnx).answer(part)[0]
-        else:
-            own = self.estimator.predict(self._named(part))
-            position = np.searchsorted(np.asarray(self.estimator.classes_), own)
+        if self.estimator is not None:
+            return self._estimator_labels(x[:, self.features])
+        return self.answers(x)[0]
+
+    def _estimator_labels(self, part: NDArray[np.float32]) -> NDArray[np.int64]:
+        own = np.ravel(self.estimator.predict(self._named(part)))  # CatBoost gives a column
+        position = np.searchsorted(np.asarray(self.estimator.classes_), own)
         return position.astype(np.int64) if self.lookup is None else self.lookup[position]
+
+    def _estimator_chances(
+        self, part: NDArray[np.float32], found: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        if hasattr(self.estimator, "predict_proba"):
+            return self._over_all_classes(self.estimator.predict_proba(self._named(part)))
+        out = np.zeros((len(part), self.n_classes))
+        out[np.arange(len(part)), found] = 1.0
+        return out
+
+    def _over_all_classes(self, raw: NDArray[Any]) -> NDArray[np.float64]:
+        out = np.zeros((len(raw), self.n_classes))
+        out[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
+        return out
 
     def _named(self, part: NDArray[np.float32]) -> Any:
         """Give rows the estimator's column names, if it has any."""
@@ -112,9 +156,12 @@ class HighCostModel:
 
         Parameters
         ----------
-        model : fitted scikit-learn or LightGBM classifier, or path or bytes of an ONNX graph
-            A graph has one float32 input of shape (n, n_features), and the outputs label
-            (int64 or strings) and probabilities (a tensor: zipmap off).
+        model : object
+            A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost; path, bytes or
+            :class:`.OnnxModel` of an ONNX graph that takes one row an instance and gives labels,
+            probabilities or logits; or what stays opaque: a function of the rows that gives
+            probabilities, an object or a class with ``predict_proba``, their import path
+            ``python:module:attribute``, or the URL of a JSON service.
         classes : ndarray, shape (n_classes,)
             The data's class labels, sorted.
         n_features : int
@@ -124,16 +171,36 @@ class HighCostModel:
         Returns
         -------
         HighCostModel
-            Of kind "given" or "onnx".
+            Of kind "given", "onnx", "python" or "http".
 
         Raises
         ------
         InputError
-            If it reads other features or has other classes than the data.
+            If it reads other features or has other classes than the data, or gives no
+            probabilities.
         """
         every = np.arange(n_features)
+        if isinstance(model, str) and model.startswith(HTTP):
+            service = JsonService(model, len(classes))
+            return cls(every, len(classes), "http", opaque=service)
+        if isinstance(model, str) and model.startswith(PYTHON):
+            opaque = PythonModel(load_object(model), classes.tolist(), model)
+            return cls(every, len(classes), "python", opaque=opaque)
         if isinstance(model, str | Path | bytes):
+            model = OnnxModel(model)
+        if isinstance(model, OnnxModel):
             return _given_graph(model, classes, every)
+        if not hasattr(model, "predict_proba") and not hasattr(model, "predict"):
+            if not callable(model):
+                raise InputError(
+                    f"high_cost_model is a {type(model).__name__}: give a classifier, an ONNX "
+                    "file, a function that gives probabilities, or None"
+                )
+            opaque = PythonModel(model, classes.tolist())
+            return cls(every, len(classes), "python", opaque=opaque)
+        if needs_backend(model):
+            opaque = PythonModel(model, classes.tolist())
+            return cls(every, len(classes), "python", opaque=opaque)
         reads = int(getattr(model, "n_features_in_", n_features))
         if reads != n_features:
             raise InputError(
@@ -161,76 +228,16 @@ def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     return np.array([known.index(c) for c in own], np.int64)
 
 
-# -- f0 as an ONNX graph -------------------------------------------------------------------
-
-
-class _GraphAnswers:
-    """A session on a given graph; made again after pickling, which sessions do not survive."""
-
-    def __init__(self, graph: bytes) -> None:
-        onnxruntime = _onnxruntime.load()
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        self.session = onnxruntime.InferenceSession(
-            graph, options, providers=["CPUExecutionProvider"]
-        )
-
-    def answer(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Get each label's position among the graph's classes, and probabilities."""
-        name = self.session.get_inputs()[0].name
-        first, second = self.session.run(None, {name: np.ascontiguousarray(x, np.float32)})[:2]
-        classes = self.classes()
-        if classes is None:
-            position = np.asarray(first, np.int64).ravel()
-        else:
-            place = {c: i for i, c in enumerate(classes)}
-            position = np.array([place[c] for c in np.ravel(first).tolist()], np.int64)
-        return position, np.asarray(second, np.float64)
-
-    def classes(self) -> list[Any] | None:
-        """Read class labels from the graph's metadata; None: labels are indices."""
-        import json
-
-        text = self.session.get_modelmeta().custom_metadata_map.get("classes")
-        return None if text is None else list(json.loads(text))
-
-
-_GRAPHS: dict[int, _GraphAnswers] = {}
-
-
-def _graph(graph: bytes) -> _GraphAnswers:
-    key = hash(graph)
-    if key not in _GRAPHS:
-        _GRAPHS[key] = _GraphAnswers(graph)
-    return _GRAPHS[key]
-
-
-def _given_graph(
-    model: str | Path | bytes, classes: NDArray[Any], every: NDArray[np.intp]
-) -> HighCostModel:
-    if not isinstance(model, bytes):
-        path = Path(model)
-        if not path.is_file():
-            raise InputError(f"high_cost_model: file {path} does not exist")
-        model = path.read_bytes()
-    try:
-        session = _graph(model).session
-    except Exception as error:  # onnxruntime raises types of its own, without a common base
-        raise InputError(f"high_cost_model is not a usable ONNX graph: {error}") from error
-    shape = session.get_inputs()[0].shape
-    if len(session.get_inputs()) != 1 or len(shape) != 2 or shape[1] not in (None, len(every)):
-        raise InputError(
-            f"high_cost_model's graph must have one input of shape (n, {len(every)}), not {shape}"
-        )
-    if len(session.get_outputs()) < 2:
-        raise InputError("high_cost_model's graph must give labels and probabilities")
-    own = _graph(model).classes()
+def _given_graph(model: OnnxModel, classes: NDArray[Any], every: NDArray[np.intp]) -> HighCostModel:
+    graph = GivenGraph(model, len(every), len(classes))
+    own = graph.form.names
     if own is None and classes.tolist() != list(range(len(classes))):
         raise InputError(
-            "high_cost_model's graph does not name the labels of its outputs: write a "
-            'JSON list of them into its metadata as "classes", or train with labels 0, 1, ...'
+            "high_cost_model's graph does not name the labels of its outputs: give "
+            "OnnxModel(file, classes=[...]) or write a JSON list of them into its metadata as "
+            '"classes", or train with labels 0, 1, ...'
         )
-    lookup = None if own is None else _match(own, classes)
-    return HighCostModel(every, len(classes), "onnx", onnx=model, lookup=lookup)
+    lookup = None if own is None else _match(list(own), classes)
+    return HighCostModel(
+        every, len(classes), "onnx", onnx=graph.content, form=graph.form, lookup=lookup
+    )

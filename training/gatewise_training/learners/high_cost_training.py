@@ -1,4 +1,9 @@
-"""Train the high-cost model f0 when none is given: the best of several kinds."""
+"""Train the high-cost model f0 when none is given, and examine one that was given.
+
+A model that has seen the rows it is measured on answers some of them from memory. Clones of a
+given classifier, fitted without the rows, measure what it is worth; where it cannot be cloned, a
+reference of our own says what can be expected on these rows.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +23,9 @@ from gatewise_training.learners.boosting import (
     fit_boosting,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.learners.packable import needs_backend
 
-__all__ = ["train_high_cost_model"]
+__all__ = ["can_be_cloned", "memorised", "train_high_cost_model", "unseen_answers"]
 
 Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 
@@ -129,6 +135,113 @@ def _scalers() -> list[tuple[str, Any]]:
     return [("standard scores", StandardScaler()), ("unit ranges", MinMaxScaler())]
 
 
+# -- a given model -------------------------------------------------------------------------
+
+CHANCE = 0.05
+"""Probability at most that an excess over the reference is chance, for it to be called memory."""
+
+
+def can_be_cloned(estimator: Any) -> bool:
+    """Whether a fitted classifier has unfitted clones: nothing in it is frozen."""
+    if not hasattr(estimator, "fit") or not hasattr(estimator, "get_params"):
+        return False
+    parts = [estimator, *estimator.get_params(deep=True).values()]
+    return not any(type(part).__name__ == "FrozenEstimator" for part in parts)
+
+
+def unseen_answers(
+    plan: ValidationSplit,
+    estimator: Any,
+    classes: NDArray[Any],
+    x_calibration: NDArray[np.float32] | None,
+    *,
+    n_jobs: int | None = None,
+    report: Callable[[str], None] = lambda _what: None,
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64] | None]:
+    """Get answers of clones of a fitted classifier that have not seen the rows.
+
+    Shapes: `classes` (n_classes,) the data's labels, `x_calibration` (n_calibration, n_features);
+    returns `labels` (n_validation,), `probabilities` (n_validation, n_classes), those of the
+    validation rows, and `calibration_labels` (n_calibration,).
+    """
+    parts = [rows for rows, _ in plan.folds]
+    if x_calibration is not None and len(parts) > 1:
+        parts.append(plan.fit_rows)
+    parallel = joblib.Parallel(n_jobs=n_jobs, return_as="generator")
+    models = []
+    for model in parallel(joblib.delayed(_clone)(plan, estimator, classes, p) for p in parts):
+        models.append(model)
+        report(f"out-of-fold predictions of high_cost_model, {len(models)} of {len(parts)}")
+    found = [m.answers(plan.x[rows]) for m, (_, rows) in zip(models, plan.folds, strict=False)]
+    aside = None if x_calibration is None else models[-1].labels(x_calibration)
+    return (
+        np.concatenate([label for label, _ in found]),
+        np.concatenate([chances for _, chances in found]),
+        aside,
+    )
+
+
+def _clone(
+    plan: ValidationSplit, estimator: Any, classes: NDArray[Any], rows: Rows
+) -> HighCostModel:
+    """Fit a clone as the user fitted the original: on the data's labels and column names."""
+    from sklearn.base import clone
+
+    x: Any = plan.x[rows]
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is not None:
+        import pandas as pd
+
+        x = pd.DataFrame(x, columns=names)
+    fresh = clone(estimator)
+    fresh.fit(x, classes[plan.y[rows]], **_weights(plan, fresh, rows))
+    return HighCostModel.given(fresh, classes, plan.x.shape[1])
+
+
+def _weights(plan: ValidationSplit, estimator: Any, rows: Rows) -> dict[str, Any]:
+    """Weights of rows for a fit, where they differ and the classifier takes any."""
+    from sklearn.utils.validation import has_fit_parameter
+
+    weight = plan.weight[rows]
+    weighted = np.ptp(weight) > 0 and has_fit_parameter(estimator, "sample_weight")
+    return {"sample_weight": weight} if weighted else {}
+
+
+def memorised(
+    plan: ValidationSplit, answers: NDArray[np.int64], *, allow_missing: bool, seed: int
+) -> tuple[float, float] | None:
+    """Compare a model that may have seen the rows with references that have not.
+
+    The references are extra-trees and, on few rows, an RBF-SVM. Returns the accuracies of the model
+    and of the best reference on the validation rows if the model's is higher by more than chance
+    (a one-sided sign test of the rows on which just one is right), else None.
+
+    Shapes: `answers` (n_validation,) class indices.
+    """
+    from scipy.stats import binomtest
+    from sklearn.ensemble import ExtraTreesClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.svm import SVC
+
+    kinds: list[Any] = [ExtraTreesClassifier(100, random_state=seed)]
+    if not allow_missing and len(plan.fit_rows) <= LARGE_ROWS:
+        kinds += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in _scalers()]
+    y = plan.y[plan.validation_rows]
+    best = np.zeros(len(y), bool)
+    for kind in kinds:
+        found = [
+            kind.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen])
+            for rows, unseen in plan.folds
+        ]
+        right = np.concatenate(found) == y
+        best = right if right.sum() > best.sum() else best
+    model = answers == y
+    better, worse = int((model & ~best).sum()), int((best & ~model).sum())
+    if better <= worse or binomtest(better, better + worse, alternative="greater").pvalue > CHANCE:
+        return None
+    return float(model.mean()), float(best.mean())
+
+
 def _calibrated_svm(scaler: Any) -> Any:
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.pipeline import make_pipeline
@@ -158,12 +271,12 @@ def _boosting_fit(plan: ValidationSplit, n_classes: int, params: dict[str, Any],
 
 def _estimator_fit(plan: ValidationSplit, n_classes: int, kind: str, template: Any) -> Fit:
     from sklearn.base import clone
-    from sklearn.utils.validation import has_fit_parameter
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
-        x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
-        weighted = np.ptp(weight) > 0 and has_fit_parameter(template, "sample_weight")
-        estimator = clone(template).fit(x, y, **({"sample_weight": weight} if weighted else {}))
+        x, y = plan.x[rows], plan.y[rows]
+        estimator = clone(template).fit(x, y, **_weights(plan, template, rows))
+        if needs_backend(template):
+            return HighCostModel.given(estimator, np.arange(n_classes), x.shape[1])
         lookup = np.asarray(estimator.classes_, np.int64)
         every = np.arange(x.shape[1])
         return HighCostModel(every, n_classes, kind, estimator=estimator, lookup=lookup)

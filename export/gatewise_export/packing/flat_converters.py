@@ -1,0 +1,256 @@
+"""Flat trees of given classifiers, and skl2onnx's converters for them inside other estimators.
+
+Forests and boosted trees of scikit-learn, LightGBM, XGBoost and CatBoost have an exact form as
+flat trees. Inside a pipeline, a vote or a stack skl2onnx writes the graph, and finds them here. Its
+own converter of votes takes neither weights in a list nor labels of parts without probabilities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from gatewise.decision import Link
+from gatewise.errors import InputError
+from gatewise.models import booster_sources
+from gatewise.models.trees import TreeEnsemble
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.packing.graph_parts import ML_OPSET
+from gatewise_export.packing.onnx_graph import flat_graph
+
+__all__ = ["flat_trees", "taught_converters"]
+
+FORESTS = ("ExtraTreesClassifier", "RandomForestClassifier")
+SOURCES = {
+    "HistGradientBoostingClassifier": booster_sources.hist_gradient_trees,
+    "XGBClassifier": booster_sources.xgboost_trees,
+    "XGBRFClassifier": booster_sources.xgboost_trees,
+    "CatBoostClassifier": booster_sources.catboost_trees,
+}
+VOTE, LDA = "VotingClassifier", "LinearDiscriminantAnalysis"
+LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
+
+
+def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
+    """Flat trees of a fitted classifier over its own classes; None if it is not made of trees."""
+    name = _name(estimator)
+    if name in FORESTS:
+        return TreeEnsemble.from_forest(estimator), "identity"
+    try:
+        if hasattr(estimator, "booster_"):
+            return _lightgbm(estimator.booster_)
+        if name in SOURCES:
+            boosted = SOURCES[name](estimator)
+            return TreeEnsemble.from_boosted(boosted), boosted.link
+    except InputError as error:
+        raise ConversionError(f"high-cost model: {error}") from error
+    return None
+
+
+@contextmanager
+def taught_converters(estimator: Any) -> Iterator[None]:
+    """Let skl2onnx use the converters of this module for the parts of an estimator, in a block.
+
+    Its own forests take ties of votes otherwise than scikit-learn; afterwards they are back.
+    """
+    from skl2onnx import update_registered_converter
+    from skl2onnx._parse import sklearn_parsers_map
+    from skl2onnx._supported_operators import sklearn_operator_name_map
+    from skl2onnx.common.shape_calculator import calculate_linear_classifier_output_shapes
+
+    maps = (sklearn_operator_name_map, sklearn_parsers_map)
+    before = [dict(known) for known in maps]
+    for kind in {type(part) for part in _parts(estimator)}:
+        convert = {VOTE: _convert_vote, LDA: _convert_linear}.get(kind.__name__, _convert)
+        update_registered_converter(
+            kind,
+            f"Gatewise{kind.__name__}",
+            calculate_linear_classifier_output_shapes,
+            convert,
+            parser=_parse,
+            options={option: [True, False] for option in ("zipmap", "nocl", "raw_scores")},
+        )
+    try:
+        yield
+    finally:
+        for known, old in zip(maps, before, strict=True):
+            known.clear()
+            known.update(old)
+
+
+def _name(estimator: Any) -> str:
+    """Name of the class, or of the one that it extends, among those of the libraries."""
+    for kind in type(estimator).__mro__:
+        if kind.__module__.partition(".")[0] in LIBRARIES:
+            return kind.__name__
+    return type(estimator).__name__
+
+
+def _parts(estimator: Any, depth: int = 8) -> list[Any]:
+    """Fitted classifiers inside an estimator, itself included, that have a converter here."""
+    name = _name(estimator)
+    if name in SOURCES or name in FORESTS or name == LDA or hasattr(estimator, "booster_"):
+        return [estimator]
+    found: list[Any] = [estimator] if name == VOTE else []
+    for value in vars(estimator).values() if depth else ():
+        for entry in value if isinstance(value, list | tuple) else [value]:
+            for part in entry if isinstance(entry, list | tuple) else [entry]:
+                if hasattr(part, "get_params") or hasattr(part, "calibrators"):
+                    found += _parts(part, depth - 1)
+    return found
+
+
+def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
+    goal = next(
+        line.removeprefix("objective=")
+        for line in booster.model_to_string(num_iteration=0).splitlines()
+        if line.startswith("objective=")
+    )
+    if goal == "binary sigmoid:1":
+        return TreeEnsemble.from_lightgbm(booster), "sigmoid"
+    if goal.startswith("multiclass "):
+        return TreeEnsemble.from_lightgbm(booster), "softmax"
+    raise ConversionError(
+        f"high-cost model: LightGBM objective {goal!r} has no exact form here; "
+        "use objective 'binary' or 'multiclass'"
+    )
+
+
+def _parse(scope: Any, model: Any, inputs: list[Any], custom_parsers: Any = None) -> list[Any]:
+    """Declare the outputs of a classifier that ends a pipeline: labels and probabilities."""
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType, StringTensorType
+
+    operator = scope.declare_local_operator(f"Gatewise{type(model).__name__}", model)
+    operator.inputs = inputs
+    words = np.asarray(model.classes_).dtype.kind not in "biuf"
+    label = StringTensorType() if words else Int64TensorType()
+    operator.outputs.append(scope.declare_local_variable("label", label))
+    operator.outputs.append(scope.declare_local_variable("probabilities", FloatTensorType()))
+    return list(operator.outputs)
+
+
+class _Nodes:
+    """Nodes and constants of one estimator in a graph that skl2onnx writes."""
+
+    def __init__(self, scope: Any, container: Any) -> None:
+        self.scope, self.container = scope, container
+
+    def fresh(self, name: str) -> str:
+        return str(self.scope.get_unique_variable_name(f"gw_{name}"))
+
+    def add(self, kind: str, inputs: list[str], output: str = "", **attributes: Any) -> str:
+        output = output or self.fresh(kind.lower())
+        name = self.scope.get_unique_operator_name(f"gw_{kind}")
+        self.container.add_node(kind, inputs, output, name=name, **attributes)
+        return output
+
+    def value(self, kind: int, shape: list[int], values: list[Any]) -> str:
+        name = self.fresh("value")
+        self.container.add_initializer(name, kind, shape, values)
+        return name
+
+    def finish(self, operator: Any, scores: str, place: str) -> None:
+        """Give scores and the labels at their places as the operator's outputs."""
+        from skl2onnx.common.data_types import DoubleTensorType
+
+        label, chances = operator.outputs[:2]
+        double = isinstance(chances.type, DoubleTensorType)
+        kind = TensorProto.DOUBLE if double else TensorProto.FLOAT
+        self.add("Cast", [scores], chances.full_name, to=kind)
+        classes = np.asarray(operator.raw_operator.classes_)
+        nocl = self.scope.get_options(operator.raw_operator, {"nocl": False})["nocl"]
+        if nocl or classes.dtype.kind in "biuf":
+            numbers = np.arange(len(classes)) if nocl else classes.astype(np.int64)
+            known = self.value(TensorProto.INT64, [len(classes)], numbers.tolist())
+        else:
+            words = [str(c).encode() for c in classes.tolist()]
+            known = self.value(TensorProto.STRING, [len(classes)], words)
+        self.add("Gather", [known, place], label.full_name, axis=0)
+
+    def finish_margins(self, operator: Any, margins: str, link: Link) -> None:
+        """Give probabilities, or raw scores if they are wanted, and labels of margins."""
+        options = self.scope.get_options(operator.raw_operator, {"raw_scores": False})
+        # a calibration asks for raw scores, and takes probabilities where there are none
+        raw = options["raw_scores"] and hasattr(operator.raw_operator, "decision_function")
+        scores = margins
+        if link == "softmax" and not raw:
+            scores = self.add("Softmax", [margins], axis=1)
+        elif link == "sigmoid":
+            second = margins if raw else self.add("Sigmoid", [margins])
+            one = self.value(TensorProto.FLOAT, [1], [0.0 if raw else 1.0])
+            scores = self.add("Concat", [self.add("Sub", [one, second]), second], axis=1)
+        self.finish(operator, scores, self.add("ArgMax", [scores], axis=1, keepdims=0))
+
+
+def _convert(scope: Any, operator: Any, container: Any) -> None:
+    """Write a forest or a boosted classifier: margins, probabilities, labels."""
+    nodes = _Nodes(scope, container)
+    estimator = operator.raw_operator
+    found = flat_trees(estimator)
+    assert found is not None
+    trees, link = found
+    rows = nodes.add("Cast", [operator.inputs[0].full_name], to=TensorProto.FLOAT)
+    margins = nodes.fresh("margins")
+    node = flat_graph(trees).graph.node[0]
+    node.input[:], node.output[:] = [rows], [margins]
+    node.name = scope.get_unique_operator_name("gw_trees")
+    container.nodes.append(node)
+    container.node_domain_version_pair_sets.add((node.domain, ML_OPSET))
+    nodes.finish_margins(operator, margins, link)
+
+
+def _convert_linear(scope: Any, operator: Any, container: Any) -> None:
+    """Write a linear discriminant: skl2onnx takes the sigmoid of twice the margin."""
+    nodes = _Nodes(scope, container)
+    model = operator.raw_operator
+    weights = np.asarray(model.coef_, np.float32)
+    known = nodes.value(TensorProto.FLOAT, list(weights.T.shape), weights.T.ravel().tolist())
+    bias = nodes.value(TensorProto.FLOAT, [len(weights)], model.intercept_.tolist())
+    rows = nodes.add("Cast", [operator.inputs[0].full_name], to=TensorProto.FLOAT)
+    margins = nodes.add("Add", [nodes.add("MatMul", [rows, known]), bias])
+    link: Link = "sigmoid" if len(weights) == 1 else "softmax"
+    nodes.finish_margins(operator, margins, link)
+
+
+def _convert_vote(scope: Any, operator: Any, container: Any) -> None:
+    """Write a VotingClassifier: weighted probabilities of its parts, or votes by their labels."""
+    from skl2onnx._supported_operators import sklearn_operator_name_map
+    from skl2onnx.common.data_types import FloatTensorType, Int64TensorType
+
+    nodes = _Nodes(scope, container)
+    vote = operator.raw_operator
+    n_classes = len(vote.classes_)
+    weights = np.ones(len(vote.estimators_))
+    if vote.weights is not None:
+        names = [e for _, e in vote.estimators]
+        weights = np.array(
+            [w for w, e in zip(vote.weights, names, strict=True) if not _dropped(e)], np.float64
+        )
+    places = nodes.value(TensorProto.INT64, [1, n_classes], list(range(n_classes)))
+    column = nodes.value(TensorProto.INT64, [2], [-1, 1])
+    shares = []
+    for part, weight in zip(vote.estimators_, weights / weights.sum(), strict=True):
+        inner = scope.declare_local_operator(sklearn_operator_name_map[type(part)], part)
+        inner.inputs = operator.inputs
+        found = scope.declare_local_variable("gw_label", Int64TensorType())
+        chances = scope.declare_local_variable("gw_chances", FloatTensorType())
+        inner.outputs.append(found)
+        inner.outputs.append(chances)
+        share = chances.onnx_name
+        if vote.voting == "hard":  # parts learn places of classes, not labels
+            own = nodes.add("Cast", [found.onnx_name], to=TensorProto.INT64)
+            own = nodes.add("Reshape", [own, column])
+            share = nodes.add("Equal", [own, places])
+        share = nodes.add("Cast", [share], to=TensorProto.FLOAT)
+        by = nodes.value(TensorProto.FLOAT, [1], [float(np.float32(weight))])
+        shares.append(nodes.add("Mul", [share, by]))
+    total = nodes.add("Sum", shares)
+    nodes.finish(operator, total, nodes.add("ArgMax", [total], axis=1, keepdims=0))
+
+
+def _dropped(part: Any) -> bool:
+    return isinstance(part, str) and part == "drop"

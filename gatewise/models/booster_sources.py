@@ -1,0 +1,244 @@
+"""Trees of boosted classifiers from other libraries: scikit-learn's histograms, XGBoost, CatBoost.
+
+Each library compares float32 rows with float32 or float64 thresholds of its own kind; the flat
+test ``x <= threshold`` is made to hold for the very same float32 values.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.decision import Link
+from gatewise.errors import InputError
+from gatewise.models.tree_sources import LEAF, Nodes, float32_below
+
+__all__ = ["Boosted", "catboost_trees", "hist_gradient_trees", "xgboost_trees"]
+
+LARGEST = np.finfo(np.float32).max
+
+
+class Boosted(NamedTuple):
+    """Trees of a boosted classifier, the output of each (-1: all), the base, and the link."""
+
+    trees: list[Nodes]
+    output: NDArray[np.int32]
+    base: NDArray[np.float32]
+    n_features: int
+    link: Link
+
+
+def hist_gradient_trees(model: Any) -> Boosted:
+    """Trees of scikit-learn's ``HistGradientBoostingClassifier``."""
+    trees = []
+    for iteration in model._predictors:
+        for predictor in iteration:
+            nodes = predictor.nodes
+            if nodes["is_categorical"].any():
+                raise InputError(
+                    "HistGradientBoosting's categorical splits are not supported; encode the "
+                    "categories, or train with categorical_features=None"
+                )
+            leaf = nodes["is_leaf"].astype(bool)
+            # a split of NaN from all numbers has the threshold infinity
+            bound = np.minimum(np.where(leaf, 0.0, nodes["num_threshold"]), LARGEST)
+            trees.append(
+                _in_order(
+                    np.where(leaf, LEAF, nodes["feature_idx"]),
+                    float32_below(bound),
+                    np.where(leaf, LEAF, nodes["left"].astype(np.int64)),
+                    np.where(leaf, LEAF, nodes["right"].astype(np.int64)),
+                    nodes["missing_go_to_left"].astype(bool),
+                    np.where(leaf, nodes["value"], 0.0)[:, None],
+                )
+            )
+    base = np.asarray(model._baseline_prediction, np.float32).ravel()
+    output = np.arange(len(trees)) % len(base)
+    link: Link = "sigmoid" if len(base) == 1 else "softmax"
+    return Boosted(trees, output.astype(np.int32), base, model.n_features_in_, link)
+
+
+def xgboost_trees(model: Any) -> Boosted:
+    """Trees of a fitted ``XGBClassifier`` or ``XGBRFClassifier``, up to its best iteration."""
+    booster = model.get_booster()
+    if model.missing is not None and not math.isnan(model.missing):
+        raise InputError(f"XGBoost's missing={model.missing} is not supported; only NaN is missing")
+    best = getattr(model, "best_iteration", None) if model.early_stopping_rounds else None
+    if best is not None:
+        booster = booster[: best + 1]
+    learner = json.loads(bytes(booster.save_raw("json")))["learner"]
+    objective = learner["objective"]["name"]
+    links: dict[str, Link] = {
+        "binary:logistic": "sigmoid",
+        "multi:softprob": "softmax",
+        "multi:softmax": "softmax",
+    }
+    if objective not in links:
+        raise InputError(
+            f"XGBoost's objective {objective!r} is not supported; use binary:logistic or "
+            "multi:softprob"
+        )
+    head, grown = learner["learner_model_param"], learner["gradient_booster"]
+    if grown["name"] not in ("gbtree", "dart"):
+        raise InputError(f"XGBoost's booster {grown['name']!r} is not supported; use gbtree")
+    drops = grown.get("weight_drop")
+    part = grown["gbtree"] if grown["name"] == "dart" else grown
+    n_outputs = max(int(head["num_class"]), 1)
+    base = np.array(json.loads(f"[{head['base_score'].strip('[]')}]"), np.float64)
+    if links[objective] == "sigmoid":
+        base = np.log(base / (1.0 - base))
+    trees = []
+    for number, tree in enumerate(part["model"]["trees"]):
+        if any(tree["split_type"]):
+            raise InputError(
+                "XGBoost's categorical splits are not supported; encode the categories"
+            )
+        left = np.array(tree["left_children"], np.int64)
+        leaf = left < 0
+        held = np.array(tree["split_conditions"], np.float32)
+        weight = np.float32(1.0 if drops is None else drops[number])
+        trees.append(
+            _in_order(
+                np.where(leaf, LEAF, np.array(tree["split_indices"], np.int64)),
+                # it goes left where x < condition
+                np.where(leaf, np.float32(0), np.nextafter(held, np.float32(-np.inf))),
+                left,
+                np.array(tree["right_children"], np.int64),
+                np.array(tree["default_left"], bool),
+                np.where(leaf, held * weight, np.float32(0))[:, None],
+            )
+        )
+    return Boosted(
+        trees,
+        np.array(part["model"]["tree_info"], np.int32),
+        np.broadcast_to(base, n_outputs).astype(np.float32),
+        int(head["num_feature"]),
+        links[objective],
+    )
+
+
+def catboost_trees(model: Any) -> Boosted:
+    """Trees of a fitted ``CatBoostClassifier``."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.json"
+        model.save_model(str(path), format="json")
+        document = json.loads(path.read_text())
+    loss = document["model_info"]["params"]
+    loss = (json.loads(loss) if isinstance(loss, str) else loss)["loss_function"]["type"]
+    if loss not in ("Logloss", "CrossEntropy", "MultiClass"):
+        raise InputError(f"CatBoost's loss {loss!r} is not supported; use Logloss or MultiClass")
+    floats = document["features_info"].get("float_features", [])
+    others = set(document["features_info"]) - {"float_features"}
+    if any(document["features_info"][kind] for kind in others):
+        raise InputError("CatBoost's categorical and text features are not supported; encode them")
+    columns = {f["feature_index"]: f["flat_feature_index"] for f in floats}
+    nan_left = {f["feature_index"]: f["nan_value_treatment"] != "AsTrue" for f in floats}
+    scale, base = document["scale_and_bias"]
+    base = np.atleast_1d(np.asarray(base, np.float64))
+    trees = []
+    for tree in document.get("oblivious_trees", document.get("trees")):
+        if "splits" in tree:
+            flat = _oblivious(tree["splits"] or [], tree["leaf_values"], len(base))
+        else:
+            flat = _nested(tree, len(base))
+        feature, border, left, right, value = flat
+        known = [LEAF if f < 0 else columns[f] for f in feature]
+        trees.append(
+            Nodes(
+                feature=np.array(known, np.int64),
+                # borders are float32 values; it goes right where x > border
+                threshold=np.array(border, np.float32),
+                left=np.array(left, np.int64),
+                right=np.array(right, np.int64),
+                nan_left=np.array([f >= 0 and nan_left[f] for f in feature], bool),
+                value=np.array(value, np.float64).reshape(len(feature), len(base)) * scale,
+            )
+        )
+    output = np.full(len(trees), 0 if len(base) == 1 else -1, np.int32)
+    link: Link = "sigmoid" if len(base) == 1 else "softmax"
+    return Boosted(trees, output, base.astype(np.float32), model.n_features_in_, link)
+
+
+_Lists = tuple[list[int], list[float], list[int], list[int], list[Any]]
+"""Features, borders, left and right children, values of a tree's nodes."""
+
+
+def _split(split: dict[str, Any]) -> tuple[int, float]:
+    if split.get("split_type", "FloatFeature") != "FloatFeature":
+        raise InputError("CatBoost's categorical and text features are not supported; encode them")
+    return int(split["float_feature_index"]), float(split["border"])
+
+
+def _oblivious(splits: Sequence[dict[str, Any]], leaves: Sequence[float], width: int) -> _Lists:
+    """A tree that has one split on each level; bit i of a leaf's place is the i-th split's."""
+    tests = [_split(split) for split in splits]
+    lists: _Lists = ([], [], [], [], [])
+    feature, border, left, right, value = lists
+    places = [0]  # of the leaves under each node of a level, as far as its splits fix them
+    for depth, (column, bound) in enumerate(tests):
+        first = len(feature) + len(places)
+        for i in range(len(places)):
+            feature.append(column)
+            border.append(bound)
+            left.append(first + 2 * i)
+            right.append(first + 2 * i + 1)
+            value.append([0.0] * width)
+        places = [place + (bit << depth) for place in places for bit in (0, 1)]
+    for place in places:
+        feature.append(LEAF)
+        border.append(0.0)
+        left.append(LEAF)
+        right.append(LEAF)
+        value.append(leaves[place * width : (place + 1) * width])
+    return lists
+
+
+def _nested(root: dict[str, Any], width: int) -> _Lists:
+    """A tree of nodes with their children inside."""
+    lists: _Lists = ([], [], [], [], [])
+    feature, border, left, right, value = lists
+    waiting: list[tuple[dict[str, Any], list[int] | None, int]] = [(root, None, 0)]
+    while waiting:
+        node, side, parent = waiting.pop()
+        if side is not None:
+            side[parent] = len(feature)
+        here = len(feature)
+        column, bound = (LEAF, 0.0) if "value" in node else _split(node["split"])
+        feature.append(column)
+        border.append(bound)
+        left.append(LEAF)
+        right.append(LEAF)
+        value.append(np.atleast_1d(node.get("value", [0.0] * width)))
+        if "value" not in node:
+            waiting += [(node["right"], right, here), (node["left"], left, here)]
+    return lists
+
+
+def _in_order(
+    feature: NDArray[Any],
+    threshold: NDArray[np.float32],
+    left: NDArray[np.int64],
+    right: NDArray[np.int64],
+    nan_left: NDArray[np.bool_],
+    value: NDArray[Any],
+) -> Nodes:
+    """Nodes level by level, so that children come behind their parents; unreachable ones go."""
+    order, level = [], np.zeros(1, np.int64)
+    while len(level):
+        order.append(level)
+        inner = level[left[level] >= 0]
+        level = np.column_stack([left[inner], right[inner]]).ravel()
+    kept = np.concatenate(order)
+    place = np.full(len(feature) + 1, LEAF, np.int64)
+    place[kept] = np.arange(len(kept))  # the last entry serves children of leaves: -1
+    return Nodes(
+        feature[kept], threshold[kept], place[left[kept]], place[right[kept]],
+        nan_left[kept], value[kept],
+    )  # fmt: skip

@@ -1,0 +1,181 @@
+"""Models that only answer: a Python object, one by its import path, or a JSON service over HTTP.
+
+All keep one contract: float32 rows of shape (n, k) in, probabilities of shape (n, n_classes) out,
+a column for each class in sorted order; the label is the first of the likeliest classes. Nothing
+here is ever loaded because a bundle names it: only a user or an operator does, by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError, one_line
+
+__all__ = [
+    "PYTHON", "JsonService", "PythonModel", "json_answer", "json_request", "load_object",
+]  # fmt: skip
+
+PYTHON: Final = "python:"
+"""Before the import path of a model: ``python:module:attribute``."""
+
+CLOSE_TO_ONE: Final = 1e-3
+BATCH: Final = 256
+
+Function = Callable[[NDArray[np.float32]], Any]
+
+
+def load_object(spec: str) -> Any:
+    """Import what ``python:module:attribute`` names; modules of the current folder are found, too.
+
+    Examples
+    --------
+    >>> load_object("python:math:floor")(2.5)
+    2
+    """
+    module, _, attribute = spec.removeprefix(PYTHON).partition(":")
+    if not spec.startswith(PYTHON) or not module or not attribute:
+        raise InputError(f"{spec!r} is no import path: write python:module:attribute")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = importlib.import_module(module)
+        for name in attribute.split("."):
+            found = getattr(found, name)
+    except Exception as error:  # a user's module may raise anything when it is imported
+        raise InputError(f"{spec} cannot be imported: {one_line(error)}") from error
+    return found
+
+
+class PythonModel:
+    """A Python object that gives probabilities: a function, an instance, or a class of such.
+
+    Parameters
+    ----------
+    given : object
+        A function of the rows; or an object with ``predict_proba`` and perhaps ``classes_``, the
+        labels of its columns; or a class whose instances are such, made without arguments.
+    classes : sequence
+        The labels of the data, sorted: the order of the columns that come out.
+    spec : str, optional
+        Its import path, where it was given by that.
+
+    Attributes
+    ----------
+    spec : str
+        ``python:module:attribute``: where the object, or its class, can be imported.
+
+    Raises
+    ------
+    InputError
+        If it is nothing of the kind, or has other classes than the data.
+
+    Examples
+    --------
+    >>> model = PythonModel(lambda X: np.tile([0.25, 0.75], (len(X), 1)), ["no", "yes"])
+    >>> model.predict_proba(np.zeros((1, 4), np.float32))
+    array([[0.25, 0.75]])
+    """
+
+    def __init__(self, given: Any, classes: Sequence[Any], spec: str | None = None) -> None:
+        self.spec = _import_path(given) if spec is None else spec
+        if isinstance(given, type):
+            given = given()
+        self._call: Function = getattr(given, "predict_proba", given)
+        if not callable(self._call):
+            raise InputError(
+                f"{self.spec} is neither a function of the rows nor an object with predict_proba"
+            )
+        self.n_classes = len(classes)
+        owner = getattr(given, "__self__", given)  # of a bound method, the object
+        own, known = list(getattr(owner, "classes_", classes)), list(classes)
+        unknown = [label for label in own if label not in known]
+        if unknown:
+            raise InputError(f"{self.spec} has class {unknown[0]!r}, the data has not")
+        self._columns = np.array([known.index(label) for label in own], np.intp)
+
+    def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Get checked probabilities, shape (n, n_classes)."""
+        raw = _probabilities(self._call(X), (len(X), len(self._columns)), self.spec)
+        out = np.zeros((len(X), self.n_classes))
+        out[:, self._columns] = raw
+        return out
+
+
+class JsonService:
+    """Probabilities from a service: POST of ``{"instances": [[...], ...]}``.
+
+    It answers ``{"predictions": [[...], ...]}``, a row of probabilities for each instance: the
+    form of TensorFlow Serving and of KServe's protocol, version 1. NaN is sent as null.
+    """
+
+    def __init__(self, url: str, n_classes: int, *, timeout: float = 30.0) -> None:
+        self.spec, self.n_classes, self._timeout = url, n_classes, timeout
+
+    def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Get checked probabilities, shape (n, n_classes), 256 rows a request."""
+        parts = [self._ask(X[i : i + BATCH]) for i in range(0, len(X), BATCH)]
+        return np.concatenate([np.zeros((0, self.n_classes)), *parts])
+
+    def _ask(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
+        request = urllib.request.Request(
+            self.spec, json_request(X), {"Content-Type": "application/json"}
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout) as answer:
+                body = answer.read()
+        except (urllib.error.URLError, OSError, ValueError) as error:
+            raise InputError(f"{self.spec} does not answer: {one_line(error)}") from error
+        return json_answer(body, (len(X), self.n_classes), self.spec)
+
+
+def json_request(X: NDArray[np.float32]) -> bytes:
+    """Write rows as ``{"instances": [[...], ...]}``; float32 values stay the same when read."""
+    rows = [[None if math.isnan(v) else v for v in row] for row in X.tolist()]
+    return json.dumps({"instances": rows}).encode()
+
+
+def json_answer(body: bytes, shape: tuple[int, int], source: str) -> NDArray[np.float64]:
+    """Read ``{"predictions": [[...], ...]}``, or the same under ``probabilities``, and check it."""
+    try:
+        document = json.loads(body)
+        found = document.get("predictions", document.get("probabilities"))
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{source} gave no JSON object: {one_line(error)}") from error
+    if found is None:
+        raise InputError(f'{source} gave no "predictions"')
+    return _probabilities(found, shape, source)
+
+
+def _probabilities(output: Any, shape: tuple[int, int], source: str) -> NDArray[np.float64]:
+    try:
+        chances = np.asarray(output, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{source} gave no matrix of numbers: {one_line(error)}") from error
+    if chances.shape != shape:
+        raise InputError(
+            f"{source} gave an array of shape {chances.shape}: it must give probabilities of "
+            f"shape {shape}, a row for each instance and a column for each class"
+        )
+    # not one comparison holds for NaN
+    if not ((chances >= 0).all() and (np.abs(chances.sum(axis=1) - 1.0) <= CLOSE_TO_ONE).all()):
+        raise InputError(f"{source} gave no probabilities: each row must be >= 0 and add up to 1")
+    return chances
+
+
+def _import_path(given: Any) -> str:
+    """Where an object, or its class, is found: for the one who has to serve it."""
+    if getattr(given, "__self__", None) is not None:  # a bound method: its object has to be served
+        given = given.__self__
+    owner = given if hasattr(given, "__qualname__") else type(given)
+    return f"{PYTHON}{owner.__module__}:{owner.__qualname__}"

@@ -1,0 +1,197 @@
+"""A given high-cost model is measured on rows that it has not seen, or a warning says so."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import AdaBoostClassifier, RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict, train_test_split
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import PolynomialFeatures
+
+from gatewise.errors import InputError
+from gatewise_training import AdaptLin, ConfidenceCascade, L1Cascade, StagedCascade
+from gatewise_training.data.input_checks import check_training
+from gatewise_training.learners.packable import needs_backend
+
+QUICK = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
+
+
+@cache
+def table():
+    X, y = load_breast_cancer(return_X_y=True)
+    return train_test_split(X[:, :10].astype(np.float32), y, test_size=0.5, random_state=0)
+
+
+@cache
+def forest():
+    X, _, y, _ = table()
+    return RandomForestClassifier(25, random_state=0).fit(X, y)
+
+
+@cache
+def measured():
+    X, _, y, _ = table()
+    return StagedCascade(forest(), **QUICK).fit(X, y)
+
+
+def test_a_fitted_classifier_is_measured_by_clones_and_stays_deployed():
+    X, X_test, y, y_test = table()
+    f0, system = forest(), measured()
+    assert f0.score(X, y) > 0.99
+    rows = len(y_test)
+    error = np.sqrt(0.06 * 0.94 * 2 / rows)
+    assert abs(system.frontier_.reference_accuracy - f0.score(X_test, y_test)) < 2 * error
+    assert abs(system.operating_point_.accuracy - system.score(X_test, y_test)) < 2 * error
+    assert system.high_cost_model_.estimator is f0
+    np.testing.assert_array_equal(system.high_cost_model_.labels(X_test), f0.predict(X_test))
+
+
+def test_out_of_fold_probabilities_take_the_place_of_clones():
+    X, _, y, _ = table()
+    chances = cross_val_predict(forest(), X, y, cv=5, method="predict_proba")
+    system = StagedCascade(FrozenEstimator(forest()), **QUICK)
+    system.fit(X, y, high_cost_predictions=chances)
+    assert system.frontier_.reference_accuracy == pytest.approx(
+        np.mean(chances.argmax(axis=1) == y)
+    )
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        AdaptLin(penalties=(0.1,), p_full=(0.3,), n_starts=0),
+        L1Cascade(penalties=(0.1,)),
+        ConfidenceCascade(low_cost_model="linear", n_subsets=1),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_every_cascade_takes_out_of_fold_probabilities(method):
+    X, _, y, _ = table()
+    wrong = np.eye(2)[1 - y] * 0.98 + 0.01  # of a model that is always wrong
+    method.set_params(high_cost_model=forest(), random_state=0)
+    system = method.fit(X, y, high_cost_predictions=wrong)
+    assert system.frontier_.reference_accuracy == 0.0
+    assert system.operating_point_.offload_rate == 0.0
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: FrozenEstimator(forest()), lambda: forest().predict_proba]
+)
+def test_what_only_memory_explains_is_a_warning_that_says_what_to_do(model):
+    X, X_val, y, y_val = table()
+    with pytest.warns(UserWarning, match=r"it may remember them.*validation=\(X_val, y_val\)"):
+        StagedCascade(model(), **QUICK).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        StagedCascade(model(), **QUICK).fit(X, y, validation=(X_val, y_val))
+
+
+def test_an_opaque_model_that_has_not_seen_the_rows_is_taken_as_it_is():
+    X, _, y, _ = table()
+    half = len(X) // 2
+    opaque = FrozenEstimator(LogisticRegression(max_iter=5000).fit(X[:half], y[:half]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        system = StagedCascade(opaque, **QUICK).fit(X[half:], y[half:])
+    assert system.frontier_.reference_accuracy == opaque.score(X[half:], y[half:])
+
+
+def test_a_guaranteed_loss_is_refused_where_the_model_may_have_seen_the_rows():
+    X, X_val, y, y_val = table()
+    system = StagedCascade(forest(), guarantee=0.9, **QUICK)
+    with pytest.raises(InputError, match="may have seen the rows"):
+        system.fit(X, y)
+    system.set_params(budget=8.0).fit(X, y)  # costs do not depend on what it remembers
+    assert system.operating_point_.guarantee["kind"] == "budget"
+    assert system.operating_point_.accuracy < 0.99
+    with pytest.raises(InputError, match="give the model unfitted"):
+        system.at(max_loss=0.1)
+    system.set_params(budget=None, max_loss=0.1).fit(X, y, validation=(X_val, y_val))
+    assert system.operating_point_.guarantee["kind"] == "max_loss"
+
+
+@pytest.mark.parametrize(
+    ("chances", "why"),
+    [
+        (np.ones((5, 2)), "must have shape"),
+        (np.full((284, 2), 0.6), "row 0 holds no probabilities"),
+        (np.full((284, 2), np.nan), "row 0 holds no probabilities"),
+        ("no", "must be a matrix"),
+    ],
+)
+def test_out_of_fold_probabilities_are_checked(chances, why):
+    X, _, y, _ = table()
+    with pytest.raises(InputError, match=why):
+        StagedCascade(forest(), **QUICK).fit(X, y, high_cost_predictions=chances)
+    with pytest.raises(InputError, match="give it, too"):
+        StagedCascade(**QUICK).fit(X, y, high_cost_predictions=np.full((284, 2), 0.5))
+
+
+def test_rows_without_weight_lose_their_probabilities_too():
+    X, _, y, _ = table()
+    chances = np.column_stack([np.linspace(0, 1, len(y)), np.linspace(1, 0, len(y))])
+    weight = np.arange(len(y)) % 2
+    found = check_training(
+        StagedCascade(), X, y, weight, None, allow_missing=False, high_cost_predictions=chances
+    )
+    np.testing.assert_array_equal(found.high_cost, chances[1::2])
+
+
+# -- before the fit --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (AdaBoostClassifier(), "AdaBoostClassifier: it has no form"),
+        (
+            make_pipeline(PolynomialFeatures(), LogisticRegression()),
+            r"PolynomialFeatures \(in Pipeline\): it has no form",
+        ),
+        (GaussianProcessClassifier(), "gatewise cloud --backend python:module:function"),
+        (RandomForestClassifier, "give an instance"),
+        (3, "give a classifier"),
+    ],
+)
+def test_what_cannot_be_packed_is_refused_before_the_fit(model, why, monkeypatch):
+    X, _, y, _ = table()
+    monkeypatch.setattr(StagedCascade, "_fit_candidates", lambda *_: pytest.fail("it was fitted"))
+    with pytest.raises(InputError, match=why) as caught:
+        StagedCascade(model, **QUICK).fit(X, y)
+    assert "\n" not in str(caught.value)
+
+
+class Rule(ClassifierMixin, BaseEstimator):
+    """A classifier of no known library."""
+
+    def fit(self, X, y):
+        self.classes_ = np.unique(y)
+        self.n_features_in_ = X.shape[1]
+        self.middle_ = np.median(X[:, 0])
+        return self
+
+    def predict_proba(self, X):
+        chance = 1 / (1 + np.exp(np.asarray(X)[:, 0] - self.middle_))
+        return np.column_stack([1 - chance, chance])
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_a_classifier_of_ones_own_stays_opaque(fitted):
+    X, X_test, y, _ = table()
+    rule = Rule().fit(X, y) if fitted else Rule()
+    assert needs_backend(rule)
+    system = StagedCascade(rule, **QUICK).fit(X, y)
+    f0 = system.high_cost_model_
+    assert f0.backend == f"python:{Rule.__module__}:Rule"
+    found, chances = f0.answers(X_test)
+    np.testing.assert_array_equal(found, chances.argmax(axis=1))
+    np.testing.assert_allclose(chances, Rule().fit(X, y).predict_proba(X_test))

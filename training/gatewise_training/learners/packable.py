@@ -1,0 +1,146 @@
+"""Which classifiers a worker can run as a graph: found out from their types, before any fit.
+
+The names are those for which the graph decides as the estimator does; what is listed here is
+converted and compared in the tests of export.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gatewise.errors import InputError
+
+__all__ = ["CLASSIFIERS", "TRANSFORMERS", "check_packable", "needs_backend"]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
+"""Libraries with classifiers that are converted; those of others stay opaque."""
+
+CLASSIFIERS = _words(
+    "BaggingClassifier BernoulliNB CalibratedClassifierCV CatBoostClassifier ComplementNB "
+    "DecisionTreeClassifier ExtraTreeClassifier ExtraTreesClassifier FrozenEstimator GaussianNB "
+    "GradientBoostingClassifier GridSearchCV HistGradientBoostingClassifier "
+    "KNeighborsClassifier LGBMClassifier LinearDiscriminantAnalysis LinearSVC "
+    "LogisticRegression LogisticRegressionCV MLPClassifier MultinomialNB NuSVC "
+    "OneVsOneClassifier OneVsRestClassifier PassiveAggressiveClassifier Perceptron Pipeline "
+    "QuadraticDiscriminantAnalysis RandomForestClassifier RandomizedSearchCV RidgeClassifier "
+    "RidgeClassifierCV SGDClassifier SVC StackingClassifier VotingClassifier XGBClassifier "
+    "XGBRFClassifier"
+)
+
+TRANSFORMERS = _words(
+    "Binarizer ColumnTransformer FeatureUnion FunctionTransformer GaussianRandomProjection "
+    "GenericUnivariateSelect IncrementalPCA KBinsDiscretizer MaxAbsScaler MinMaxScaler "
+    "NeighborhoodComponentsAnalysis Normalizer OneHotEncoder OrdinalEncoder PCA "
+    "PowerTransformer RobustScaler SelectKBest SelectPercentile SimpleImputer StandardScaler "
+    "TruncatedSVD VarianceThreshold"
+)
+
+ADVICE = (
+    "give another classifier, an ONNX file, or its predict_proba as a function, which a worker "
+    "then runs: gatewise cloud --backend python:module:function"
+)
+
+
+def needs_backend(model: Any) -> bool:
+    """Whether a model with ``predict_proba`` stays opaque: a class, or none of known libraries."""
+    while type(model).__name__ == "FrozenEstimator":
+        model = model.estimator
+    return isinstance(model, type) or _known(model) is None
+
+
+def check_packable(model: Any) -> None:
+    """Refuse a classifier that has no form as a graph; what is no classifier is not judged.
+
+    Raises
+    ------
+    InputError
+        Naming the estimator, or the part of one, and what to do.
+    """
+    if isinstance(model, type) and hasattr(model, "fit"):
+        raise InputError(f"high_cost_model is the class {model.__name__}: give an instance of it")
+    if not hasattr(model, "get_params") or needs_backend(model):
+        return
+    problems = [
+        f"{_known(part) or type(part).__name__}{_inside(part, model)}: {why}"
+        for part in _parts(model)
+        for why in _problems(part)
+    ]
+    if problems:
+        raise InputError(f"high_cost_model cannot be packed: {'; '.join(problems)}; {ADVICE}")
+
+
+def _known(estimator: Any) -> str | None:
+    """Name of the class, or of the one that it extends, in the known libraries."""
+    for kind in type(estimator).__mro__:
+        if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
+            return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
+    return None
+
+
+def _same(kind: type, estimator: Any) -> bool:
+    """Whether a subclass predicts as the class of the library does."""
+    own = type(estimator)
+    names = ("predict", "predict_proba", "transform", "decision_function")
+    return all(getattr(own, n, None) is getattr(kind, n, None) for n in names)
+
+
+def _inside(part: Any, model: Any) -> str:
+    return "" if part is model else f" (in {type(model).__name__})"
+
+
+def _parts(model: Any) -> Iterator[Any]:
+    """The estimator and all that it is made of."""
+    seen = [model, *model.get_params(deep=True).values()]
+    found: list[Any] = []
+    for part in seen:
+        whole = hasattr(part, "get_params") and not isinstance(part, type)
+        if whole and not any(part is other for other in found):
+            found.append(part)
+    yield from found
+
+
+def _problems(part: Any) -> Iterator[str]:
+    name = _known(part)
+    if name not in CLASSIFIERS | TRANSFORMERS:
+        yield "it has no form that a worker runs"
+        return
+    params = part.get_params(deep=False)
+
+    def refuse(option: str, *able: Any) -> Iterator[str]:
+        value = params.get(option)
+        if option in params and not any(value is a or value == a for a in able):
+            yield f"{option}={value!r} has no exact form"
+
+    if name == "CalibratedClassifierCV":
+        yield from refuse("method", "sigmoid")
+    elif name == "FunctionTransformer":
+        yield from refuse("func", None)
+    elif name == "KBinsDiscretizer":
+        yield from refuse("encode", "ordinal")
+    elif name == "HistGradientBoostingClassifier":
+        yield from refuse("categorical_features", None, "from_dtype", "warn")
+    elif name == "LGBMClassifier":
+        yield from refuse("boosting_type", "gbdt", "dart", "goss")
+        yield from refuse("objective", None, "binary", "multiclass", "softmax")
+    elif name in ("XGBClassifier", "XGBRFClassifier"):
+        yield from refuse("booster", None, "gbtree", "dart")
+        yield from refuse("objective", None, "binary:logistic", "multi:softprob", "multi:softmax")
+    elif name == "CatBoostClassifier":
+        yield from refuse("loss_function", None, "Logloss", "CrossEntropy", "MultiClass")
+        yield from refuse("cat_features", None, [])
+    elif name == "StackingClassifier":
+        yield from refuse("stack_method", "auto", "predict_proba")
+        for own, inner in part.estimators:
+            if not isinstance(inner, str) and not hasattr(inner, "predict_proba"):
+                yield f"its part {own!r} gives no probabilities"
+    elif name == "OneHotEncoder":
+        for categories in getattr(part, "categories_", ()):
+            if categories.dtype.kind == "f" and (categories != categories.round()).any():
+                yield "its categories must be whole numbers"
+                return
