@@ -24,7 +24,7 @@ from gatewise_export.packing.classifier_graph import read_given, with_class_indi
 from gatewise_export.packing.flat_converters import flat_trees, taught_converters
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, OPSET
 from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_training.learners.given_graph import GivenGraph, GraphForm, OnnxModel
+from gatewise_training.learners.given_graph import GraphForm
 from gatewise_training.learners.high_cost_model import HighCostModel
 
 __all__ = ["CloudGraph", "high_cost_graph"]
@@ -61,8 +61,7 @@ def high_cost_graph(model: HighCostModel) -> CloudGraph:
     if model.onnx is not None:
         graph, form = read_given(model.onnx), model.form
         if form is None:
-            given = OnnxModel(model.onnx)
-            form = GivenGraph(given, len(model.features), model.n_classes).form
+            form = GraphForm("probabilities", 0, 1, model.n_classes)
         own = None if form.positions or form.names is None else list(form.names)
     else:
         graph = _converted(estimator, len(model.features))

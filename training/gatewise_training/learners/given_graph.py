@@ -21,7 +21,7 @@ from gatewise import _onnxruntime
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError, one_line
 
-__all__ = ["GivenGraph", "GraphForm", "OnnxModel", "graph_answer"]
+__all__ = ["FormedGraph", "GraphForm", "OnnxModel", "graph_answer"]
 
 Scores = Literal["probabilities", "logits", "labels"]
 
@@ -104,7 +104,7 @@ class GraphForm(NamedTuple):
         return "sigmoid" if self.columns == 1 else "softmax"
 
 
-class GivenGraph:
+class FormedGraph:
     """A given graph and its form.
 
     Parameters

@@ -18,7 +18,7 @@ from gatewise.errors import InputError
 from gatewise.models.opaque_models import PYTHON, JsonService, PythonModel, load_object
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import link_of
-from gatewise_training.learners.given_graph import GivenGraph, GraphForm, OnnxModel, graph_answer
+from gatewise_training.learners.given_graph import FormedGraph, GraphForm, OnnxModel, graph_answer
 from gatewise_training.learners.packable import needs_backend
 
 __all__ = ["HighCostModel", "is_given"]
@@ -94,8 +94,8 @@ class HighCostModel:
             chances = self.opaque.predict_proba(part)
             return np.asarray(chances.argmax(axis=1), np.int64), chances
         if self.onnx is not None:
-            assert self.form is not None
-            position, raw = graph_answer(self.onnx, self.form, part)
+            form = self.form or GraphForm("probabilities", 0, 1, self.n_classes)
+            position, raw = graph_answer(self.onnx, form, part)
             found = position if self.lookup is None else self.lookup[position]
             return found, self._over_all_classes(raw)
         found = self._estimator_labels(part)
@@ -229,7 +229,7 @@ def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
 
 
 def _given_graph(model: OnnxModel, classes: NDArray[Any], every: NDArray[np.intp]) -> HighCostModel:
-    graph = GivenGraph(model, len(every), len(classes))
+    graph = FormedGraph(model, len(every), len(classes))
     own = graph.form.names
     if own is None and classes.tolist() != list(range(len(classes))):
         raise InputError(
