@@ -103,14 +103,14 @@ class CascadeClassifier(BudgetedClassifier):
             )
         names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
         f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
-        return self._measured(replace(problem, high_cost_model=f0), table, calibration)
+        return self._examined(replace(problem, high_cost_model=f0), table, calibration)
 
     def _is_given_fitted(self) -> bool:
         """Whether the high-cost model is given with nothing to fit, and may have seen the rows."""
         given = self.high_cost_model
         return given is not None and (is_given(given) or is_fitted(given))
 
-    def _measured(self, problem: Problem, table: Table, calibration: Table | None) -> Problem:
+    def _examined(self, problem: Problem, table: Table, calibration: Table | None) -> Problem:
         """Find out what a given model answers on rows that it has not seen."""
         f0, plan = problem.high_cost_model, problem.plan
         assert f0 is not None
@@ -136,10 +136,10 @@ class CascadeClassifier(BudgetedClassifier):
             found, chances = f0.answers(plan.x[rows])
             return replace(problem, high_cost_labels=found, high_cost_probabilities=chances)
         if can_be_cloned(self.high_cost_model):
-            return self._measured_by_clones(problem, calibration)
+            return self._examined_by_clones(problem, calibration)
         return self._compared(problem)
 
-    def _measured_by_clones(self, problem: Problem, calibration: Table | None) -> Problem:
+    def _examined_by_clones(self, problem: Problem, calibration: Table | None) -> Problem:
         plan = problem.plan
         if self.class_weights_ is not None:  # the given model was fitted without them
             plan = replace(plan, weight=plan.weight / self.class_weights_[plan.y])
