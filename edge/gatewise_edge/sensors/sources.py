@@ -24,7 +24,13 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.table import read_cells, read_csv, read_json_line, read_row
+from gatewise_edge.sensors.table import (
+    read_arrays,
+    read_cells,
+    read_csv,
+    read_json_line,
+    read_row,
+)
 from gatewise_edge.stop_request import Stop, Stopped
 
 __all__ = ["Instance", "InstanceSource", "JsonLines", "open_source"]
@@ -62,9 +68,10 @@ def open_source(
 ) -> InstanceSource:
     """Open what ``--data`` names; the wait for an instance ends on a stop request.
 
-    ``-``: JSON lines on standard input. ``name.csv``: a table. ``module:function``: Python, the
-    module sought in the current folder first. Raises InputError if it is none of these, or cannot
-    be opened. With an encoder `names` are its raw columns, and rows are lists of their cells.
+    ``-``: JSON lines on standard input. ``name.csv``: a table. ``name.npy``, ``name.npz``: arrays.
+    ``module:function``: Python, the module sought in the current folder first. Raises InputError if
+    it is none of these, or cannot be opened. With an encoder `names` are its raw columns, and rows
+    are lists of their cells.
     """
     if data == "-":
         return JsonLines(0, names, stop, encoder)
@@ -77,10 +84,16 @@ def open_source(
         if ignored:
             note(f"{data}: columns that are no features are left out: {', '.join(ignored)}")
         return _Given(iter(rows), names)
+    if Path(data).suffix.lower() in (".npy", ".npz"):
+        if encoder is not None:
+            raise InputError(f"--data {data}: the bundle takes raw columns; give a .csv file")
+        return _Given(iter(read_arrays(data, names)), names)
     module, colon, name = data.partition(":")
     if colon and module and name and all(p.isidentifier() for p in module.split(".")):
         return _from_python(data, _load(data, module, name), names, stop, encoder)
-    raise InputError(f"--data {data}: give a .csv file, module:function, or - for JSON lines")
+    raise InputError(
+        f"--data {data}: give a .csv, .npy or .npz file, module:function, or - for JSON lines"
+    )
 
 
 class _Given:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from gatewise.columns.csv_file import csv_rows
 from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 
-__all__ = ["read_cells", "read_csv", "read_json_line", "read_row"]
+__all__ = ["read_arrays", "read_cells", "read_csv", "read_json_line", "read_row"]
 
 Values = NDArray[np.float64]
 
@@ -103,10 +104,38 @@ def read_json_line(
     return read_row(document, names, encoder)
 
 
+def read_arrays(path: str | Path, names: Sequence[str]) -> Values:
+    """Read instances from an .npy file, or from the array ``X`` of an .npz file, flat.
+
+    Raises InputError if it cannot be read, or its instances have another number of values.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            array = loaded if isinstance(loaded, np.ndarray) else loaded["X"]
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist") from None
+    except KeyError:
+        raise InputError(f"{path} has no array 'X'") from None
+    except (ValueError, OSError, EOFError, BadZipFile) as error:
+        raise InputError(f"{path} is not a readable file of arrays: {error}") from None
+    if array.ndim < 2 or array[:1].size != len(names) or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{path} holds {array.dtype} of shape {array.shape}; an instance has {len(names)} "
+            "values"
+        )
+    flat: Values = array.reshape(len(array), -1).astype(np.float64)
+    return flat
+
+
 def read_row(
     given: object, names: Sequence[str], encoder: RowEncoder | None = None
 ) -> Values | list[Any]:
-    """Read one instance from a dict or a list, as :func:`read_json_line` from JSON."""
+    """Read one instance from a dict or a list, as :func:`read_json_line` from JSON.
+
+    Nested lists are an array's, in row-major order.
+    """
     if encoder is not None:
         return encoder.cells(given)  # type: ignore[arg-type]  # it checks
     if isinstance(given, dict):
@@ -114,6 +143,8 @@ def read_row(
         if missing:
             raise InputError(f"the instance has no feature {missing[0]!r}")
         given = [given[name] for name in names]
+    while isinstance(given, list) and len(given) and all(isinstance(v, list) for v in given):
+        given = [value for part in given for value in part]  # an array, row by row
     if not isinstance(given, list) or len(given) != len(names):
         raise InputError(
             f"an instance is an object by feature name, or an array of {len(names)} numbers"

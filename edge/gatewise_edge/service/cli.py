@@ -50,8 +50,8 @@ def edge(
     data: Annotated[
         str,
         typer.Option(
-            help="A CSV file with a header, module:function (below), or - for JSON lines on "
-            "standard input."
+            help="A CSV file with a header, arrays in an .npy or .npz file, module:function "
+            "(below), or - for JSON lines on standard input."
         ),
     ] = "-",
     deadline_ms: Annotated[float, typer.Option(help="Time for an answer, in ms.")] = 500.0,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.sensors.table import read_csv, read_json_line
+from gatewise_edge.sensors.table import read_arrays, read_csv, read_json_line
 
 NAMES = ("a", "b")
 
@@ -83,3 +85,20 @@ def test_json_lines():
 def test_bad_json_lines(line, says):
     with pytest.raises(InputError, match=says):
         read_json_line(line, NAMES)
+
+
+def test_arrays_are_read_flat(tmp_path):
+    names = [f"instance[{i}]" for i in range(6)]
+    X = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    np.save(tmp_path / "a.npy", X)
+    np.savez(tmp_path / "a.npz", X=X)
+    np.savez(tmp_path / "b.npz", Y=X)
+    for name in ("a.npy", "a.npz"):
+        assert read_arrays(tmp_path / name, names).tolist() == X.reshape(2, 6).tolist()
+    nested = json.dumps(X[1].tolist())
+    assert read_json_line(nested, names).tolist() == X[1].ravel().tolist()
+    for name, message in (("b.npz", "no array 'X'"), ("c.npy", "does not exist")):
+        with pytest.raises(InputError, match=message):
+            read_arrays(tmp_path / name, names)
+    with pytest.raises(InputError, match="an instance has 5 values"):
+        read_arrays(tmp_path / "a.npy", names[:5])

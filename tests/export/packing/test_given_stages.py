@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
+import fastjsonschema
 import numpy as np
 import pytest
 
@@ -80,6 +82,8 @@ def test_the_manifest_lists_an_array_once(packed):
     assert bundle.manifest.instance == InstanceSpec((8, 8), "uint8")
     assert len(bundle.manifest.features) == 64
     assert read_manifest(bundle.manifest.to_json()) == bundle.manifest
+    schema = Path(__file__).parents[3] / "docs/manifest.schema.json"
+    fastjsonschema.validate(json.loads(schema.read_text()), json.loads(bundle.manifest.to_json()))
     point = bundle.manifest.active_point
     assert point.measured == "agreement"
     assert point.interval[0] <= point.accuracy <= point.interval[1]
