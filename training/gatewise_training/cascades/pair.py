@@ -16,6 +16,7 @@ from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
+from gatewise.models.opaque_models import PYTHON
 from gatewise.models.stage import FlatModel, Stage
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cascades.base import class_details
@@ -23,8 +24,9 @@ from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import check_costs, is_fitted
 from gatewise_training.learners.boosting import link_of
-from gatewise_training.learners.given_graphs import GivenGraph, converted
-from gatewise_training.learners.high_cost_model import HighCostModel
+from gatewise_training.learners.given_graph import OnnxModel
+from gatewise_training.learners.high_cost_model import HTTP, HighCostModel, is_given
+from gatewise_training.learners.pair_graphs import PairGraph, converted
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
@@ -52,11 +54,12 @@ class PairCascade(CascadeClassifier):
 
     Parameters
     ----------
-    low_cost_model, high_cost_model : fitted classifier, or path or bytes of an ONNX file
+    low_cost_model, high_cost_model : fitted classifier, or path, bytes or OnnxModel of an ONNX file
         A classifier like scikit-learn's takes instances flattened. An ONNX graph takes one tensor
         of numbers in any shape that the instances fit, channels first or last, and gives logits or
         probabilities (of two classes perhaps one column), or a high-cost one labels alone. What
-        scales pixels belongs to the graph.
+        scales pixels belongs to the graph. A high-cost model may also be what stays in a worker, as
+        for :class:`StagedCascade`: a function, an import path, a service's URL.
     classes : array-like of shape (n_classes,), optional
         Labels in the order of the graphs' scores, where no model names its own and they are not
         0, 1, ...
@@ -199,18 +202,18 @@ class PairCascade(CascadeClassifier):
         """Bring both models to one order of classes: low-cost stage and high-cost model."""
         shape = self.instance_.shape
         low, high = (
-            GivenGraph(model, x, shape, name) if isinstance(model, str | Path | bytes) else model
+            PairGraph(model, x, shape, name) if _is_graph(model) else model
             for model, name in (
                 (self.low_cost_model, "low_cost_model"),
                 (self.high_cost_model, "high_cost_model"),
             )
         )
         flat = _flat(low)
-        if flat is None and not isinstance(low, GivenGraph):
+        if flat is None and not isinstance(low, PairGraph):
             reads = int(getattr(low, "n_features_in_", None) or x.shape[1])
             _check_width(reads, x.shape[1], "low_cost_model")
             content = converted(low, reads, "low_cost_model")
-            low = GivenGraph(content, x, shape, "low_cost_model")
+            low = PairGraph(content, x, shape, "low_cost_model")
             low.classes = np.asarray(self.low_cost_model.classes_).tolist()
         classes = self._all_classes(low, high, y)
         order = _order(low, classes, "low_cost_model")
@@ -221,7 +224,7 @@ class PairCascade(CascadeClassifier):
             stage = Stage(flat[0], np.arange(x.shape[1]), flat[1])
         else:
             stage = Stage(*_with_features(*low.low_cost_model(order)))
-        if not isinstance(high, GivenGraph):
+        if not isinstance(high, PairGraph):
             names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
             return classes, stage, HighCostModel.given(high, classes, x.shape[1], names)
         order = _order(high, classes, "high_cost_model")
@@ -232,7 +235,7 @@ class PairCascade(CascadeClassifier):
     def _all_classes(self, low: Any, high: Any, y: ArrayLike | None) -> NDArray[Any]:
         """Labels of the classes: as given, as a model names them, of y, or 0, 1, ..."""
         counts = {
-            name: len(model.classes_) if not isinstance(model, GivenGraph) else model.n_classes
+            name: _n_classes(model)
             for name, model in (("low_cost_model", low), ("high_cost_model", high))
         }
         known = {n for n in counts.values() if n is not None}
@@ -242,7 +245,10 @@ class PairCascade(CascadeClassifier):
                 f"{counts['high_cost_model']}; both must answer with the same"
             )
         n_classes = known.pop()
-        named = [m.classes if isinstance(m, GivenGraph) else m.classes_ for m in (high, low)]
+        named = [
+            m.classes if isinstance(m, PairGraph) else getattr(m, "classes_", None)
+            for m in (high, low)
+        ]
         if self.classes is not None:
             classes = np.asarray(self.classes)
         else:
@@ -317,10 +323,25 @@ class PairCascade(CascadeClassifier):
 # -- parts ---------------------------------------------------------------------------------
 
 
+def _is_graph(model: Any) -> bool:
+    if isinstance(model, str):
+        return not model.startswith((*HTTP, PYTHON))
+    return isinstance(model, Path | bytes | OnnxModel)
+
+
+def _n_classes(model: Any) -> int | None:
+    """Number of a model's classes; None where it does not say."""
+    if isinstance(model, PairGraph):
+        return model.n_classes
+    own = getattr(model, "classes_", None)
+    return None if own is None else len(own)
+
+
 def _check_model(model: Any, what: str) -> None:
-    if model is None or isinstance(model, type):
+    high = what == "high_cost_model"
+    if model is None or (isinstance(model, type) and hasattr(model, "fit")):
         raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
-    if isinstance(model, str | Path | bytes):
+    if _is_graph(model) or (high and is_given(model)):
         return
     if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
         raise InputError(
@@ -351,7 +372,7 @@ def _with_features(model: Any, link: Link) -> tuple[Any, NDArray[np.intp], Link]
 
 def _order(model: Any, classes: NDArray[Any], what: str) -> NDArray[np.int64] | None:
     """Column of each class in a model's scores; None where the orders are the same."""
-    own = model.classes if isinstance(model, GivenGraph) else model.classes_.tolist()
+    own = model.classes if isinstance(model, PairGraph) else model.classes_.tolist()
     if own is None or list(own) == classes.tolist():
         return None
     if set(own) != set(classes.tolist()):

@@ -22,11 +22,12 @@ from gatewise import _onnxruntime
 from gatewise.decision import Link
 from gatewise.errors import InputError, one_line
 from gatewise.models.graph_model import GraphModel
+from gatewise_training.learners.given_graph import OnnxModel
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["GivenGraph", "converted"]
+__all__ = ["PairGraph", "converted"]
 
 Shape = tuple[int, ...]
 Form = Literal["logits", "probabilities"]
@@ -83,12 +84,12 @@ class _Output:
         return math.prod(self.values.shape[1:])
 
 
-class GivenGraph:
+class PairGraph:
     """A classifier's ONNX graph, read and run on some rows.
 
     Parameters
     ----------
-    model : str, Path or bytes
+    model : str, Path, bytes or OnnxModel
         An ONNX file. One input tensor of numbers; outputs labels, probabilities or logits.
     x : ndarray of float32, shape (n, n_values)
         Instances, flat.
@@ -111,12 +112,16 @@ class GivenGraph:
     """
 
     def __init__(
-        self, model: str | Path | bytes, x: NDArray[np.float32], shape: Shape, what: str
+        self, model: str | Path | bytes | OnnxModel, x: NDArray[np.float32], shape: Shape, what: str
     ) -> None:
         self._what = what
         self._n_values = math.prod(shape)
-        graph = _load(model, what)
+        given = model if isinstance(model, OnnxModel) else OnnxModel(model)
+        self._given_form = given.scores
+        graph = _load(given.source, what)
         self.classes = _named_classes(graph)
+        if given.classes is not None:
+            self.classes = np.asarray(given.classes).tolist()
         self._graph = _with_flat_input(graph, shape, what)
         self._scores, self._label = self._choose_outputs(x[:TRIED_ROWS])
         scores = self._scores
@@ -130,6 +135,8 @@ class GivenGraph:
     def form(self) -> Form:
         """Whether its scores are probabilities: within 0 and 1, and of sum 1 in every row."""
         assert self._scores is not None
+        if self._given_form in ("logits", "probabilities"):
+            return self._given_form
         values = self._scores.values.reshape(len(self._scores.values), -1).astype(np.float64)
         inside = bool((values > -1e-6).all() and (values < 1 + 1e-6).all())
         if inside and (values.shape[1] == 1 or np.allclose(values.sum(axis=1), 1.0, atol=1e-3)):
@@ -256,6 +263,8 @@ class GivenGraph:
                     f"{self._what} has several outputs of scores ({shown}); keep one of them"
                 )
             scores = named
+        if self._given_form == "labels":
+            scores = []
         if scores and not np.isfinite(scores[0].values).all():
             raise InputError(f"{self._what} gives scores that are not finite on the rows")
         return scores[0] if scores else None, label[0] if label else None
