@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,11 +18,11 @@ from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.fleet.energy.device import DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import HEADER, packets
-from gatewise_sim.fleet.estimate.intervals import Estimate
+from gatewise_sim.fleet.estimate.intervals import Estimate, binomial_interval
 from gatewise_sim.fleet.estimate.result import FleetEstimate
 from gatewise_sim.fleet.messages import publish_bytes
 from gatewise_sim.fleet.money import Prices, Usage
-from gatewise_sim.fleet.routes import ROUTES, Routes
+from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.report.model import ClassResult, StageResult, TimelineBin
 from gatewise_sim.report.policy_result import (
@@ -97,7 +97,7 @@ class PolicyRun:
             engine=self.engine,
             sampling=estimate.stepped,
             instances=round(estimate.instances),
-            accuracy=_measurement(means.get("accuracy")) if labelled else None,
+            accuracy=self._accuracy() if labelled else None,
             offload_rate=_measurement(means.get("offload_rate")),
             cost=_measurement(means.get("cost")),
             feature_cost=_measurement(means.get("feature_cost")),
@@ -120,6 +120,18 @@ class PolicyRun:
             breakdown_ms=dict(estimate.breakdown_ms),
             reasons=dict(estimate.reasons),
         )
+
+    def _accuracy(self) -> Measurement | None:
+        """Accuracy, with an interval that is no narrower than its labelled rows allow.
+
+        However many instances are drawn from them, they are a sample of that many rows.
+        """
+        found = _measurement(self.estimate.means.get("accuracy"))
+        rows = int(np.count_nonzero(self.routes.truth != NO_LABEL))
+        if found is None or found.low is None or found.high is None or not rows:
+            return found
+        low, high = binomial_interval(found.value, rows)
+        return replace(found, low=min(found.low, low), high=max(found.high, high))
 
     def answers(self) -> AnswerCounts:
         """Count instances by what became of them."""

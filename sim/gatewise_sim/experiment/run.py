@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import platform
+from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gatewise.console import plain
+from gatewise.formats import millis
 from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
 from gatewise_sim.experiment.operating_point import on_disk, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
@@ -21,6 +24,7 @@ from gatewise_sim.fleet.estimate.stepping import estimate_fleet
 from gatewise_sim.fleet.progress import Listeners
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
+from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.report.model import (
     SIMULATION_KIND,
@@ -43,6 +47,8 @@ __all__ = ["run_scenario"]
 _EDGE, _CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
 _TWIN_MEANS: Final = ("accuracy", "offload_rate", "fallback", "cost", "bytes_up", "bytes_down")
 _TWIN_MS: Final = ("p50", "p95", "offloaded_p50", "offloaded_p95")
+#: How a device is used to find out how long an offload takes.
+_ALONE, _ALONE_SECONDS = parse("periodic:1s"), 120.0
 _VERSIONS: Final = ("gatewise", "numpy", "onnxruntime")
 
 
@@ -143,10 +149,29 @@ def _report(
         "command": command,
         "versions": {"python": platform.python_version()}
         | {name: version(name) for name in _VERSIONS},
-        "notes": _notes(prepared),
+        "notes": _too_late(prepared, system) + _notes(prepared),
         "troubles": (),
     }
     return Report(**found | extra)
+
+
+def _too_late(prepared: Prepared, system: PolicyRun) -> tuple[str, ...]:
+    """Say which deadline an offload would need, if no answer of the cloud came in time."""
+    settings, answers = prepared.settings, system.answers()
+    if not answers.cloud_too_late or system.estimate.faults:
+        return ()
+    one = replace(
+        settings, devices=1, seconds=_ALONE_SECONDS, workload=_ALONE, mix=None, in_turn=None,
+        deadline_ms=60_000.0, policy="cloud-only", pace=None, breaker=False,
+    )  # fmt: skip
+    found = estimate_fleet(prepared.routes, one).latency_ms.get("offloaded_p95")
+    if found is None:
+        return ()
+    return (
+        f"An offload over {settings.link.name} takes {millis(found.value)} (19 of 20, one device "
+        f"alone), and the deadline is {millis(settings.deadline_ms)}: give --deadline-ms "
+        f"{max(10, 10 * math.ceil(0.15 * found.value))} or more, or another link.",
+    )
 
 
 def _notes(prepared: Prepared) -> tuple[str, ...]:

@@ -74,6 +74,15 @@ def answer(report: Report) -> tuple[str, str]:
     system, cloud = report.system, report.policy("cloud_only")
     if not system.answers.answered:
         return "No instance was answered", "."
+    if system.answers.cloud_too_late and not report.faults:
+        share = percent(system.answers.fallback / system.instances)
+        deadline = millis(_number(report.settings.get("deadline_ms")))
+        right = "" if system.accuracy is None else f"; {percent(system.accuracy.value)} right"
+        return (
+            f"{'Hardly any' if system.answers.cloud else 'No'} answer of the cloud comes within the "
+            f"deadline of {deadline}",
+            f": the devices answer by themselves, {share} of all instances as fallbacks{right}.",
+        )
     savings = listed(_savings(report, system, cloud))
     if system.accuracy is None:
         first = f"{percent(report.offload_rate)} of the instances go to the cloud"
@@ -98,6 +107,10 @@ def answer(report: Report) -> tuple[str, str]:
     if report.faults:
         rest.append(_outage(report))
     return first, "".join(f"{'; ' if i == 0 else ', and '}{r}" for i, r in enumerate(rest)) + "."
+
+
+def _number(setting: object) -> float | None:
+    return float(setting) if isinstance(setting, int | float) else None
 
 
 def _savings(report: Report, system: PolicyResult, cloud: PolicyResult | None) -> list[str]:

@@ -89,6 +89,12 @@ class Page:
     sections: Sequence[Section]
     footer: str
 
+    @property
+    def columns(self) -> int:
+        """Columns of the key figures, so that none stands alone in the last row."""
+        n = len(self.figures)
+        return n if n < 4 else next((c for c in (4, 5, 3) if n % c != 1), 4)
+
 
 def write_page(page: Page) -> str:
     """Write a page as HTML.

@@ -74,6 +74,11 @@ class AnswerCounts:
         """Answers by edge, cloud and fallback."""
         return self.edge + self.cloud + self.fallback
 
+    @property
+    def cloud_too_late(self) -> bool:
+        """Whether fewer than one in twenty offloads was answered by the cloud."""
+        return self.fallback > 0 and 20 * self.cloud < self.cloud + self.fallback
+
 
 @dataclass(frozen=True, kw_only=True)
 class ByteUse:

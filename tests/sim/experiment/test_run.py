@@ -3,6 +3,7 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import find_mosquitto
@@ -11,6 +12,7 @@ from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
+from gatewise_sim.report.findings import answer
 from gatewise_sim.report.output import SIMULATION
 
 pytestmark = pytest.mark.slow
@@ -40,7 +42,17 @@ def test_the_report_has_every_key_of_a_report(whole):
         "feature_cost": {"system", "edge_only", "cloud_only"},
         "bytes": {"system", "cloud_only"},
         "latency_ms": {"system", "edge_only", "cloud_only"},
-        "answers": {"edge", "cloud", "fallback", "error", "late", "retries", "lost"},
+        "answers": {
+            "edge",
+            "cloud",
+            "fallback",
+            "error",
+            "late",
+            "retries",
+            "audits",
+            "audits_disagreed",
+            "lost",
+        },
         "transport": {"kind", "broker", "link"},
     }
     for key, inner in plain_keys.items():
@@ -289,6 +301,30 @@ def test_the_summary_and_the_folder(small, tmp_path, monkeypatch):
     again = report_of(small, calibration=str(tmp_path / "out" / "calibration.json"))
     assert again["legs"] == simulation.report.to_dict()["legs"]
     assert again["calibration"]["kind"] == "calibration.json"
+
+
+def test_accuracy_is_no_surer_than_its_rows(small):
+    """Any number of instances drawn from 40 rows says little about others."""
+    chosen = QUICK.changed(devices=200, baselines=False)
+    done = simulate(small.bundle, small.rows[:40], small.truth[:40], scenario=chosen)
+    found = done.report.system.accuracy
+    low, high = binomtest(round(40 * found.value), 40).proportion_ci(method="wilson")
+    assert done.report.instances > 10_000
+    assert found.high - found.low >= 0.98 * (high - low)
+
+
+def test_a_deadline_that_no_offload_meets(small):
+    chosen = QUICK.changed(deadline_ms=20.0, link="4g")
+    late = simulate(small.bundle, small.rows, scenario=chosen).report
+    assert answer(late)[0].endswith("answer of the cloud comes within the deadline of 20 ms")
+    (advice,) = [note for note in late.notes if "--deadline-ms" in note]
+    enough = float(advice.split("--deadline-ms ")[1].split()[0])
+    chosen = chosen.changed(deadline_ms=enough)
+    done = simulate(small.bundle, small.rows, scenario=chosen).report
+    assert done.system.answers.cloud > 0.9 * (
+        done.system.answers.cloud + done.system.answers.fallback
+    )
+    assert not [note for note in done.notes if "--deadline-ms" in note]
 
 
 def test_no_arrival_is_told(small):

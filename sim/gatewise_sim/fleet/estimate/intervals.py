@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gatewise_sim.fleet.estimate.sketch import Sketch
 
-__all__ = ["LEVEL", "Estimate", "half_width", "mean", "quantile"]
+__all__ = ["LEVEL", "Estimate", "binomial_interval", "half_width", "mean", "quantile"]
 
 LEVEL: Final = 0.95
 _Floats = NDArray[np.float64]
@@ -73,6 +73,16 @@ def half_width(residuals: _Floats, segments: NDArray[np.int64]) -> float:
         return 0.0
     freedom = total**2 / sum(v**2 / w for v, w in zip(variances, worth, strict=True))
     return _t(freedom) * float(np.sqrt(total))
+
+
+def binomial_interval(share: float, n: int) -> tuple[float, float]:
+    """Wilson's interval of a share among `n` independent cases (Wilson 1927)."""
+    from scipy.special import ndtri
+
+    z2 = float(ndtri(0.5 + LEVEL / 2)) ** 2
+    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
+    half = (z2 * (share * (1 - share) / n + z2 / (4 * n**2))) ** 0.5 / (1 + z2 / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
 
 
 @lru_cache(maxsize=1024)

@@ -19,6 +19,7 @@ from gatewise_sim.report.plots.style import (
     log_where_far,
     percent_ticks,
     reach,
+    widened,
 )
 from gatewise_sim.report.policy_result import Measurement
 
@@ -72,7 +73,11 @@ def strips_plot(
 
 
 def _scale(axes: Axes, figure: ComparedFigure, values: Sequence[Measurement]) -> None:
-    """Amounts begin at 0, so that their places show ratios; shares do not; wide ranges are log."""
+    """Amounts begin at 0, so that their places show ratios; wide ranges are logarithmic.
+
+    Shares do not begin at 0, but their axis is five points long at least: a tenth of a point looks
+    like one.
+    """
     ends = [end for m in values for end in (m.value, m.low, m.high) if end is not None]
     log = log_where_far(axes, "x", ends, figure.form)
     head(axes, f"{figure.name}{' (log scale)' if log else ''}")
@@ -81,6 +86,8 @@ def _scale(axes: Axes, figure: ComparedFigure, values: Sequence[Measurement]) ->
     share = figure.form(0.5).endswith("%")
     high = max(ends)
     low = min(ends) if share else min(*ends, 0.0)
+    if share:
+        low, high = widened(low, high)
     margin = 0.04 * (high - low)
     axes.set_xlim(low - margin, high + margin)
     axes.locator_params(axis="x", nbins=4)

@@ -19,6 +19,7 @@ from gatewise_sim.report.plots.style import (
     head,
     log_ticks,
     percent_ticks,
+    widened,
 )
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
 
@@ -80,7 +81,8 @@ def _zoom(
     active = report.frontier.active
     low = min(active.accuracy, *(m.value if m.low is None else m.low for _, _, m in placed))
     high = max(active.accuracy, *(m.value if m.high is None else m.high for _, _, m in placed))
-    margin = 0.08 * max(high - low, 0.005)
+    low, high = widened(low, high)
+    margin = 0.08 * (high - low)
     right = max(active.cost, *(cost.value for _, cost, _ in placed))
     axes.set_ylim(low - margin, high + margin)
     axes.set_xlim(-0.03 * right, 1.05 * right)

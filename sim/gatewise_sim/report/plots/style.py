@@ -35,9 +35,11 @@ __all__ = [
     "log_where_far",
     "percent_ticks",
     "reach",
+    "widened",
 ]
 
 HALF: Final = 370.0
+_SHORTEST: Final = 0.05
 """Width of a plot in half a page's width, and on a phone."""
 
 COLOURS: Final = {
@@ -186,3 +188,12 @@ def _inline(svg: str, name: str, title: str, description: str) -> Markup:
         '<title id="{}-title">{}</title><desc id="{}-text">{}</desc>'
     ).format(box[1], name, name, name, title, name, description)
     return opening + Markup(re.sub(r"\s*\n\s*", "\n", body))
+
+
+def widened(low: float, high: float) -> tuple[float, float]:
+    """Ends of an axis of shares, five points apart at least, inside 0 to 1 where they were."""
+    missing = _SHORTEST - (high - low)
+    if missing <= 0:
+        return low, high
+    over = max(high, min(1.0, high + missing / 2))
+    return over - _SHORTEST, over
