@@ -1,8 +1,8 @@
 """A device whose owner means harm, on the devices' side of the network.
 
 One JSON document on standard input says where: ``host``, ``port``, ``bundle``. Until a second
-line comes it sends, under its own name, requests of 500 rows at 150 a second and messages that are no
-requests; it opens connections that send bytes which are no MQTT; it subscribes to the workers'
+line comes it sends, under its own name, requests of 500 rows at 150 a second and messages that are
+no requests; it opens connections that send bytes which are no MQTT; it subscribes to the workers'
 usual pool. At last it prints how often it did each.
 """
 

@@ -145,7 +145,8 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
     )
     settings = TrainingSettings(
         dataset=str(tmp_path / "log.csv"), out=tmp_path / "bundle", target="state",
-        method="confidence", parameters=QUICK, costs=tmp_path / "prices.toml", rows=rows_beside(tmp_path / "bundle"),
+        method="confidence", parameters=QUICK, costs=tmp_path / "prices.toml",
+        rows=rows_beside(tmp_path / "bundle"),
         columns=ColumnOptions(categorical=("supplier",), impute=True),
     )  # fmt: skip
     run = train_bundle(settings, quiet=True)

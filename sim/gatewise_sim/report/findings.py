@@ -78,9 +78,9 @@ def answer(report: Report) -> tuple[str, str]:
         share = percent(system.answers.fallback / system.instances)
         deadline = millis(_number(report.settings.get("deadline_ms")))
         right = "" if system.accuracy is None else f"; {percent(system.accuracy.value)} right"
+        which = "Hardly any" if system.answers.cloud else "No"
         return (
-            f"{'Hardly any' if system.answers.cloud else 'No'} answer of the cloud comes within the "
-            f"deadline of {deadline}",
+            f"{which} answer of the cloud comes within the deadline of {deadline}",
             f": the devices answer by themselves, {share} of all instances as fallbacks{right}.",
         )
     savings = listed(_savings(report, system, cloud))
