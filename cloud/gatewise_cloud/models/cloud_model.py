@@ -85,7 +85,8 @@ class CloudModel:
         self.local = backend.local
         self.disagreement_bound = disagreement_bound(manifest)
         self._stages = stages
-        self._kind, self._link = cloud.kind, cloud.link
+        # what gives probabilities does so whatever graph it stands for
+        self._kind, self._link = getattr(backend, "kind", cloud.kind), cloud.link
         self._allow_missing = manifest.missing["cloud"] == "allowed"
         self._last = len(manifest.stages)
         columns = columns_of(manifest, manifest.cloud_inputs())
@@ -128,7 +129,17 @@ class CloudModel:
             If a sample row gets another label than where the bundle was packed.
         """
         bundle = opened(bundle, public_key)
-        size = bundle.manifest.files[_cloud(bundle.manifest).file].size
+        if backend is not None:  # the operator's own: what it takes is not for us to bound
+            return cls._load(bundle, threads, backend)
+        cloud = _cloud(bundle.manifest)
+        if cloud.backend is not None:
+            name = f"{bundle.manifest.name} {bundle.manifest.version}"
+            raise ModelError(
+                name,
+                f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
+                "name what answers: --backend python:module:attribute or --backend http(s)://...",
+            )
+        size = bundle.manifest.files[cloud.file].size
         with memory_limit(_MEMORY + _MEMORY_PER_BYTE * size):
             return cls._load(bundle, threads, backend)
 

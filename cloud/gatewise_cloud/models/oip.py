@@ -10,27 +10,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlsplit
 
 import numpy as np
-import urllib3
 from numpy.typing import NDArray
 
 from gatewise.errors import InputError
-from gatewise_cloud.errors import BackendBusy, ModelError
+from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.backends import one_line
+from gatewise_cloud.models.http_backend import HttpBackend, excerpt
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
 __all__ = ["OipBackend", "backend_at"]
 
-_MOST_BYTES: Final = 64 << 20
-_MOST_CONNECTIONS: Final = 64
 _HEADER: Final = "Inference-Header-Content-Length"
-_BUSY: Final = frozenset({408, 429, 502, 503, 504})
 _DTYPES: Final = {
     "BOOL": np.dtype("?"),
     "UINT8": np.dtype("u1"),
@@ -47,7 +44,7 @@ _DTYPES: Final = {
 }
 
 
-class OipBackend:
+class OipBackend(HttpBackend):
     """One model on one server: :class:`gatewise_cloud.models.backends.Backend`.
 
     Safe across threads. Connections are kept open, as many as calls were made at a time.
@@ -76,8 +73,6 @@ class OipBackend:
         If the server cannot be reached, has no such model, or one that takes something else.
     """
 
-    local = False
-
     def __init__(
         self,
         url: str,
@@ -95,28 +90,14 @@ class OipBackend:
             )
         if "/v2/models/" not in parts.path:
             raise InputError(f"backend {url}: the path must hold /v2/models/NAME")
-        self._path = parts.path.rstrip("/")
-        try:
-            self._pool = urllib3.connection_from_url(
-                url, maxsize=_MOST_CONNECTIONS, timeout=timeout, retries=False
-            )
-        except urllib3.exceptions.LocationParseError as error:
-            raise InputError(f"backend {url}: {error}") from None
-        self.url = f"{parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
-        self._model = model
+        super().__init__(url, model=model, timeout=timeout)
         self._kind = kind
         self._binary = binary
-        self._trouble: str | None = None
         try:
             self._input = self._agree(n_inputs)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def trouble(self) -> str | None:
-        """What the last call failed with, if the server was away or overloaded."""
-        return self._trouble
 
     def run(self, X: NDArray[np.float32]) -> list[NDArray[Any]]:
         """Have the model run. See :meth:`gatewise_cloud.models.backends.Backend.run`."""
@@ -142,7 +123,7 @@ class OipBackend:
                 "POST", f"{self._path}/infer", text, {"Content-Type": "application/json"}
             )
         if status != 200:
-            raise self._bad(f"it answered {status} {_excerpt(body)}")
+            raise self._bad(f"it answered {status} {excerpt(body)}")
         try:
             outputs = _outputs(body, headers.get(_HEADER))
         except (ValueError, KeyError, TypeError) as error:
@@ -155,7 +136,7 @@ class OipBackend:
         """Read the model's metadata and check them; the name of its input."""
         status, _, body = self._call("GET", self._path, b"", {})
         if status != 200:
-            raise self._bad(f"it answered {status} {_excerpt(body)}")
+            raise self._bad(f"it answered {status} {excerpt(body)}")
         try:
             inputs = json.loads(body)["inputs"]
             (one,) = inputs
@@ -182,37 +163,6 @@ class OipBackend:
         )
         raise self._bad(f"it gave {shown}, not {wanted}")
 
-    # -- HTTP ------------------------------------------------------------------------------
-
-    def _call(
-        self, method: str, path: str, body: bytes, headers: dict[str, str]
-    ) -> tuple[int, Mapping[str, str], bytes]:
-        try:
-            answer = self._pool.urlopen(method, path, body or None, headers, preload_content=False)
-            content = answer.read(_MOST_BYTES + 1)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._away(error) from None
-        if len(content) > _MOST_BYTES:
-            answer.close()
-            raise self._bad(f"its answer is larger than {_MOST_BYTES} bytes")
-        answer.release_conn()
-        if answer.status in _BUSY:
-            raise self._away(f"it answered {answer.status} {_excerpt(content)}")
-        self._trouble = None
-        return answer.status, answer.headers, content
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._pool.close()
-
-    def _bad(self, why: str) -> ModelError:
-        return ModelError(self._model, f"backend {self.url} of model {self._model}: {why}")
-
-    def _away(self, why: Exception | str) -> BackendBusy:
-        text = one_line(why) if isinstance(why, Exception) else why
-        self._trouble = f"backend {self.url} does not answer: {text or type(why).__name__}"
-        return BackendBusy(self._model, self._trouble)
-
 
 def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
     """Arrays of an answer, as decimal numbers or raw."""
@@ -237,10 +187,6 @@ def _outputs(body: bytes, header: str | None) -> list[NDArray[Any]]:
             raise ValueError(f"{array.size} numbers for shape {shape}")
         arrays.append(array.reshape(shape))
     return arrays
-
-
-def _excerpt(body: bytes) -> str:
-    return " ".join(body[:200].decode("utf-8", "replace").split())
 
 
 def backend_at(

@@ -59,9 +59,10 @@ def cloud(
     backend: Annotated[
         str | None,
         typer.Option(
-            metavar="URL",
-            help="Run the models on a server of the Open Inference Protocol: "
-            "http://host:8080/v2/models/NAME; {name} and {version} are the bundle's.",
+            metavar="python:MODULE:ATTRIBUTE|URL",
+            help="What runs the models: a Python function, object or class by its import path; a "
+            "server of the Open Inference Protocol, http://host:8080/v2/models/NAME; or a JSON "
+            "service at any other URL. {name} and {version} are the bundle's.",
         ),
     ] = None,
     backend_binary: Annotated[
@@ -107,6 +108,7 @@ def cloud(
       gatewise cloud bundle --broker mqtt://127.0.0.1:1883
       gatewise cloud bundle --workers 4 --metrics-port 9100
       gatewise cloud bundle --tier gateway --uplink mqtts://cloud.example:8883
+      gatewise cloud bundle --backend python:my_models:predict_proba
       gatewise cloud --watch bundles/ --public-key factory.pub
     """
     logging.basicConfig(format="%(message)s", level=logging.WARNING)

@@ -108,7 +108,7 @@ class WorkerProcess(ChildProcess):
 
 def make_worker(options: Mapping[str, Any]) -> Worker:
     """Make a worker of options fit for JSON."""
-    from gatewise_cloud.models.oip import backend_at
+    from gatewise_cloud.models.opaque_backends import chosen_backend
     from gatewise_cloud.worker.worker import Worker
     from gatewise_edge.link.mqtt import MqttLink
 
@@ -118,7 +118,7 @@ def make_worker(options: Mapping[str, Any]) -> Worker:
         kept.pop("bundles"),
         kept.pop("broker"),
         uplink=None if uplink is None else MqttLink(max_inflight=kept.get("queue", 1024), **uplink),
-        backend=None if backend is None else backend_at(**backend),
+        backend=None if backend is None else chosen_backend(**backend),
         **kept,
     )
 

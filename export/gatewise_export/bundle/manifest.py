@@ -133,12 +133,16 @@ class CloudSpec:
         ``margins``: one output, to be read by `link`. ``classifier``: two outputs, the class
         index, int64, shape (n,), and the probabilities, float32, shape (n, n_classes).
     link : {"sigmoid", "softmax", "identity"}
+    backend : str or None
+        What answers where `file` holds no graph: ``python:module:attribute``, or a URL. It is there
+        to be read: a worker runs only the backend that its operator names.
     """
 
     file: str
     inputs: tuple[str, ...]
     kind: CloudKind
     link: Link
+    backend: str | None = None
 
 
 @dataclass(frozen=True)
@@ -477,7 +481,8 @@ class Manifest:
             "chains": [list(c) for c in self.chains],
             "cloud": None
             if self.cloud is None
-            else asdict(self.cloud) | {"inputs": self._listed(self.cloud.inputs)},
+            else _without(asdict(self.cloud), backend=None)
+            | {"inputs": self._listed(self.cloud.inputs)},
             "operating_points": [
                 _known(_without(asdict(p), measured="accuracy"), POINT_FIGURES)
                 for p in self.operating_points

@@ -246,12 +246,14 @@ def _stage(
 
 
 def _cloud(field: JsonField, features: dict[str, None], files: dict[str, FileSpec]) -> CloudSpec:
-    field.keys(("file", "inputs", "kind", "link"))
+    field.keys(("file", "inputs", "kind", "link"), ("backend",))
+    backend = field.get("backend")
     return CloudSpec(
         file=_file(field["file"], files),
         inputs=_inputs(field["inputs"], features),
         kind=field["kind"].choice(CLOUD_KINDS),
         link=field["link"].choice(LINKS),
+        backend=None if backend is None else backend.text(),
     )
 
 

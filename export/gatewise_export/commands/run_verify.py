@@ -39,6 +39,11 @@ def check_data(
             f"{bundle.path} is for devices, without {bundle.absent()[0]}: check it without --data, "
             "or the bundle that it was made of"
         )
+    if manifest.cloud is not None and manifest.cloud.backend is not None:
+        raise InputError(
+            f"{bundle.path} has its high-cost model in a backend, {manifest.cloud.backend}: check "
+            "it without --data"
+        )
     if manifest.instance is not None:
         given, y = load_instances(source, target)
         x = manifest.instance.flat(given)
@@ -50,7 +55,7 @@ def check_data(
     _check_missing(x, manifest, source)
     outcome = graph_outcome(bundle, x)
     merit = {} if y is None else _merit(outcome, y, manifest, source)
-    return verify_graphs(bundle, x), merit | {
+    return verify_graphs(bundle, x, outcome), merit | {
         "cost": float(outcome.costs.mean()),
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
     }
@@ -79,6 +84,10 @@ def compared_parts(bundle: Bundle, *, with_data: bool) -> list[str]:
         ]
     if bundle.absent():
         lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
+    elif manifest.cloud is not None and manifest.cloud.backend is not None:
+        lines.append(
+            f"not run: the high-cost model, which a worker's backend has: {manifest.cloud.backend}"
+        )
     elif manifest.cloud is not None:
         flat = with_data and manifest.cloud.kind == "margins"
         lines.append(

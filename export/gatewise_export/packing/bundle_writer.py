@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
 __all__ = ["pack"]
 
 CLOUD = "cloud.onnx"
+BACKEND = "backend.json"
+"""In place of the graph of a high-cost model that stays opaque: what serves it."""
 MOST_SAMPLE_ROWS = 64
 MOST_CLASSES_LISTED = 64
 """With more, operating points have no figures by class."""
@@ -129,12 +132,17 @@ def pack(
     chains = getattr(system, "chains_", (system.stages_,))
     stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
     f0 = system.high_cost_model_
-    cloud = None if f0 is None else high_cost_graph(f0)
+    cloud = None if f0 is None or f0.opaque is not None else high_cost_graph(f0)
     files = {_file(i, stage): _content(stage) for i, stage in enumerate(stages)}
     if f0 is not None and cloud is not None:
         files[CLOUD] = _bytes(cloud.model)
-        x = _without_close_calls(x, files[CLOUD], cloud, f0.features)
-    files[SAMPLE] = write_arrays(_sample_arrays(x, stages, files, cloud, f0))
+    elif f0 is not None:
+        files[BACKEND] = _backend(f0, system.classes_)
+    answers = None if f0 is None else _cloud_answers(f0, cloud, files, x)
+    if answers is not None:
+        clear = _clear_calls(answers[1])
+        x, answers = x[clear], (answers[0][clear], answers[1][clear])
+    files[SAMPLE] = write_arrays(_sample_arrays(x, stages, answers))
     manifest = _manifest(
         system, stages, [[stages.index(s) for s in c] for c in chains], cloud, files,
         name, version, datetime.now(UTC) if created is None else created.astimezone(UTC), rows,
@@ -179,32 +187,46 @@ def _sample_rows(system: BudgetedClassifier, sample: ArrayLike) -> NDArray[np.fl
     return x[:MOST_SAMPLE_ROWS]
 
 
-def _without_close_calls(
-    x: NDArray[np.float32], content: bytes, cloud: CloudGraph, features: NDArray[np.intp]
-) -> NDArray[np.float32]:
-    """Leave out rows with a label that the last bit of another machine's ``exp`` could turn."""
-    _, chances = run_cloud(content, x[:, features], cloud.kind, cloud.link)
+def _backend(f0: HighCostModel, classes: NDArray[Any]) -> bytes:
+    """What serves an opaque model, for people; nothing is loaded because this names it."""
+    document = {
+        "backend": f0.backend,
+        "inputs": len(f0.features),
+        "classes": classes.tolist(),
+        "gives": "probabilities, a column for each class",
+    }
+    return (json.dumps(document, indent=1) + "\n").encode()
+
+
+def _cloud_answers(
+    f0: HighCostModel, cloud: CloudGraph | None, files: dict[str, bytes], x: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Class indices and probabilities of the sample, by the graph or by the opaque model."""
+    if cloud is None:
+        return f0.answers(x)
+    return run_cloud(files[CLOUD], x[:, f0.features], cloud.kind, cloud.link)
+
+
+def _clear_calls(chances: NDArray[Any]) -> NDArray[np.bool_]:
+    """Rows with a label that the last bit of another machine's ``exp`` cannot turn, or all."""
     best = np.sort(chances, axis=1)[:, -2:]
-    clear = best[:, 1] - best[:, 0] > CLOSE
-    return x[clear] if clear.any() else x
+    clear: NDArray[np.bool_] = best[:, 1] - best[:, 0] > CLOSE
+    return clear if clear.any() else np.ones(len(chances), np.bool_)
 
 
 def _sample_arrays(
     x: NDArray[np.float32],
     stages: Sequence[Stage],
-    files: dict[str, bytes],
-    cloud: CloudGraph | None,
-    f0: HighCostModel | None,
+    cloud: tuple[NDArray[np.int64], NDArray[Any]] | None,
 ) -> dict[str, NDArray[Any]]:
     arrays: dict[str, NDArray[Any]] = {"X": x}
     for i, stage in enumerate(stages):
         arrays[f"stage_{i}"] = stage.margins(x)
         if stage.acquisition == "node":
             arrays[f"bought_{i}"] = stage.acquired(x)[:, stage.features]
-    if cloud is not None and f0 is not None:
-        said, chances = run_cloud(files[CLOUD], x[:, f0.features], cloud.kind, cloud.link)
-        arrays["cloud_label"] = said.astype(np.int64)
-        arrays["cloud_probabilities"] = chances.astype(np.float32)
+    if cloud is not None:
+        arrays["cloud_label"] = cloud[0].astype(np.int64)
+        arrays["cloud_probabilities"] = cloud[1].astype(np.float32)
     return arrays
 
 
@@ -236,10 +258,13 @@ def _manifest(
         )
         for i, stage in enumerate(stages)
     )
-    cloud_spec = None
-    if cloud is not None and system.high_cost_model_ is not None:
-        asked = tuple(names[k] for k in system.high_cost_model_.features)
-        cloud_spec = CloudSpec(file=CLOUD, inputs=asked, kind=cloud.kind, link=cloud.link)
+    f0, cloud_spec = system.high_cost_model_, None
+    if f0 is not None:
+        asked = tuple(names[k] for k in f0.features)
+        if cloud is None:
+            cloud_spec = CloudSpec(BACKEND, asked, "classifier", "identity", f0.backend)
+        else:
+            cloud_spec = CloudSpec(CLOUD, asked, cloud.kind, cloud.link)
     return Manifest(
         name=name,
         version=version,
@@ -264,13 +289,13 @@ def _manifest(
         operating_points=tuple(
             OperatingPointSpec(
                 # without a cloud the last stage's answer stands, whatever its score
-                thresholds=p.thresholds if cloud else (*p.thresholds[:-1], ALWAYS_STOP),
+                thresholds=p.thresholds if f0 else (*p.thresholds[:-1], ALWAYS_STOP),
                 expected_cost=p.cost,
                 accuracy=p.accuracy,
                 offload_rate=p.offload_rate,
                 guarantee=None if p.guarantee is None else dict(p.guarantee),
                 accuracy_error=p.accuracy_error,
-                agreement=p.agreement if cloud else None,
+                agreement=p.agreement if f0 else None,
                 chain=p.chain,
                 **_class_figures(p),
                 interval=p.interval,

@@ -11,6 +11,7 @@ compared with
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,21 +56,45 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
     """
     x = _matrix(X)
     rows = X if hasattr(X, "columns") else _named(system, x)
-    f0 = system.high_cost_model_
-    predicted = system.predict(rows)
+    exits, f0 = system.exit_stage(rows), system.high_cost_model_
+    answers = (None, None) if f0 is None else f0.answers(x)
+    predicting = system
+    if f0 is not None:  # which may take long: every row is its once
+        predicting = copy.copy(system)
+        offloaded = np.flatnonzero(exits == len(system.stages_))
+        predicting.high_cost_model_ = _Answered(answers[0][offloaded])  # type: ignore[assignment, index]
+    predicted = predicting.predict(rows)
     if bundle.manifest.answers_values:
         predicted = predicted.astype(np.float32)
     else:
         predicted = np.searchsorted(system.classes_, predicted).astype(np.int64)
     of_system = Outcome(
         margins=tuple(stage.margins(x) for stage in system.stages_),
-        exits=system.exit_stage(rows),
+        exits=exits,
         labels=predicted,
         costs=system.cost(rows),
-        cloud_labels=None if f0 is None else f0.labels(x),
-        cloud_probabilities=None if f0 is None else f0.predict_proba(x),
+        cloud_labels=answers[0],
+        cloud_probabilities=answers[1],
     )
-    return _compare(graph_outcome(bundle, x), of_system)
+    given = answers if _has_backend(bundle) else None
+    return _compare(graph_outcome(bundle, x, cloud=given), of_system)
+
+
+class _Answered:
+    """A high-cost model's labels of the rows that are offloaded, computed before."""
+
+    def __init__(self, labels: NDArray[np.int64]) -> None:
+        self._labels = labels
+
+    def labels(self, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        assert len(x) == len(self._labels)
+        return self._labels
+
+
+def _has_backend(bundle: Bundle) -> bool:
+    """Whether the high-cost model stays opaque: no graph of it is here."""
+    cloud = bundle.manifest.cloud
+    return cloud is not None and cloud.backend is not None
 
 
 def _matrix(X: ArrayLike) -> NDArray[np.float32]:
@@ -87,7 +112,7 @@ def _named(system: BudgetedClassifier, x: NDArray[np.float32]) -> Any:
     return pd.DataFrame(x, columns=system.feature_names_in_)
 
 
-def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
+def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) -> VerifyReport:
     """Compare a bundle's graphs with their flat arrays, read back and summed in numpy.
 
     A given stage, or a high-cost model that is not made of flat arrays, is not compared: its own
@@ -98,6 +123,8 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     bundle : Bundle
     X : array-like of shape (n, n_features)
         In the order of the manifest's features.
+    outcome : Outcome, optional
+        What :func:`graph_outcome` gave for these rows.
 
     Raises
     ------
@@ -108,7 +135,7 @@ def verify_graphs(bundle: Bundle, X: ArrayLike) -> VerifyReport:
     from gatewise_export.onnx_files.flat_reader import read_flat, read_stage
 
     x = _matrix(X)
-    of_graphs = graph_outcome(bundle, x)
+    of_graphs = graph_outcome(bundle, x) if outcome is None else outcome
     manifest = bundle.manifest
     margins, acquired = [], []
     for s, spec in enumerate(manifest.stages):
@@ -137,8 +164,10 @@ def self_test(bundle: Bundle) -> VerifyReport:
         cloud_labels=sample.get("cloud_label"),
         cloud_probabilities=sample.get("cloud_probabilities"),
     )
-    # a bundle for devices comes without the high-cost model, whose outputs stay unchecked
-    given = (expected.cloud_labels, expected.cloud_probabilities) if bundle.absent() else None
+    # a bundle for devices comes without the high-cost model, others have it in a backend: then its
+    # outputs stay unchecked
+    unseen = bundle.absent() or _has_backend(bundle)
+    given = (expected.cloud_labels, expected.cloud_probabilities) if unseen else None
     return _compare(graph_outcome(bundle, sample["X"], cloud=given), expected)
 
 
@@ -188,7 +217,7 @@ def _check_graphs(bundle: Bundle) -> None:
                 given=stage.origin == "given",
             )
     cloud = bundle.manifest.cloud
-    if cloud is not None and not bundle.absent():
+    if cloud is not None and cloud.backend is None and not bundle.absent():
         check_cloud_graph(bundle.read(cloud.file), file=cloud.file)
 
 
@@ -226,6 +255,10 @@ def _cloud_answers(bundle: Bundle, x: NDArray[np.float32]) -> _Cloud:
     cloud = bundle.manifest.cloud
     if cloud is None:
         return None, None
+    if cloud.backend is not None:
+        raise BundleError(
+            f"{bundle}: its high-cost model is not in the bundle but in a backend, {cloud.backend}"
+        )
     found, chances = run_cloud(
         bundle.read(cloud.file), x[:, bundle.manifest.cloud_inputs()], cloud.kind, cloud.link
     )

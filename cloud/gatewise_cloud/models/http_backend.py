@@ -1,0 +1,90 @@
+"""Calls of a model server over HTTP: kept connections, bounded answers, busy or broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+import urllib3
+
+from gatewise.errors import InputError
+from gatewise_cloud.errors import BackendBusy, ModelError
+from gatewise_cloud.models.backends import one_line
+
+__all__ = ["HttpBackend", "excerpt"]
+
+_MOST_BYTES: Final = 64 << 20
+_MOST_CONNECTIONS: Final = 64
+_BUSY: Final = frozenset({408, 429, 502, 503, 504})
+
+
+class HttpBackend:
+    """Base of backends over HTTP; safe across threads.
+
+    Connections are kept open, as many as calls were made at a time.
+
+    Parameters
+    ----------
+    url : str
+    model : str
+        Name and version, for messages.
+    timeout : float
+        Seconds for one call.
+    """
+
+    local = False
+
+    def __init__(self, url: str, *, model: str, timeout: float) -> None:
+        parts = urlsplit(url)
+        self._path = parts.path.rstrip("/") or "/"
+        if parts.query:
+            self._path += f"?{parts.query}"
+        try:
+            self._pool = urllib3.connection_from_url(
+                url, maxsize=_MOST_CONNECTIONS, timeout=timeout, retries=False
+            )
+        except urllib3.exceptions.LocationParseError as error:
+            raise InputError(f"backend {url}: {error}") from None
+        self.url = f"{parts.scheme}://{self._pool.host}:{self._pool.port}{self._path}"
+        self._model = model
+        self._trouble: str | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """What the last call failed with, if the server was away or overloaded."""
+        return self._trouble
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def _call(
+        self, method: str, path: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        try:
+            answer = self._pool.urlopen(method, path, body or None, headers, preload_content=False)
+            content = answer.read(_MOST_BYTES + 1)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._away(error) from None
+        if len(content) > _MOST_BYTES:
+            answer.close()
+            raise self._bad(f"its answer is larger than {_MOST_BYTES} bytes")
+        answer.release_conn()
+        if answer.status in _BUSY:
+            raise self._away(f"it answered {answer.status} {excerpt(content)}")
+        self._trouble = None
+        return answer.status, answer.headers, content
+
+    def _bad(self, why: str) -> ModelError:
+        return ModelError(self._model, f"backend {self.url} of model {self._model}: {why}")
+
+    def _away(self, why: Exception | str) -> BackendBusy:
+        text = one_line(why) if isinstance(why, Exception) else why
+        self._trouble = f"backend {self.url} does not answer: {text or type(why).__name__}"
+        return BackendBusy(self._model, self._trouble)
+
+
+def excerpt(body: bytes) -> str:
+    """First words of an answer, for a message."""
+    return " ".join(body[:200].decode("utf-8", "replace").split())

@@ -1,0 +1,236 @@
+"""High-cost models that no bundle carries: a Python object, a JSON service."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import sys
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+
+from gatewise.errors import InputError
+from gatewise_cloud import CloudModel, ModelError
+from gatewise_cloud.errors import BackendBusy
+from gatewise_cloud.models.opaque_backends import JsonBackend, PythonBackend, chosen_backend
+from gatewise_cloud.service.worker_process import make_worker
+from gatewise_edge.errors import SelfTestError
+from gatewise_export import Bundle, pack
+from gatewise_export.bundle.repacking import repack
+from gatewise_export.packing.verification import self_test, verify
+from gatewise_training import StagedCascade
+
+MODULE = """
+import numpy as np
+
+def probabilities(X):
+    far = np.abs(X[:, 2:3] - np.array([[1.5, 4.3, 5.6]]))
+    chance = np.exp(-2.0 * far)
+    return chance / chance.sum(axis=1, keepdims=True)
+
+class Flower:
+    classes_ = ["virginica", "setosa", "versicolor"]
+    def predict_proba(self, X):
+        return probabilities(X)[:, [2, 0, 1]]
+
+turned = Flower.predict_proba
+def broken(X): raise RuntimeError("no\\nmemory")
+def labels(X): return probabilities(X).argmax(axis=1)
+def halves(X): return probabilities(X) / 2
+not_callable = 3
+"""
+
+X, SPECIES = load_iris(return_X_y=True)
+X = X.astype(np.float32)
+NAMES = np.array(["setosa", "versicolor", "virginica"])
+
+
+@pytest.fixture(scope="module")
+def opaque(tmp_path_factory):
+    """A system with a function as its high-cost model, and its bundle."""
+    folder = tmp_path_factory.mktemp("opaque")
+    (folder / "opaque_flower.py").write_text(MODULE)
+    sys.path.insert(0, str(folder))
+    system = StagedCascade(
+        "python:opaque_flower:probabilities", n_stages=1, families=("linear",), offload_rate=0.5,
+        random_state=0,
+    ).fit(X, NAMES[SPECIES])  # fmt: skip
+    yield system, pack(system, folder / "iris", sample=X[::5], name="iris")
+    sys.path.remove(str(folder))
+
+
+@contextmanager
+def service(answer):
+    """A server that answers each request's document with what `answer` makes of it."""
+    asked = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            asked.append((self.path, json.loads(body)))
+            status, content = answer(asked[-1][1])
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def probabilities_of(document):
+    import opaque_flower
+
+    rows = np.array(document["instances"], np.float32)
+    return 200, json.dumps({"predictions": opaque_flower.probabilities(rows).tolist()}).encode()
+
+
+def backend(bundle, url):
+    return chosen_backend(url)(bundle.manifest)
+
+
+def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_path):
+    system, bundle = opaque
+    cloud = bundle.manifest.cloud
+    assert cloud.backend == "python:opaque_flower:probabilities"
+    assert set(bundle.manifest.files) == {"stage_0.onnx", "sample.npz", "backend.json"}
+    assert json.loads(bundle.read("backend.json"))["classes"] == NAMES.tolist()
+    assert self_test(bundle).agrees
+    report = verify(system, bundle, X)
+    assert report.agrees
+    assert report.rows == len(X)
+    for_device = repack(bundle.path, tmp_path / "device", for_device=True)
+    assert self_test(Bundle.open(for_device.path, for_device=True)).agrees
+    with pytest.raises(ModelError, match=r"packed with python:opaque_flower:probabilities.*--back"):
+        CloudModel.from_bundle(bundle)
+
+
+@pytest.mark.parametrize("attribute", ["probabilities", "Flower"])
+def test_a_python_object_answers(opaque, attribute):
+    system, bundle = opaque
+    model = CloudModel.from_bundle(
+        bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}")
+    )
+    found = model.answer(X)
+    expected = system.high_cost_model_.answers(X)
+    np.testing.assert_array_equal(found.labels, expected[0])
+    np.testing.assert_allclose(found.probabilities, expected[1], atol=1e-6)
+    assert model.local
+
+
+def test_a_json_service_answers(opaque):
+    system, bundle = opaque
+    with service(probabilities_of) as (url, asked):
+        model = CloudModel.from_bundle(bundle, backend=backend(bundle, url + "/{name}:predict"))
+        found = model.answer(X)
+        assert asked[-1][0] == "/iris:predict"
+        assert len(asked[-1][1]["instances"]) == len(X)
+        # in training, too
+        given = StagedCascade(url, n_stages=1, families=("linear",), random_state=0)
+        given.fit(X, NAMES[SPECIES])
+    assert given.high_cost_model_.backend == url
+    expected = system.high_cost_model_.labels(X)
+    np.testing.assert_array_equal(found.labels, expected)
+    with pytest.raises(BackendBusy, match="does not answer"):
+        model.answer(X)
+    assert "does not answer" in model.trouble
+
+
+def test_a_bundle_with_a_graph_is_served_by_another_backend_all_the_same(bundle, tiny):
+    weights = tiny.W
+
+    def linear(rows):
+        margins = rows @ weights
+        e = np.exp(margins - margins.max(axis=1, keepdims=True))
+        return e / e.sum(axis=1, keepdims=True)
+
+    classes = Bundle.open(bundle).manifest.classes
+    python = PythonBackend(linear, classes=classes, model="tiny 1")
+    model = CloudModel.from_bundle(bundle, backend=python)
+    rows = tiny.rows(40)
+    np.testing.assert_array_equal(model.answer(rows).labels, tiny.expected(rows)[0])
+
+
+@pytest.mark.parametrize(
+    ("attribute", "error", "why"),
+    [
+        ("missing", InputError, "cannot be imported"),
+        ("not_callable", InputError, "neither a function"),
+        ("broken", ModelError, "iris 1 failed: no memory"),
+        ("labels", ModelError, r"must give probabilities of shape \(\d+, 3\)"),
+        ("halves", ModelError, "add up to 1"),
+    ],
+)
+def test_what_does_not_keep_the_contract_is_not_served(opaque, attribute, error, why):
+    bundle = opaque[1]
+    with pytest.raises(error, match=why) as caught:
+        CloudModel.from_bundle(bundle, backend=backend(bundle, f"python:opaque_flower:{attribute}"))
+    assert "\n" not in str(caught.value)
+
+
+def test_another_model_fails_the_self_test(opaque):
+    bundle = opaque[1]
+    constant = PythonBackend(
+        lambda rows: np.tile([1.0, 0.0, 0.0], (len(rows), 1)), classes=NAMES, model="iris 1"
+    )
+    with pytest.raises(SelfTestError, match="otherwise than where it was packed"):
+        CloudModel.from_bundle(bundle, backend=constant)
+
+
+@pytest.mark.parametrize(
+    ("reply", "why"),
+    [
+        ((500, b"out of order"), "answered 500 out of order"),
+        ((200, b"no"), "no JSON object"),
+        ((200, b"[]"), "no JSON object"),
+        ((200, b"{}"), 'no "predictions"'),
+        ((200, b'{"predictions": [[1, 2, 3]]}'), "no probabilities|shape"),
+    ],
+)
+def test_services_that_do_not_keep_the_contract(reply, why):
+    with service(lambda _: reply) as (url, _):
+        json_backend = JsonBackend(url, n_classes=3, model="iris 1")
+        with pytest.raises(ModelError, match=why):
+            json_backend.run(X[:1])
+        json_backend.close()
+
+
+def test_missing_values_are_sent_as_null():
+    with service(lambda d: (200, b'{"probabilities": [[0.5, 0.5]]}')) as (url, asked):
+        json_backend = JsonBackend(url, n_classes=2, model="iris 1")
+        json_backend.run(np.array([[1.5, np.nan]], np.float32))
+        json_backend.close()
+    assert asked[0][1] == {"instances": [[1.5, None]]}
+
+
+@pytest.mark.parametrize("url", ["ftp://host/model", "model.py", "python:module", "python::x"])
+def test_backends_that_are_none(url):
+    with pytest.raises(InputError):
+        chosen_backend(url)
+
+
+@pytest.mark.slow
+def test_a_worker_answers_through_its_backend(opaque, mosquitto, caller):
+    system, bundle = opaque
+    options = {
+        "bundles": [str(bundle.path)],
+        "broker": mosquitto.url,
+        "backend": {"url": "python:opaque_flower:Flower", "binary": False},
+    }
+    with make_worker(options):
+        one = caller(mosquitto)
+        requests = [one.ask(part, model="iris", version="1") for part in np.array_split(X, 10)]
+        answers = {answer.id: answer for answer in one.responses(10)}
+    found = np.concatenate([answers[request.id].labels for request in requests])
+    np.testing.assert_array_equal(found, system.high_cost_model_.labels(X))
