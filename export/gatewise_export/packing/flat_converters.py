@@ -16,39 +16,24 @@ from onnx import TensorProto
 
 from gatewise.decision import Link
 from gatewise.errors import InputError
-from gatewise.models import booster_sources
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import ML_OPSET
 from gatewise_export.packing.onnx_graph import flat_graph
+from gatewise_training.learners import flat_forms
+from gatewise_training.learners.flat_forms import FORESTS, SOURCES, library_name
 
 __all__ = ["flat_trees", "taught_converters"]
 
-FORESTS = ("ExtraTreesClassifier", "RandomForestClassifier")
-SOURCES = {
-    "HistGradientBoostingClassifier": booster_sources.hist_gradient_trees,
-    "XGBClassifier": booster_sources.xgboost_trees,
-    "XGBRFClassifier": booster_sources.xgboost_trees,
-    "CatBoostClassifier": booster_sources.catboost_trees,
-}
 VOTE, LDA = "VotingClassifier", "LinearDiscriminantAnalysis"
-LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
 
 
 def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
     """Flat trees of a fitted classifier over its own classes; None if it is not made of trees."""
-    name = _name(estimator)
-    if name in FORESTS:
-        return TreeEnsemble.from_forest(estimator), "identity"
     try:
-        if hasattr(estimator, "booster_"):
-            return _lightgbm(estimator.booster_)
-        if name in SOURCES:
-            boosted = SOURCES[name](estimator)
-            return TreeEnsemble.from_boosted(boosted), boosted.link
+        return flat_forms.flat_trees(estimator)
     except InputError as error:
         raise ConversionError(f"high-cost model: {error}") from error
-    return None
 
 
 @contextmanager
@@ -82,17 +67,9 @@ def taught_converters(estimator: Any) -> Iterator[None]:
             known.update(old)
 
 
-def _name(estimator: Any) -> str:
-    """Name of the class, or of the one that it extends, among those of the libraries."""
-    for kind in type(estimator).__mro__:
-        if kind.__module__.partition(".")[0] in LIBRARIES:
-            return kind.__name__
-    return type(estimator).__name__
-
-
 def _parts(estimator: Any, depth: int = 8) -> list[Any]:
     """Fitted classifiers inside an estimator, itself included, that have a converter here."""
-    name = _name(estimator)
+    name = library_name(estimator)
     if name in SOURCES or name in FORESTS or name == LDA or hasattr(estimator, "booster_"):
         return [estimator]
     found: list[Any] = [estimator] if name == VOTE else []
@@ -102,22 +79,6 @@ def _parts(estimator: Any, depth: int = 8) -> list[Any]:
                 if hasattr(part, "get_params") or hasattr(part, "calibrators"):
                     found += _parts(part, depth - 1)
     return found
-
-
-def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:
-    goal = next(
-        line.removeprefix("objective=")
-        for line in booster.model_to_string(num_iteration=0).splitlines()
-        if line.startswith("objective=")
-    )
-    if goal == "binary sigmoid:1":
-        return TreeEnsemble.from_lightgbm(booster), "sigmoid"
-    if goal.startswith("multiclass "):
-        return TreeEnsemble.from_lightgbm(booster), "softmax"
-    raise ConversionError(
-        f"high-cost model: LightGBM objective {goal!r} has no exact form here; "
-        "use objective 'binary' or 'multiclass'"
-    )
 
 
 def _parse(scope: Any, model: Any, inputs: list[Any], custom_parsers: Any = None) -> list[Any]:

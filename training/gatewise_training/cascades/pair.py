@@ -18,12 +18,11 @@ from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
 from gatewise.models.opaque_models import PYTHON
 from gatewise.models.stage import FlatModel, Stage
-from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cascades.base import class_details
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import check_costs, is_fitted
-from gatewise_training.learners.boosting import link_of
+from gatewise_training.learners.flat_forms import flat_trees
 from gatewise_training.learners.given_graph import OnnxModel
 from gatewise_training.learners.high_cost_model import HTTP, HighCostModel, is_given
 from gatewise_training.learners.pair_graphs import PairGraph, converted
@@ -356,14 +355,13 @@ def _check_width(reads: int, width: int, what: str) -> None:
 
 
 def _flat(model: Any) -> tuple[FlatModel, Link] | None:
-    """Flat trees of a forest or a LightGBM classifier: exact, and run without onnxruntime."""
-    from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
-
-    if isinstance(model, ExtraTreesClassifier | RandomForestClassifier):
-        return TreeEnsemble.from_forest(model), "identity"
-    if hasattr(model, "booster_") and not callable(getattr(model, "objective_", None)):
-        return TreeEnsemble.from_lightgbm(model.booster_), link_of(len(model.classes_))
-    return None
+    """Flat trees, exact on every machine; None for graphs and other classifiers."""
+    if isinstance(model, PairGraph):
+        return None
+    try:
+        return flat_trees(model)
+    except InputError as error:
+        raise InputError(f"low_cost_model: {error}") from error
 
 
 def _with_features(model: Any, link: Link) -> tuple[Any, NDArray[np.intp], Link]:
