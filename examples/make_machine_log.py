@@ -1,4 +1,4 @@
-"""Write a messy table of machines: text, dates, empty cells, error words, 6 % faults.
+"""Write a messy table of machines: text, dates, empty cells, error words, 5 % faults.
 
     python make_machine_log.py [ROWS] > machine_log.csv
 
@@ -17,7 +17,7 @@ HEADER = (
     "current", "oil_age_days", "vibration_x", "vibration_y", "vibration_z", "note", "label",
 )  # fmt: skip
 SUPPLIERS = np.array(["ACME", "Bölt & Söhne", "東海", "Cog, Ltd."])
-NOTES = np.array(["", "", "", "checked", "oil topped up", 'operator said "loud"'])
+NOTES = ("checked at {}, all well", "oil topped up, {} ml", '"loud", says operator {}')
 
 
 def rows(n, rng):
@@ -32,13 +32,13 @@ def rows(n, rng):
     current = 11 + 7 * health**2 + rng.normal(0, 0.6, n)
     oil = rng.gamma(4, 20, n) * (0.5 + health)
     vibration = 0.4 + (1.6 * health + 0.002 * oil)[:, None] + rng.normal(0, 0.12, (n, 3))
-    strain = health + 0.12 * (supplier == 2) + 0.0012 * oil + rng.normal(0, 0.03, n)
-    label = np.where(strain > 0.62, "fault", np.where(strain > 0.4, "wear", "fine"))
+    strain = health + 0.12 * (supplier == 2) + 0.0012 * oil + rng.normal(0, 0.02, n)
+    label = np.where(strain > 0.56, "fault", np.where(strain > 0.4, "wear", "fine"))
     for i in range(n):
         cells = [
             f"SN-{i:06}",
             at[i].isoformat(" ", "minutes"),
-            f"M{int(rng.integers(1, 9))}",
+            f"M{int(rng.integers(1, 6))}",
             str(SUPPLIERS[supplier[i]]),
             str(rng.choice(["no", "no", "no", "yes"])),
             f"{heat[i]:.1f}",
@@ -46,7 +46,7 @@ def rows(n, rng):
             f"{current[i]:.2f}",
             f"{oil[i]:.0f}",
             *(f"{v:.3f}" for v in vibration[i]),
-            str(rng.choice(NOTES)),
+            NOTES[int(rng.integers(0, 3))].format(int(rng.integers(100, 9999))),
             str(label[i]),
         ]
         if rng.random() < 0.04:  # the pressure sensor's own word for a failure
@@ -59,7 +59,7 @@ def rows(n, rng):
 
 def main():
     """Write the table to standard output."""
-    n = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
+    n = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(HEADER)
     writer.writerows(rows(n, np.random.default_rng(7)))

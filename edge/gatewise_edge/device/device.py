@@ -318,7 +318,8 @@ class Device:
         row : array-like of shape (n_features,), or of an instance that is an array, optional
             All values, in the order of `row_names`, or else the manifest's; only what is needed is
             read and paid. Without it the sensors are read. For a bundle with encoders, the cells
-            of its raw columns, as a mapping or a list; an array of floats holds features.
+            of its raw columns, as a mapping or a list; without `row_names` an array of floats holds
+            features.
 
         Raises
         ------

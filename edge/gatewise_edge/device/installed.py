@@ -36,7 +36,7 @@ class Installed:
     `source` reads the device's sensors, if there are any; `gate` is that of the stage before an
     instance leaves the device, where one may; `auditor` that of its answers, if any. Rows have
     `width` values, and the bundle's features are their `columns`; None: all, in this order. With
-    an `encoder` rows are raw, of the columns `row_names`; an array of floats holds features.
+    an `encoder` rows are raw, of the columns `row_names`; without these, floats are features.
     """
 
     bundle: Bundle
@@ -97,8 +97,14 @@ class Installed:
         return cls(bundle, stages, plan, Meter(costs), source, len(names), columns)
 
     def holds_features(self, rows: object) -> bool:
-        """Whether rows hold features, not the raw columns of an encoder."""
-        return self.encoder is None or (isinstance(rows, np.ndarray) and rows.dtype.kind == "f")
+        """Whether rows hold features, not the raw columns of an encoder.
+
+        Rows with names of their own are of those columns, even if all of them are numbers.
+        """
+        if self.encoder is None:
+            return True
+        floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
+        return floats and self.row_names is None
 
     def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource:
         """Source of an instance's values: the row given, else the sensors.

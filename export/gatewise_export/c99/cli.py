@@ -11,6 +11,7 @@ import typer
 
 from gatewise.console import emit, table
 from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
 
 __all__ = ["c99", "commands"]
 
@@ -46,9 +47,20 @@ def c99(
     from gatewise_export.c99.layout import Coded
     from gatewise_export.c99.writer import to_c
 
-    made = to_c(bundle, out, coded=cast("Coded | None", coded), name=name, lean=lean)
+    opened = Bundle.open(bundle, for_device=True)
+    made = to_c(opened, out, coded=cast("Coded | None", coded), name=name, lean=lean)
+    encoder = opened.manifest.encoder
+    encoded = (
+        []
+        if encoder is None
+        else [
+            column.name
+            for column in encoder.columns
+            if (column.name,) != column.features or column.kind != "number"
+        ]
+    )
     if as_json:
-        emit({"bundle": str(bundle)} | asdict(made))
+        emit({"bundle": str(bundle), "encoded_columns": encoded} | asdict(made))
         return
     table(
         f"{out}/{made.name}.c",
@@ -64,6 +76,11 @@ def c99(
             ("rows in the self-test", made.sample_rows),
         ),
     )
+    if encoded:
+        print(
+            f"the C takes encoded features: the firmware encodes {', '.join(encoded)} as the "
+            "manifest's `encoder` says (docs/tables.md)"
+        )
     print(f"run the self-test with: make -C {out} test")
 
 

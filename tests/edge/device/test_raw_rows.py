@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from gatewise.errors import InputError
 from gatewise_edge import Device, SensorError, Sensors
 from gatewise_edge.sensors.feature_reader import Meter, Reading
 from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.stop_request import Stop
-from gatewise_export import Bundle
+from gatewise_export import Bundle, pack
+from gatewise_training import ConfidenceCascade
+from gatewise_training.data.table_encoder import TableEncoder
 from tests.support.machine_table import PRICES, machine_table, make_raw_bundle
 
 
@@ -70,6 +73,28 @@ def test_rows_in_the_order_of_another_bundle(made, rows):
             turned.answer([1, 2])
     with pytest.raises(InputError, match="no feature 'supplier'"):
         Device(made[2], row_names=names[:-1])
+
+
+def test_a_bundle_with_encoders_takes_over_from_one_of_numbers(tmp_path):
+    """Rows of numbers, read by the old bundle's columns, are raw rows to the new one."""
+    frame, y = machine_table()
+    old = frame[["heat", "mass"]].fillna(60.0)
+    f0 = LogisticRegression()
+    plain = ConfidenceCascade(f0, random_state=0, max_loss=0.2).fit(old, y)
+    pack(plain, tmp_path / "old", sample=old)
+    encoder = TableEncoder(impute=True).fit(frame[["mass", "heat"]])
+    x = encoder.transform(frame)
+    new = ConfidenceCascade(f0, random_state=0, max_loss=0.2).fit(x, y)
+    bundle = pack(new, tmp_path / "new", sample=x, encoder=encoder)
+    with Device(tmp_path / "old", row_names=["heat", "mass"]) as device:
+        device.adopt(bundle)
+        rows = frame[["heat", "mass"]].to_numpy(np.float64)[:40]
+        answers = [device.answer(row) for row in rows]
+        assert [a.label for a in device.answer_many(rows)] == [a.label for a in answers]
+    stays = ~new.offload(x[:40])
+    labels = np.array([a.label for a in answers])
+    assert stays.any()
+    assert labels[stays].tolist() == new.predict(x[:40])[stays].tolist()
 
 
 def test_sensors_give_raw_cells_and_each_is_read_once(made, rows):
