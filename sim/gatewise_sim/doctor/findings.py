@@ -239,6 +239,12 @@ _TEXTS: Final = {
         "the worker that answered does not serve {model}",
         "start a worker with this very bundle, or give the device the one that is served: {detail}",
     ),
+    "mixed-pool": (
+        "model",
+        "some workers of the pool serve {model}, others do not: each request that one of these "
+        "takes costs a no-model and a retry",
+        "a pool for each bundle (gatewise cloud --pool NAME), or all bundles to all its workers",
+    ),
     "cloud-{error}": ("model", "the worker answers {error}: {detail}", "{hint}"),
     "model-differs": (
         "model",

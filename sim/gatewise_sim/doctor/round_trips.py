@@ -6,6 +6,7 @@ import secrets
 import statistics
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -24,6 +25,10 @@ __all__ = ["check_round_trips"]
 _FAILURE: Final = 0x80
 #: The model of a request where there is no bundle: a worker says that it does not serve it.
 _NO_MODEL: Final = ("gatewise-doctor", "0")
+#: Requests for the model, so that each worker of a pool has its turn.
+_TURNS: Final = 12
+#: Seconds that another pool may take to answer what one does not serve.
+_ANOTHER_POOL: Final = 0.3
 _EXCHANGES: Final = 40
 _TOGETHER: Final = 4
 _FEWEST: Final = 5
@@ -75,7 +80,9 @@ def _request_and_response(
         yield note("no-cloud")
     code = probe.publish(topic, wire.encode_request(request))
     response = (
-        None if code in (DENIED, NOBODY) else _await_response(probe, reply, request, settings)
+        None
+        if code in (DENIED, NOBODY)
+        else _await_response(probe, reply, request, seconds=settings.timeout)
     )
     if response is None:
         yield _no_response(probe, settings, code)
@@ -83,7 +90,38 @@ def _request_and_response(
     yield ok("request", f"a request on {topic} is taken")
     yield ok("worker", f"a worker answers on {reply}")
     if bundle is not None and bundle.manifest.cloud is not None:
-        yield _check_response(response, request, expected)
+        served, unserved = _more_responses(probe, settings, request, response)
+        finding = _check_response(served or response, request, expected)
+        if finding.state == "ok" and unserved:
+            finding = problem("mixed-pool", model=f"{request.model} {request.version}")
+        yield finding
+
+
+def _more_responses(
+    probe: Probe, settings: DeviceSettings, request: wire.Request, response: wire.Response
+) -> tuple[wire.Response | None, bool]:
+    """Send the request a few times more: workers of a pool take turns.
+
+    Returns a response of a worker that serves the model, if one came, and whether a request was
+    answered ``no-model`` and nothing else. (Of several pools each answers: one that serves it is
+    enough.)
+    """
+    topic, reply = wire.request_topic(settings.name), wire.response_topic(settings.name)
+    came: wire.Response | None = response
+    served, unserved, until = None, False, time.monotonic() + _LONGEST
+    for turn in range(_TURNS):
+        if (served is not None and unserved) or time.monotonic() > until:
+            break
+        if turn:
+            request = replace(request, id=wire.new_id())
+            probe.publish(topic, wire.encode_request(request))
+            came = _await_response(probe, reply, request, seconds=settings.timeout)
+        if came is not None and came.error == wire.NO_MODEL:
+            came = _await_response(probe, reply, request, seconds=_ANOTHER_POOL)
+            unserved |= came is None
+        if came is not None and came.error != wire.NO_MODEL:
+            served = served or came
+    return served, unserved
 
 
 def _make_request(settings: DeviceSettings, bundle: Bundle | None) -> tuple[wire.Request, Any]:
@@ -103,7 +141,7 @@ def _make_request(settings: DeviceSettings, bundle: Bundle | None) -> tuple[wire
 
 
 def _await_response(
-    probe: Probe, topic: str, request: wire.Request, settings: DeviceSettings
+    probe: Probe, topic: str, request: wire.Request, *, seconds: float
 ) -> wire.Response | None:
     def wanted(where: str, payload: bytes, retained: bool) -> bool:
         if where != topic or retained:
@@ -113,7 +151,7 @@ def _await_response(
         except WireError:
             return False
 
-    came = probe.wait(wanted, settings.timeout)
+    came = probe.wait(wanted, seconds)
     return None if came is None else wire.decode_response(came[1])
 
 

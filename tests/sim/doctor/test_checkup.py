@@ -83,7 +83,7 @@ def files(made, name="pi-1"):
 
 def test_all_is_well(made, secure, bundle, worker):
     findings = look(secure.url, bundle=bundle.path, timeout=60, **files(made))
-    assert worker.counters["answered"] == 1
+    assert worker.counters["answered"] == 12
     assert {finding.state for finding in findings} == {"ok"}, findings
     checks = [finding.check for finding in findings]
     assert checks == [
@@ -303,6 +303,19 @@ def test_a_model_of_another_version(tmp_path, made, secure, bundle):
         found = the_problem(look(secure.url, bundle=bundle.path, timeout=60, **files(made)))
     assert found.code == "no-model"
     assert "small 7" in found.says
+
+
+def test_workers_of_one_pool_with_different_bundles(tmp_path, bundle):
+    """Each request that the other one takes costs a no-model and a retry."""
+    newer = small_bundle.write_bundle(tmp_path / "newer", version="8")
+    with MosquittoBroker() as broker, Worker(bundle, broker.url):
+        with Worker(newer, broker.url):
+            found = the_problem(look(broker.url, bundle=bundle.path, device="pi-1", timeout=60))
+            assert found.code == "mixed-pool"
+            assert "small 7" in found.says
+        # Pools of their own answer both: the device takes the one that knows the model.
+        with Worker(newer, broker.url, pool="newer"):
+            assert problems(look(broker.url, bundle=bundle.path, device="pi-1", timeout=60)) == []
 
 
 # -- delays ----------------------------------------------------------------------------------------
