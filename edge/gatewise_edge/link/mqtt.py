@@ -22,11 +22,14 @@ from gatewise.errors import InputError
 from gatewise_edge.checks import check_device, check_positive
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
+from gatewise_edge.link.device_identity import DeviceIdentity
 from gatewise_edge.link.link import Receive
 from gatewise_edge.link.topics import (
+    answers_topic,
     metrics_topic,
     request_topic,
     response_topic,
+    session_topic,
     status_topic,
 )
 
@@ -36,6 +39,7 @@ _LOG = logging.getLogger(__name__)
 
 _KEEPALIVE: Final = 10
 _LONGEST_DETAIL: Final = 300
+_LONGEST_TOPIC: Final = 256
 
 
 class MqttLink:
@@ -93,7 +97,8 @@ class MqttLink:
         self._ready = False
         self._subscription: int | None = None
         self._status = "online"
-        self._watched: dict[str, Receive] = {}
+        self._identity = DeviceIdentity(self.device)
+        self._watched: dict[str, Receive] = {session_topic(self.device): self._identity.read}
         self._watching: dict[int, str] = {}
         self._ended = threading.Event()
         self._client = make_client(self._endpoint, f"gw-{self.device}", max_inflight=max_inflight)
@@ -154,9 +159,34 @@ class MqttLink:
         self._watched[topic] = take
 
     @property
+    def takeovers(self) -> int:
+        """Times that another device with this id had taken the connection over."""
+        return self._identity.takeovers
+
+    @property
+    def trouble(self) -> str | None:
+        """That another device uses this id, while it does."""
+        return self._identity.trouble
+
+    @property
     def certificate_expires(self) -> float | None:
         """When its certificate expires, in Unix seconds; None without one."""
         return self._endpoint.certificate_expires
+
+    def check_answers_topic(self, topic: str) -> None:
+        """Refuse a topic to publish answers on that is none, or another one of the wire."""
+        size = len(topic.encode("utf-8", "replace"))
+        if not 0 < size <= _LONGEST_TOPIC or any(c in topic for c in "+#\0"):
+            raise InputError(f"topic {topic[:80]!r} is none to publish on: it has '+', '#' or NUL")
+        own = answers_topic(self.device)
+        if topic.startswith("gw/v1/") and topic != own:
+            raise InputError(f"topic {topic}: below gw/v1/ answers go on {own} alone")
+
+    def publish(self, topic: str, payload: bytes) -> bool:
+        """Publish at QoS 1 if the link is ready; False if it was not taken."""
+        if not self.ready:
+            return False
+        return self._client.publish(topic, payload, qos=1).rc == paho.MQTT_ERR_SUCCESS
 
     def set_status(self, detail: str) -> None:
         """Set the retained status to ``online <detail>``, as ``online digits/7``.
@@ -201,10 +231,7 @@ class MqttLink:
 
     def send(self, payload: bytes) -> bool:
         """Publish a request, if the link is ready. See :meth:`.Link.send`."""
-        if not self.ready:
-            return False
-        info = self._client.publish(self._topic, payload, qos=1)
-        return info.rc == paho.MQTT_ERR_SUCCESS
+        return self.publish(self._topic, payload)
 
     def close(self) -> None:
         """Publish ``offline``, disconnect, and end the network thread. May be called twice."""
@@ -214,6 +241,8 @@ class MqttLink:
         self._ended.set()
         self._receive = _drop
         if self._client.is_connected():
+            if not self._identity.takeovers:
+                self._client.publish(session_topic(self.device), b"", qos=0, retain=True)
             farewell = self._publish_status("offline")
             try:
                 farewell.wait_for_publish(timeout=1.0)
@@ -251,6 +280,10 @@ class MqttLink:
             _, mid = client.subscribe(topic, qos=1)
             if mid is not None:
                 self._watching[mid] = topic
+        # Behind the subscription, so that what another process left is read first; at QoS 0, so
+        # that requests need not wait for its acknowledgement.
+        mark = self._identity.mark
+        client.publish(session_topic(self.device), mark, qos=0, retain=True)
         self._publish_status(self._status)
 
     def _on_subscribe(

@@ -8,7 +8,9 @@
     gw/v1/<device>/rsp/json
     gw/v1/<device>/status             retained: online [<model>/<version> [refused <release>]];
                                       last will: offline
+    gw/v1/<device>/session            retained: which process has this id
     gw/v1/<device>/metrics            counters
+    gw/v1/<device>/answers            answers that the device passes on
     gw/v1/model/<name>/manifest       retained: news of releases
     gw/v1/dead/<reason>               what could not be answered
 
@@ -26,6 +28,7 @@ __all__ = [
     "JSON_REQUESTS",
     "REQUESTS",
     "STATUSES",
+    "answers_topic",
     "dead_topic",
     "device_of",
     "json_request_topic",
@@ -34,6 +37,7 @@ __all__ = [
     "metrics_topic",
     "request_topic",
     "response_topic",
+    "session_topic",
     "shared",
     "status_topic",
 ]
@@ -70,6 +74,16 @@ def json_response_topic(device: str) -> str:
 def status_topic(device: str) -> str:
     """Topic of a device's status, retained: ``online ...`` or (its last will) ``offline``."""
     return f"{_ROOT}/{check_device(device)}/status"
+
+
+def session_topic(device: str) -> str:
+    """Topic of the mark of the process that has a device's id, retained."""
+    return f"{_ROOT}/{check_device(device)}/session"
+
+
+def answers_topic(device: str) -> str:
+    """Topic of the answers that a device passes on."""
+    return f"{_ROOT}/{check_device(device)}/answers"
 
 
 def metrics_topic(device: str) -> str:

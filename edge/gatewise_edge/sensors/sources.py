@@ -12,7 +12,7 @@ import operator
 import os
 import select
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -24,13 +24,7 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
-from gatewise_edge.sensors.table import (
-    read_arrays,
-    read_cells,
-    read_csv,
-    read_json_line,
-    read_row,
-)
+from gatewise_edge.sensors.table import parse_json_line, read_arrays, read_row, read_table
 from gatewise_edge.stop_request import Stop, Stopped
 
 __all__ = ["Instance", "InstanceSource", "JsonLines", "open_source"]
@@ -49,11 +43,13 @@ class InstanceSource(Protocol):
     """Instances one after the other; where an item is None the device reads `sensors`.
 
     `held` instances were taken from a writer and not returned yet: they are answered even after a
-    stop request. Rows have the features `names`, in this order.
+    stop request. Rows have the features `names`, in this order. `kept` are the columns of the last
+    instance that are passed on to its answer.
     """
 
     sensors: Sensors | None
     names: Sequence[str]
+    kept: Mapping[str, Any]
 
     @property
     def held(self) -> int: ...
@@ -64,36 +60,89 @@ class InstanceSource(Protocol):
 
 
 def open_source(
-    data: str, names: Sequence[str], stop: Stop, encoder: RowEncoder | None = None
+    data: str,
+    names: Sequence[str],
+    stop: Stop,
+    encoder: RowEncoder | None = None,
+    *,
+    keep: Sequence[str] = (),
 ) -> InstanceSource:
     """Open what ``--data`` names; the wait for an instance ends on a stop request.
 
     ``-``: JSON lines on standard input. ``name.csv``: a table. ``name.npy``, ``name.npz``: arrays.
     ``module:function``: Python, the module sought in the current folder first. Raises InputError if
     it is none of these, or cannot be opened. With an encoder `names` are its raw columns, and rows
-    are lists of their cells.
+    are lists of their cells. A feature that a row does not have is a missing value. The columns
+    `keep` are passed on.
     """
     if data == "-":
-        return JsonLines(0, names, stop, encoder)
+        return JsonLines(0, names, stop, encoder, keep=keep)
     if Path(data).suffix.lower() == ".csv":
-        rows: Iterable[Instance]
-        if encoder is None:
-            rows, ignored = read_csv(data, names)
-        else:
-            rows, ignored = read_cells(data, encoder)
-        if ignored:
-            note(f"{data}: columns that are no features are left out: {', '.join(ignored)}")
-        return _Given(iter(rows), names)
+        table = read_table(data, names, encoder, keep=keep)
+        if table.ignored:
+            note(f"{data}: columns that are no features are left out: {', '.join(table.ignored)}")
+        if table.absent:
+            note(
+                f"{data} has no column {', '.join(table.absent)}: missing in every row; where a "
+                "stage needs one, the cloud answers, or the last finished stage"
+            )
+        return _Given(zip(table.rows, table.kept, strict=True), names)
     if Path(data).suffix.lower() in (".npy", ".npz"):
         if encoder is not None:
             raise InputError(f"--data {data}: the bundle takes raw columns; give a .csv file")
-        return _Given(iter(read_arrays(data, names)), names)
+        if keep:
+            raise InputError(f"--keep: the arrays of --data {data} have no further columns")
+        return _Given(((row, {}) for row in read_arrays(data, names)), names)
     module, colon, name = data.partition(":")
     if colon and module and name and all(p.isidentifier() for p in module.split(".")):
-        return _from_python(data, _load(data, module, name), names, stop, encoder)
+        read = _RowReader(names, encoder, keep)
+        return _from_python(data, _load(data, module, name), read, stop)
     raise InputError(
         f"--data {data}: give a .csv, .npy or .npz file, module:function, or - for JSON lines"
     )
+
+
+Kept = tuple[Instance, Mapping[str, Any]]
+"""An instance, and its columns that are passed on."""
+
+
+class _RowReader:
+    """Reads what a writer gave as an instance with the features `names`, and what is kept of it."""
+
+    def __init__(
+        self, names: Sequence[str], encoder: RowEncoder | None, keep: Sequence[str]
+    ) -> None:
+        self.names = names
+        self.keep = keep
+        self._encoder = encoder
+
+    def line(self, text: str) -> Kept:
+        """Read a JSON line."""
+        try:
+            return self.row(parse_json_line(text))
+        except InputError as error:
+            return error, {}
+
+    def given(self, given: Any) -> Kept:
+        """Read what Python code gave."""
+        if hasattr(given, "tolist"):
+            given = given.tolist()
+        if isinstance(given, Mapping):
+            return self.row({k: _plain(v) for k, v in given.items()})
+        if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+            return self.row([*map(_plain, given)])
+        n = len(self.names)
+        return InputError(f"an instance is a mapping by feature name or a row of {n} numbers"), {}
+
+    def row(self, row: Any) -> Kept:
+        """Read a dict or a list."""
+        kept: dict[str, Any] = {}
+        if isinstance(row, dict):
+            kept = {name: row[name] for name in self.keep if name in row}
+        try:
+            return read_row(row, self.names, self._encoder, partial=True), kept
+        except InputError as error:
+            return error, kept
 
 
 class _Given:
@@ -102,17 +151,19 @@ class _Given:
     held = 0
 
     def __init__(
-        self, items: Iterator[Instance], names: Sequence[str], sensors: Sensors | None = None
+        self, items: Iterator[Kept], names: Sequence[str], sensors: Sensors | None = None
     ) -> None:
         self._items = items
         self.names = names
         self.sensors = sensors
+        self.kept: Mapping[str, Any] = {}
 
     def __iter__(self) -> Iterator[Instance]:
         return self
 
     def __next__(self) -> Instance:
-        return next(self._items)
+        instance, self.kept = next(self._items)
+        return instance
 
 
 # -- JSON lines ----------------------------------------------------------------------------
@@ -129,11 +180,14 @@ class JsonLines:
         names: Sequence[str],
         stop: Stop,
         encoder: RowEncoder | None = None,
+        *,
+        keep: Sequence[str] = (),
     ) -> None:
-        self._encoder = encoder
+        self._reader = _RowReader(names, encoder, keep)
         self._descriptor = descriptor
         self._stop = stop
         self.names = names
+        self.kept: Mapping[str, Any] = {}
         self._buffer = bytearray()
         self._ended = False
         self._too_long = False
@@ -150,14 +204,12 @@ class JsonLines:
         while True:
             line = self._line()
             if self._too_long:
-                self._too_long = False
+                self._too_long, self.kept = False, {}
                 return InputError(f"a line of more than {_LONGEST_LINE} bytes is no instance")
             text = line.decode("utf-8", "replace")
             if text.strip():
-                try:
-                    return read_json_line(text, self.names, self._encoder)
-                except InputError as error:
-                    return error
+                instance, self.kept = self._reader.line(text)
+                return instance
 
     def _line(self) -> bytes:
         start = 0
@@ -206,12 +258,10 @@ def _load(data: str, module: str, name: str) -> Any:
     return getattr(found, name)
 
 
-def _from_python(
-    data: str, found: Any, names: Sequence[str], stop: Stop, encoder: RowEncoder | None
-) -> InstanceSource:
+def _from_python(data: str, found: Any, read: _RowReader, stop: Stop) -> InstanceSource:
     """Instances from sensors, from an iterator, or from a function called for each."""
     if isinstance(found, Sensors):
-        return _Given(repeat(None), names, found)
+        return _from_sensors(data, found, read)
     if not hasattr(found, "__next__"):
         if not callable(found):
             raise InputError(f"--data {data}: give a function, Sensors or an iterator of rows")
@@ -221,30 +271,31 @@ def _from_python(
             except Exception as error:
                 raise _failed(f"--data {data}", error) from error
         if isinstance(first, Sensors):
-            return _Given(repeat(None), names, first)
+            return _from_sensors(data, first, read)
         if not hasattr(first, "__next__"):
-            return _Given(_polled(data, found, names, first, stop, encoder), names)
+            return _Given(_polled(data, found, read, first, stop), read.names)
         found = first
-    return _Given(_drawn(data, found, names, stop, encoder), names)
+    return _Given(_drawn(data, found, read, stop), read.names)
+
+
+def _from_sensors(data: str, sensors: Sensors, read: _RowReader) -> InstanceSource:
+    if read.keep:
+        raise InputError(f"--keep: the sensors of --data {data} have no further columns")
+    return _Given(repeat((None, {})), read.names, sensors)
 
 
 def _polled(
-    data: str,
-    function: Callable[[], Any],
-    names: Sequence[str],
-    first: Any,
-    stop: Stop,
-    encoder: RowEncoder | None,
-) -> Iterator[Instance]:
+    data: str, function: Callable[[], Any], read: _RowReader, first: Any, stop: Stop
+) -> Iterator[Kept]:
     """Rows of a function that is called for each; one that fails is an instance's error."""
     given, pause = first, _FIRST_PAUSE
     while given is not None:
-        yield _row(given, names, encoder)
+        yield read.given(given)
         while True:
             try:
                 (given,) = _take(map(operator.call, (function,)), stop)
             except Exception as error:
-                yield _failed(data, error)
+                yield _failed(data, error), {}
                 stop.pause(pause)
                 pause = min(2 * pause, 1.0)
             else:
@@ -252,13 +303,7 @@ def _polled(
                 break
 
 
-def _drawn(
-    data: str,
-    rows: Iterator[Any],
-    names: Sequence[str],
-    stop: Stop,
-    encoder: RowEncoder | None,
-) -> Iterator[Instance]:
+def _drawn(data: str, rows: Iterator[Any], read: _RowReader, stop: Stop) -> Iterator[Kept]:
     while True:
         try:
             taken = _take(rows, stop)
@@ -267,7 +312,7 @@ def _drawn(
             raise _failed(f"--data {data}", error) from error
         if not taken:
             return
-        yield _row(taken[0], names, encoder)
+        yield read.given(taken[0])
 
 
 def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
@@ -285,19 +330,6 @@ def _take(rows: Iterator[Any], stop: Stop) -> list[Any]:
 
 def _failed(what: str, error: Exception) -> InputError:
     return InputError(f"{what} failed: {type(error).__name__}: {error}")
-
-
-def _row(given: Any, names: Sequence[str], encoder: RowEncoder | None) -> Instance:
-    if hasattr(given, "tolist"):
-        given = given.tolist()
-    if isinstance(given, Mapping | Sequence) and not isinstance(given, str | bytes):
-        plain = {k: _plain(v) for k, v in given.items()} if isinstance(given, Mapping) else given
-        try:
-            row = plain if isinstance(plain, dict) else [*map(_plain, plain)]
-            return read_row(row, names, encoder)
-        except InputError as error:
-            return error
-    return InputError(f"an instance is a mapping by feature name or a row of {len(names)} numbers")
 
 
 def _plain(value: Any) -> Any:

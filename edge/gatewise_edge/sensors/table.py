@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -21,9 +22,52 @@ from gatewise.columns.csv_file import csv_rows
 from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 
-__all__ = ["read_arrays", "read_cells", "read_csv", "read_json_line", "read_row"]
+__all__ = [
+    "TableRows",
+    "parse_json_line",
+    "read_arrays",
+    "read_cells",
+    "read_csv",
+    "read_json_line",
+    "read_row",
+    "read_table",
+]
 
 Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """Rows of a CSV file for a device.
+
+    `rows` are arrays of features or, for an encoder, lists of cells; `kept` has the cells of the
+    columns that are passed on, row by row. `ignored` columns are no features, `absent` ones are:
+    their values are missing in all rows.
+    """
+
+    rows: Values | list[list[str]]
+    kept: list[dict[str, str]]
+    ignored: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def read_table(
+    path: str | Path,
+    names: Sequence[str],
+    encoder: RowEncoder | None = None,
+    *,
+    keep: Sequence[str] = (),
+) -> TableRows:
+    """Read instances of which not every column need be there, and the columns `keep` beside them.
+
+    As :func:`read_csv` or, with an encoder, :func:`read_cells`; InputError if no column is a
+    feature, or one to be kept is not there.
+    """
+    found = _columns(path, names, keep=keep, partial=True)
+    rows = _values(path, found, names) if encoder is None else _cells(path, found, encoder)
+    kept = [dict(zip(keep, cells, strict=True)) for cells in found.kept]
+    others = tuple(name for name in found.others if name not in keep)
+    return TableRows(rows, kept, others, found.absent)
 
 
 def read_csv(path: str | Path, names: Sequence[str]) -> tuple[Values, tuple[str, ...]]:
@@ -33,19 +77,62 @@ def read_csv(path: str | Path, names: Sequence[str]) -> tuple[Values, tuple[str,
     anything is returned. Raises InputError if it is missing, empty or no text, a column is missing
     or double, a row has another length than the header, or a cell is not a number.
     """
-    rows, ignored = _columns(path, names)
-    values = [
-        [_number(f"{path}, line {line}", text, name) for text, name in zip(row, names, strict=True)]
-        for line, row in rows
-    ]
-    return np.array(values, np.float64), ignored
+    found = _columns(path, names)
+    return _values(path, found, names), found.others
 
 
 def read_cells(path: str | Path, encoder: RowEncoder) -> tuple[list[list[str]], tuple[str, ...]]:
     """Read the raw columns of an encoder, as :func:`read_csv`; every cell must be of its kind."""
-    rows, ignored = _columns(path, encoder.names)
+    found = _columns(path, encoder.names)
+    return _cells(path, found, encoder), found.others
+
+
+class _Columns(NamedTuple):
+    rows: list[tuple[int, list[str]]]  # with their lines; a cell of an absent column is empty
+    kept: list[list[str]]
+    others: tuple[str, ...]
+    absent: tuple[str, ...]
+
+
+def _columns(
+    path: str | Path, names: Sequence[str], *, keep: Sequence[str] = (), partial: bool = False
+) -> _Columns:
+    """Cells of some columns and of those to be kept, row by row, and the names of the others."""
+    lines = csv_rows(path)
+    _, header = next(lines)
+    doubles = [name for name in [*names, *keep] if header.count(name) > 1]
+    if doubles:
+        raise InputError(f"{path} has the column {doubles[0]!r} twice")
+    absent = [name for name in names if name not in header]
+    if absent and (not partial or len(absent) == len(names)):
+        more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
+        raise InputError(f"{path} has no column {absent[0]!r}{more}, which the bundle needs")
+    strange = [name for name in keep if name not in header]
+    if strange:
+        raise InputError(f"--keep {','.join(strange)}: {path} has no such column")
+    places = [header.index(name) if name in header else -1 for name in names]
+    others = [header.index(name) for name in keep]
+    rows, kept = [], []
+    for line, row in lines:
+        rows.append((line, [row[k] if k >= 0 else "" for k in places]))
+        kept.append([row[k] for k in others])
+    if not rows:
+        raise InputError(f"{path} has a header and no rows")
+    return _Columns(rows, kept, tuple(name for name in header if name not in names), tuple(absent))
+
+
+def _values(path: str | Path, found: _Columns, names: Sequence[str]) -> Values:
+    values = [
+        [_number(f"{path}, line {line}", text, name) for text, name in zip(row, names, strict=True)]
+        for line, row in found.rows
+    ]
+    return np.array(values, np.float64)
+
+
+def _cells(path: str | Path, found: _Columns, encoder: RowEncoder) -> list[list[str]]:
+    """Raw cells; every one must be of its column's kind."""
     known: list[set[str]] = [set() for _ in encoder.names]
-    for line, row in rows:
+    for line, row in found.rows:
         for c, cell in enumerate(row):
             if cell not in known[c]:
                 try:
@@ -53,27 +140,7 @@ def read_cells(path: str | Path, encoder: RowEncoder) -> tuple[list[list[str]], 
                 except InputError as error:
                     raise InputError(f"{path}, line {line}: {error}") from None
                 known[c].add(cell)
-    return [row for _, row in rows], ignored
-
-
-def _columns(
-    path: str | Path, names: Sequence[str]
-) -> tuple[list[tuple[int, list[str]]], tuple[str, ...]]:
-    """Cells of some columns, row by row with their lines, and the names of the others."""
-    lines = csv_rows(path)
-    _, header = next(lines)
-    doubles = [name for name in names if header.count(name) > 1]
-    if doubles:
-        raise InputError(f"{path} has the column {doubles[0]!r} twice")
-    missing = [name for name in names if name not in header]
-    if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise InputError(f"{path} has no column {missing[0]!r}{more}, which the bundle needs")
-    places = [header.index(name) for name in names]
-    rows = [(line, [row[k] for k in places]) for line, row in lines]
-    if not rows:
-        raise InputError(f"{path} has a header and no rows")
-    return rows, tuple(name for name in header if name not in names)
+    return [row for _, row in found.rows]
 
 
 def _number(where: str, text: str, name: str) -> float:
@@ -97,11 +164,15 @@ def read_json_line(
     >>> read_json_line('{"b": 2, "a": null}', ["a", "b"]).tolist()
     [nan, 2.0]
     """
+    return read_row(parse_json_line(line), names, encoder)
+
+
+def parse_json_line(line: str) -> Any:
+    """Parse one JSON line; raises InputError if it is none."""
     try:
-        document = json.loads(line)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:
         raise InputError(f"not a JSON line: {error}") from None
-    return read_row(document, names, encoder)
 
 
 def read_arrays(path: str | Path, names: Sequence[str]) -> Values:
@@ -130,12 +201,21 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Values:
 
 
 def read_row(
-    given: object, names: Sequence[str], encoder: RowEncoder | None = None
+    given: object,
+    names: Sequence[str],
+    encoder: RowEncoder | None = None,
+    *,
+    partial: bool = False,
 ) -> Values | list[Any]:
     """Read one instance from a dict or a list, as :func:`read_json_line` from JSON.
 
     Nested lists are an array's, in row-major order.
+    With `partial` an object may lack features, which are missing values, but not all of them.
     """
+    if isinstance(given, dict) and partial:
+        if not any(name in given for name in names):
+            raise InputError(f"the instance has none of the features, as {names[0]!r}")
+        given = {name: given.get(name) for name in names}
     if encoder is not None:
         return encoder.cells(given)  # type: ignore[arg-type]  # it checks
     if isinstance(given, dict):

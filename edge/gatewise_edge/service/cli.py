@@ -19,7 +19,8 @@ from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
 from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.service.answer_log import AnswerLog
-from gatewise_edge.service.serve import AnswerTotals, print_json, run_loop
+from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher, print_json
+from gatewise_edge.service.serve import AnswerTotals, run_loop
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
@@ -65,6 +66,17 @@ def edge(
     resume: Annotated[
         Path | None,
         typer.Option(help="Keep each line here, too; rows of --data with a line are passed over."),
+    ] = None,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="Columns that are passed on to the answers, as id,timestamp."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Append the lines to this file, not to standard output.")
+    ] = None,
+    publish: Annotated[
+        str | None,
+        typer.Option(help="Publish each line on this topic of the broker, too, as plain JSON."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="End after so many instances.")] = None,
     interval: Annotated[
@@ -152,7 +164,8 @@ def edge(
     function without arguments. If it returns Sensors, the device reads them on demand. If it
     returns an iterator (a generator function does), each item is an instance. Otherwise what it
     returned is the first instance and it is called again for each further one, until it returns
-    None. An instance is a mapping by feature name, or a row in the bundle's order.
+    None. An instance is a mapping by feature name, or a row in the bundle's order. A feature that
+    is not there is missing: an instance is answered where the stages that run have what they need.
 
     SIGTERM and Ctrl-C end it once every instance that was taken in has its line. Under systemd it
     says when it is ready, and gives signs of life (deploy/gatewise-edge.service).
@@ -160,7 +173,9 @@ def edge(
     For example:
 
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --data rows.csv
+        gatewise edge bundle --data rows.csv --keep id,timestamp --out answers.jsonl
         gatewise edge bundle --data rows.csv --resume answers.jsonl
+        gatewise edge bundle --broker mqtt://localhost --device pi-1 --publish gw/v1/pi-1/answers
         gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
         gatewise edge bundle --broker mqtt://localhost --pace offload_rate=0.1 --coalesce-ms 5
             --parallel 8 --float16
@@ -178,7 +193,8 @@ def edge(
         bundles = _open_bundles(bundle, kept, public_key)
         first = bundles[-1].manifest
         # Rows stay in the order of the bundle that the device was set up with.
-        instances = open_source(data, first.column_names, stop, first.encoder)
+        kept_columns = [] if keep is None else _names(keep)
+        instances = open_source(data, first.column_names, stop, first.encoder, keep=kept_columns)
         log = None if resume is None else stack.enter_context(AnswerLog(resume, Path(data)))
         if log is not None and log.answered:
             note(f"{len(log.answered)} rows have an answer in {resume}; they are passed over")
@@ -189,6 +205,10 @@ def edge(
             link = MqttLink(
                 broker, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
             )
+        if publish is not None:
+            if link is None:
+                raise InputError("--publish needs --broker: the lines go to a topic of it")
+            link.check_answers_topic(publish)
         updater = None
         if update_host:
             # Before the link is opened: it subscribes to the announcements.
@@ -275,6 +295,10 @@ def edge(
             for observer in observers:
                 observer(end)
 
+        writers = [print_json if out is None else stack.enter_context(AnswerFile(out)).write]
+        if publish is not None and link is not None:
+            writers.append(stack.enter_context(AnswerPublisher(link, publish)).write)
+
         try:
             run_loop(
                 runtime.answer,
@@ -286,6 +310,7 @@ def edge(
                 interval=interval,
                 parallel=parallel,
                 log=log,
+                writers=writers,
             )
         finally:
             notifier.stopping(str(totals))
@@ -311,6 +336,13 @@ commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 def _audit(share: float, bound: float | None, action: str) -> Audit:
     return Audit(share, bound, action=cast(AuditAction, action))
+
+
+def _names(listed: str) -> list[str]:
+    names = [name.strip() for name in listed.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise InputError(f"--keep {listed}: give names of columns, as id,timestamp")
+    return names
 
 
 def _open_store(folder: Path) -> Store:
@@ -367,6 +399,7 @@ class _Troubles:
         if self._link is not None:
             lost = self.link_error or f"broker {self._link.url} is not connected"
             found["link"] = None if self._link.ready else lost
+            found["device id"] = self._link.trouble
             if self._link.ready:
                 self.link_error = ""
         if self._store is not None:

@@ -19,6 +19,8 @@ gatewise_sensor_total{sensor,event}      counter   ``Sensors.counts``: reads, re
 gatewise_update_total{event}             counter   ``Updater.counters``: announced, taken, ...
 gatewise_trouble{what}                   gauge     1: the link, store or update does not work now
 gatewise_link_ready                      gauge     1 while requests can be sent
+gatewise_takeovers_total                 counter   connections taken over by another device with
+                                                   this id
 gatewise_model_info{model,version}       gauge     1: the active bundle
 gatewise_certificate_expires             gauge     when its own certificate does, in Unix seconds
 ======================================== ========= =================================================
@@ -160,6 +162,9 @@ class _DeviceCollector(Collector):
         yield GaugeMetricFamily("gatewise_offload_ratio", "Answers by the cloud.", ratio)
         ready = float(self._link is not None and self._link.ready)
         yield GaugeMetricFamily("gatewise_link_ready", "Whether requests can be sent.", ready)
+        taken = getattr(self._link, "takeovers", 0)
+        text = "Connections taken over by another device with this id."
+        yield CounterMetricFamily("gatewise_takeovers", text, taken)
         expires = getattr(self._link, "certificate_expires", None)
         text = "When its certificate expires, in Unix seconds."
         yield GaugeMetricFamily("gatewise_certificate_expires", text, expires)

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from gatewise.console import plain
 from gatewise.errors import InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.sources import Instance, InstanceSource
 from gatewise_edge.service.answer_log import AnswerLog
+from gatewise_edge.service.outputs import print_json
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
 
-__all__ = ["AnswerTotals", "print_json", "run_loop"]
+__all__ = ["AnswerTotals", "run_loop"]
 
 _LOG = logging.getLogger(__name__)
 
 Observe = Callable[[Answer | Exception], None]
+Write = Callable[[dict[str, Any]], None]
 
 
 def run_loop(
@@ -43,8 +43,9 @@ def run_loop(
     interval: float = 0.0,
     parallel: int = 1,
     log: AnswerLog | None = None,
+    writers: Sequence[Write] = (print_json,),
 ) -> None:
-    """Answer instances and print a JSON line for each.
+    """Answer instances and write a JSON line for each.
 
     After a stop request, every instance that was taken from its source is still answered.
     `classify` is the device's ``answer``; `observe` gets each answer, or the error in its place. It
@@ -55,14 +56,16 @@ def run_loop(
     ended = threading.Event()
     writing = threading.Lock()
 
-    def answer_one(number: int, instance: Instance) -> None:
+    def answer_one(number: int, instance: Instance, kept: Mapping[str, Any]) -> None:
         beat.begin(number)
         try:
-            document = {"row": number, **_classify(classify, instance, observe)}
+            document = {"row": number} | ({"kept": dict(kept)} if kept else {})
+            document |= _classify(classify, instance, observe)
             if log is not None:
                 log.write(document)
             with writing:
-                print_json(document)
+                for write in writers:
+                    write(document)
         except BrokenPipeError:
             # The reader has gone; keep Python from complaining at exit, too.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,16 +75,16 @@ def run_loop(
 
     due = _due(instances, stop, limit, interval, frozenset() if log is None else log.answered)
     if parallel == 1:
-        for number, instance in due:
-            answer_one(number, instance)
+        for item in due:
+            answer_one(*item)
             if ended.is_set():
                 return
         return
     free = threading.Semaphore(parallel)
     with ThreadPoolExecutor(parallel, thread_name_prefix="gatewise-answer") as pool:
-        for number, instance in due:
+        for item in due:
             free.acquire()
-            under_way = pool.submit(answer_one, number, instance)
+            under_way = pool.submit(answer_one, *item)
             under_way.add_done_callback(lambda _: free.release())
             if ended.is_set():
                 return
@@ -121,8 +124,8 @@ def _due(
     limit: int | None,
     interval: float,
     answered: Set[int],
-) -> Iterator[tuple[int, Instance]]:
-    """Yield instances with their numbers when they are due; after a stop request, only those held.
+) -> Iterator[tuple[int, Instance, Mapping[str, Any]]]:
+    """Yield instances, numbered and with what is kept, when due; on a stop request, those held.
 
     Those with an answer are passed over.
     """
@@ -141,12 +144,7 @@ def _due(
             return
         if number not in answered:
             count += 1
-            yield number, instance
-
-
-def print_json(document: dict[str, Any]) -> None:
-    """Print a JSON line at once."""
-    print(json.dumps(plain(document)), flush=True)
+            yield number, instance, instances.kept
 
 
 class AnswerTotals:

@@ -18,8 +18,10 @@ from gatewise_edge.errors import LinkError, WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.broker_url import Endpoint, make_client, spread_backoff
 from gatewise_edge.link.mqtt import MqttLink
+from tests.support.mqtt_clients import MqttClient
 from tests.support.ports import free_port
 from tests.support.small_bundle import HARD
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
@@ -278,8 +280,8 @@ def test_status_names_the_active_model(broker, make_peer, tools):
     tools.wait_for(lambda: ("pi-1", "online small/8") in peer.statuses, "the new version")
     link.set_status("")
     tools.wait_for(lambda: peer.statuses[-1] == ("pi-1", "online"), "a status without detail")
-    with pytest.raises(InputError, match="200 bytes"):
-        link.set_status("x" * 201)
+    with pytest.raises(InputError, match="300 bytes"):
+        link.set_status("x" * 301)
     link.close()
     tools.wait_for(lambda: peer.statuses[-1] == ("pi-1", "offline"), "the farewell")
 
@@ -349,3 +351,32 @@ def test_device_ids_are_checked():
     with pytest.raises(WireError):
         MqttLink("mqtt://h", device="a/b")
     assert MqttLink("mqtt://h").device != MqttLink("mqtt://h").device
+
+
+def test_two_devices_with_one_id_both_notice_and_say_so(broker, caplog):
+    first, second = MqttLink(broker.url, device="twin"), MqttLink(broker.url, device="twin")
+    with caplog.at_level("ERROR"):
+        for link in (first, second):
+            link.open(lambda payload: None)
+        wait_until(lambda: first.trouble and second.trouble, "both to notice")
+    assert "another device uses the id twin" in str(first.trouble)
+    assert caplog.text.count("another device uses the id twin") >= 2
+    first.close()
+    second.close()
+
+
+def test_one_device_that_comes_back_is_no_other(broker):
+    """What a killed process with the same id left, and lost connections, are no takeovers."""
+    left = MqttClient(broker.url)
+    left.publish("gw/v1/alone/session", b"0" * 32, retain=True)
+    link = MqttLink(broker.url, device="alone")
+    link.connect(60)
+    for _ in range(3):
+        link._client.socket().shutdown(socket.SHUT_RDWR)
+        wait_until(lambda: not link.ready)
+        wait_until(lambda: link.ready)
+    assert (link.takeovers, link.trouble) == (0, None)
+    link.close()
+    left.subscribe("gw/v1/alone/session")
+    assert left.silent()
+    left.close()

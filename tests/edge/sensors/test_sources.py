@@ -69,12 +69,12 @@ def test_python_gives_sensors(load, code):
 
 
 def test_an_instance_that_cannot_be_used_is_its_own_error(load):
-    code = "take = iter([[1], 'ab', {'a': 1}, [1, 'x'], 7, [1, 2]])\n"
+    code = "take = iter([[1], 'ab', {'z': 1}, [1, 'x'], 7, [1, 2]])\n"
     *errors, last = told(load(code))
     assert last == [1.0, 2.0]
     assert all(isinstance(e, InputError) for e in errors)
     assert "array of 2 numbers" in str(errors[0])
-    assert "has no feature 'b'" in str(errors[2])
+    assert "has none of the features, as 'a'" in str(errors[2])
 
 
 def test_a_function_that_fails_is_called_again_and_a_generator_ends(load):
@@ -113,10 +113,10 @@ def test_python_that_cannot_be_used(load, code, name, says):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ("rows.xlsx", r"give a .csv file, module:function, or -"),
+        ("rows.xlsx", r"give a .csv, .npy or .npz file, module:function, or -"),
         ("no_such_module_here:take", "there is no module 'no_such_module_here' here"),
-        ("../evil:take", "give a .csv file"),
-        (":take", "give a .csv file"),
+        ("../evil:take", "give a .csv, .npy or .npz file"),
+        (":take", "give a .csv, .npy or .npz file"),
     ],
 )
 def test_other_data(data, says, tmp_path, monkeypatch):

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.sensors.table import read_arrays, read_csv, read_json_line
+from gatewise_edge.sensors.table import (
+    read_arrays,
+    read_csv,
+    read_json_line,
+    read_row,
+    read_table,
+)
 
 NAMES = ("a", "b")
 
@@ -102,3 +108,25 @@ def test_arrays_are_read_flat(tmp_path):
             read_arrays(tmp_path / name, names)
     with pytest.raises(InputError, match="an instance has 5 values"):
         read_arrays(tmp_path / "a.npy", names[:5])
+
+
+def test_a_table_may_lack_columns_and_keep_others(table):
+    path = table("id,b,when\n7,2,now\n8,,then\n")
+    found = read_table(path, NAMES, keep=["when", "id"])
+    np.testing.assert_array_equal(found.rows, [[np.nan, 2], [np.nan, np.nan]])
+    assert found.kept == [{"when": "now", "id": "7"}, {"when": "then", "id": "8"}]
+    assert (found.ignored, found.absent) == ((), ("a",))
+    assert read_table(path, NAMES).ignored == ("id", "when")
+    with pytest.raises(InputError, match=r"--keep x: .* has no such column"):
+        read_table(path, NAMES, keep=["x"])
+    with pytest.raises(InputError, match="has no column 'c'"):
+        read_table(path, ["c", "d"])
+
+
+def test_an_object_may_lack_features_but_not_all():
+    got = read_row({"b": 2, "x": 1}, NAMES, partial=True)
+    np.testing.assert_array_equal(got, [np.nan, 2])
+    with pytest.raises(InputError, match="none of the features, as 'a'"):
+        read_row({"x": 1}, NAMES, partial=True)
+    with pytest.raises(InputError, match="an array of 2 numbers"):
+        read_row([1], NAMES, partial=True)

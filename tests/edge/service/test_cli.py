@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.cli import main
+from tests.support.mqtt_clients import MqttClient
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
@@ -70,6 +71,55 @@ def test_json_lines_a_broker_and_a_summary(bundle, broker, make_peer):
     assert {s for s in peer.statuses if s[0] == "pi-9"} >= {("pi-9", "offline")}
 
 
+def test_partial_rows_are_answered_where_the_stages_have_what_they_need(bundle, tmp_path):
+    """The first stage reads a and b, the second one c."""
+    path = tmp_path / "few.csv"
+    path.write_text("when,a,id,b\nnoon,1,7,0\nnight,0.1,8,0\n")
+    done = run(bundle.path, "--data", path, "--keep", "id,when")
+    first, second = lines(done)
+    assert (first["kept"], first["label"]) == ({"id": "7", "when": "noon"}, "yes")
+    assert (second["kept"]["id"], second["route"]) == ("8", "fallback")
+    assert second["reason"] == "missing:c"
+    assert "has no column c, d, e, f: missing in every row" in done.stderr
+    given = '{"a": 1, "b": 0, "id": [3]}\n{"id": 4}\n{"b": 1, "id": 5}\n'
+    done = run(bundle.path, "--keep", "id", given=given)
+    assert [t.get("kept") for t in lines(done)] == [{"id": [3]}, {"id": 4}, {"id": 5}]
+    assert lines(done)[0]["label"] == "yes"
+    assert "none of the features" in lines(done)[1]["error"]
+    assert "'a' is missing" in lines(done)[2]["error"]
+
+
+def test_lines_go_to_a_file_and_a_topic(bundle, broker, rows, tmp_path):
+    out, topic = tmp_path / "answers.jsonl", "gw/v1/pi-8/answers"
+    reader = MqttClient(broker.url, topic)
+    options = ("--data", rows, "--broker", broker.url, "--device", "pi-8", "--keep", "target")
+    for turn in (1, 2):
+        done = run(bundle.path, *options, "--out", out, "--publish", topic)
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        written = [json.loads(line) for line in out.read_text().splitlines()]
+        assert len(written) == 3 * turn
+    published = [json.loads(reader.get()[1]) for _ in written]
+    assert published == written
+    assert {t["kept"]["target"] for t in written} == {"x"}
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--publish", "x"], "--publish needs --broker"),
+        (["--publish", "a/#", "--broker", "mqtt://h"], "is none to publish on"),
+        (["--publish", "gw/v1/pi/rsp", "--broker", "mqtt://h"], "below gw/v1/ answers go on"),
+        (["--out", "/no/such/folder/x"], "--out /no/such/folder/x: No such file"),
+        (["--keep", "a,,b"], "give names of columns"),
+        (["--keep", "nope"], "has no such column"),
+    ],
+)
+def test_options_that_cannot_be(bundle, rows, options, says, capsys):
+    assert main(["edge", str(bundle.path), "--data", str(rows), *options]) == 2
+    assert says in capsys.readouterr().err
+
+
 def test_limit_and_policy(bundle, rows):
     done = run(bundle.path, "--data", rows, "--limit", 2, "--policy", "edge-only")
     assert [t["route"] for t in lines(done)] == ["edge", "edge"]
@@ -94,8 +144,8 @@ def test_every_line_gets_an_answer_or_an_error(bundle):
     ("args", "says"),
     [
         (["--data", "none.csv"], "none.csv does not exist"),
-        (["--data", "rows.xlsx"], "give a .csv file"),
-        (["--data", "short.csv"], "has no column 'e', which the bundle needs"),
+        (["--data", "rows.xlsx"], "give a .csv, .npy or .npz file"),
+        (["--data", "other.csv"], "has no column 'a' (and 5 more), which the bundle needs"),
         (["--deadline-ms", "0"], "deadline_ms is 0.0"),
         (["--policy", "cloud"], "policy 'cloud'; choose one of"),
         (["--limit", "0"], "limit"),
@@ -116,7 +166,7 @@ def test_every_line_gets_an_answer_or_an_error(bundle):
 )
 def test_bad_input_is_one_line_and_exit_2(bundle, args, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    Path("short.csv").write_text("a,b,c,d,f\n1,2,3,4,5\n")
+    Path("other.csv").write_text("x,y\n1,2\n")
     assert main(["edge", str(bundle.path), *args]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)

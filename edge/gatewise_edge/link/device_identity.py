@@ -1,0 +1,75 @@
+"""Two devices with one id: each takes the other's connection over, and both notice it here.
+
+A broker ends a connection when another one comes with its client id (MQTT 3.1.1, section 3.1.4);
+the client connects again, and the two take turns for good, each losing half of its answers. Each
+process keeps a mark of its own, drawn at random, retained on its session topic. One that has read
+its own mark there, and reads another one later, shares its id.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["DeviceIdentity"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds since the last takeover after which the trouble is over: reconnects take up to a minute.
+_FRESH: Final = 120.0
+#: The first may be a broker that came back with what it had kept long ago.
+_EVIDENCE: Final = 2
+
+
+class DeviceIdentity:
+    """The mark of a process on its device's session topic, and whose marks it found there.
+
+    Attributes
+    ----------
+    mark : bytes
+        32 hexadecimal digits.
+    takeovers : int
+        How often another mark had taken the place of this one.
+    """
+
+    def __init__(self, device: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.mark = secrets.token_hex(16).encode()
+        self.takeovers = 0
+        self._device = device
+        self._clock = clock
+        self._in_place = False
+        self._last = 0.0
+        self._reading = threading.Lock()
+
+    def read(self, payload: bytes) -> None:
+        """Take in what is on the session topic, in the order of its messages."""
+        with self._reading:
+            if payload == self.mark:
+                self._in_place = True
+                return
+            if not self._in_place or not payload:  # an older process, or one that has ended
+                return
+            self._in_place = False
+            self.takeovers += 1
+            self._last = self._clock()
+            count = self.takeovers
+        # A takeover a second would fill the log: at 2, 4, 8, ...
+        if count >= _EVIDENCE and count & (count - 1) == 0:
+            _LOG.error("%s (%d takeovers of the connection)", self._says(), count)
+
+    @property
+    def trouble(self) -> str | None:
+        """That another device uses this id; None if none was noticed lately."""
+        if self.takeovers < _EVIDENCE or self._clock() - self._last > _FRESH:
+            return None
+        return self._says()
+
+    def _says(self) -> str:
+        return (
+            f"another device uses the id {self._device}: the broker gives the connection now to "
+            "one, now to the other; give each an id of its own (--device)"
+        )

@@ -1,0 +1,101 @@
+"""Where the lines of ``gatewise edge`` go: standard output, a file, and a topic of the broker."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Final, Protocol, Self
+
+from gatewise.console import plain
+from gatewise.errors import InputError
+
+__all__ = ["AnswerFile", "AnswerPublisher", "json_line", "print_json"]
+
+_LOG = logging.getLogger(__name__)
+
+#: Answers that wait for the broker, at most; beyond them the oldest are dropped.
+_MOST_WAITING: Final = 1000
+#: Seconds at the end for what still waits.
+_LAST_SECONDS: Final = 2.0
+
+
+def json_line(document: dict[str, Any]) -> str:
+    """One line of JSON; what JSON has no form for goes as its text."""
+    return json.dumps(plain(document), default=str)
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """Print a JSON line at once."""
+    print(json_line(document), flush=True)
+
+
+class AnswerFile:
+    """A file that gets a line for each answer, appended in one piece; a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise InputError(f"--out {path}: {error.strerror}") from None
+
+    def write(self, document: dict[str, Any]) -> None:
+        """Append a line."""
+        os.write(self._file, json_line(document).encode() + b"\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
+class PublishingLink(Protocol):
+    """The part of :class:`.MqttLink` that publishes answers."""
+
+    def publish(self, topic: str, payload: bytes) -> bool: ...
+
+
+class AnswerPublisher:
+    """Publishes answers on a topic, in their order; a context manager. Thread-safe.
+
+    While there is no connection they wait, up to a bound.
+    """
+
+    def __init__(self, link: PublishingLink, topic: str) -> None:
+        self._link = link
+        self._topic = topic
+        self._waiting: deque[bytes] = deque()
+        self._writing = threading.Lock()
+        self.dropped = 0
+
+    def write(self, document: dict[str, Any]) -> None:
+        """Publish an answer now, or as soon as there is a connection."""
+        with self._writing:
+            if len(self._waiting) >= _MOST_WAITING:
+                self._waiting.popleft()
+                self.dropped += 1
+            self._waiting.append(json_line(document).encode())
+            self._publish()
+
+    def _publish(self) -> bool:
+        """Publish what waits; whether nothing is left."""
+        while self._waiting and self._link.publish(self._topic, self._waiting[0]):
+            self._waiting.popleft()
+        return not self._waiting
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        until = time.monotonic() + _LAST_SECONDS
+        with self._writing:
+            while not self._publish() and time.monotonic() < until:
+                time.sleep(0.05)
+            self.dropped += len(self._waiting)
+        if self.dropped:
+            _LOG.warning("%d answers were not published on %s", self.dropped, self._topic)
