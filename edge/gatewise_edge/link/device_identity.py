@@ -26,7 +26,7 @@ _EVIDENCE: Final = 2
 
 
 class DeviceIdentity:
-    """The mark of a process on its device's session topic, and whose marks it found there.
+    """Mark of a process on its device's session topic; counts marks of other processes there.
 
     Attributes
     ----------
