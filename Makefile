@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 TEST_PROCESSES ?= 2
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-audit bench-fit bench-soak \
+.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-recall bench-audit bench-fit bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -70,6 +70,9 @@ bench-adapt: $(STAMP)      ## the whole comparison: hours, cached and resumable
 
 bench-guarantee: $(STAMP)  ## what a guarantee costs, and how often it is broken
 	$(BIN)/python -m benchmarks.bench_guarantee
+
+bench-recall: $(STAMP)     ## what a bound on a rare class's recall costs, and how often it is kept
+	$(BIN)/python -m benchmarks.bench_recall
 
 bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
 	$(BIN)/python -m benchmarks.bench_fit

@@ -1,0 +1,252 @@
+"""Recall of a rare class: what is lost without a bound, how often a bound is kept, what it costs.
+
+    python -m benchmarks.bench_recall [--quick]
+
+Two in a hundred rows are faults. A staged cascade is fitted on 10,000 rows, plain and with balanced
+class weights. Then, again and again, rows to tune on, rows to certify on and test rows are drawn
+with replacement from three parts of those left. Each time an operating point is picked without a
+bound on recall, with one, and with a guaranteed one; recall and cost are measured on the test rows.
+Writes recall.json and recall.md into benchmarks/results; a quick look into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import make_classification
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from benchmarks import harness
+from gatewise.console import note, table
+from gatewise.decision import labels, split
+from gatewise.errors import InputError
+from gatewise_training import StagedCascade
+from gatewise_training.operating_points.candidate_points import CalibrationRecords
+from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers, emphases
+from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+
+FIT, TUNE, CERTIFY, TEST = 10_000, 20_000, 20_000, 40_000
+TUNED_ON, CERTIFIED_ON, TESTED_ON = 5000, 10_000, 20_000
+"""Rows drawn each time."""
+RESAMPLINGS, QUICK_RESAMPLINGS = 100, 10
+CONFIDENCE, SEED, PRICES = 0.95, 0, 40
+FAULT = 1
+PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm")
+Case = tuple[str | None, float, float]
+CASES: tuple[Case, ...] = ((None, 0.01, 0.75), ("balanced", 0.03, 0.8))
+"""Class weights, largest loss (with them: of weighted accuracy), and least recall of a fault."""
+HEADER = (
+    "class weights", "least recall", "chosen", "picked", "kept on test rows", "recall of faults",
+    "lowest tenth", "precision", "accuracy", "cost", "offloaded",
+)  # fmt: skip
+WAYS = ("no bound", "min_recall", "min_recall, guarantee")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    quick = f"{QUICK_RESAMPLINGS} resamplings: only a look"
+    options = harness.parser("bench_recall", __doc__, quick).parse_args(arguments)
+    resamplings = QUICK_RESAMPLINGS if options.quick else RESAMPLINGS
+
+    def action() -> int:
+        x, y = rare_faults()
+        cases = []
+        for case in CASES:
+            cases.append(_case(x, y, case, resamplings))
+            note(f"{case[0] or 'no'} weights: {cases[-1]['seconds']} s")
+        found: dict[str, Any] = {
+            "settings": {
+                "fault_share": float(y.mean()),
+                "rows": {"fit": FIT, "tune": TUNED_ON, "certify": CERTIFIED_ON, "test": TESTED_ON},
+                "resamplings": resamplings,
+                "confidence": CONFIDENCE,
+                "seed": SEED,
+            },
+            **harness.environment(PACKAGES),
+            "cases": cases,
+        }
+        rows = [row for case in cases for row in _rows(case)]
+        table("recall of a rare class", HEADER, rows)
+        harness.write_results(harness.out_folder(options), "recall", found, _page(found, rows))
+        return 0
+
+    return harness.run_command(action)
+
+
+def rare_faults() -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Make rows of which 2 in 100 are faults, hidden in several clusters."""
+    x, y = make_classification(
+        FIT + TUNE + CERTIFY + TEST, 16, n_informative=8, n_redundant=2, n_clusters_per_class=2,
+        weights=[0.98], class_sep=1.5, flip_y=0.002, random_state=SEED,
+    )  # fmt: skip
+    return x.astype(np.float32), y.astype(np.int64)
+
+
+def _case(
+    x: NDArray[np.float32], y: NDArray[np.int64], case: Case, resamplings: int
+) -> dict[str, Any]:
+    weight, loss, least = case
+    started = time.perf_counter()
+    ends = np.cumsum([0, FIT, TUNE, CERTIFY, TEST])
+    fit, tune, certify, test = (slice(a, b) for a, b in pairwise(ends.tolist()))
+    system = StagedCascade(
+        HistGradientBoostingClassifier(random_state=SEED),
+        n_stages=4, families=("linear", "boosting"), effort="low", class_weight=weight,
+        min_recall={FAULT: 0.01}, random_state=SEED,
+    )  # fmt: skip
+    system.fit(x[fit], y[fit])
+    chains = range(len(system.chains_))
+    pools = [
+        [_record(system, c, x[part], y[part]) for c in chains] for part in (tune, certify, test)
+    ]
+    bounds = ClassBounds.from_mappings((0, 1), {FAULT: least})
+    none = ClassBounds.from_mappings((0, 1))
+    rng = np.random.default_rng(SEED)
+    picks: dict[str, list[OperatingPoint | None]] = {way: [] for way in WAYS}
+    reference = []
+    for _ in range(resamplings):
+        drawn = [rng.integers(0, len(pool[0].weights), n) for pool, n in zip(
+            pools, (TUNED_ON, CERTIFIED_ON, TESTED_ON), strict=True
+        )]  # fmt: skip
+        tuning, certifying, testing = (
+            [record.rows(rows) for record in pool] for pool, rows in zip(pools, drawn, strict=True)
+        )
+        curve = _frontier(tuning, bounds)
+        sure = CalibrationRecords(tuple(tuning), tuple(certifying), CONFIDENCE)
+        last = testing[-1]
+        assert last.answers is not None
+        cloud = last.answers.figures(np.full(TESTED_ON, last.n_stages), last.weights)
+        reference.append(cloud["recall"][FAULT])
+        for way in WAYS:
+            try:
+                if way == WAYS[2]:
+                    point = sure.certify(curve, bounds, max_loss=loss)
+                else:
+                    point = curve.pick(
+                        none if way == WAYS[0] else bounds, slack=SLACK, max_loss=loss
+                    )
+            except InputError:
+                picks[way].append(None)
+                continue
+            picks[way].append(testing[point.chain].measure(point.thresholds, point.chain))
+    return {
+        "class_weight": weight,
+        "max_loss": loss,
+        "min_recall": least,
+        "cloud_recall": float(np.mean(reference)),
+        "ways": {way: _summary(points, least) for way, points in picks.items()},
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def _frontier(tuning: Sequence[CascadeRecord], bounds: ClassBounds) -> Frontier:
+    """Frontier of the cascades on rows drawn, as a fit with the bounds makes it."""
+    last = tuning[-1]
+    assert last.answers is not None
+    rows = last.answers.class_rows()
+    further = emphases(np.array(rows) / sum(rows), bounds)
+    points = [
+        point
+        for chain, record in enumerate(tuning)
+        for point in frontier_points(
+            record, chain=chain, n_lams=PRICES, seed=SEED, emphases=further
+        )
+    ]
+    curve = Frontier.from_points(
+        points,
+        reference_accuracy=float(last.correct[-1].mean()),
+        reference_weighted_accuracy=None if last.class_weights is None else last.merit(),
+        classes=(0, 1),
+        class_rows=rows,
+    )
+    return curve.with_others(points, bounds)
+
+
+def _record(system: Any, chain: int, x: NDArray[np.float32], y: NDArray[np.int64]) -> CascadeRecord:
+    """Record what one candidate of a fitted cascade does on rows that it was not fitted on."""
+    stages, f0, prices = system.chains_[chain], system.high_cost_model_, system.feature_costs_
+    parts = [split(stage.margins(x), stage.score) for stage in stages]
+    answers = np.stack([*(labels(margins) for margins, _ in parts), f0.labels(x)])
+    acquired, costs = np.zeros(prices.n_features, bool), []
+    for features in (*(stage.features for stage in stages), f0.features):
+        acquired = acquired | prices.mask(features)
+        costs.append(prices.price(acquired))
+    weights = system.class_weights_
+    return CascadeRecord(
+        scores=np.stack([score for _, score in parts]),
+        correct=(answers == y).astype(np.float64),
+        exit_costs=np.array(costs),
+        weights=np.ones(len(y)),
+        class_weights=None if weights is None else weights[y],
+        answers=ExitAnswers.scored(y, answers, 2, [None] * len(answers)),
+    )
+
+
+def _summary(points: Sequence[OperatingPoint | None], least: float) -> dict[str, Any]:
+    picked = [p for p in points if p is not None]
+    recalls = np.array([p.recall[FAULT] or 0.0 for p in picked if p.recall is not None])
+    if not picked:
+        return {"picked": 0}
+    return {
+        "picked": len(picked),
+        "kept": int((recalls >= least).sum()),
+        "recall": float(recalls.mean()),
+        "recall_lowest_tenth": float(np.quantile(recalls, 0.1)),
+        "precision": float(np.mean([p.precision[FAULT] or 0.0 for p in picked if p.precision])),
+        **{
+            name: float(np.mean([getattr(p, name) for p in picked]))
+            for name in ("accuracy", "cost", "offload_rate")
+        },
+    }
+
+
+def _rows(case: dict[str, Any]) -> list[tuple[str, ...]]:
+    rows = []
+    for way, found in case["ways"].items():
+        figures = ("-",) * 7
+        if found["picked"]:
+            figures = (
+                f"{found['kept']} of {found['picked']}", f"{found['recall']:.3f}",
+                f"{found['recall_lowest_tenth']:.3f}", f"{found['precision']:.3f}",
+                f"{found['accuracy']:.4f}", f"{found['cost']:.2f}", f"{found['offload_rate']:.3f}",
+            )  # fmt: skip
+        weights, least = case["class_weight"] or "none", f"{case['min_recall']:g}"
+        rows.append((weights, least, way, str(found["picked"]), *figures))
+    return rows
+
+
+def _page(found: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
+    settings = found["settings"]
+    clouds = "; ".join(
+        f"{case['class_weight'] or 'no'} class weights: {case['cloud_recall']:.3f}"
+        for case in found["cases"]
+    )
+    lines = [
+        "# Recall of a rare class",
+        "",
+        f"{settings['fault_share']:.1%} of the rows are faults (synthetic, 16 features of price "
+        f"1). {settings['resamplings']} times {TUNED_ON:,} rows to tune on, {CERTIFIED_ON:,} to "
+        f"certify on and {TESTED_ON:,} test rows are drawn. Picked is the cheapest point within "
+        f"{CASES[0][1]:g} of the high-cost model's accuracy, with balanced class weights within "
+        f"{CASES[1][1]:g} of its weighted accuracy: without a bound, with `min_recall`, and with "
+        f"`min_recall` and `guarantee={CONFIDENCE:g}`, which certifies both. The high-cost model "
+        f"alone costs 16; its recall of faults, {clouds}. All figures are means on test rows. "
+        "`make bench-recall` makes this page.",
+        "",
+        "| " + " | ".join(HEADER) + " |",
+        "|" + " --- |" * len(HEADER),
+        *("| " + " | ".join(row) + " |" for row in rows),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
