@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["Progress", "emit", "note", "plain", "progress", "table"]
+__all__ = ["Progress", "emit", "html_table", "note", "plain", "progress", "table", "text_table"]
 
 
 class Progress(Protocol):
@@ -63,6 +64,49 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> N
         out.add_row(*row)
     width = None if sys.stdout.isatty() else 120
     Console(width=width, highlight=False, markup=False).print(out)
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Lay a small table out as plain text, numbers to the right.
+
+    Examples
+    --------
+    >>> print(text_table(("stage", "cost"), [("first", 1.5), ("second", 12)]))
+    stage   cost
+    first    1.5
+    second    12
+    """
+    lines = [[str(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numeric = [
+        all(re.fullmatch(r"[-+]?[\d.,]+( %)?", line[i]) for line in lines[1:] if line[i])
+        for i in range(len(header))
+    ]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i and right else cell.ljust(width)
+            for i, (cell, width, right) in enumerate(zip(line, widths, numeric, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def html_table(
+    title: str, header: Sequence[str], rows: Iterable[Sequence[Any]], lines: Sequence[str] = ()
+) -> str:
+    """Lay a title, lines and a table out as HTML for a notebook."""
+    from html import escape
+
+    head = "".join(f"<th style='text-align:left;padding-right:1em'>{escape(str(name))}</th>" for name in header)
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td style='text-align:left;padding-right:1em'>{escape(str(cell))}</td>" for cell in row)
+        + "</tr>"
+        for row in rows
+    )
+    text = "".join(f"<div>{escape(line)}</div>" for line in lines)
+    table_text = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div><strong>{escape(title)}</strong>{text}{table_text if body else ''}</div>"
 
 
 @contextmanager

@@ -23,6 +23,7 @@ __all__ = [
     "number",
     "percent",
     "plural",
+    "threshold",
 ]
 
 Format = Callable[[float | None], str]
@@ -190,3 +191,16 @@ def listed(things: Sequence[str]) -> str:
     if len(things) < 2:
         return "".join(things)
     return f"{', '.join(things[:-1])} and {things[-1]}"
+
+
+def threshold(value: float | None, digits: int = 4) -> str:
+    """A stage's threshold: it stops at scores from there on, never, or always.
+
+    Examples
+    --------
+    >>> threshold(0.53125), threshold(None), threshold(-3.4028234663852886e38)
+    ('0.5312', 'never', 'always')
+    """
+    if value is None or value == math.inf:
+        return "never"
+    return "always" if value < -3e38 else f"{value:.{digits}g}"

@@ -8,8 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.acquisition import Acquired, Acquisition
+from gatewise.console import html_table
 from gatewise.decision import Link, Score, split
 from gatewise.errors import InputError
+from gatewise.formats import byte_size, plural
 from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
@@ -21,7 +23,7 @@ __all__ = ["FlatModel", "Stage"]
 FlatModel = TreeEnsemble | LinearModel | KernelModel
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Stage:
     """A stage as the device runs it.
 
@@ -67,6 +69,25 @@ class Stage:
         """Make a stage of a model over all columns; only those that it uses are kept."""
         kept, used = model.compact()
         return cls(kept, used, link, score, acquisition)
+
+    def __repr__(self) -> str:
+        return f"Stage({', '.join(self._parts())})"
+
+    def _repr_html_(self) -> str:
+        rows = [("link", self.link), ("stop score", self.score), ("acquires by", self.acquisition)]
+        return html_table(f"Stage: {', '.join(self._parts())}", ("", ""), rows)
+
+    def _parts(self) -> list[str]:
+        features = plural(len(self.features), "feature")
+        return [self.model_name, features, byte_size(self.nbytes), f"on the {self.tier}"]
+
+    @property
+    def model_name(self) -> str:
+        """What the model is, for people: ``35 trees``, ``linear``, ``kernels``, ``graph``."""
+        if isinstance(self.model, TreeEnsemble):
+            return plural(self.n_trees, "tree")
+        kind = type(self.model)
+        return {LinearModel: "linear", KernelModel: "kernels", GraphModel: "graph"}[kind]
 
     @property
     def nbytes(self) -> int:

@@ -20,6 +20,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gatewise import __version__
+from gatewise.console import html_table
+from gatewise.formats import byte_size, threshold
 from gatewise_export.bundle.arrays import read_arrays
 from gatewise_export.bundle.decisions import expected_sample
 from gatewise_export.bundle.errors import (
@@ -196,6 +198,28 @@ class Bundle:
 
     def __repr__(self) -> str:
         return f"Bundle({self.manifest.name!r} {self.manifest.version}, {str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        manifest, point = self.manifest, self.manifest.active_point
+        costs = manifest.exit_costs().tolist()
+        rows = [
+            (f"{s}", stage.file, stage.tier, len(stage.inputs), f"{costs[s]:.4g}", threshold(limit))
+            for s, (stage, limit) in enumerate(zip(manifest.stages, point.thresholds, strict=True))
+        ]
+        if manifest.cloud is not None:
+            cloud = manifest.cloud
+            rows.append(("cloud", cloud.file, "cloud", len(cloud.inputs), f"{costs[-1]:.4g}", ""))
+        size = byte_size(sum(f.size for f in manifest.files.values()))
+        merit = "accuracy" if manifest.task == "classify" else "score"
+        lines = [
+            f"{manifest.task}, {len(manifest.features)} features, {manifest.n_classes} classes, "
+            f"{size}",
+            f"operating point {manifest.active} of {len(manifest.operating_points)}: cost "
+            f"{point.expected_cost:.4g}, {merit} {point.accuracy:.4f}, offload rate "
+            f"{point.offload_rate:.3f}",
+        ]
+        header = ("stage", "file", "tier", "inputs", "cost if it ends here", "stops at")
+        return html_table(f"Bundle {manifest.name} {manifest.version}", header, rows, lines)
 
     def _read_checked(self, name: str, take: Callable[[bytes], object]) -> None:
         spec = self.manifest.files.get(name)

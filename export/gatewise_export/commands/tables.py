@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from gatewise.console import table
-from gatewise.formats import byte_size
+from gatewise.formats import byte_size, threshold
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
@@ -61,7 +61,7 @@ def print_bundle(manifest: Manifest) -> None:
             stage.file,
             len(stage.inputs),
             f"{'up to ' * lazy[s]}{costs[s]:g}",
-            _threshold(t),
+            threshold(t),
             byte_size(stage.bytes),
         )
         for s, (stage, t) in enumerate(
@@ -248,9 +248,3 @@ def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
     print()
     for line in checked:
         print(f"checked: {line}")
-
-
-def _threshold(value: float | None) -> str:
-    if value is None:
-        return "never"
-    return "always" if value < -3e38 else f"{value:.4g}"

@@ -44,6 +44,7 @@ from gatewise_training.operating_points.frontier import SLACK, Frontier, Operati
 from gatewise_training.operating_points.gate_ranges import gate_limits
 from gatewise_training.operating_points.recall_check import warn_of_recall
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.views.explanation import Explanation, explain, one_row
 
 __all__ = ["BudgetedClassifier", "SingleModel", "class_details"]
 
@@ -348,6 +349,27 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         tiers = [stage.tier for stage in self.stages_]
         by_exit = self._exit_costs(acquired, tiers, union=accounting == "union")
         return at_exits(by_exit, self._route(x)[0])
+
+    def explain(self, x: Any) -> Explanation:
+        """Explain the answer to one instance: what each stage acquired, and why it ended there.
+
+        Parameters
+        ----------
+        x : array-like of shape (n_features,), mapping or Series by feature name, or a table of one
+            row
+
+        Returns
+        -------
+        Explanation
+            Prints as a line a stage; its attributes hold the same.
+
+        Raises
+        ------
+        InputError
+            If it is not one instance, or does not fit the system.
+        """
+        check_is_fitted(self, "operating_point_")
+        return explain(self, self._rows(one_row(self, x)))
 
     def _route(self, x: NDArray[np.float32]) -> tuple[NDArray[np.int64], list[NDArray[np.float32]]]:
         outputs = [stage.margins(x) for stage in self.stages_]

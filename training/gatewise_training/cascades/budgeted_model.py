@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils import estimator_html_repr
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
@@ -25,7 +26,14 @@ from gatewise_training.data.input_checks import (
     check_rows,
     feature_names,
 )
-from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.frontier import (
+    SLACK,
+    Frontier,
+    FrontierDisplay,
+    OperatingPoint,
+)
+from gatewise_training.views.stage_display import StageDisplay
+from gatewise_training.views.summary import summary_html, summary_text
 
 __all__ = ["MAX_LOSS", "BudgetedModel"]
 
@@ -152,6 +160,42 @@ class BudgetedModel(BaseEstimator, ABC):
         other.operating_point_ = self._choose(**wanted)
         return other
 
+    # -- for people ------------------------------------------------------------------------
+
+    def summary(self) -> str:
+        """Write the stages and the active operating point's figures as text, for print."""
+        check_is_fitted(self, "operating_point_")
+        return summary_text(self)
+
+    def plot_frontier(self, *, ax: Any = None) -> Any:
+        """Plot accuracy against cost, the active operating point ringed.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw; a new figure of pyplot's by default.
+
+        Returns
+        -------
+        matplotlib Axes
+        """
+        check_is_fitted(self, "operating_point_")
+        display = FrontierDisplay.from_estimator(self, ax=_axes(ax, (6.4, 4.2)))
+        return display.ax_
+
+    def plot_stages(self, *, ax: Any = None) -> Any:
+        """Plot the share of the instances that each stage answers; as :meth:`plot_frontier`."""
+        check_is_fitted(self, "operating_point_")
+        size = (7.2, 1.3 + 0.55 * (len(self.stages_) + 1))
+        return StageDisplay.from_estimator(self, ax=_axes(ax, size)).ax_
+
+    def _html_repr(self) -> str:
+        """Give a notebook the summary; before the fit scikit-learn's diagram."""
+        if hasattr(self, "operating_point_"):
+            return summary_html(self)
+        text: str = estimator_html_repr(self)
+        return text
+
     def _rows(self, X: ArrayLike) -> NDArray[np.float32]:
         check_is_fitted(self, "operating_point_")
         rows: NDArray[np.float32] = check_rows(self, X, allow_missing=self.allow_missing)
@@ -161,3 +205,12 @@ class BudgetedModel(BaseEstimator, ABC):
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = self.allow_missing
         return tags
+
+
+def _axes(ax: Any, size: tuple[float, float]) -> Any:
+    """Axes to draw on: those given, or of a new figure that a notebook shows."""
+    if ax is not None:
+        return ax
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=size, layout="constrained")[1]

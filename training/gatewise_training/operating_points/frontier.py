@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from gatewise.console import html_table
 from gatewise.errors import InputError
+from gatewise.formats import threshold
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.operating_point import OperatingPoint
 
@@ -24,7 +26,7 @@ SLACK = 1.0
 """Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Frontier:
     """Operating points that no other beats in both cost and accuracy, by rising cost.
 
@@ -78,6 +80,33 @@ class Frontier:
         if not kept:
             raise InputError("a frontier needs at least one operating point")
         return cls(tuple(kept), reference_accuracy, **details)
+
+    def __repr__(self) -> str:
+        first, last = self.points[0], self.points[-1]
+        merit = "weighted accuracy" if self.weighted else "accuracy"
+        others = f", {len(self.others)} others" if self.others else ""
+        return (
+            f"Frontier({len(self.points)} points: cost {first.cost:.4g} to {last.cost:.4g}, "
+            f"{merit} {first.merit:.4f} to {last.merit:.4f}; reference "
+            f"{self.reference_merit:.4f}{others})"
+        )
+
+    def _repr_html_(self) -> str:
+        hull = set(self.hull().points)
+        weighted = ["weighted accuracy"] * self.weighted
+        rows = [
+            (
+                f"{p.cost:.4g}",
+                f"{p.accuracy:.4f}",
+                *([f"{p.merit:.4f}"] * self.weighted),
+                f"{p.offload_rate:.3f}",
+                ", ".join(threshold(t) for t in p.thresholds),
+                "hull" * (p in hull),
+            )
+            for p in self.points
+        ]
+        header = ("cost", "accuracy", *weighted, "offload rate", "stops at", "")
+        return html_table(repr(self), header, rows)
 
     @property
     def weighted(self) -> bool:

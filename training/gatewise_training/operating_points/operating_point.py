@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
+
+from gatewise.console import html_table
+from gatewise.formats import threshold
 
 __all__ = ["OperatingPoint"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class OperatingPoint:
     """One setting of a candidate cascade's thresholds, with its expected cost and accuracy.
 
@@ -46,6 +49,8 @@ class OperatingPoint:
     gate_range : tuple of (float or None) or None
         Thresholds of the last stage on the device, from least to most, between which bounds on
         recall and precision hold; see :class:`.ClassBounds`.
+    exit_shares : tuple of float
+        Share of validation instances answered by each stage and, last, by the high-cost model.
     interval : tuple of float or None
         95 % confidence interval of `accuracy`, where its rows chose nothing.
     measured : {"accuracy", "agreement"}
@@ -71,8 +76,30 @@ class OperatingPoint:
     gate_range: tuple[float | None, float | None] | None = None
     interval: tuple[float, float] | None = None
     measured: Literal["accuracy", "agreement"] = "accuracy"
+    exit_shares: tuple[float, ...] = ()
+
+    def __repr__(self) -> str:
+        limits = ", ".join(map(threshold, self.thresholds))
+        kept = "" if self.guarantee is None else ", guaranteed"
+        return (
+            f"OperatingPoint(cost {self.cost:.4g}, {self.measured} {self.accuracy:.4f}, offload "
+            f"rate {self.offload_rate:.3f}, stops at ({limits}){kept})"
+        )
+
+    def _repr_html_(self) -> str:
+        entries = asdict(self) | {"thresholds": ", ".join(map(threshold, self.thresholds))}
+        if self.gate_range is not None:
+            entries["gate_range"] = " to ".join(map(threshold, self.gate_range))
+        rows = [(k.replace("_", " "), _cell(v)) for k, v in entries.items() if v not in (None, ())]
+        return html_table("operating point", ("", ""), rows)
 
     @property
     def merit(self) -> float:
         """What a frontier compares: the weighted accuracy where there is one."""
         return self.accuracy if self.weighted_accuracy is None else self.weighted_accuracy
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, tuple | list):
+        return ", ".join(map(_cell, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -147,6 +147,7 @@ class CascadeRecord:
         run = np.zeros(self.n_stages + 1)  # trees evaluated by a row that leaves at each stage
         for s in open_stages if self.trees else []:
             run[s:] += self.trees[s]
+        left = np.bincount(exits, self.weights, self.n_stages + 1)
         return OperatingPoint(
             thresholds=thresholds,
             cost=float(np.average(self.costs(exits), weights=self.weights)),
@@ -157,6 +158,7 @@ class CascadeRecord:
             trees=float(np.average(run[exits], weights=self.weights)),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             chain=chain,
+            exit_shares=tuple((left / left.sum()).tolist()),
             **figures,
         )
 

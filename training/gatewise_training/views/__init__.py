@@ -1,0 +1,1 @@
+"""Fitted systems for people: summaries, plots, explanations of one answer."""

@@ -1,0 +1,158 @@
+"""Summary of a fitted system: its stages, the active operating point, what it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gatewise.console import html_table, text_table
+from gatewise.formats import byte_size, percent, plural, threshold
+
+__all__ = [
+    "STAGE_HEADER",
+    "exit_cost_limits",
+    "headline",
+    "stage_rows",
+    "summary_html",
+    "summary_text",
+]
+
+STAGE_HEADER = ("stage", "model", "tier", "features", "cost if it ends here", "stops at", "answers")
+MOST_NAMED = 4
+MOST_CLASSES = 6
+
+
+def summary_text(system: Any) -> str:
+    """Write a summary as plain text."""
+    table = text_table(STAGE_HEADER, stage_rows(system))
+    return "\n".join([headline(system), *(f"  {line}" for line in _lines(system)), "", table])
+
+
+def summary_html(system: Any) -> str:
+    """Write a summary as HTML for a notebook."""
+    return html_table(headline(system), STAGE_HEADER, stage_rows(system), _lines(system))
+
+
+def headline(system: Any) -> str:
+    """Say what the system is."""
+    n, f0 = len(system.stages_), getattr(system, "high_cost_model_", None)
+    parts = [plural(n, "stage")]
+    if f0 is not None:
+        parts[0] += f" before a high-cost model ({high_cost_name(f0)})"
+    parts.append(plural(system.n_features_in_, "feature"))
+    if hasattr(system, "classes_"):
+        parts.append(f"{len(system.classes_)} classes")
+    return f"{type(system).__name__}: {', '.join(parts)}"
+
+
+def _lines(system: Any) -> list[str]:
+    """What the active operating point comes to, on validation rows."""
+    point, frontier = system.operating_point_, system.frontier_
+    points = system.operating_points_
+    classified = hasattr(system, "classes_")
+    merit = point.measured if classified else "score"
+    reference = "the high-cost model" if point.agreement is not None else "the costliest model"
+    lines = [
+        f"operating point {points.index(point)} of {len(points)}, on validation rows:",
+        f"{merit} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
+    ]
+    if point.weighted_accuracy is not None:
+        weighted = frontier.reference_weighted_accuracy
+        known = "" if weighted is None else f", {reference} {weighted:.4f}"
+        lines.append(f"weighted accuracy {point.weighted_accuracy:.4f}{known}")
+    further = {
+        "balanced accuracy": point.balanced_accuracy,
+        "log loss": point.log_loss,
+        "Brier score": point.brier_score,
+    }
+    known_scores = [f"{name} {value:.4f}" for name, value in further.items() if value is not None]
+    if known_scores:
+        lines.append(", ".join(known_scores))
+    if point.recall is not None:
+        lines.append(f"recall ({reference}): {_recalls(point, frontier)}")
+    cost = f"cost {point.cost:.4g} per instance"
+    if getattr(system, "high_cost_model_", None) is not None:
+        cost += f", {percent(point.offload_rate)} offloaded"
+    lines.append(cost)
+    bounds = getattr(system, "class_bounds_", None)
+    if bounds:
+        lines.append(f"keeps {bounds.text()}")
+    if point.guarantee is not None:
+        kept = point.guarantee
+        named = [f"{kept['kind']}={kept['bound']:g}"]
+        named += [f"{k}={v:g}" for k, v in kept.items() if k.startswith("min_")]
+        lines.append(f"guaranteed at {kept['confidence']:g}: {', '.join(named)}")
+    return lines
+
+
+def _recalls(point: Any, frontier: Any) -> str:
+    """Recall by class and the reference's, of many classes those with the least recall."""
+    reference = frontier.reference_recall or (None,) * len(point.recall)
+    order = sorted(range(len(point.recall)), key=lambda c: point.recall[c] or 0.0)
+    shown = [
+        f"{frontier.classes[c]} {_share(point.recall[c])} ({_share(reference[c])})"
+        for c in sorted(order[:MOST_CLASSES])
+    ]
+    more = len(point.recall) - len(shown)
+    return ", ".join(shown) + f" and {more} more" * (more > 0)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def stage_rows(system: Any) -> list[Sequence[str]]:
+    """List the stages and the high-cost model, a row each."""
+    point, stages, f0 = (
+        system.operating_point_, system.stages_, getattr(system, "high_cost_model_", None)
+    )  # fmt: skip
+    names, shares = system.feature_names_, point.exit_shares
+    tiers = [stage.tier for stage in stages]
+    costs, lazy = exit_cost_limits(system), False
+    rows: list[Sequence[str]] = []
+    for s, stage in enumerate(stages):
+        lazy = lazy or stage.acquisition == "node"
+        used = [names[k] for k in stage.features]
+        more = len(used) - MOST_NAMED
+        listed = ", ".join(used[:MOST_NAMED]) + f" and {more} more" * (more > 0)
+        limit = "always" if f0 is None and s == len(stages) - 1 else threshold(point.thresholds[s])
+        rows.append(
+            (
+                f"{s}",
+                f"{stage.model_name}, {byte_size(stage.nbytes)}",
+                tiers[s],
+                f"{len(used)}: {listed}",
+                "up to " * lazy + f"{costs[s]:.4g}",
+                limit,
+                percent(shares[s]) if shares else "",
+            )
+        )
+    if f0 is not None:
+        rows.append(
+            (
+                "cloud",
+                high_cost_name(f0),
+                "cloud",
+                f"{len(f0.features)}",
+                "up to " * lazy + f"{costs[-1]:.4g}",
+                "",
+                percent(shares[-1]) if shares else percent(point.offload_rate),
+            )
+        )
+    return rows
+
+
+def high_cost_name(f0: Any) -> str:
+    """Name a high-cost model: of a given classifier its class."""
+    given = f0.kind == "given" and f0.estimator is not None
+    return type(f0.estimator).__name__ if given else str(f0.kind)
+
+
+def exit_cost_limits(system: Any) -> list[float]:
+    """Get the most that leaving at each stage, and last an offload, can cost."""
+    stages = system.stages_
+    if not hasattr(system, "_exit_costs"):  # a regressor or ranker: one stage
+        price = system.feature_costs_.price(stages[0].features)
+        return [float(price)]
+    acquired = [stage.at_most(system.n_features_in_) for stage in stages]
+    return [float(c) for c in system._exit_costs(acquired, [s.tier for s in stages])]
