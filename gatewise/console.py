@@ -97,10 +97,15 @@ def html_table(
     """Lay a title, lines and a table out as HTML for a notebook."""
     from html import escape
 
-    head = "".join(f"<th style='text-align:left;padding-right:1em'>{escape(str(name))}</th>" for name in header)
+    head = "".join(
+        f"<th style='text-align:left;padding-right:1em'>{escape(str(name))}</th>" for name in header
+    )
     body = "".join(
         "<tr>"
-        + "".join(f"<td style='text-align:left;padding-right:1em'>{escape(str(cell))}</td>" for cell in row)
+        + "".join(
+            f"<td style='text-align:left;padding-right:1em'>{escape(str(cell))}</td>"
+            for cell in row
+        )
         + "</tr>"
         for row in rows
     )

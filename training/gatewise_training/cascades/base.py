@@ -204,7 +204,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
 
     def _limit_gates(self) -> None:
         """Add to the points the limits of their gates' thresholds under the bounds on classes."""
-        if self._records is not None and self.high_cost_model_ is not None:
+        if getattr(self, "_records", None) is not None and self.high_cost_model_ is not None:
             self.frontier_ = replace(
                 self.frontier_,
                 points=tuple(map(self._limited, self.frontier_.points)),
@@ -212,9 +212,10 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             )
 
     def _limited(self, point: OperatingPoint) -> OperatingPoint:
-        if self._records is None or self.high_cost_model_ is None or not self.class_bounds_:
+        records = getattr(self, "_records", None)
+        if records is None or self.high_cost_model_ is None or not self.class_bounds_:
             return replace(point, gate_range=None)
-        record, stages = self._records[point.chain], self.chains_[point.chain]
+        record, stages = records[point.chain], self.chains_[point.chain]
         gate = sum(stage.on_device for stage in stages) - 1
         rows = self.frontier_.class_rows
         limits = gate_limits(record, point, gate, self.class_bounds_, rows)

@@ -159,14 +159,16 @@ def one_row(system: Any, x: Any) -> Any:
         if missing:
             raise InputError(f"the instance lacks {missing[0]!r}")
         x = [x[name] for name in system.feature_names_]
+    spec = getattr(system, "instance_", None)  # of instances of any shape, as they are
     if hasattr(x, "columns"):
         rows = x
     else:
-        rows = np.asarray(x, np.float32)
-        rows = rows[None] if rows.ndim == 1 else rows
+        rows = np.asarray(x) if spec is not None else np.asarray(x, np.float32)
+        one = 1 if spec is None else len(spec.shape)
+        rows = rows[None] if rows.ndim == one else rows
     if len(rows) != 1:
         raise InputError(f"explain takes one instance, not {len(rows)}")
-    if names and not hasattr(rows, "columns"):
+    if names and spec is None and not hasattr(rows, "columns"):
         import pandas as pd
 
         if rows.shape[1] != len(names):
@@ -241,7 +243,7 @@ def _high_cost_step(
 
 def _names(system: Any, chosen: NDArray[np.bool_]) -> tuple[str, ...]:
     names: Sequence[str] = system.feature_names_
-    return tuple(names[k] for k in np.flatnonzero(chosen))
+    return tuple(names[k] for k in np.flatnonzero(chosen).tolist())
 
 
 def _plain(label: Any) -> Any:

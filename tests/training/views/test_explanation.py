@@ -1,0 +1,123 @@
+"""What people are shown of a fitted system agrees with what it does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, load_wine
+from sklearn.linear_model import LogisticRegression
+
+import gatewise as gw
+from gatewise.errors import InputError
+from gatewise_export.packing.bundle_writer import pack
+
+
+@pytest.fixture(scope="module")
+def wine():
+    data = load_wine(as_frame=True)
+    return data.data.iloc[:, :6], data.target_names[data.target]
+
+
+@pytest.fixture(scope="module")
+def system(wine, make_once):
+    def make(_folder):
+        prices = dict(zip(wine[0].columns, (1, 2, 3, 4, 5, 6), strict=True))
+        made = gw.StagedCascade(
+            LogisticRegression(max_iter=2000), feature_costs=prices, n_stages=3,
+            cloud_prices=gw.CloudPrices(request=2.0), families=("linear",), random_state=0,
+        )  # fmt: skip
+        return made.fit(*wine).at(max_loss=0.0)
+
+    return make_once("explained-wine", make)
+
+
+@pytest.fixture(scope="module")
+def single(make_once):
+    x, y = load_digits(n_class=3, return_X_y=True)
+    return make_once(
+        "explained-forest", lambda _: gw.BudgetForest(n_estimators=4, random_state=0).fit(x, y)
+    )
+
+
+def test_explanations_agree_with_predictions_costs_and_stages(system, wine):
+    x = wine[0]
+    labels, costs, exits = system.predict(x), system.cost(x), system.exit_stage(x)
+    chances = system.predict_proba(x).max(axis=1)
+    for i in range(0, len(x), 5):
+        found = system.explain(x.iloc[i])
+        assert (found.label, found.stage) == (labels[i], exits[i])
+        assert found.cost == pytest.approx(costs[i])
+        assert found.cost == pytest.approx(sum(step.price for step in found.steps))
+        assert found.probability == pytest.approx(chances[i])
+        assert [step.stopped for step in found.steps] == [False] * (len(found.steps) - 1) + [True]
+        names = [name for step in found.steps for name in step.acquired]
+        assert len(names) == len(set(names))
+    assert 0 < (exits == len(system.stages_)).sum() < len(x)
+
+
+def test_an_explanation_reads_as_lines(system, wine):
+    x = wine[0]
+    sent = x.iloc[int(system.offload(x).argmax())]
+    text = str(system.explain(sent))
+    assert text.splitlines()[0].endswith("answered by the high-cost model; cost 23")  # 21 and 2
+    assert "goes on" in text
+    assert text.endswith("no stage was sure enough")
+    kept = system.explain(x.iloc[int((~system.offload(x)).argmax())])
+    assert ">=" in kept.steps[-1].why
+    assert kept.cost_of_offload == 23
+    assert "<table>" in kept._repr_html_()
+
+
+def test_an_instance_may_come_in_any_form(system, wine, single):
+    frame = wine[0].iloc[[3]]
+    row = frame.iloc[0]
+    ways = [frame, row, row.to_dict(), row.to_numpy(), row.tolist(), frame.to_numpy()]
+    assert len({str(system.explain(way)) for way in ways}) == 1
+    with pytest.raises(InputError, match="the instance lacks 'ash'"):
+        system.explain({k: v for k, v in row.items() if k != "ash"})
+    with pytest.raises(InputError, match="explain takes one instance, not 2"):
+        system.explain(wine[0].iloc[:2])
+    with pytest.raises(InputError, match="has 5 features; 6 are needed"):
+        system.explain(row.tolist()[:5])
+    x = load_digits(n_class=3).data
+    found = single.explain(x[7])
+    assert found.label == single.predict(x[7:8])[0]
+    assert found.cost == pytest.approx(single.cost(x[7:8])[0])
+    assert found.steps[-1].why == "always stops here"
+
+
+def test_a_summary_shows_stages_and_figures(system, single):
+    text = system.summary()
+    point = system.operating_point_
+    assert text.startswith("StagedCascade: 3 stages before a high-cost model (LogisticRegression)")
+    assert f"accuracy {point.accuracy:.4f}" in text
+    assert f"recall (the high-cost model): class_0 {point.recall[0]:.3f}" in text
+    assert "3.4e" not in text + repr(point) + repr(system.frontier_) + repr(system.stages_)
+    assert "always" in single.summary()
+    assert sum(point.exit_shares) == pytest.approx(1.0)
+    for shown in (point, system.frontier_, system.stages_[0], single.frontier_):
+        assert len(repr(shown)) < 200
+        assert "3.4e" not in shown._repr_html_()
+    notebook = system._repr_mimebundle_()["text/html"]
+    assert "stops at" in notebook
+    assert "sk-" in gw.StagedCascade()._repr_mimebundle_()["text/html"]
+
+
+def test_a_bundle_shows_itself_in_a_notebook(system, wine, tmp_path):
+    bundle = pack(system, tmp_path / "b", sample=wine[0].to_numpy()[:10], name="wine")
+    shown = bundle._repr_html_()
+    assert "Bundle wine 1" in shown
+    assert "cloud.onnx" in shown
+
+
+def test_plots_go_onto_axes_of_the_users(system, single):
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(1, 2)
+    assert system.plot_frontier(ax=axes[0]) is axes[0]
+    assert system.plot_stages(ax=axes[1]) is axes[1]
+    widths = [bar.get_width() / 100 for bar in axes[1].patches]
+    assert widths == pytest.approx(system.operating_point_.exit_shares)
+    assert len(single.plot_stages().patches) == 1
+    pyplot.close("all")
+    assert np.isfinite(figure.get_size_inches()).all()
