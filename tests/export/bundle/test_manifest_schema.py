@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,14 @@ from gatewise.columns.encoders import (
     TimeColumn,
 )
 from gatewise_export import Bundle
+from gatewise_export.bundle.manifest import (
+    CLASS_FIGURES,
+    POINT_FIGURES,
+    CloudSpec,
+    FeatureSpec,
+    OperatingPointSpec,
+    StageSpec,
+)
 from gatewise_export.bundle.manifest_reader import NEEDED, read_manifest
 from tests.export.bundle.test_manifest_reader import ALL_WRONG, of_values, tiered
 
@@ -59,6 +68,33 @@ def test_old_and_full_manifests_are_taken(document):
     for key in ("chains", "reference_accuracy"):
         del document[key]
     check(document)
+
+
+def test_it_knows_the_keys_that_are_left_out_where_they_are_not_known(document):
+    """A key that the product writes and the schema does not know is missing from the docs."""
+    definitions = SCHEMA["definitions"]
+    assert set(CLASS_FIGURES) <= set(SCHEMA["properties"])
+    assert set(POINT_FIGURES) <= set(definitions["point"]["properties"])
+    for spec, name in (
+        (StageSpec, "stage"), (CloudSpec, "cloud"), (OperatingPointSpec, "point"),
+        (FeatureSpec, "feature"),
+    ):  # fmt: skip
+        assert {f.name for f in fields(spec)} == set(definitions[name]["properties"])
+    shares = [0.5, None]
+    document |= {
+        "instance": {"shape": [2, 2], "dtype": "uint8"}, "reference_weighted_accuracy": 0.5,
+        "reference_recall": shares, "class_rows": [3, 4], "min_recall": shares,
+        "min_precision": [None, None],
+    }  # fmt: skip
+    document["operating_points"][0] |= {
+        "measured": "agreement", "interval": [0.1, 0.2], "weighted_accuracy": 0.5, "recall": shares,
+        "precision": shares, "balanced_accuracy": 0.5, "log_loss": 3.0, "brier_score": 0.2,
+        "gate_range": [-1.0, None],
+    }  # fmt: skip
+    document["stages"][0]["origin"] = "given"
+    document["cloud"]["backend"] = "python:a:b"
+    check(document)
+    read_manifest(json.dumps(document))
 
 
 def test_encoders_are_taken(document):
