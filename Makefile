@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 TEST_PROCESSES ?= 2
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-recall bench-audit bench-fit bench-soak \
+.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-recall bench-audit bench-fit bench-models bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -82,6 +82,9 @@ bench-audit: $(STAMP)      ## how soon an audit finds a loss of agreement, and h
 
 bench-soak: $(STAMP) mosquitto ## a day's messages: memory, threads, open files
 	$(BIN)/python -m benchmarks.bench_soak
+
+bench-models: $(STAMP) mosquitto ## twenty high-cost models to a worker's answers; what fitted ones promise
+	$(BIN)/python -m benchmarks.bench_models
 
 bench-trees: $(STAMP)      ## the papers' tables of budgeted trees, and what exact pruning costs
 	$(BIN)/python -m benchmarks.bench_trees

@@ -1,0 +1,282 @@
+"""High-cost models of every kind, from fit to a worker's answers; and what fitted ones promise.
+
+    python -m benchmarks.bench_models [--quick] [--only table,leak]
+
+`table`: twenty models on 900 rows of digits. Each is given to a cascade, packed, verified on 600
+rows that it has not seen, and served by a worker behind a broker, whose answers to 40 of these rows
+are counted where they are the model's own. Models that have no form are refused before the fit.
+
+`leak`: four models fitted on the very rows of six tables, with nothing else given. What the
+cascade promises is compared with its accuracy on the other half of the table, in standard errors,
+without a guarantee and with one on the offload rate. Writes high_cost_models.json and
+high_cost_models.md into benchmarks/results; a quick look into .bench-cache/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_digits
+from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
+from sklearn.model_selection import train_test_split
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.tree import DecisionTreeClassifier
+
+import gatewise as gw
+from benchmarks import given_models, harness, problems
+from gatewise.console import note, table
+from gatewise.errors import InputError
+from gatewise_cloud.broker.broker import MosquittoBroker
+from gatewise_cloud.models.opaque_backends import chosen_backend
+from gatewise_export.packing.verification import verify
+from gatewise_training.data.datasets import load
+
+PARTS = ("table", "leak")
+PACKAGES = (
+    "gatewise", "numpy", "scikit-learn", "lightgbm", "xgboost-cpu", "catboost", "skl2onnx",
+    "onnxruntime",
+)  # fmt: skip
+LIVE = 40
+TABLES = ("breast_cancer", "digits", "wine", "statlog_heart", "sonar", "thyroid")
+MOST_ROWS = 2000
+MEMORIES: dict[str, Any] = {
+    "random forest": RandomForestClassifier(50, random_state=0),
+    "boosting": HistGradientBoostingClassifier(max_iter=40, random_state=0),
+    "one neighbour": KNeighborsClassifier(1),
+    "tree": DecisionTreeClassifier(random_state=0),
+}
+"""All of them are right on nearly every row that they were fitted on."""
+
+Rows = NDArray[np.float32]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    options = harness.parser(
+        "bench_models", __doc__, "four models and two tables: only a look", PARTS
+    ).parse_args(arguments)
+
+    def action() -> int:
+        parts = harness.chosen_parts(options, PARTS)
+        found: dict[str, Any] = harness.environment(PACKAGES)
+        page = ["# High-cost models", ""]
+        if "table" in parts:
+            found["models"] = _models(options)
+            page += _models_page(found["models"])
+        if "leak" in parts:
+            found["leak"] = _leaks(options)
+            page += _leak_page(found["leak"])
+        whole = set(parts) == set(PARTS)
+        out = harness.out_folder(options, whole=whole)
+        harness.write_results(out, "high_cost_models", found, "\n".join(page) + "\n")
+        return 0
+
+    return harness.run_command(action)
+
+
+# -- twenty models -------------------------------------------------------------------------
+
+
+def _models(options: argparse.Namespace) -> list[dict[str, Any]]:
+    X, y = load_digits(return_X_y=True)
+    X = X.astype(np.float32)
+    train, held, test = slice(0, 700), slice(700, 1100), slice(1100, 1700)
+    found = []
+    few = 4 if options.quick else None
+    for name, make in list(given_models.CLASSIFIERS.items())[:few]:
+        rows = given_models.frame(X[train]) if "name" in name else X[train]
+        model = make().fit(rows, y[train])
+        found.append(_measured(name, model, X, y, (train, None, test)))
+    for name, file in list(given_models.FILES.items())[:few]:
+        model = file(X[train], y[train])
+        found.append(_measured(name, model, X, y, (train, held, test)))
+    function = "python:benchmarks.given_models:probabilities"
+    found.append(
+        _measured("Python function", function, X, y, (train, held, test), backend=function)
+    )
+    with given_models.json_service() as url:
+        found.append(_measured("JSON service", url, X, y, (train, held, test), backend=url))
+    for name, make in given_models.REFUSED.items():
+        found.append(_measured(name, make(), X, y, (train, None, test)))
+    return found
+
+
+def _measured(
+    name: str,
+    model: Any,
+    X: Rows,
+    y: NDArray[Any],
+    parts: tuple[slice, slice | None, slice],
+    backend: str | None = None,
+) -> dict[str, Any]:
+    train, held, test = parts
+    named = "name" in name
+    rows = given_models.frame(X[train]) if named else X[train]
+    held_rows = None if held is None else (X[held], y[held])
+    note(f"high-cost model: {name}")
+    system = gw.ConfidenceCascade(
+        model, low_cost_model="linear", n_subsets=1, offload_rate=0.4, random_state=0
+    )
+    started = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            system.fit(rows, y[train], validation=held_rows)
+    except InputError as error:
+        return {"model": name, "refused": str(error), "fit": time.perf_counter() - started}
+    fitted = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        bundle = gw.pack(system, Path(folder) / "bundle", sample=X[train][:64], name="digits")
+        packed = time.perf_counter()
+        report = verify(system, bundle, X[test])
+        verified = time.perf_counter()
+        own = system.high_cost_model_.labels(X[test][:LIVE])
+        answers = _live(bundle, X[test][:LIVE], backend)
+        size = bundle.manifest.files[bundle.manifest.cloud.file].size
+    right = sum(a is not None and a == int(o) for a, o in zip(answers, own, strict=True))
+    return {
+        "model": name,
+        "fit": fitted - started,
+        "pack": packed - fitted,
+        "verify": verified - packed,
+        "rows": report.rows,
+        "differing": max(
+            report.differing_decisions, report.differing_labels, report.cloud_label_differences
+        ),
+        "probability_difference": report.cloud_probability_max_difference,
+        "live": len(answers),
+        "live_equal": right,
+        "bytes": size,
+        "runs": bundle.manifest.cloud.backend or bundle.manifest.cloud.kind,
+    }
+
+
+def _live(bundle: gw.Bundle, X: Rows, backend: str | None) -> list[int | None]:
+    """Labels that a device gets of a worker, over a broker; None where it answers itself."""
+    chosen = None if backend is None else chosen_backend(backend)
+    with MosquittoBroker() as broker, gw.Worker(bundle, broker.url, backend=chosen):
+        link = gw.MqttLink(broker.url)
+        with gw.Device(bundle, link=link, policy="cloud-only", deadline_ms=8000) as device:
+            link.connect()
+            answers = [device.answer(row) for row in X]
+    return [int(a.label) if a.route == "cloud" else None for a in answers]
+
+
+def _models_page(models: Sequence[dict[str, Any]]) -> list[str]:
+    header = ("model", "fit s", "pack s", "verify s", "differing of", "live", "a worker runs")
+    rows = []
+    for m in models:
+        if "refused" in m:
+            why = m["refused"].removeprefix("high_cost_model cannot be packed: ").split(";")[0]
+            rows.append((m["model"], f"{m['fit']:.3f}", "", "", "", "", f"refused: {why}"))
+            continue
+        rows.append(
+            (
+                m["model"], f"{m['fit']:.1f}", f"{m['pack']:.1f}", f"{m['verify']:.2f}",
+                f"{m['differing']} of {m['rows']}", f"{m['live_equal']} of {m['live']}",
+                f"{m['runs'].split('127.')[0]}, {m['bytes'] / 1024:.0f} KiB",
+            )
+        )  # fmt: skip
+    table("High-cost models", header, rows)
+    return [
+        "Twenty models behind `ConfidenceCascade` on digits: 700 rows to fit, 600 to verify "
+        "(decisions, labels and the high-cost model's labels, of the bundle against Python), "
+        f"{LIVE} answered by a worker over a broker, equal to the model's own. Fits of classifiers "
+        "include five clones; what cannot be packed is refused before the fit.",
+        "",
+        *_markdown(header, rows),
+        "",
+    ]
+
+
+# -- memory --------------------------------------------------------------------------------
+
+
+def _leaks(options: argparse.Namespace) -> list[dict[str, Any]]:
+    found = []
+    for source in TABLES[:2] if options.quick else TABLES:
+        file = problems.data_folder() / f"{source}.npz"
+        data = load(file if file.exists() else source)
+        order = np.random.default_rng(0).permutation(len(data.y))[:MOST_ROWS]
+        X, X_test, y, y_test = train_test_split(
+            data.X[order], data.y[order], test_size=0.5, stratify=data.y[order], random_state=0
+        )
+        for name, template in MEMORIES.items():
+            note(f"leak: {source}, {name}")
+            model = template.fit(X, y)
+            for guarantee in (None, 0.9):
+                system = gw.ConfidenceCascade(
+                    model, low_cost_model="linear", n_subsets=4, random_state=0,
+                    guarantee=guarantee, offload_rate=None if guarantee is None else 0.5,
+                )  # fmt: skip
+                system.fit(X, y)
+                n = len(X) if guarantee is None else len(X) - len(X) * 4 // 5
+                promised = system.operating_point_.accuracy
+                measured = float(np.mean(system.predict(X_test) == y_test))
+                error = np.sqrt(measured * (1 - measured) * (1 / n + 1 / len(X_test)))
+                refused = False
+                if guarantee is not None:
+                    try:
+                        system.at(max_loss=0.05)
+                    except InputError as caught:
+                        refused = "may have seen" in str(caught)
+                found.append(
+                    {
+                        "table": source, "model": name, "guarantee": guarantee,
+                        "seen": float(model.score(X, y)),
+                        "alone": float(model.score(X_test, y_test)),
+                        "promised": promised, "test": measured,
+                        "errors": float((promised - measured) / max(error, 1 / len(X_test))),
+                        "offload_rate": system.operating_point_.offload_rate,
+                        "max_loss_refused": refused,
+                    }
+                )  # fmt: skip
+    return found
+
+
+def _leak_page(leaks: Sequence[dict[str, Any]]) -> list[str]:
+    header = ("table", "model", "seen", "alone", "guarantee", "promised", "test", "errors")
+    rows = [
+        (
+            c["table"], c["model"], f"{c['seen']:.3f}", f"{c['alone']:.3f}",
+            "" if c["guarantee"] is None else "offload rate", f"{c['promised']:.3f}",
+            f"{c['test']:.3f}", f"{c['errors']:+.1f}",
+        )
+        for c in leaks
+    ]  # fmt: skip
+    table("Promised and measured", header, rows)
+    lines = [
+        "## Fitted on the rows of the table",
+        "",
+        "Accuracy of the fitted model on the rows that it has seen and on the others; accuracy of "
+        "the cascade as promised and on the others; their difference in standard errors.",
+        "",
+        *_markdown(header, rows),
+        "",
+    ]
+    for guarantee in (None, 0.9):
+        chosen = [c for c in leaks if c["guarantee"] == guarantee]
+        within = sum(abs(c["errors"]) <= 2 for c in chosen)
+        what = "without a guarantee" if guarantee is None else "with one on the offload rate"
+        lines.append(f"- within 2 standard errors {what}: {within} of {len(chosen)}")
+    refused = [c["max_loss_refused"] for c in leaks if c["guarantee"] is not None]
+    lines.append(f"- a guaranteed `max_loss` refused: {sum(refused)} of {len(refused)}")
+    return lines
+
+
+def _markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

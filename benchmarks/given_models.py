@@ -1,0 +1,204 @@
+"""Twenty high-cost models of every kind, each as a user would give it, for ``bench_models``."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import onnx
+import pandas as pd
+import skl2onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import make_column_transformer
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import SVC
+
+import gatewise as gw
+
+__all__ = ["CLASSIFIERS", "FILES", "REFUSED", "json_service", "network", "probabilities"]
+
+NAMES = [f"pixel {k}" for k in range(64)]
+
+
+def _boosted(library: str) -> Any:
+    if library == "lightgbm":
+        import lightgbm
+
+        return lightgbm.LGBMClassifier(n_estimators=20, n_jobs=1, verbose=-1)
+    if library == "xgboost":
+        import xgboost
+
+        return xgboost.XGBClassifier(n_estimators=20, n_jobs=1)
+    import catboost
+
+    quiet = {"verbose": 0, "allow_writing_files": False, "thread_count": 1}
+    return catboost.CatBoostClassifier(iterations=40, depth=4, **quiet)
+
+
+def _scaled(model: Any) -> Any:
+    return make_pipeline(StandardScaler(), model)
+
+
+def _by_name() -> Any:
+    columns = make_column_transformer(
+        (OneHotEncoder(handle_unknown="ignore"), NAMES[:8]),
+        (StandardScaler(), NAMES[8:32]),
+        remainder="passthrough",
+    )
+    return make_pipeline(columns, RandomForestClassifier(50, random_state=0))
+
+
+CLASSIFIERS: dict[str, Callable[[], Any]] = {
+    "random forest": lambda: RandomForestClassifier(50, random_state=0),
+    "HistGradientBoosting": lambda: HistGradientBoostingClassifier(max_iter=20, random_state=0),
+    "LightGBM": lambda: _boosted("lightgbm"),
+    "XGBoost": lambda: _boosted("xgboost"),
+    "CatBoost": lambda: _boosted("catboost"),
+    "logistic regression in a pipeline": lambda: _scaled(LogisticRegression(max_iter=300)),
+    "calibrated SVM": lambda: CalibratedClassifierCV(SVC(), ensemble=False, cv=2),
+    "nearest neighbours": lambda: KNeighborsClassifier(3),
+    "network of scikit-learn": lambda: _scaled(MLPClassifier((32,), max_iter=300, random_state=0)),
+    "naive Bayes": lambda: GaussianNB(var_smoothing=1e-3),
+    "OneHotEncoder in a pipeline": lambda: make_pipeline(
+        OneHotEncoder(handle_unknown="ignore"), LogisticRegression(max_iter=200)
+    ),
+    "ColumnTransformer by names": _by_name,
+    "vote": lambda: VotingClassifier(
+        [("a", HistGradientBoostingClassifier(max_iter=10)), ("b", _boosted("xgboost")),
+         ("c", _scaled(LogisticRegression(max_iter=300)))], voting="soft", weights=[1, 1, 2],
+    ),
+    "stack": lambda: StackingClassifier(
+        [("a", RandomForestClassifier(20, random_state=0)),
+         ("b", _scaled(LogisticRegression(max_iter=300)))], cv=3,
+    ),
+}  # fmt: skip
+"""Fitted on a table with names, or on rows where the library wants these."""
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "AdaBoost": AdaBoostClassifier,
+    "Gaussian process": GaussianProcessClassifier,
+    "isotonic calibration": lambda: CalibratedClassifierCV(SVC(), method="isotonic"),
+}
+
+
+def frame(X: NDArray[np.float32]) -> pd.DataFrame:
+    """Rows with the names of their columns."""
+    return pd.DataFrame(X, columns=NAMES)
+
+
+def _exported(X: NDArray[np.float32], y: NDArray[Any], *, zipmap: bool) -> bytes:
+    model = RandomForestClassifier(50, random_state=0).fit(X, y)
+    options = {id(model): {"zipmap": zipmap}}
+    opset = {"": 17, "ai.onnx.ml": 3}
+    graph = skl2onnx.to_onnx(model, X[:1], options=options, target_opset=opset)
+    content: bytes = graph.SerializeToString()
+    return content
+
+
+def network(X: NDArray[np.float32], y: NDArray[Any], *, softmax: bool, image: bool) -> bytes:
+    """A trained network as a graph, from rows or from images (n, 1, 8, 8), to one output."""
+    trained = MLPClassifier((32,), max_iter=300, random_state=0).fit(X / 16, y)
+    nodes, values = [], {"scale": np.array(1 / 16, np.float32)}
+    source = "x"
+    if image:  # the identity, as a convolution
+        values["kernel"] = np.array([[[[0, 0, 0], [0, 1, 0], [0, 0, 0]]]], np.float32)
+        nodes.append(helper.make_node("Conv", ["x", "kernel"], ["seen"], pads=[1, 1, 1, 1]))
+        nodes.append(helper.make_node("Flatten", ["seen"], ["row"]))
+        source = "row"
+    nodes.append(helper.make_node("Mul", [source, "scale"], ["h0"]))
+    for i, (weights, bias) in enumerate(zip(trained.coefs_, trained.intercepts_, strict=True)):
+        values[f"w{i}"], values[f"b{i}"] = weights.astype(np.float32), bias.astype(np.float32)
+        last = i == len(trained.coefs_) - 1
+        made = "logits" if last else f"a{i}"
+        nodes.append(helper.make_node("Gemm", [f"h{i}", f"w{i}", f"b{i}"], [made]))
+        if not last:
+            nodes.append(helper.make_node("Relu", [made], [f"h{i + 1}"]))
+    nodes.append(helper.make_node("Softmax", ["logits"], ["chances"], axis=1))
+    shape: list[Any] = ["n", 1, 8, 8] if image else ["n", 64]
+    given = "chances" if softmax else "logits"
+    graph = helper.make_graph(
+        nodes,
+        "network",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info(given, TensorProto.FLOAT, ["n", 10])],
+        [numpy_helper.from_array(array, name) for name, array in values.items()],
+    )
+    opset = [helper.make_opsetid("", 13)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    onnx.checker.check_model(model)
+    content: bytes = model.SerializeToString()
+    return content
+
+
+FILES: dict[str, Callable[[NDArray[np.float32], NDArray[Any]], Any]] = {
+    "ONNX: label and probabilities": lambda X, y: _exported(X, y, zipmap=False),
+    "ONNX: label and ZipMap": lambda X, y: _exported(X, y, zipmap=True),
+    "ONNX: probabilities alone, named classes": lambda X, y: gw.OnnxModel(
+        network(X, y, softmax=True, image=False), classes=list(range(10))
+    ),
+    "ONNX: logits alone, images (n, 1, 8, 8)": lambda X, y: network(
+        X, y, softmax=False, image=True
+    ),
+}
+
+
+def probabilities(X: NDArray[np.float32]) -> NDArray[np.float64]:
+    """A model that is a function: distances to the mean digits, which it learns on first use."""
+    from sklearn.datasets import load_digits
+
+    if not _MEANS:
+        rows, digits = load_digits(return_X_y=True)
+        _MEANS.append(np.stack([rows[:500][digits[:500] == d].mean(axis=0) for d in range(10)]))
+    gaps = ((np.asarray(X, np.float64)[:, None, :] - _MEANS[0]) ** 2).sum(axis=2)
+    chance = np.exp(-(gaps - gaps.min(axis=1, keepdims=True)) / 100.0)
+    found: NDArray[np.float64] = chance / chance.sum(axis=1, keepdims=True)
+    return found
+
+
+_MEANS: list[NDArray[np.float64]] = []
+
+
+@contextmanager
+def json_service() -> Iterator[str]:
+    """Serve :func:`probabilities` as JSON over HTTP; yields its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            rows = np.array(json.loads(body)["instances"], np.float32)
+            answer = json.dumps({"predictions": probabilities(rows).tolist()}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/v1/models/digits:predict"
+    finally:
+        server.shutdown()
+        server.server_close()
