@@ -24,6 +24,12 @@ def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
             header = next(reader, None)
             if header is None:
                 raise InputError(f"{path} is empty")
+            other = next((c for c in ";\t|" if len(header) == 1 and c in header[0]), None)
+            if other is not None:
+                raise InputError(
+                    f"{path}: its columns are separated by {other!r}; write them with commas, and "
+                    "decimals with a point"
+                )
             yield reader.line_num, [cell.strip() for cell in header]
             for row in reader:
                 if not row or (len(row) < len(header) and row == [""]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,7 @@ evaluation = 0.0
 
 def _kind(name: str, facts: ColumnFacts) -> str:
     """The kind that a column seems to be of."""
-    words = name.lower().replace("-", "_").split("_")
+    words = re.split(r"[\W_]+", name.lower())
     if facts.kind in ("empty", "text"):
         return "drop"
     if facts.kind == "number" and facts.distinct == facts.rows and set(words) & set(_ID_NAMES):

@@ -245,10 +245,14 @@ def test_a_file_cut_short_is_refused(home: Path, refused: Refused, tmp_path: Pat
     (tmp_path / "cut.csv").write_text(whole[: whole.rindex(",") - 9])
     err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
     assert "line 179: 4 cells under 6 columns; is the file cut short?" in err
+    wine().to_csv(tmp_path / "cut.csv", index=False, sep=";", decimal=",")
+    err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
+    assert "its columns are separated by ';'" in err
 
 
 def test_a_file_of_prices_is_begun(home: Path, run: Run, refused: Refused, tmp_path: Path) -> None:
     frame = wine().assign(bottle=[f"B{i}" for i in range(178)], when="2025-01-03 10:00")
+    frame["bin no."] = np.arange(178) + 7000
     frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
     frame.loc[3, "hue"] = np.nan
     frame.to_csv(tmp_path / "w.csv", index=False)
@@ -261,7 +265,7 @@ def test_a_file_of_prices_is_begun(home: Path, run: Run, refused: Refused, tmp_p
         "--out", "bundle",
     ]  # fmt: skip
     kinds = {name: entry.kind for name, entry in PriceList.read(out).features.items()}
-    assert kinds["bottle"] == "drop"
+    assert kinds["bottle"] == kinds["bin no."] == "drop"
     assert kinds["when"] == "time"
     assert kinds["grape, kind"] == "category"
     assert kinds["hue"] is None
