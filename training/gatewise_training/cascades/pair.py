@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -13,19 +12,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
-from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
-from gatewise.models.opaque_models import PYTHON
-from gatewise.models.stage import FlatModel, Stage
+from gatewise.models.stage import Stage
 from gatewise_training.cascades.base import class_details
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import check_costs, is_fitted
-from gatewise_training.learners.flat_forms import flat_trees
-from gatewise_training.learners.given_graph import OnnxModel
-from gatewise_training.learners.high_cost_model import HTTP, HighCostModel, is_given
-from gatewise_training.learners.pair_graphs import PairGraph, converted
+from gatewise_training.data.input_checks import check_costs
+from gatewise_training.learners.given_stages import (
+    GivenClassifier,
+    check_fitted,
+    class_order,
+    is_graph,
+)
+from gatewise_training.learners.high_cost_model import HighCostModel, is_given
+from gatewise_training.learners.pair_graphs import PairGraph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
@@ -125,8 +126,9 @@ class PairCascade(CascadeClassifier):
         self._check_settings()
         if self.class_weight is not None:
             raise InputError("class_weight is for fits, and a pair refits nothing: use min_recall")
-        for name in ("low_cost_model", "high_cost_model"):
-            _check_model(getattr(self, name), name)
+        check_fitted(self.low_cost_model, "low_cost_model")
+        if self.high_cost_model is None or not is_given(self.high_cost_model):
+            check_fitted(self.high_cost_model, "high_cost_model")
         x = self._first_rows(X)
         self.classes_, stage, f0 = self._read_models(x, y)
         self.high_cost_model_, self.class_weights_ = f0, None
@@ -199,61 +201,42 @@ class PairCascade(CascadeClassifier):
         self, x: NDArray[np.float32], y: ArrayLike | None
     ) -> tuple[NDArray[Any], Stage, HighCostModel]:
         """Bring both models to one order of classes: low-cost stage and high-cost model."""
-        shape = self.instance_.shape
-        low, high = (
-            PairGraph(model, x, shape, name) if _is_graph(model) else model
-            for model, name in (
-                (self.low_cost_model, "low_cost_model"),
-                (self.high_cost_model, "high_cost_model"),
-            )
-        )
-        flat = _flat(low)
-        if flat is None and not isinstance(low, PairGraph):
-            reads = int(getattr(low, "n_features_in_", None) or x.shape[1])
-            _check_width(reads, x.shape[1], "low_cost_model")
-            content = converted(low, reads, "low_cost_model")
-            low = PairGraph(content, x, shape, "low_cost_model")
-            low.classes = np.asarray(self.low_cost_model.classes_).tolist()
+        shape, every = self.instance_.shape, np.arange(x.shape[1])
+        low = GivenClassifier.read(self.low_cost_model, x, shape, "low_cost_model")
+        high: Any = self.high_cost_model
+        if is_graph(high):
+            high = PairGraph(high, x, shape, "high_cost_model")
         classes = self._all_classes(low, high, y)
-        order = _order(low, classes, "low_cost_model")
-        if flat is not None:
-            _check_width(flat[0].n_features, x.shape[1], "low_cost_model")
-            if order is not None:
-                raise InputError("low_cost_model's classes are in another order than classes")
-            stage = Stage(flat[0], np.arange(x.shape[1]), flat[1])
-        else:
-            stage = Stage(*_with_features(*low.low_cost_model(order)))
+        stage = low.stage(classes, every)
         if not isinstance(high, PairGraph):
             names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
             return classes, stage, HighCostModel.given(high, classes, x.shape[1], names)
-        order = _order(high, classes, "high_cost_model")
-        every = np.arange(x.shape[1])
+        order = class_order(high.classes, classes, "high_cost_model")
         content = high.high_cost_model(classes, order)
         return classes, stage, HighCostModel(every, len(classes), "onnx", onnx=content)
 
-    def _all_classes(self, low: Any, high: Any, y: ArrayLike | None) -> NDArray[Any]:
+    def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
         """Labels of the classes: as given, as a model names them, of y, or 0, 1, ..."""
-        counts = {
-            name: _n_classes(model)
-            for name, model in (("low_cost_model", low), ("high_cost_model", high))
-        }
-        known = {n for n in counts.values() if n is not None}
+        own = getattr(high, "classes_", None)
+        of_high = None if own is None else np.asarray(own).tolist()
+        n_high = None if of_high is None else len(of_high)
+        if isinstance(high, PairGraph):
+            of_high, n_high = high.classes, high.n_classes
+        known = {n for n in (low.n_classes, n_high) if n is not None}
+        if not known:
+            raise InputError("low_cost_model gives labels alone; a gate needs its scores")
         if len(known) > 1:
             raise InputError(
-                f"low_cost_model has {counts['low_cost_model']} classes, high_cost_model "
-                f"{counts['high_cost_model']}; both must answer with the same"
+                f"low_cost_model has {low.n_classes} classes, high_cost_model {n_high}; both must "
+                "answer with the same"
             )
-        n_classes = known.pop()
-        named = [
-            m.classes if isinstance(m, PairGraph) else getattr(m, "classes_", None)
-            for m in (high, low)
-        ]
+        n_classes, named = known.pop(), of_high or low.classes
         if self.classes is not None:
             classes = np.asarray(self.classes)
         else:
-            classes = np.asarray(next((n for n in named if n is not None), range(n_classes)))
+            classes = np.asarray(range(n_classes) if named is None else named)
             found = None if y is None else np.unique(np.asarray(y))
-            if all(n is None for n in named) and found is not None and len(found) == n_classes:
+            if named is None and found is not None and len(found) == n_classes:
                 classes = found
         if classes.ndim != 1 or len(set(classes.tolist())) != n_classes:
             raise InputError(
@@ -317,65 +300,3 @@ class PairCascade(CascadeClassifier):
     def request_bytes_(self) -> int:
         """Bytes of a request with one instance, before compression."""
         return request_bytes(self.n_features_in_, item_size=self.instance_.item_size)
-
-
-# -- parts ---------------------------------------------------------------------------------
-
-
-def _is_graph(model: Any) -> bool:
-    if isinstance(model, str):
-        return not model.startswith((*HTTP, PYTHON))
-    return isinstance(model, Path | bytes | OnnxModel)
-
-
-def _n_classes(model: Any) -> int | None:
-    """Number of a model's classes; None where it does not say."""
-    if isinstance(model, PairGraph):
-        return model.n_classes
-    own = getattr(model, "classes_", None)
-    return None if own is None else len(own)
-
-
-def _check_model(model: Any, what: str) -> None:
-    high = what == "high_cost_model"
-    if model is None or (isinstance(model, type) and hasattr(model, "fit")):
-        raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
-    if _is_graph(model) or (high and is_given(model)):
-        return
-    if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
-        raise InputError(
-            f"{what} is no fitted classifier: {type(model).__name__}; fit it first, or give an "
-            "ONNX file"
-        )
-
-
-def _check_width(reads: int, width: int, what: str) -> None:
-    if reads != width:
-        raise InputError(f"{what} was fitted on {reads} features, an instance has {width} values")
-
-
-def _flat(model: Any) -> tuple[FlatModel, Link] | None:
-    """Flat trees, exact on every machine; None for graphs and other classifiers."""
-    if isinstance(model, PairGraph):
-        return None
-    try:
-        return flat_trees(model)
-    except InputError as error:
-        raise InputError(f"low_cost_model: {error}") from error
-
-
-def _with_features(model: Any, link: Link) -> tuple[Any, NDArray[np.intp], Link]:
-    return model, np.arange(model.n_features), link
-
-
-def _order(model: Any, classes: NDArray[Any], what: str) -> NDArray[np.int64] | None:
-    """Column of each class in a model's scores; None where the orders are the same."""
-    own = model.classes if isinstance(model, PairGraph) else model.classes_.tolist()
-    if own is None or list(own) == classes.tolist():
-        return None
-    if set(own) != set(classes.tolist()):
-        raise InputError(
-            f"{what} has the classes {list(own)[:8]}, the pair {classes.tolist()[:8]}; both models "
-            "must answer with the same"
-        )
-    return np.array([list(own).index(c) for c in classes.tolist()], np.int64)

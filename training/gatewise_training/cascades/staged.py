@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,12 @@ from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
-from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
+from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
+from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.backward import backward_sets
 from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
 from gatewise_training.feature_selection.penalised import nested_sets
+from gatewise_training.learners.given_stages import check_given, given_stages
 from gatewise_training.learners.model_families import FAMILIES, Bounds, families_for, family_of
 
 __all__ = ["StagedCascade"]
@@ -92,6 +94,12 @@ class StagedCascade(CascadeClassifier):
     max_stage_bytes, max_trees : int, optional
         Bounds of a small device: size of a stage's flat arrays, and its trees. They hold on every
         tier.
+    first_stages : sequence, default ()
+        Given models as stages before its own, in this order: fitted classifiers, ONNX files, or
+        pairs of one and the columns that it reads, by name or number (all by default, or those of
+        the table that it was fitted on). Nothing is refitted; without `validation=`, clones of a
+        classifier measure it, and what cannot be cloned must not have seen the rows. The frontier
+        also has points without them, where they are not worth what they acquire.
     allow_missing : bool, default False
         Whether NaN is a value; then only boosting is tried.
     random_state : int, RandomState or None
@@ -136,6 +144,7 @@ class StagedCascade(CascadeClassifier):
     max_stage_bytes: int | None = None
     max_trees: int | None = None
     families: Sequence[str] | None = None
+    first_stages: Sequence[Any] = ()
     allow_missing: bool = False
 
     _parameter_constraints: ClassVar[Constraints] = {
@@ -151,13 +160,31 @@ class StagedCascade(CascadeClassifier):
         """Model family of each stage of the active operating point."""
         return tuple(family_of(stage) for stage in self.stages_)
 
+    def _with_high_cost_model(
+        self, problem: Problem, table: Table, calibration: Table | None
+    ) -> Problem:
+        self._first_stages_are_new = table.validation is not None
+        return super()._with_high_cost_model(problem, table, calibration)
+
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+        own = self._fit_own_stages(problem)
+        given = given_stages(
+            self.first_stages,
+            problem.plan,
+            self.classes_,
+            self.feature_names_,
+            by_clones=not self._first_stages_are_new,
+        )
+        before = [_behind(given, candidate, problem.plan) for candidate in own if given]
+        return self._placed([*before, *own])
+
+    def _fit_own_stages(self, problem: Problem) -> list[FittedStages]:
         bounds = Bounds(self.max_stage_bytes, self.max_trees)
         if self.acquisition == "node":
             fitted = fit_lazy_stages(problem, n_stages=self._most_stages(problem), bounds=bounds)
             if fitted is None:
                 raise InputError("no stage that acquires node by node is worth its price or fits")
-            return self._placed([fitted])
+            return [fitted]
         sequences = self._feature_sets(problem)
         selection = FamilySelection(
             problem,
@@ -178,7 +205,7 @@ class StagedCascade(CascadeClassifier):
             if steps:
                 stages, outputs = tuple(s.stage for s in steps), tuple(s.outputs for s in steps)
                 candidates.append(FittedStages(stages, outputs))
-        return self._placed(candidates)
+        return candidates
 
     def _placed(self, candidates: Sequence[FittedStages]) -> list[FittedStages]:
         """Put the stages on their tiers; a stage of several candidates stays one on each tier."""
@@ -217,10 +244,23 @@ class StagedCascade(CascadeClassifier):
     def _check_settings(self) -> None:
         super()._check_settings()
         place(self.tiers, 1)
+        check_given(self.first_stages, allow_missing=self.allow_missing)
         if self.families is not None and (
             not len(self.families) or not set(self.families) <= set(FAMILIES)
         ):
             raise InputError(f"families must be among {sorted(FAMILIES)}, not {self.families!r}")
+
+
+def _behind(
+    given: Sequence[tuple[Stage, NDArray[np.float32]]], own: FittedStages, plan: ValidationSplit
+) -> FittedStages:
+    """The candidate with given stages before its own."""
+    acquired = own.acquired
+    if acquired is not None:
+        rows = plan.x[plan.validation_rows]
+        acquired = (*(stage.acquired(rows) for stage, _ in given), *acquired)
+    stages, outputs = (stage for stage, _ in given), (outputs for _, outputs in given)
+    return FittedStages((*stages, *own.stages), (*outputs, *own.outputs), acquired)
 
 
 def _on_tier(stage: Stage, tier: Tier) -> Stage:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.decision import Link
+from gatewise.models.graph_model import GraphModel
 from gatewise.models.kernel_machine import fit_kernel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel, Stage
@@ -244,6 +245,8 @@ def family_of(stage: Stage) -> str:
     """Get the family of a stage's model."""
     if isinstance(stage.model, TreeEnsemble):
         return "extra-trees" if stage.link == "identity" else "boosting"
+    if isinstance(stage.model, GraphModel):
+        return "given"
     return "linear" if isinstance(stage.model, LinearModel) else "svm"
 
 

@@ -1,0 +1,98 @@
+"""Given models as stages before a staged cascade's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.tree import DecisionTreeClassifier
+
+import gatewise as gw
+
+CHEAP = [7, 20, 22]
+
+
+def data():
+    X, y = load_breast_cancer(return_X_y=True)
+    X = X.astype(np.float32)
+    order = np.random.default_rng(0).permutation(len(X))
+    return X[order], y[order]
+
+
+def staged(first, **settings):
+    return gw.StagedCascade(
+        ExtraTreesClassifier(20, random_state=0), first_stages=first, n_stages=2,
+        families=("linear",), effort="low", random_state=0, **settings,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    X, y = data()
+    small = make_pipeline(StandardScaler(), LogisticRegression()).fit(X[:400, CHEAP], y[:400])
+    costs = np.ones(30)
+    costs[CHEAP] = 0.1
+    return small, staged([(small, CHEAP)], feature_costs=costs.tolist()).fit(X[:400], y[:400])
+
+
+def test_a_given_model_is_the_first_stage_and_pays_for_its_columns(fitted, tmp_path):
+    X, _ = data()
+    small, system = fitted
+    assert system.families_[0] == "given"
+    np.testing.assert_array_equal(system.stages_[0].features, CHEAP)
+    stopped = system.exit_stage(X[400:]) == 0
+    assert stopped.mean() > 0.3
+    np.testing.assert_array_equal(
+        system.predict(X[400:])[stopped], small.predict(X[400:][:, CHEAP])[stopped]
+    )
+    np.testing.assert_allclose(system.cost(X[400:])[stopped], 0.3)
+    bundle = gw.pack(system, tmp_path / "bundle", sample=X[:32])
+    assert gw.verify(system, bundle, X[400:]).agrees
+    assert bundle.manifest.stages[0].origin == "given"
+    with gw.Device(bundle) as device:
+        answer = device.answer(X[400:][stopped][0])
+    assert answer.cost == pytest.approx(0.3)
+    assert answer.stage == 0
+
+
+def test_what_a_model_remembers_is_not_counted():
+    """A tree that knows every row by heart stops no more than a clone of it may."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4)).astype(np.float32)
+    y = (X[:, 0] + rng.normal(size=300) > 0).astype(int)
+    tree = DecisionTreeClassifier(random_state=0).fit(X, y)
+    assert tree.score(X, y) == 1.0
+    system = staged([tree], max_loss=0.0).fit(X, y)
+    best = max(p.accuracy for p in system.frontier_.points)
+    assert best < 0.8
+    seen = staged([tree], max_loss=0.0).fit(X[:100], y[:100], validation=(X[100:], y[100:]))
+    assert max(p.accuracy for p in seen.frontier_.points) == 1.0  # the user's own word for it
+
+
+def test_columns_of_tables_are_found_by_name():
+    X, y = data()
+    table = pd.DataFrame(X, columns=[f"c{k}" for k in range(30)])
+    small = LogisticRegression(max_iter=2000).fit(table[["c22", "c7"]], y)
+    system = staged([small]).fit(table, y)
+    given = next(c[0] for c in system.chains_ if c[0].features.tolist() == [22, 7])
+    assert given.model.n_features == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "settings", "message"),
+    [
+        ("small.onnx", {}, "must be a list"),
+        ([LogisticRegression()], {}, r"first_stages\[0\] is no fitted classifier"),
+        (["nowhere.onnx"], {}, "nowhere.onnx does not exist"),
+        (["tree"], {"allow_missing": True}, "take no NaN"),
+    ],
+)
+def test_what_cannot_work_is_refused(first, settings, message):
+    X, y = data()
+    with pytest.raises(gw.InputError, match=message):
+        staged(first, **settings).fit(X[:100], y[:100])

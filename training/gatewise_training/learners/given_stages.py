@@ -1,0 +1,176 @@
+"""Given classifiers as stages on the device: flat trees where they are made of them, or graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from gatewise.decision import Link
+from gatewise.errors import InputError
+from gatewise.models.opaque_models import PYTHON
+from gatewise.models.stage import FlatModel, Stage
+from gatewise_training.data.input_checks import is_fitted
+from gatewise_training.data.validation_split import ValidationSplit
+from gatewise_training.learners.flat_forms import flat_trees
+from gatewise_training.learners.given_graph import OnnxModel
+from gatewise_training.learners.high_cost_model import HTTP
+from gatewise_training.learners.high_cost_training import can_be_cloned
+from gatewise_training.learners.pair_graphs import PairGraph, converted
+
+__all__ = [
+    "GivenClassifier", "check_fitted", "check_given", "class_order", "given_stages", "is_graph",
+]  # fmt: skip
+
+
+def is_graph(model: Any) -> bool:
+    """Whether a model is given as an ONNX file: its path, its bytes or an OnnxModel."""
+    if isinstance(model, str):
+        return not model.startswith((*HTTP, PYTHON))
+    return isinstance(model, Path | bytes | OnnxModel)
+
+
+def check_fitted(model: Any, what: str) -> None:
+    """Refuse what is neither a fitted classifier nor an ONNX file."""
+    if model is None or (isinstance(model, type) and hasattr(model, "fit")):
+        raise InputError(f"{what} must be a fitted classifier, or an ONNX file, not {model!r}")
+    if is_graph(model):
+        return
+    if not hasattr(model, "predict") or not (is_fitted(model) and hasattr(model, "classes_")):
+        raise InputError(
+            f"{what} is no fitted classifier: {type(model).__name__}; fit it first, or give an "
+            "ONNX file"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GivenClassifier:
+    """A given classifier, read: its labels, if it names them, and its flat trees or graph."""
+
+    what: str  # its name in errors
+    classes: list[Any] | None
+    n_classes: int | None
+    flat: tuple[FlatModel, Link] | None = None
+    graph: PairGraph | None = None
+
+    @classmethod
+    def read(cls, model: Any, x: NDArray[np.float32], shape: tuple[int, ...], what: str) -> Self:
+        """Read a model that takes instances of this shape; it is tried on the rows `x`, flat."""
+        if is_graph(model):
+            graph = PairGraph(model, x, shape, what)
+            return cls(what, graph.classes, graph.n_classes, graph=graph)
+        classes = np.asarray(model.classes_).tolist()
+        reads = int(getattr(model, "n_features_in_", None) or x.shape[1])
+        if reads != x.shape[1]:
+            raise InputError(
+                f"{what} was fitted on {reads} features, an instance has {x.shape[1]} values"
+            )
+        try:
+            flat = flat_trees(model)
+        except InputError as error:
+            raise InputError(f"{what}: {error}") from error
+        if flat is not None:
+            return cls(what, classes, len(classes), flat)
+        graph = PairGraph(converted(model, reads, what), x, shape, what)
+        return cls(what, classes, len(classes), graph=graph)
+
+    def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
+        """Make the stage that reads these columns of an instance."""
+        order = class_order(self.classes, classes, self.what)
+        if self.flat is not None:
+            if order is not None:
+                raise InputError(f"{self.what}'s classes are in another order: sort them")
+            return Stage(self.flat[0], features, self.flat[1])
+        assert self.graph is not None
+        model, link = self.graph.low_cost_model(order)
+        return Stage(model, features, link)
+
+
+def class_order(
+    own: list[Any] | None, classes: NDArray[Any], what: str
+) -> NDArray[np.int64] | None:
+    """Column of each class in a model's scores; None where the orders are the same."""
+    if own is None or own == classes.tolist():
+        return None
+    if set(own) != set(classes.tolist()):
+        raise InputError(
+            f"{what} has the classes {own[:8]}, and not {classes.tolist()[:8]}: models must answer "
+            "with the same"
+        )
+    return np.array([own.index(c) for c in classes.tolist()], np.int64)
+
+
+def check_given(models: Any, *, allow_missing: bool) -> None:
+    """Refuse a setting of first stages that no fit can use."""
+    if isinstance(models, str | bytes) or not isinstance(models, Sequence):
+        raise InputError(f"first_stages must be a list of models, not {type(models).__name__}")
+    if len(models) and allow_missing:
+        raise InputError("first_stages take no NaN: leave out allow_missing")
+    for i, given in enumerate(models):
+        check_fitted(given[0] if _is_pair(given) else given, f"first_stages[{i}]")
+
+
+def given_stages(
+    models: Sequence[Any],
+    plan: ValidationSplit,
+    classes: NDArray[Any],
+    names: tuple[str, ...],
+    *,
+    by_clones: bool,
+) -> list[tuple[Stage, NDArray[np.float32]]]:
+    """Stages of given models, each with its outputs on the validation rows.
+
+    With `by_clones` a classifier's are those of clones that have not seen the rows.
+    """
+    made = []
+    for i, given in enumerate(models):
+        what = f"first_stages[{i}]"
+        model, columns = _with_columns(given, names, what)
+        x = plan.x[:, columns]
+        stage = GivenClassifier.read(model, x, x.shape[1:], what).stage(classes, columns)
+        if not by_clones or is_graph(model) or not can_be_cloned(model):
+            made.append((stage, stage.margins(plan.x[plan.validation_rows])))
+            continue
+        outputs = []
+        for rows, unseen in plan.folds:
+            fresh = clone(model).fit(_table(model, x[rows]), classes[plan.y[rows]])
+            twin = GivenClassifier.read(fresh, x, x.shape[1:], what).stage(classes, columns)
+            outputs.append(twin.margins(plan.x[unseen]))
+        made.append((stage, np.concatenate(outputs)))
+    return made
+
+
+def _table(model: Any, x: NDArray[np.float32]) -> Any:
+    """Rows under the column names that the model was fitted on, if it was."""
+    names = getattr(model, "feature_names_in_", None)
+    if names is None:
+        return x
+    import pandas as pd
+
+    return pd.DataFrame(x, columns=names)
+
+
+def _is_pair(given: Any) -> bool:
+    return isinstance(given, tuple) and len(given) == 2
+
+
+def _with_columns(given: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
+    """Part a given model from the columns that it reads."""
+    model, wanted = given if _is_pair(given) else (given, None)
+    if wanted is None:
+        wanted = getattr(model, "feature_names_in_", None)
+    if wanted is None:
+        return model, np.arange(len(names))
+    places = {name: k for k, name in enumerate(names)}
+    columns = []
+    for one in np.asarray(wanted).tolist():
+        place = places.get(one, one if isinstance(one, int) else -1)
+        if not 0 <= place < len(names):
+            raise InputError(f"{what} reads {one!r}, which is no column of the data")
+        columns.append(place)
+    return model, np.array(columns, np.intp)
