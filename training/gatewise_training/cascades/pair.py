@@ -19,7 +19,7 @@ from gatewise_training.cascades.base import class_details
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import check_costs
-from gatewise_training.learners.given_stages import (
+from gatewise_training.learners.given_classifiers import (
     GivenClassifier,
     check_fitted,
     class_order,

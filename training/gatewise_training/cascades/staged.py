@@ -27,7 +27,7 @@ from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.backward import backward_sets
 from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
 from gatewise_training.feature_selection.penalised import nested_sets
-from gatewise_training.learners.given_stages import check_given, given_stages
+from gatewise_training.learners.given_classifiers import check_given, given_stages
 from gatewise_training.learners.model_families import FAMILIES, Bounds, families_for, family_of
 
 __all__ = ["StagedCascade"]
