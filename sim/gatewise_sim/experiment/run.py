@@ -14,6 +14,7 @@ import numpy as np
 from gatewise.console import plain
 from gatewise.formats import millis
 from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
+from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.experiment.operating_point import on_disk, operating_points
 from gatewise_sim.experiment.policy_run import PolicyRun, stage_results
 from gatewise_sim.experiment.preparation import Prepared
@@ -127,6 +128,8 @@ def _report(
             for one in runs
         ),
         "timeline": system.timeline(),
+        "examples": choose_examples(prepared.bundle.manifest, prepared.routes, prepared.rows.X),
+        "features": prepared.bundle.manifest.feature_names,
         "faults": tuple(FaultSpan(**fault) for fault in system.estimate.faults),
         "classes": system.classes(plan.classes),
         "frontier": operating_points(prepared.bundle),

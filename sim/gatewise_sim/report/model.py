@@ -168,6 +168,19 @@ class StageResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExampleInstance:
+    """An instance to look at: what it is, who answered, and what that took."""
+
+    row: int
+    answered_by: str  # "stage 0", ..., "cloud"
+    label: str
+    truth: str | None
+    cost: float
+    acquired: tuple[int, ...]  # indices of the features
+    values: tuple[float | None, ...]  # of all features
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataCounts:
     """How large the demo's data is."""
 
@@ -204,6 +217,8 @@ class Report:
     notes: tuple[str, ...]  # what a reader must know
     troubles: tuple[str, ...]  # what went wrong in a live run
     stages: tuple[StageResult, ...] = ()
+    examples: tuple[ExampleInstance, ...] = ()  # easy ones, then hard ones
+    features: tuple[str, ...] = ()  # their names
     data: DataCounts | None = None  # this and the next three: of the demo
     high_cost_model: str | None = None  # its family
     seconds: dict[str, float] | None = None  # wall time by phase

@@ -28,6 +28,7 @@ from gatewise_sim.report.findings import (
     when,
 )
 from gatewise_sim.report.model import ClassResult, Report, RowCheck
+from gatewise_sim.report.plots.examples import pictures_plot
 from gatewise_sim.report.plots.run_plots import (
     breakdown_plot,
     classes_plot,
@@ -145,7 +146,8 @@ def _text(name: str) -> str:
 def render(report: Report) -> str:
     """Make the page of a run as HTML."""
     devices = int(report.settings.get("devices") or 0)
-    sections = [_frontier(report), _latency(report), _breakdown(report), _timeline(report)]
+    sections = [_frontier(report), _latency(report), _examples(report)]
+    sections += [_breakdown(report), _timeline(report)]
     sections += [_classes(report), _answers(report), _checks(report), _stages(report)]
     sections += [_policies(report), _repeat(report)]
     return write_page(
@@ -277,6 +279,22 @@ def _answers(report: Report) -> Section:
         "so the device did. Late: responses that came after the deadline and were not used.",
         wide=not _most_offloaded(report),
         tables=tables.answer_tables(report),
+    )
+
+
+def _examples(report: Report) -> Section | None:
+    if not report.examples:
+        return None
+    plots = pictures_plot(report.examples, report.features)
+    table = tables.example_table(report)
+    return Section(
+        key="examples",
+        title="What easy and hard instances look like",
+        text="First the cheapest of the devices' own answers, then instances of which no stage was "
+        "sure; below each what was acquired of it.",
+        wide=True,
+        figures=[] if plots is None else [Plot(plot=plots[0], phone=plots[1], table=table)],
+        tables=[table] if plots is None else [],
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.report.findings import bounds, when
-from gatewise_sim.report.model import ClassResult, Report, StageResult, TimelineBin
+from gatewise_sim.report.model import ClassResult, ExampleInstance, Report, StageResult, TimelineBin
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "class_table",
     "csv_files",
     "details",
+    "example_table",
     "frontier_table",
     "latency_table",
     "plain_text",
@@ -229,6 +230,21 @@ def stage_table(report: Report) -> PageTable:
         "acquired anew": lambda s: _names(s.acquires),
     }
     return _table("Stage by stage", report.stages, columns)
+
+
+def example_table(report: Report) -> PageTable:
+    """Easy and hard instances: who answered, and the values that this took."""
+    columns: Columns[ExampleInstance] = {
+        "row": lambda e: count(e.row),
+        "answered by": lambda e: e.answered_by,
+        "answer": lambda e: e.label,
+        "truth": lambda e: e.truth or "",
+        "cost": lambda e: number(e.cost),
+        "acquired": lambda e: _names(
+            [f"{report.features[k]} {number(e.values[k])}" for k in e.acquired]
+        ),
+    }
+    return _table("Easy and hard instances", report.examples, columns)
 
 
 def _names(features: Sequence[str]) -> str:

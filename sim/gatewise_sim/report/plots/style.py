@@ -39,8 +39,9 @@ __all__ = [
 ]
 
 HALF: Final = 370.0
-_SHORTEST: Final = 0.05
 """Width of a plot in half a page's width, and on a phone."""
+
+_SHORTEST: Final = 0.05
 
 COLOURS: Final = {
     name: f"#0{number:x}00fe"
@@ -126,9 +127,19 @@ def format_ticks(axis: Axis, form: Format) -> None:
     axis.set_major_formatter(FuncFormatter(lambda value, _: form(value)))
 
 
+class _SpacedTicks(LogLocator):
+    """Ticks at 1, 2 and 5, or at 1 alone where that would be too many."""
+
+    def tick_values(self, vmin: float, vmax: float) -> Any:
+        """Places of the ticks between two ends."""
+        few = vmin > 0 and vmax / vmin < 3000.0
+        self.set_params(subs=(1.0, 2.0, 5.0) if few else (1.0,))
+        return super().tick_values(vmin, vmax)
+
+
 def log_ticks(axis: Axis, form: Format) -> None:
     """Ticks of a logarithmic axis, written plainly."""
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    axis.set_major_locator(_SpacedTicks(numticks=8))
     axis.set_minor_locator(NullLocator())
     format_ticks(axis, form)
 
