@@ -35,6 +35,8 @@ Instance = NDArray[np.float64] | list[Any] | InputError | None
 _LONGEST_LINE: Final = 2**20
 #: Seconds before a function that failed is called again: doubled each time, up to a second.
 _FIRST_PAUSE: Final = 0.01
+#: Columns that are named in a note.
+_MOST_SHOWN: Final = 8
 #: Read in small pieces: what was read before a stop request is still answered.
 _PIECE: Final = 4096
 
@@ -82,9 +84,12 @@ def open_source(
         if table.ignored:
             note(f"{data}: columns that are no features are left out: {', '.join(table.ignored)}")
         if table.absent:
+            shown = ", ".join(table.absent[:_MOST_SHOWN])
+            more = len(table.absent) - _MOST_SHOWN
             note(
-                f"{data} has no column {', '.join(table.absent)}: missing in every row; where a "
-                "stage needs one, the cloud answers, or the last finished stage"
+                f"{data} has no column {shown}{f' (and {more} more)' if more > 0 else ''}: missing "
+                "in every row; where a stage needs one, the cloud answers, or the last finished "
+                "stage"
             )
         return _Given(zip(table.rows, table.kept, strict=True), names)
     if Path(data).suffix.lower() in (".npy", ".npz"):
