@@ -3,6 +3,7 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise.prices import CloudPrices
+from gatewise_export import Bundle
 from gatewise_export.bundle.manifest import (
     CloudSpec,
     FeatureSpec,
@@ -12,6 +13,7 @@ from gatewise_export.bundle.manifest import (
     StageSpec,
 )
 from gatewise_sim.experiment.rows import UNKNOWN_CLASS, Rows, class_indices
+from tests.support.machine_table import machine_table, make_raw_bundle
 
 
 def write(path, names, rows, labels=None, target="label"):
@@ -190,3 +192,18 @@ def test_arrays_must_fit(manifest, X, y, message):
     with pytest.raises(InputError) as caught:
         Rows.from_arrays("rows", X, y, manifest)
     assert message in str(caught.value)
+
+
+def test_raw_columns_are_encoded_as_devices_encode_them(make_once, tmp_path):
+    _, encoder, path = make_once("raw-bundle", make_raw_bundle)
+    manifest = Bundle.open(path).manifest
+    frame, y = machine_table(30, seed=2)
+    x = encoder.transform(frame).to_numpy()
+    frame.assign(state=y).to_csv(tmp_path / "rows.csv", index=False)
+    frame.assign(state=y).to_parquet(tmp_path / "rows.parquet")
+    for name in ("rows.csv", "rows.parquet"):
+        rows = Rows.load(str(tmp_path / name), manifest, target="state")
+        assert np.array_equal(rows.X, x)
+        assert [manifest.classes[i] for i in rows.truth] == y.tolist()
+    with pytest.raises(InputError, match="the bundle takes raw columns"):
+        Rows.load(str(tmp_path / "rows.npz"), manifest)
