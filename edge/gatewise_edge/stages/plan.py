@@ -42,7 +42,7 @@ class StagePlan:
     offload_price: float
     gateway_price: float
     request_price: float
-    dtype: np.dtype[Any]
+    dtype: np.dtype[Any] = np.dtype(np.float32)
 
     @classmethod
     def from_manifest(cls, manifest: Manifest) -> Self:

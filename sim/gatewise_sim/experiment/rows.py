@@ -35,8 +35,13 @@ class Rows:
 
     @classmethod
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
-        """Take arrays `X` (n, n_features) and labels `y` (n,) as users write them."""
+        """Take arrays `X` (n, n_features) and labels `y` (n,) as users write them.
+
+        Rows of a bundle for arrays may have their shape.
+        """
         values = np.asarray(X)
+        if manifest.instance is not None and values.shape[1:] == manifest.instance.shape:
+            values = values.reshape(len(values), -1)
         n_features = len(manifest.features)
         if values.ndim != 2 or not len(values) or values.shape[1] != n_features:
             raise InputError(

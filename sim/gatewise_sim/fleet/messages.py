@@ -113,7 +113,7 @@ def _example(plan: StagePlan, *, exits: bool) -> tuple[Request, Response]:
         model=plan.model,
         version=plan.version,
         ttl_ms=0,
-        X=np.zeros((1, max(len(plan.request_inputs), 1)), np.float32),
+        X=np.zeros((1, max(len(plan.request_inputs), 1)), plan.dtype),
     )
     return request, Response(
         id=request.id,

@@ -14,11 +14,14 @@ import gatewise as gw
 from gatewise.models.instances import InstanceSpec
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.errors import SelfTestError
+from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stages import self_test
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.errors import BundleError, ConversionError, ManifestError
 from gatewise_export.bundle.manifest_reader import read_manifest
 from gatewise_export.c99.writer import to_c
+from gatewise_sim.experiment.rows import Rows
+from gatewise_sim.fleet.messages import Sizes
 from tests.support.bundle_files import replace_file
 from tests.support.image_models import conv_graph, digit_images, mlp_graph
 
@@ -70,6 +73,16 @@ def test_a_device_answers_images_as_python_does(packed):
     # 64 bytes of pixels and the fields, not four times as many
     assert sizes[False] / (sum(sent) + 20) < pair.request_bytes_ * 1.05
     assert sizes[True] < sizes[False]
+
+
+def test_a_simulation_takes_images_and_counts_their_bytes(packed):
+    images, y = digit_images()
+    pair, path = packed
+    manifest = gw.Bundle.open(path).manifest
+    rows = Rows.from_arrays("digits", images[:50], y[:50], manifest)
+    np.testing.assert_array_equal(rows.X, images[:50].reshape(50, 64))
+    sizes = Sizes.from_plan(StagePlan.from_manifest(manifest), exits=False)
+    assert sizes.request(9000) == pytest.approx(pair.request_bytes_, rel=0.05)
 
 
 def test_the_manifest_lists_an_array_once(packed):

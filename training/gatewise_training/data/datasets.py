@@ -17,6 +17,7 @@ from gatewise.columns.csv_file import csv_rows
 from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise.models.instances import InstanceSpec
 from gatewise_training.data.table_columns import ColumnOptions, column_problems, problem_text
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
 
@@ -178,11 +179,13 @@ def _npz(path: Path) -> Dataset:
         if key not in arrays:
             raise InputError(f"{path} has no array {key!r}")
     x, y = arrays["X"], arrays["y"]
-    if x.ndim != 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
+    if x.ndim < 2 or y.ndim != 1 or len(x) != len(y) or not x.size:
         raise InputError(f"{path}: X {x.shape} and y {y.shape} are not a table with labels")
     if x.dtype.kind not in "biuf":
         raise InputError(f"{path}: X holds {x.dtype}, not numbers")
     columns = [f"x{k}" for k in range(x.shape[1])]
+    if x.ndim > 2:  # instances that are arrays: their values, in row-major order
+        columns, x = InstanceSpec(x.shape[1:]).names, x.reshape(len(x), -1)
     if "feature_names" in arrays:
         columns = [str(n) for n in arrays["feature_names"]]
     _check_names(path, columns)
