@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,8 @@ from gatewise.tiers import Tier, on_device
 from gatewise_export.bundle.manifest import Manifest
 
 __all__ = ["StagePlan"]
+
+_FLOAT32: Final = np.dtype(np.float32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +44,7 @@ class StagePlan:
     offload_price: float
     gateway_price: float
     request_price: float
-    dtype: np.dtype[Any] = np.dtype(np.float32)
+    dtype: np.dtype[Any] = _FLOAT32
 
     @classmethod
     def from_manifest(cls, manifest: Manifest) -> Self:
