@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 
@@ -27,6 +28,11 @@ def small_request() -> bytes:
     return wire.encode_request(request)
 
 
+def json_request() -> bytes:
+    entries = {"id": wire.new_id().hex(), "m": "small", "mv": "7", "ttl": 30_000, "x": [0, 0, 0]}
+    return json.dumps(entries).encode()
+
+
 @pytest.mark.parametrize("plugin", [pytest.param("auto", marks=needs_plugin), None])
 def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
     """Of 200 requests 117 were answered beside one such session, and 4 beside nine."""
@@ -34,16 +40,20 @@ def test_a_device_in_the_pool_takes_no_request(tmp_path, bundle, plugin):
     with SecureBroker(made) as broker:
         # Without the plugin every subscription is granted, and the pool's name is not known.
         pools = ["gw", made.pool] if plugin else ["gw"]
-        thief = MqttClient(
-            broker.url, *(wire.shared(pool) for pool in pools), files=made.client("pi-2")
-        )
+        filters = [wire.shared(p, f) for p in pools for f in (wire.REQUESTS, wire.JSON_REQUESTS)]
+        thief = MqttClient(broker.url, *filters, files=made.client("pi-2"))
         assert all(code >= 128 for code in thief.granted) == (plugin is not None)
-        device = MqttClient(broker.url, "gw/v1/pi-1/rsp", files=made.client("pi-1"))
+        topics = ["gw/v1/pi-1/rsp", "gw/v1/pi-1/rsp/json"]
+        device = MqttClient(broker.url, *topics, files=made.client("pi-1"))
         with Worker(bundle, broker.url, **made.worker("w-1")):
             for _ in range(REQUESTS):
                 device.publish("gw/v1/pi-1/req", small_request())
             answers = [wire.decode_response(device.get()[1]) for _ in range(REQUESTS)]
+            for _ in range(REQUESTS):
+                device.publish("gw/v1/pi-1/req/json", json_request())
+            plain = [json.loads(device.get()[1]) for _ in range(REQUESTS)]
         assert all(answer.error is None for answer in answers)
+        assert all("e" not in answer for answer in plain)
         thief.close()
         device.close()
 
