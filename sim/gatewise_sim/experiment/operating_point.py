@@ -73,7 +73,17 @@ def operating_points(bundle: Bundle) -> OperatingPoints:
     shown = sorted({*curve.points, active}, key=lambda p: (p.cost, p.accuracy))
 
     def point(p: OperatingPoint) -> PointOnFrontier:
-        return PointOnFrontier(cost=p.cost, accuracy=p.accuracy, offload_rate=p.offload_rate)
+        return PointOnFrontier(
+            cost=p.cost,
+            accuracy=p.accuracy,
+            offload_rate=p.offload_rate,
+            weighted_accuracy=p.weighted_accuracy,
+            balanced_accuracy=p.balanced_accuracy,
+            log_loss=p.log_loss,
+            brier_score=p.brier_score,
+            recall=p.recall,
+            precision=p.precision,
+        )
 
     return OperatingPoints(
         points=tuple(map(point, shown)),

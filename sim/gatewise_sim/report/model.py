@@ -91,7 +91,11 @@ class FaultSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassResult:
-    """The instances of one true class; shares are None where none came."""
+    """The instances of one true class; shares are None where none came.
+
+    `accuracy` is the recall of the class, `precision` the share of answers of this class that are
+    right.
+    """
 
     class_index: int
     label: str
@@ -99,15 +103,22 @@ class ClassResult:
     offload_rate: float | None
     accuracy: float | None
     edge_accuracy: float | None
+    precision: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PointOnFrontier:
-    """An operating point, as measured on validation rows."""
+    """An operating point, as measured on validation rows; recall and precision by class."""
 
     cost: float
     accuracy: float
     offload_rate: float
+    weighted_accuracy: float | None = None
+    balanced_accuracy: float | None = None
+    log_loss: float | None = None
+    brier_score: float | None = None
+    recall: tuple[float | None, ...] | None = None
+    precision: tuple[float | None, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +276,12 @@ class Report:
         return self._three(lambda policy: value(policy.accuracy))
 
     @property
+    def balanced_accuracy(self) -> float | None:
+        """Mean accuracy of the true classes that came, under the system."""
+        known = [c.accuracy for c in self.classes if c.accuracy is not None]
+        return sum(known) / len(known) if known else None
+
+    @property
     def feature_cost(self) -> dict[str, float]:
         """Feature cost per instance."""
         return self._three(lambda policy: value(policy.feature_cost) or 0.0)
@@ -351,6 +368,6 @@ class Report:
 
 
 _HEADLINE: Final = (
-    "instances", "offload_rate", "accuracy", "feature_cost", "cost_reduction", "bytes",
-    "latency_ms", "answers", "money",
+    "instances", "offload_rate", "accuracy", "balanced_accuracy", "feature_cost",
+    "cost_reduction", "bytes", "latency_ms", "answers", "money",
 )  # fmt: skip

@@ -256,7 +256,12 @@ def _classes(report: Report) -> Section | None:
     shown = _most_offloaded(report)
     if not shown:
         return None
-    text = "How much of each true class is offloaded, and what that does for its accuracy."
+    text = (
+        "How much of each true class is offloaded, and what that does for its accuracy, which is "
+        "the class's recall."
+    )
+    if report.balanced_accuracy is not None:
+        text += f" Their mean, the balanced accuracy, is {percent(report.balanced_accuracy)}."
     if len(shown) < len(report.classes):
         text += f" Plotted: the {len(shown)} of {len(report.classes)} that are offloaded most."
     figure = Plot(plot=classes_plot(shown), table=tables.class_table(report))

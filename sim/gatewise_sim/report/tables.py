@@ -160,6 +160,8 @@ def class_table(report: Report) -> PageTable:
         "accuracy": lambda c: percent(c.accuracy),
         "device alone": lambda c: percent(c.edge_accuracy),
     }
+    if any(c.precision is not None for c in report.classes):
+        columns["precision"] = lambda c: percent(c.precision)
     return _table("Class by class", report.classes, columns)
 
 
@@ -365,12 +367,21 @@ def details(report: Report) -> list[PageTable]:
         "battery, Wh": report.energy.battery_wh,
         "high-cost model": report.high_cost_model,
         "data": None if report.data is None else vars(report.data),
+        "operating point, on validation rows": _validated(report),
         "seconds taken": report.seconds,
         "machine": None if report.run is None else report.run.get("machine"),
         "versions": report.versions,
     }
     rows = [[name, plain_text(v)] for name, v in basis.items() if v not in (None, "")]
     return [PageTable("Settings", [], settings), PageTable("What the figures rest on", [], rows)]
+
+
+def _validated(report: Report) -> dict[str, Any] | None:
+    """Figures of the active operating point, as far as its bundle knows them."""
+    point = report.frontier.active
+    names = ("accuracy", "weighted_accuracy", "balanced_accuracy", "log_loss", "brier_score")
+    found = {name: getattr(point, name) for name in names}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def plain_text(value: Any) -> str:

@@ -104,7 +104,7 @@ class FleetEstimate:
     is the time that one window stands for.
     """
     classes: list[dict[str, Any]] = field(default_factory=list)
-    """By true class: ``class_index``, ``instances``, ``offload_rate``, ``accuracy``,
+    """By true class: ``class_index``, ``instances``, ``offload_rate``, ``accuracy`` (its recall),
     ``edge_accuracy`` (the three None without instances).
     """
     reasons: dict[str, float] = field(default_factory=dict)
@@ -271,4 +271,5 @@ def _class(index: int, counts: NDArray[np.float64]) -> dict[str, Any]:
         "offload_rate": own["requested"] / n if n else None,
         "accuracy": own["right"] / n if n else None,
         "edge_accuracy": own["edge_right"] / n if n else None,
+        "precision": own["right"] / own["answered"] if own["answered"] else None,
     }

@@ -40,7 +40,8 @@ SUMS: Final = (
     "waiting_ms",
 )
 """``judged``: with a known truth; ``requested``: a request was made, whether or not answered."""
-CLASS_COUNTS: Final = ("n", "requested", "right", "edge_right")
+CLASS_COUNTS: Final = ("n", "requested", "right", "edge_right", "answered")
+"""By true class; ``answered``, the last: by the class that was answered, right or not."""
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _Floats = NDArray[np.float64]
 
@@ -245,9 +246,13 @@ class WindowSums:
     def _count_classes(self, a: Answers, times: _Floats, columns: dict[str, NDArray[Any]]) -> None:
         truth = self._facts.truth[a.row]
         known = truth >= 0  # else unknown, or a class that the bundle lacks
-        for k, name in enumerate(CLASS_COUNTS):
+        for k, name in enumerate(CLASS_COUNTS[:-1]):
             self._classes[:, k] += np.bincount(
                 truth[known],
                 weights=(times * columns[name])[known],
                 minlength=self._facts.n_classes,
             )
+        known &= a.label >= 0  # an error answers no class
+        self._classes[:, -1] += np.bincount(
+            a.label[known], weights=times[known], minlength=self._facts.n_classes
+        )

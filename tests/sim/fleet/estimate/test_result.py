@@ -100,6 +100,9 @@ def test_classes_reasons_and_histogram_count_the_answers(both, routes):
         assert entry["offload_rate"] == (a.payload_up[own] > 0).mean()
         assert entry["accuracy"] == (a.label[own] == truth[own]).mean()
         assert entry["edge_accuracy"] == (routes.local_label[a.row[own]] == truth[own]).mean()
+        answered = a.label == entry["class_index"]
+        right = (truth[answered] == entry["class_index"]).mean() if answered.any() else None
+        assert entry["precision"] == right
     assert sum(entry["instances"] for entry in found.classes) == len(a)
     assert found.reasons == {
         name: count for i, name in enumerate(REASONS) if (count := (a.reason == i).sum())
