@@ -28,6 +28,7 @@ def made_up_routes(n: int = 10, hard: int = 10) -> Routes:
         tiers=("device",),
         stage_inputs=np.array([0]),
         request_inputs=np.array([0, 1]),
+        dtype=np.dtype(np.float32),
         has_cloud=True,
         stages_take_nan=False,
         cloud_takes_nan=False,
