@@ -377,7 +377,7 @@ def details(report: Report) -> list[PageTable]:
 
 
 def _validated(report: Report) -> dict[str, Any] | None:
-    """Figures of the active operating point, as far as its bundle knows them."""
+    """Figures of the active operating point, as far as its bundle has them."""
     point = report.frontier.active
     names = ("accuracy", "weighted_accuracy", "balanced_accuracy", "log_loss", "brier_score")
     found = {name: getattr(point, name) for name in names}
