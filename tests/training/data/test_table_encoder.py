@@ -1,0 +1,91 @@
+"""The encoder of raw tables: what must be said about columns, what they become, what they cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.base import clone
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_training.data.table_encoder import TableEncoder
+from tests.support.machine_table import PRICES, machine_table
+
+KINDS = {"categorical": ["supplier"], "time": ["when"], "drop": ["serial"]}
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    return machine_table(80)[0]
+
+
+def test_all_that_is_unclear_is_listed_at_once(frame):
+    frame["mass"] = frame.mass.astype(object)
+    frame.loc[7, "mass"] = "ERR"
+    frame["flat"] = None
+    with pytest.raises(InputError) as caught:
+        TableEncoder().fit(frame)
+    text = str(caught.value)
+    assert "5 columns need an option" in text
+    assert text.endswith(
+        "To mend all: drop=['serial', 'flat'], categorical=['supplier'], time=['when'], "
+        "missing_words=['ERR']"
+    )
+    mended = TableEncoder(
+        drop=["serial", "flat"], categorical=["supplier"], time=["when"], missing_words=["ERR"]
+    )
+    assert np.isnan(mended.fit(frame).transform(frame).mass[7])
+
+
+def test_it_has_scikit_learn_s_habits(frame):
+    encoder = clone(TableEncoder(**KINDS, impute=True))
+    x = encoder.fit_transform(frame)
+    assert x.columns.tolist() == encoder.get_feature_names_out().tolist()
+    assert (x.dtypes == np.float32).all()
+    assert x.index.equals(frame.index)
+    assert encoder.transform(frame[frame.columns[::-1]]).equals(x)
+    assert encoder.n_features_in_ == 6
+    assert encoder.feature_names_in_.tolist() == frame.columns.tolist()
+    with pytest.raises(InputError, match="no column 'ok'"):
+        encoder.transform(frame.drop(columns="ok"))
+    with pytest.raises(InputError, match="not ndarray"):
+        encoder.transform(frame.to_numpy())
+
+
+def test_what_columns_become(frame):
+    parts = {"time_parts": ["hour", "days"], "max_one_hot": 2}
+    encoder = TableEncoder(**KINDS, **parts).fit(frame)
+    names = ["supplier", "supplier_missing", "when_hour", "when_days", "mass", "heat", "ok"]
+    assert encoder.get_feature_names_out().tolist() == names
+    row = encoder.transform(frame.assign(supplier="new").iloc[:1]).iloc[0]
+    assert row.tolist()[:4] == [-1.0, 0.0, 0.0, 20089.0]
+    for change, says in (
+        ({"time_parts": ["century"]}, "'century' is none of year"),
+        ({"time": {"when": "%A"}}, "no format of a time"),
+        ({"categorical": ["supplier", "nothing"]}, "'nothing' is named, but there is no such"),
+        ({"drop": list(frame.columns), "categorical": [], "time": []}, "no column is left"),
+    ):
+        with pytest.raises(InputError, match=says):
+            TableEncoder(**KINDS | change).fit(frame)
+    twice = frame.assign(**{"supplier=ACME": 1.0})
+    with pytest.raises(InputError, match="two columns make a feature 'supplier=ACME'"):
+        TableEncoder(**KINDS).fit(twice)
+
+
+def test_features_share_the_price_of_their_column(frame):
+    encoder = TableEncoder(**KINDS, impute=True).fit(frame)
+    costs = encoder.feature_costs(PRICES)
+    for c, name in enumerate(encoder.encoder_.names):
+        members = list(encoder.encoder_.members(c))
+        assert costs.price(members) == costs.price(members[:1]) == PRICES[name]
+    assert encoder.feature_costs().total == 5.0
+    assert encoder.feature_costs({"heat": 3.0}, default=0.5).total == 5.0
+    lab = FeatureCosts(PRICES | {"heat": 0.0}, group={"heat": "lab", "mass": "lab"},
+                       shared={"lab": 2.0})  # fmt: skip
+    assert encoder.feature_costs(lab).total == pytest.approx(sum(PRICES.values()) - 3.0 + 2.0)
+    own = FeatureCosts(PRICES, group={"heat": "lab"}, shared={"lab": 2.0})
+    with pytest.raises(InputError, match="'heat' becomes 2 features and has a price of its own"):
+        encoder.feature_costs(own)
+    with pytest.raises(InputError, match="no feature cost for 'supplier'"):
+        encoder.feature_costs({"heat": 3.0})
