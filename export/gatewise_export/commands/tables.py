@@ -48,6 +48,7 @@ def print_bundle(manifest: Manifest) -> None:
             *raw,
             ("features", features),
             ("missing values", missing),
+            *_backend_line(manifest),
             ("operating point", active),
             ("files", f"{len(manifest.files)}, {byte_size(size)}, every hash holds"),
             *_class_lines(manifest),
@@ -75,6 +76,13 @@ def print_bundle(manifest: Manifest) -> None:
         rows.append(("cloud", file, len(manifest.cloud.inputs), price, "", byte_size(size)))
     print()
     table("stages", ("stage", "file", "inputs", "cost if it ends here", "stops at", "size"), rows)
+
+
+def _backend_line(manifest: Manifest) -> list[tuple[str, str]]:
+    """A line about what the high-cost model was packed with, where no graph of it is here."""
+    if manifest.cloud is None or manifest.cloud.backend is None:
+        return []
+    return [("high-cost model", f"{manifest.cloud.backend}, in a worker's --backend")]
 
 
 def _class_lines(manifest: Manifest) -> list[tuple[str, str]]:
