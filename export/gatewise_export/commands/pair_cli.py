@@ -43,6 +43,9 @@ def pair(
     classes: Annotated[
         str | None, typer.Option(help="Labels in the order of the scores, with commas between.")
     ] = None,
+    gate: Annotated[
+        str, typer.Option(help="threshold, or learned: for a few thousand rows and more.")
+    ] = "threshold",
     seed: Annotated[int, typer.Option(min=0, help="Of the rows that choose thresholds.")] = 0,
     name: Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")] = None,
     bundle_version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
@@ -81,6 +84,7 @@ def pair(
         low_cost_model=low_cost_model,
         high_cost_model=high_cost_model,
         classes=names,
+        gate=gate,
         random_state=seed,
         **goal,
     ).fit(x, y)

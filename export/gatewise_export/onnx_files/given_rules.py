@@ -452,6 +452,16 @@ def _argmax(call: _Call) -> _Known:
     return _Known((*x[:axis], *kept, *x[axis + 1 :]))
 
 
+def _top(call: _Call) -> list[_Known]:
+    """The k largest along an axis, and where they were."""
+    x, k = call.shape(), call.numbers(1, "k")
+    axis = call.axis("axis", -1, len(x))
+    if k is None or len(k) != 1 or x[axis] == ROWS or not 0 < k[0] <= x[axis]:
+        raise Malformed(f"the largest {k} of {_written(x)}")
+    made = _Known((*x[:axis], k[0], *x[axis + 1 :]))
+    return [made, made]
+
+
 def _gemm(call: _Call) -> _Known:
     a, b = call.shape(0), call.shape(1)
     if len(a) != 2 or len(b) != 2:
@@ -594,6 +604,7 @@ _RULES: Final[Mapping[str, Rule]] = dict(
             _reduce,
         ),
         ("ArgMax ArgMin", _argmax),
+        ("TopK", _top),
         ("Gemm", _gemm),
         ("MatMul MatMulInteger QLinearMatMul", _matmul),
         ("DynamicQuantizeLinear", _dynamic_quantize),

@@ -15,8 +15,6 @@ and as fast as can be (:func:`gatewise_export.to_onnx` adds them for other tools
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -27,6 +25,7 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.packing.graph_parts import INPUT, MARGINS, ML_DOMAIN, GraphParts, Output
+from gatewise_training.learners.tree_attributes import attributes_of as tree_attributes
 
 __all__ = ["flat_graph"]
 
@@ -64,56 +63,8 @@ def _add_constant(parts: GraphParts, margins: NDArray[np.float32]) -> None:
 
 def _add_trees(parts: GraphParts, model: TreeEnsemble) -> None:
     """One ``TreeEnsembleRegressor`` from ``x`` to ``margins``."""
-    n_nodes, n_trees = model.n_nodes, model.n_trees
-    tree = np.repeat(np.arange(n_trees), np.diff(np.append(model.roots, n_nodes)))
-    number = np.arange(n_nodes) - model.roots[tree]  # counted anew in each tree
-    inner = model.feature >= 0
-
-    def child(side: NDArray[np.int32]) -> NDArray[np.int64]:
-        return np.where(inner, side - model.roots[tree], 0)
-
-    leaf, target, weight = _leaf_weights(model, tree, inner)
-    attributes: dict[str, Any] = {
-        "n_targets": model.n_outputs,
-        "aggregate_function": "SUM",
-        "post_transform": "NONE",
-        "base_values": model.base + np.float32(0),  # -0 becomes 0, as in a sum with 0
-        "nodes_treeids": tree,
-        "nodes_nodeids": number,
-        "nodes_featureids": np.where(inner, model.feature, 0),
-        "nodes_values": np.where(inner, model.threshold, np.float32(0)),
-        "nodes_modes": ["BRANCH_LEQ" if i else "LEAF" for i in inner.tolist()],
-        "nodes_truenodeids": child(model.left),
-        "nodes_falsenodeids": child(model.right),
-        "target_treeids": tree[leaf],
-        "target_nodeids": number[leaf],
-        "target_ids": target,
-        "target_weights": weight,
-    }
-    if (model.nan_left & inner).any():
-        attributes["nodes_missing_value_tracks_true"] = (model.nan_left & inner).astype(np.int64)
-    plain = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in attributes.items()}
-    parts.add("TreeEnsembleRegressor", INPUT, MARGINS, domain=ML_DOMAIN, name="trees", **plain)
-
-
-def _leaf_weights(
-    model: TreeEnsemble, tree: NDArray[np.intp], inner: NDArray[np.bool_]
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float32]]:
-    """Node, target and weight of every entry, leaf by leaf."""
-    leaves = np.flatnonzero(~inner)
-    output = model.output[tree[leaves]]
-    scalar, whole = np.flatnonzero(output >= 0), np.flatnonzero(output < 0)
-    weight = np.zeros((len(leaves), model.n_outputs), np.float32)
-    weight[scalar, output[scalar]] = model.value[leaves[scalar], 0]
-    weight[whole] = model.value[leaves[whole]] if len(whole) else 0
-    # Adding a 0 changes no sum, so most zeros are left out; but a leaf needs an entry, and
-    # onnxruntime forgets the base of a target that no entry reached.
-    keep = weight != 0
-    keep[tree[leaves] == 0] |= model.base != 0
-    bare = ~keep.any(axis=1)
-    keep[bare, np.maximum(output[bare], 0)] = True
-    row, target = np.nonzero(keep)
-    return leaves[row], target, weight[row, target]
+    settings = tree_attributes(model)
+    parts.add("TreeEnsembleRegressor", INPUT, MARGINS, domain=ML_DOMAIN, name="trees", **settings)
 
 
 def _add_linear(parts: GraphParts, model: LinearModel) -> None:

@@ -78,6 +78,7 @@ def test_labels_classes_and_json(files, capsys):
         (["--data", "rows.npz", "--target", "y", "--classes", "a,b"], "3 different labels"),
         (["--data", "rows.npy", "--budget", "1", "--max-loss", "0"], "not several"),
         (["--data", "rows.npy", "--budget", "0.5"], "costs at most 0.5"),
+        (["--data", "rows.npy", "--gate", "open"], "gate"),
     ],
 )
 def test_what_cannot_work_is_said_in_a_line(files, capsys, more, message):

@@ -245,3 +245,30 @@ def test_held_out_rows_lie_in_the_stated_interval():
 def flat_digits():
     images, y = digit_images()
     return images.reshape(len(images), -1).astype(np.float64), y
+
+
+def test_a_learned_gate_finds_what_margins_do_not_show():
+    """A small model that is wrong where a column says so, however wide its margins are."""
+    rng = np.random.default_rng(0)
+    v = rng.normal(size=(900, 4)).astype(np.float32)
+    low = scores_graph(
+        helper.make_node("Gather", ["v", "c"], ["out"], axis=1), columns=2, c=np.array([0, 1])
+    )
+    nodes = [  # the other way round where column 3 is high
+        helper.make_node("Gather", ["v", "c"], ["two"], axis=1),
+        helper.make_node("Gather", ["v", "d"], ["sign"], axis=1),
+        helper.make_node("Sub", ["half", "sign"], ["turn"]),
+        helper.make_node("Sign", ["turn"], ["turned"]),
+        helper.make_node("Mul", ["two", "turned"], ["out"]),
+    ]
+    high = scores_graph(
+        *nodes, columns=2, c=np.array([0, 1]), d=np.array([3]), half=np.array(1, np.float32)
+    )
+    settings = {"low_cost_model": low, "high_cost_model": high, "random_state": 0}
+    plain = gw.PairCascade(**settings).fit(v)
+    learned = gw.PairCascade(gate="learned", gate_features=[3], **settings).fit(v)
+    one, other = (p.at(offload_rate=0.25).operating_point_ for p in (plain, learned))
+    assert one.accuracy < 0.93
+    assert other.accuracy > 0.98
+    with pytest.raises(gw.InputError, match="too few to learn a gate"):
+        gw.PairCascade(gate="learned", low_cost_model=low, high_cost_model=low).fit(v)

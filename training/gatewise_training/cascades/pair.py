@@ -4,29 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
+from gatewise.decision import labels
 from gatewise.errors import InputError
+from gatewise.models.graph_model import GraphModel
 from gatewise.models.instances import InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.base import class_details
 from gatewise_training.cascades.cascade import CascadeClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import check_costs
+from gatewise_training.data.input_checks import Constraints, check_costs
+from gatewise_training.learners.flat_forms import flat_trees
 from gatewise_training.learners.given_classifiers import (
     GivenClassifier,
     check_fitted,
     class_order,
     is_graph,
+    with_columns,
 )
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given
-from gatewise_training.learners.pair_graphs import PairGraph
+from gatewise_training.learners.pair_graphs import PairGraph, gate_inputs, with_gate
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
@@ -35,6 +41,8 @@ from gatewise_training.operating_points.thresholds import CascadeRecord, frontie
 
 __all__ = ["PairCascade"]
 
+LEAST_WRONG = 10
+"""Rows of each kind that a gate is learned from."""
 LEAST_ROWS = 40
 """Half of them choose thresholds, the other half state what these do."""
 TOGETHER = 256
@@ -63,6 +71,13 @@ class PairCascade(CascadeClassifier):
     classes : array-like of shape (n_classes,), optional
         Labels in the order of the graphs' scores, where no model names its own and they are not
         0, 1, ...
+    gate : {"threshold", "learned"}, default "threshold"
+        Learned: boosted trees on the low-cost model's margins (and `gate_features`) find the
+        instances that it gets wrong and the high-cost model right: Adapt's gate with the low-cost
+        model fixed. Two fifths of the rows fit it, a fifth choose thresholds, the rest state
+        figures. It pays from a few thousand rows on; not for forests and boosted trees.
+    gate_features : array-like of str or int, default ()
+        Values of the flat instance that a learned gate reads, too, by name or number.
     feature_costs : FeatureCosts, optional
         Prices of an instance's values. By default all are one group, of price 1: an instance is
         acquired as a whole.
@@ -101,7 +116,14 @@ class PairCascade(CascadeClassifier):
     high_cost_model: Any = field(default=None, kw_only=True)
     low_cost_model: Any = None
     classes: Any = None
+    gate: str = "threshold"
+    gate_features: Any = ()
     allow_missing: bool = False
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "gate": [StrOptions({"threshold", "learned"})],
+        "gate_features": ["array-like"],
+    }
 
     # -- fit -------------------------------------------------------------------------------
 
@@ -142,6 +164,15 @@ class PairCascade(CascadeClassifier):
         self.labelled_ = y is not None
         truth = reference if y is None else self._class_indices(y, len(x))
         outputs = stage.margins(x)
+        rows = check_random_state(self.random_state).permutation(len(x))
+        tuned = len(rows) // 2
+        if self.gate == "learned":
+            fitting, rows = np.split(rows, [2 * len(rows) // 5])
+            tuned = len(rows) // 3
+            stage = self._gated(
+                stage, x[fitting], outputs[fitting], truth[fitting], reference[fitting]
+            )
+            outputs = stage.margins(x)
 
         def record(rows: NDArray[np.intp]) -> CascadeRecord:
             acquired = stage.acquired(x[rows])
@@ -150,10 +181,37 @@ class PairCascade(CascadeClassifier):
                 (stage,), (outputs[rows],), (acquired,), truth[rows], ones, reference[rows]
             )
 
-        rows = check_random_state(self.random_state).permutation(len(x))
-        tuning, stating = record(rows[: len(x) // 2]), record(rows[len(x) // 2 :])
-        self._state(stage, tuning, stating)
+        self._state(stage, record(rows[:tuned]), record(rows[tuned:]))
         return self
+
+    def _gated(
+        self,
+        stage: Stage,
+        x: NDArray[np.float32],
+        margins: NDArray[np.float32],
+        truth: NDArray[np.int64],
+        reference: NDArray[np.int64],
+    ) -> Stage:
+        """Fit a gate on rows that choose and state nothing, and put it behind the stage's model."""
+        if not isinstance(stage.model, GraphModel):
+            raise InputError(
+                "gate='learned' takes an ONNX file or a classifier that becomes one as "
+                "low_cost_model, no forest or boosted trees: they have gate='threshold'"
+            )
+        wrong = (labels(margins) != truth) & (reference == truth)
+        if not LEAST_WRONG <= int(wrong.sum()) <= len(wrong) - LEAST_WRONG:
+            raise InputError(
+                f"the low-cost model is wrong and the high-cost model right on {wrong.sum()} of "
+                f"{len(wrong)} rows: too few to learn a gate; give more rows, or gate='threshold'"
+            )
+        _, columns = with_columns((None, self.gate_features), self.feature_names_, "gate_features")
+        fitted = HistGradientBoostingClassifier(
+            max_iter=60, max_leaf_nodes=8, learning_rate=0.08, early_stopping=False, random_state=0
+        ).fit(gate_inputs(margins, x, columns), wrong)
+        trees = flat_trees(fitted)
+        assert trees is not None
+        model = with_gate(stage.model, trees[0], columns)
+        return Stage(model, stage.features, stage.link, "column")
 
     def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
         """Choose thresholds on the tuning record; measure them on the other one."""

@@ -25,6 +25,7 @@ from gatewise_training.learners.pair_graphs import PairGraph, converted
 
 __all__ = [
     "GivenClassifier", "check_fitted", "check_given", "class_order", "given_stages", "is_graph",
+    "with_columns",
 ]  # fmt: skip
 
 
@@ -130,7 +131,7 @@ def given_stages(
     made = []
     for i, given in enumerate(models):
         what = f"first_stages[{i}]"
-        model, columns = _with_columns(given, names, what)
+        model, columns = with_columns(given, names, what)
         x = plan.x[:, columns]
         stage = GivenClassifier.read(model, x, x.shape[1:], what).stage(classes, columns)
         if not by_clones or is_graph(model) or not can_be_cloned(model):
@@ -159,8 +160,8 @@ def _is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2
 
 
-def _with_columns(given: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
-    """Part a given model from the columns that it reads."""
+def with_columns(given: Any, names: tuple[str, ...], what: str) -> tuple[Any, NDArray[np.intp]]:
+    """Part a given model from the columns that it reads, by name or number; all by default."""
     model, wanted = given if _is_pair(given) else (given, None)
     if wanted is None:
         wanted = getattr(model, "feature_names_in_", None)

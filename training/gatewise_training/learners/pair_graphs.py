@@ -19,15 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise import _onnxruntime
-from gatewise.decision import Link
+from gatewise.decision import Link, stop_score
 from gatewise.errors import InputError, one_line
 from gatewise.models.graph_model import GraphModel
+from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.given_graph import OnnxModel
+from gatewise_training.learners.tree_attributes import attributes_of
 
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["PairGraph", "converted"]
+__all__ = ["PairGraph", "converted", "gate_inputs", "with_gate"]
 
 Shape = tuple[int, ...]
 Form = Literal["logits", "probabilities"]
@@ -423,6 +425,42 @@ def _layout(
     raise InputError(f"{what} takes instances of shape ({shown}), the rows have {shape}")
 
 
+# -- a learned gate ------------------------------------------------------------------------
+
+
+def gate_inputs(
+    margins: NDArray[np.float32], x: NDArray[np.float32], columns: NDArray[np.intp]
+) -> NDArray[np.float32]:
+    """Get what a gate reads of rows: stop score, margins, and these columns of the instance."""
+    return np.column_stack([stop_score(margins), margins, x[:, columns]])
+
+
+def with_gate(model: GraphModel, gate: TreeEnsemble, columns: NDArray[np.intp]) -> GraphModel:
+    """Append a gate's trees over :func:`gate_inputs`; the last output is the gate's, negated."""
+    import onnx
+
+    graph = onnx.load_model_from_string(model.content)
+    for node in graph.graph.node:
+        node.output[:] = ["gw_margins" if name == "margins" else name for name in node.output]
+    parts = _Tail(graph)
+    if model.n_outputs == 1:
+        score = parts.add("Abs", ["gw_margins"])
+    else:
+        two = parts.add_two_largest("gw_margins")
+        first, second = (
+            parts.add("Gather", [two, parts.value([i], np.int64)], axis=1) for i in (0, 1)
+        )
+        score = parts.add("Sub", [first, second])
+    given = [score, "gw_margins"]
+    if len(columns):
+        given.append(parts.add("Gather", ["x", parts.value(columns, np.int64)], axis=1))
+    read = parts.add("Concat", given, axis=1)
+    odds = parts.add("TreeEnsembleRegressor", [read], domain=ML_DOMAIN, **attributes_of(gate))
+    parts.add("Concat", ["gw_margins", parts.add("Neg", [odds])], "margins", axis=1)
+    width = model.n_outputs + 1
+    return GraphModel(parts.finish([("margins", 1, width)]), model.n_features, width)
+
+
 # -- writing -------------------------------------------------------------------------------
 
 
@@ -434,6 +472,8 @@ class _Tail:
 
         self._model = onnx.ModelProto()
         self._model.CopyFrom(model)
+        taken = [name for node in model.graph.node for name in node.output]
+        self._made = sum(name.startswith("gw_") for name in taken)  # names of an earlier tail
 
     def add(self, kind: str, inputs: list[str], name: str = "", **attributes: Any) -> str:
         """Add a node with one output, and return its name."""
@@ -442,7 +482,7 @@ class _Tail:
         domain = attributes.get("domain", "")
         if domain and domain not in {o.domain for o in self._model.opset_import}:
             self._model.opset_import.append(helper.make_opsetid(domain, 3))
-        made = name or f"gw_{len(self._model.graph.node)}"
+        made = name or f"gw_{self._made}_{len(self._model.graph.node)}"
         self._model.graph.node.append(helper.make_node(kind, inputs, [made], **attributes))
         return made
 
@@ -450,10 +490,21 @@ class _Tail:
         """Add a constant, and return its name."""
         from onnx import numpy_helper
 
-        name = f"gw_value_{len(self._model.graph.initializer)}"
+        name = f"gw_{self._made}_value_{len(self._model.graph.initializer)}"
         array = np.asarray(numbers, dtype)
         self._model.graph.initializer.append(numpy_helper.from_array(array, name))
         return name
+
+    def add_two_largest(self, name: str) -> str:
+        """Add the two largest values of each row, the largest first; return their name."""
+        from onnx import helper
+
+        made = f"gw_{len(self._model.graph.node)}_top"
+        inputs = [name, self.value([2], np.int64)]
+        self._model.graph.node.append(
+            helper.make_node("TopK", inputs, [made, f"{made}_at"], axis=1)
+        )
+        return made
 
     def add_one_hot(self, n_classes: int) -> None:
         """Add ``probabilities`` of 0 and 1 from ``label``."""
