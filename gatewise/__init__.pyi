@@ -3,6 +3,7 @@ from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
 from .errors import GatewiseError as GatewiseError
 from .errors import InputError as InputError
+from .errors import RecallWarning as RecallWarning
 from .facade.bundle import (
     Bundle as Bundle,
 )

@@ -103,3 +103,15 @@ def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
     assert plain.frontier_.reference_weighted_accuracy is None
     frame = frontier.to_frame()
     assert {"weighted_accuracy", "recall fault", "precision ok"} <= set(frame.columns)
+
+
+def test_a_guarantee_certifies_the_bound_or_says_what_it_lacks(rows):
+    forest = RandomForestClassifier(30, random_state=0)
+    system = StagedCascade(
+        forest, guarantee=0.9, max_loss=0.03, min_recall={"fault": 0.1}, **SMALL
+    ).fit(*rows)
+    point = system.operating_point_
+    assert point.guarantee["min_recall fault"] == 0.1
+    assert point.log_loss is not None
+    with pytest.raises(InputError, match=r"\d+ of class 'fault': 0.\d+ if none is missed"):
+        system.at(max_loss=0.03, min_recall={"fault": 0.9})

@@ -185,17 +185,19 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         self.calibration_ = None
         if calibration is not None:
             x, y, weight = calibration.x, calibration.y, calibration.weight
+            chances = None
             if f0 is None:
                 reference = labels(candidates[-1].stages[-1].run(x)[0])
             elif problem.calibration_labels is not None:
                 reference = problem.calibration_labels
             else:
-                reference = f0.labels(x)
+                reference, chances = f0.answers(x)
             unseen = []
             for cascade in stages:
                 outputs = [s.margins(x) for s in cascade]
                 acquired = [s.acquired(x) for s in cascade]
-                unseen.append(self._record(cascade, outputs, acquired, y, weight, reference))
+                record = self._record(cascade, outputs, acquired, y, weight, reference, chances)
+                unseen.append(record)
             self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
         # for the limits of gates, also under bounds that are given later
         self._records = tuple(records[c] for c in kept) if further else None

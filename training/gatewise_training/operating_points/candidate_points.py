@@ -83,7 +83,7 @@ class CalibrationRecords:
             rows = answers.class_rows()[c]
             most = promise.level ** (1 / rows) if rows else 0.0
             label = promise.by_class.classes[c]
-            found.append(f"{rows} of class {str(label)!r}, enough for a recall of {most:.3f}")
+            found.append(f"{rows} of class {str(label)!r}: {most:.3f} if none is missed")
         return f" ({'; '.join(found)})" if found else ""
 
 

@@ -51,4 +51,4 @@ def warn_of_recall(system: Any) -> None:
     """Warn with :func:`recall_remark`, if there is one."""
     remark = recall_remark(system)
     if remark is not None:
-        warnings.warn(remark, RecallWarning, stacklevel=3)
+        warnings.warn(remark, RecallWarning, stacklevel=4)
