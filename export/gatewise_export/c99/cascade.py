@@ -78,6 +78,8 @@ class Cascade:
         Whether something follows that can answer what no stage stops for.
     cloud_takes_missing : bool
         Whether NaN is a value to that.
+    request : ndarray of int64, or None
+        Features that a request to it carries; None: all.
     rows : ndarray of float32, shape (n, n_features)
         For the self-test; n may be 0.
     lean : bool
@@ -94,6 +96,7 @@ class Cascade:
     cloud_takes_missing: bool
     rows: Matrix
     lean: bool = False
+    request: NDArray[np.int64] | None = None
 
     @property
     def holds(self) -> tuple[bool, ...]:
@@ -158,6 +161,8 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
             f"{type(system).__name__} cannot be written as C: only what classifies can"
         )
     stages = tuple(stage for stage in system.stages_ if stage.on_device)
+    beyond = [stage.features for stage in system.stages_ if not stage.on_device]
+    f0 = system.high_cost_model_
     return Cascade(
         title=type(system).__name__,
         stages=stages,
@@ -165,9 +170,10 @@ def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
         feature_names=tuple(system.feature_names_),
         classes=tuple(system.classes_.tolist()),
         takes_missing=system.missing_["stages"] == "allowed",
-        offloads=system.high_cost_model_ is not None,
+        offloads=f0 is not None,
         cloud_takes_missing=system.missing_["cloud"] == "allowed",
         rows=_sample(sample, len(system.feature_names_)),
+        request=None if f0 is None else np.concatenate([f0.features, *beyond]).astype(np.int64),
     )
 
 
@@ -195,6 +201,7 @@ def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
         offloads=manifest.cloud is not None,
         cloud_takes_missing=_later_take_missing(manifest, n_stages),
         rows=bundle.sample()["X"] if sample is None else _sample(sample, len(manifest.features)),
+        request=manifest.request_inputs().astype(np.int64),
     )
     if sample is None:
         _check_sample(bundle, cascade)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
@@ -61,6 +62,11 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
         "uint16_t",
         "Class margins of each stage.",
     )
+    sent = _sent(cascade, layout)
+    # Where no refused value can go on, there is no code for it.
+    passes = cascade.offloads and not cascade.takes_missing and not sent.all()
+    if passes and sent.any():
+        tables.add("sent", sent.astype(int), "uint8_t", "What the cloud cannot do without.")
     parts = _engine(layout, prefix, takes_missing=cascade.takes_missing)
     tables.text("\n" + parts["types"] + "\n")
     if layout.coded is not None:
@@ -76,9 +82,6 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
         return filled("model.c", section, **fill, **more)
 
     flag = f"#define NAN_LEFT {layout.nan_flag}u\n\n" if layout.nan_flag else "\n"
-    cloud_alone_takes_missing = (
-        cascade.offloads and cascade.cloud_takes_missing and not cascade.takes_missing
-    )
     bottom = part(
         "bottom",
         cases="".join(_stage_case(cascade, layout, s) for s in range(len(layout.stages))),
@@ -86,12 +89,21 @@ def write_source(cascade: Cascade, layout: Layout, prefix: str) -> SourceText:
         always="" if cascade.offloads else f" || stage == {fill['P']}_STAGES - 1",
         label=part("label" if all(cascade.holds) else "label of held"),
         best=part("best" if any(cascade.holds) else "no model"),
-        offload=part("offload missing") if cloud_alone_takes_missing else "",
+        offload=part("offload missing") if passes else "",
     )
-    helper = part("missing") if cloud_alone_takes_missing else ""
+    helper = part("missing", sent="(sent[i] || " if sent.any() else "(") if passes else ""
     code = part("top") + flag + str(tables) + parts["code"] + stages
     header, names = filled("model.h", **fill), filled("names.c", **fill)
     return SourceText(header, code + helper + bottom, names, tables.nbytes)
+
+
+def _sent(cascade: Cascade, layout: Layout) -> NDArray[np.bool_]:
+    """Which slots a request carries as what may not be missing, shape (n_slots,)."""
+    if cascade.cloud_takes_missing:
+        return np.zeros(layout.n_slots, np.bool_)
+    if cascade.request is None:
+        return np.ones(layout.n_slots, np.bool_)
+    return np.isin(layout.columns, cascade.request)
 
 
 def _values(cascade: Cascade, layout: Layout, prefix: str, table_bytes: int) -> dict[str, str]:

@@ -121,6 +121,7 @@ def random_cascade(seed: int) -> Cascade:
         feature_names=tuple(f"f*/{i}\\" for i in range(n_features)),
         classes=tuple(range(n_classes)), takes_missing=takes_missing, offloads=offloads,
         cloud_takes_missing=bool(rng.random() < 0.5), rows=rows, lean=bool(rng.random() < 0.4),
+        request=np.flatnonzero(np.random.default_rng(seed).random(n_features) < 0.6),
     )  # fmt: skip
 
 
@@ -169,12 +170,17 @@ def decide(cascade: Cascade, row: Matrix) -> Answer:
     for s, (stage, threshold) in enumerate(zip(cascade.stages, cascade.thresholds, strict=True)):
         if stage.acquisition == "node":
             path(stage.model, row[stage.features], lambda k: ask(int(stage.features[k])))  # noqa: B023
+            bad = [refused] if refused >= 0 else []
         else:
             # all of them are acquired; an infinite one is named before a missing one
             bad = [int(k) for k in stage.features if unusable(int(k))]
             refused = next((k for k in bad if math.isinf(row[k])), next(iter(bad), -1))
         if refused >= 0:
-            passed_on = cascade.offloads and cascade.cloud_takes_missing and np.isnan(row[refused])
+            needed = cascade.request if cascade.request is not None else np.arange(len(row))
+            stays = any(
+                math.isinf(row[k]) or (not cascade.cloud_takes_missing and k in needed) for k in bad
+            )
+            passed_on = cascade.offloads and not cascade.takes_missing and not stays
             outcome = OFFLOAD if passed_on else FALLBACK if last >= 0 else ERROR
             return Answer(outcome, n, label, last, refused, bought)
         margins, score = split(stage.margins(row[None]), stage.score)

@@ -10,12 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.compiled_c import STRICT, compiler
+from benchmarks.compiled_c import STRICT, build, compiler
 from gatewise.models.kernel_machine import KernelModel
 from gatewise.models.linear import LinearModel
 from gatewise.models.stage import Stage
+from gatewise_edge.device.device import Device
+from gatewise_edge.errors import SensorError
+from gatewise_edge.link.link import InProcessLink
+from gatewise_export import to_c
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.writer import write_cascade
+from tests.support import small_bundle
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
 
@@ -149,3 +154,28 @@ def test_kernel_machines_of_few_features_compile_without_a_warning(tmp_path, lev
     write_cascade(replace(cascade(), stages=stages, thresholds=(0.5, None)), tmp_path, name="m")
     done = compiled(tmp_path, level)
     assert done.returncode == 0, done.stderr
+
+
+# -- a value that is missing ---------------------------------------------------------------
+
+
+def test_what_the_cloud_can_do_without_is_offloaded_as_in_python(tmp_path):
+    """The stages read a and b, then c; the cloud reads a, c and e; none takes missing values."""
+    bundle = small_bundle.write_bundle(tmp_path / "bundle")
+    source = to_c(bundle, tmp_path / "c", name="m")
+    (c,) = build([(source, [1, 1])], flags=("-O0",))
+    nan, inf = np.nan, np.inf
+    rows = np.array(
+        [[1, nan, 0, 0, 0, 0], [nan, 0, 0, 0, 0, 0], [nan, nan, 0, 0, 0, 0], [0, inf, 0, 0, 0, 0],
+         [nan, inf, 0, 0, 0, 0], [0, 0, nan, 0, 0, 0], [0, nan, nan, 0, 0, 0]],
+        np.float32,
+    )  # fmt: skip
+    link = InProcessLink(lambda X: ([1] * len(X), [[0.0, 1.0]] * len(X)))
+    with Device(bundle, link=link, deadline_ms=60_000) as device:
+        answers = device.answer_many(rows)
+    told = ["error" if isinstance(a, SensorError) else a.route for a in answers]
+    # The last: C would offload it, and its caller finds c missing, too, as it makes the request.
+    assert told == ["cloud", "error", "error", "error", "error", "fallback", "error"]
+    said = c(rows)
+    assert said.outcomes.tolist() == [1, 3, 3, 3, 3, 2, 1]
+    assert said.refused.tolist() == [1, 0, 0, 1, 1, 2, 1]

@@ -95,7 +95,7 @@ ${label}        if (stops > 0${always}) {
     (void)stage;
     return -1;
 //// offload missing
-            if (${P}_OFFLOADS && missing(it)) /* the cloud takes it as a value */
+            if (${P}_OFFLOADS && missing(it)) /* the cloud takes it as a value, or does without it */
                 answer->outcome = ${P}_OFFLOAD;
 //// missing
 
@@ -103,7 +103,7 @@ static int missing(const ${p}_instance *it)
 {
     int i;
     for (i = 0; i < ${P}_SLOTS; i++)
-        if ((int)columns[i] == it->refused)
-            return it->value[i] != it->value[i];
-    return 0;
+        if (it->known[i] == REFUSED && ${sent}it->value[i] == it->value[i]))
+            return 0;
+    return 1;
 }
