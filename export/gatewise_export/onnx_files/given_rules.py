@@ -28,6 +28,8 @@ MOST_ELEMENTS: Final = 1 << 25
 """Numbers that all values of a graph may hold together for one row (128 MiB)."""
 MOST_WORK: Final = 1 << 34
 """Multiplications for one row: seconds on a small device."""
+MOST_NUMBERS: Final = 1024
+"""Numbers of a constant that shapes may follow from."""
 ROWS: Final = -(1 << 40)
 """Stands for the number of rows in shapes, and in constants that hold shapes."""
 ML_DOMAIN: Final = "ai.onnx.ml"
@@ -84,6 +86,8 @@ class _GivenCheck:
             raise Malformed(f"its nodes give {found} as 'margins', not (n, {n_outputs})")
 
     def add(self, name: str, value: _Known) -> None:
+        if value.numbers is not None and value.numbers.size > MOST_NUMBERS:
+            value = _Known(value.shape)
         if not name or name in self.values:
             raise Malformed(f"the value {name!r} is made twice, or has no name")
         if len(value.shape) > 8 or value.shape.count(ROWS) > 1:
@@ -159,7 +163,7 @@ Rule = Callable[[_Call], "_Known | list[_Known]"]
 
 def _constant(tensor: Tensor) -> _Known:
     tensor.check()
-    few = tensor.kind == INT64 and tensor.size <= 64
+    few = tensor.kind == INT64 and tensor.size <= MOST_NUMBERS
     return _Known(tensor.shape, tensor.array().astype(np.int64) if few else None)
 
 
@@ -505,7 +509,7 @@ def _constant_node(call: _Call) -> _Known:
     for name in ("value_ints", "value_floats"):
         if name in call.node.attributes:
             listed = call.node.get(name)
-            few = name == "value_ints" and len(listed) <= 64
+            few = name == "value_ints" and len(listed) <= MOST_NUMBERS
             return _Known((len(listed),), np.asarray(listed) if few else None)
     raise Malformed("a constant of no known form")
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime.capi import onnxruntime_pybind11_state
 
+from gatewise import _onnxruntime
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import check_stage_graph
-from tests.support.image_models import graph_of
+from gatewise_training.learners.pair_graphs import PairGraph
+from tests.support.image_models import conv_graph, digit_images, graph_of
 from tests.support.onnx_graphs import edited, external_data, node
 
 
@@ -24,6 +28,10 @@ def check(*nodes: Any, n_inputs: int = 16, n_outputs: int = 4, **constants: Any)
 
 
 IMAGE = node("Reshape", "x square", "image")
+ORT_ERRORS = tuple(
+    getattr(onnxruntime_pybind11_state, name)
+    for name in ("Fail", "InvalidArgument", "InvalidGraph", "NotImplemented", "RuntimeException")
+)
 SQUARE = np.array([-1, 1, 4, 4])
 LAST = node("Reshape", "pooled flat", "margins")
 FLAT = np.array([-1, 4])
@@ -172,3 +180,37 @@ def test_data_in_another_file_and_graphs_inside_are_refused() -> None:
     wide = edited(content, lambda m: m.graph.input.append(more))
     with pytest.raises(BundleError, match="are not 'x' alone"):
         check_stage_graph(wide, file="s", n_inputs=16, n_outputs=4, given=True)
+
+
+def test_changed_graphs_that_pass_give_what_was_inferred() -> None:
+    """Random changes: refused in words, or what onnxruntime computes has the shape that follows."""
+    images, y = digit_images()
+    model = PairGraph(
+        conv_graph(images[:200], y[:200]), images.reshape(-1, 64)[:32].astype(np.float32),
+        (8, 8), "model",
+    ).low_cost_model(None)[0]  # fmt: skip
+    rng, operators = np.random.default_rng(0), ["MaxPool", "Flatten", "Gemm", "Split", "TopK"]
+    good = onnx.load_model_from_string(model.content)
+    names = [name for node in good.graph.node for name in node.output]
+    passed = 0
+    for _ in range(300):
+        changed = onnx.ModelProto()
+        changed.CopyFrom(good)
+        one = changed.graph.node[rng.integers(len(changed.graph.node))]
+        whole = [a for a in one.attribute if a.ints]
+        if whole:
+            numbers = whole[rng.integers(len(whole))].ints
+            numbers[rng.integers(len(numbers))] = int(rng.integers(-2, 12))
+        elif rng.integers(2):
+            one.op_type = str(rng.choice(operators))
+        else:
+            one.input[0] = str(rng.choice(names))
+        content = changed.SerializeToString()
+        try:
+            check_stage_graph(content, file="s", n_inputs=64, n_outputs=10, given=True)
+            session = _onnxruntime.session(content)
+        except (BundleError, *ORT_ERRORS):
+            continue
+        passed += 1
+        assert session.run(None, {"x": np.ones((2, 64), np.float32)})[0].shape == (2, 10)
+    assert passed > 10
