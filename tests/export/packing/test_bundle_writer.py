@@ -22,7 +22,7 @@ from gatewise_export.bundle.errors import BundleError, ManifestError, VerifyErro
 from gatewise_export.bundle.signing import PublicKey, keygen
 from gatewise_export.packing.converters import high_cost_graph
 from gatewise_export.packing.verification import graph_outcome
-from gatewise_training import StagedCascade
+from gatewise_training import HighCostModel, StagedCascade
 from tests.support.bundle_files import contents, rows_as_table
 
 pytestmark = pytest.mark.slow  # fits models or starts processes
@@ -235,12 +235,15 @@ def test_nothing_but_a_bundle_is_overwritten(
 
 
 def test_a_converter_that_computes_something_else_is_found_out(tmp_path: Path) -> None:
-    # skl2onnx takes an isotonic calibration's nearest step where scikit-learn interpolates
+    # skl2onnx takes an isotonic calibration's nearest step where scikit-learn interpolates, which
+    # is why a fit refuses it
     x, y = load_iris(return_X_y=True)
     x = x.astype(np.float32)
     f0 = CalibratedClassifierCV(LogisticRegression(max_iter=500), method="isotonic", cv=2).fit(x, y)
-    system = StagedCascade(f0, n_stages=1, families=("linear",), random_state=0)
-    system.fit(x, y, validation=(x, y))
+    system = StagedCascade(
+        LogisticRegression(max_iter=500), n_stages=1, families=("linear",), random_state=0
+    ).fit(x, y)
+    system.high_cost_model_ = HighCostModel.given(f0, np.unique(y), x.shape[1])
     graph = high_cost_graph(system.high_cost_model_).model.SerializeToString()
     chances = onnxruntime.InferenceSession(graph).run(["probabilities"], {"x": x})[0]
     worst = np.argsort(np.abs(chances - f0.predict_proba(x)).max(axis=1))[-20:]
