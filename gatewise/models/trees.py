@@ -15,13 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.models.booster_sources import Boosted
 from gatewise.models.tree_sources import LEAF, Nodes, forest_nodes, lightgbm_nodes
+
+if TYPE_CHECKING:
+    from gatewise.models.booster_sources import Boosted
 
 __all__ = ["LEAF", "NODE_BYTES", "TreeEnsemble"]
 

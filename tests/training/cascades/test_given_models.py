@@ -87,12 +87,18 @@ def test_every_cascade_takes_out_of_fold_probabilities(method):
     "model", [lambda: FrozenEstimator(forest()), lambda: forest().predict_proba]
 )
 def test_what_only_memory_explains_is_a_warning_that_says_what_to_do(model):
-    X, X_val, y, y_val = table()
+    X, _, y, _ = table()
     with pytest.warns(UserWarning, match=r"it may remember them.*validation=\(X_val, y_val\)"):
         StagedCascade(model(), **QUICK).fit(X, y)
+
+
+def test_rows_that_the_model_has_not_seen_need_no_warning():
+    X, X_val, y, y_val = table()
+    opaque = FrozenEstimator(forest())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        StagedCascade(model(), **QUICK).fit(X, y, validation=(X_val, y_val))
+        system = StagedCascade(opaque, **QUICK).fit(X, y, validation=(X_val, y_val))
+    assert system.frontier_.reference_accuracy == opaque.score(X_val, y_val)
 
 
 def test_an_opaque_model_that_has_not_seen_the_rows_is_taken_as_it_is():
