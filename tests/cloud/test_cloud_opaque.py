@@ -21,7 +21,7 @@ from gatewise_edge.errors import SelfTestError
 from gatewise_export import Bundle, pack
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.packing.verification import self_test, verify
-from gatewise_training import StagedCascade
+from gatewise_training import AdaptGBRT, StagedCascade
 
 MODULE = """
 import numpy as np
@@ -114,6 +114,31 @@ def test_a_bundle_says_which_backend_it_needs_and_carries_no_graph(opaque, tmp_p
     assert self_test(Bundle.open(for_device.path, for_device=True)).agrees
     with pytest.raises(ModelError, match=r"packed with python:opaque_flower:probabilities.*--back"):
         CloudModel.from_bundle(bundle)
+
+
+def test_each_row_is_computed_once(opaque, tmp_path):
+    import opaque_flower
+
+    rows = []
+
+    def counting(X):
+        rows.append(len(X))
+        return opaque_flower.probabilities(X)
+
+    def counted():
+        total = sum(rows)
+        rows.clear()
+        return total
+
+    method = AdaptGBRT(
+        counting, p_full=(0.2, 0.5), penalties=(0.1, 0.01), n_rounds=5, random_state=0
+    )
+    system = method.fit(X, NAMES[SPECIES])
+    assert counted() == len(X)
+    bundle = pack(system, tmp_path / "iris", sample=X[::5])
+    assert counted() == len(X[::5])
+    assert verify(system, bundle, X).agrees
+    assert counted() == len(X)
 
 
 @pytest.mark.parametrize("attribute", ["probabilities", "Flower"])

@@ -46,7 +46,7 @@ from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
 from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_export.packing.verification import run_cloud, verify
+from gatewise_export.packing.verification import HighCostAnswers, run_cloud, verify
 
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
@@ -151,7 +151,8 @@ def pack(
     if signer is not None:
         files[SIGNATURE] = write_signatures(signer.sign(MANIFEST_CONTEXT, text))
     with replacing(path, files) as fresh:
-        _prove(system, Bundle.open(fresh), x)
+        opaque = None if answers is None or cloud is not None else HighCostAnswers(answers, answers)
+        _prove(system, Bundle.open(fresh), x, opaque)
     return Bundle.open(path, public_key=None if signer is None else signer.public.raw)
 
 
@@ -375,13 +376,20 @@ def _task(system: BudgetedClassifier) -> Task:
     return "regress" if is_regressor(system) else "rank"
 
 
-def _prove(system: BudgetedClassifier, bundle: Bundle, x: NDArray[np.float32]) -> None:
+def _prove(
+    system: BudgetedClassifier,
+    bundle: Bundle,
+    x: NDArray[np.float32],
+    known: HighCostAnswers | None,
+) -> None:
     """Hold every chain of the bundle against the system; raise VerifyError if they differ."""
+    if known is None:
+        known = HighCostAnswers.computed(system, bundle, x)
     firsts = {p.chain: i for i, p in reversed(list(enumerate(bundle.manifest.operating_points)))}
     for number in {bundle.manifest.active, *firsts.values()}:
         twin = copy.copy(system)
         twin.operating_point_ = system.operating_points_[number]
-        report = verify(twin, bundle.with_active(number), x)
+        report = verify(twin, bundle.with_active(number), x, high_cost=known)
         if not report.agrees or report.max_margin_difference > 0:
             raise VerifyError(
                 f"the graphs decide {max(report.differing_decisions, report.differing_labels)} of "

@@ -12,7 +12,7 @@ compared with
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,13 +34,42 @@ from gatewise_export.onnx_files.graph_rules import (
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
-__all__ = ["graph_outcome", "run_cloud", "self_test", "verify", "verify_graphs"]
+__all__ = ["HighCostAnswers", "graph_outcome", "run_cloud", "self_test", "verify", "verify_graphs"]
+
+_Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
 BATCH = 256
 """Rows at a time: a kernel machine's graph holds all gaps of a batch to all landmarks."""
 
 
-def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyReport:
+class HighCostAnswers(NamedTuple):
+    """Class indices and probabilities of some rows, of a high-cost model and of its graph."""
+
+    model: _Cloud
+    graph: _Cloud
+
+    @classmethod
+    def computed(
+        cls, system: BudgetedClassifier, bundle: Bundle, x: NDArray[np.float32]
+    ) -> HighCostAnswers:
+        """Compute both; an opaque model has no graph, and its own answers stand for it."""
+        f0 = system.high_cost_model_
+        if f0 is None:
+            return cls((None, None), (None, None))
+        model = f0.answers(x)
+        if _has_backend(bundle):
+            return cls(model, model)
+        _check_graphs(bundle)
+        return cls(model, _cloud_answers(bundle, x))
+
+
+def verify(
+    system: BudgetedClassifier,
+    bundle: Bundle,
+    X: ArrayLike,
+    *,
+    high_cost: HighCostAnswers | None = None,
+) -> VerifyReport:
     """Compare a bundle's graphs with the fitted system that it was made from.
 
     Parameters
@@ -49,20 +78,22 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
         At the bundle's active operating point.
     bundle : Bundle
     X : array-like of shape (n, n_features)
+    high_cost : HighCostAnswers, optional
+        Of these rows, where they are known already.
 
     Returns
     -------
     VerifyReport
     """
     x = _matrix(X)
+    known = HighCostAnswers.computed(system, bundle, x) if high_cost is None else high_cost
     rows = X if hasattr(X, "columns") else _named(system, x)
-    exits, f0 = system.exit_stage(rows), system.high_cost_model_
-    answers = (None, None) if f0 is None else f0.answers(x)
+    exits, answers = system.exit_stage(rows), known.model
     predicting = system
-    if f0 is not None:  # which may take long: every row is its once
+    if answers[0] is not None:  # the high-cost model may take long: every row is its once
         predicting = copy.copy(system)
         offloaded = np.flatnonzero(exits == len(system.stages_))
-        predicting.high_cost_model_ = _Answered(answers[0][offloaded])  # type: ignore[assignment, index]
+        predicting.high_cost_model_ = _Answered(answers[0][offloaded])  # type: ignore[assignment]
     predicted = predicting.predict(rows)
     if bundle.manifest.answers_values:
         predicted = predicted.astype(np.float32)
@@ -76,8 +107,7 @@ def verify(system: BudgetedClassifier, bundle: Bundle, X: ArrayLike) -> VerifyRe
         cloud_labels=answers[0],
         cloud_probabilities=answers[1],
     )
-    given = answers if _has_backend(bundle) else None
-    return _compare(graph_outcome(bundle, x, cloud=given), of_system)
+    return _compare(graph_outcome(bundle, x, cloud=known.graph), of_system)
 
 
 class _Answered:
@@ -169,9 +199,6 @@ def self_test(bundle: Bundle) -> VerifyReport:
     unseen = bundle.absent() or _has_backend(bundle)
     given = (expected.cloud_labels, expected.cloud_probabilities) if unseen else None
     return _compare(graph_outcome(bundle, sample["X"], cloud=given), expected)
-
-
-_Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
 
 def graph_outcome(
