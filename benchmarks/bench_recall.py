@@ -248,7 +248,8 @@ def _page(found: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
         f"{CASES[1][1]:g} of its weighted accuracy: without a bound, with `min_recall`, and with "
         f"`min_recall` and `guarantee={CONFIDENCE:g}`, which certifies both. The high-cost model "
         f"alone costs 16; its recall of faults, {clouds}. Kept in truth: on all {POOL:,} rows that "
-        "both are drawn from. All other figures are means on test rows. "
+        "both are drawn from. Where fewer than all are picked, the others are refused: no point "
+        "could be certified. All other figures are means on test rows. "
         "`make bench-recall` makes this page.",
         "",
         "| " + " | ".join(HEADER) + " |",
