@@ -18,6 +18,7 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.link.topics import manifest_topic
+from gatewise_edge.service.release_status import ReleaseStatus
 from gatewise_edge.update.store import Store
 from gatewise_edge.update.trial import Trial
 from gatewise_export.bundle.bundle import Bundle
@@ -38,10 +39,6 @@ _FIRST_PAUSE: Final = 2.0
 _LONGEST_PAUSE: Final = 300.0
 #: Seconds between two writings of a trial's counts.
 _SAVES: Final = 5.0
-#: Seconds between two reports of how a release does, at most.
-_LONGEST_REPORT: Final = 3600.0
-#: Counts of a device that sum to its instances.
-_ANSWERS: Final = ("edge", "cloud", "fallback", "errors")
 _COUNTS: Final = (
     "announced", "checks", "metadata", "fetch", "store", "bundle", "self-test", "taken",
     "repaired", "passed", "rolled_back",
@@ -84,8 +81,7 @@ class Updater:
     trial_answers, trial_seconds : int and float, default 20 and 30
         Answers in time, and seconds, after which a new release is trusted.
     report : float, default 10
-        Seconds after which the status says how a release does; then after twice as many, and so
-        on, up to an hour.
+        Seconds until the status says how a release does; then twice as many, up to an hour.
     timeout, longest : float, default 20 and 3600
         Seconds that a server may be silent, and that fetching a release may take.
     clock : callable, default time.monotonic
@@ -122,7 +118,7 @@ class Updater:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.store = store
-        self._first, self._link, self._key = Path(first), link, public_key
+        self._first, self._key = Path(first), public_key
         self._id = device or store.state.device
         manifest = Bundle.open(first, for_device=True).manifest
         self.model = manifest.name
@@ -138,9 +134,7 @@ class Updater:
         self._due = clock() + random.uniform(0.0, spread)
         self._checked = -gap
         self._accounted = clock()
-        self._first_report = report
-        self._report_pause = self._report_due = float("inf")
-        self._before: dict[str, int] = {}  # the device's counts when the release was adopted
+        self._status = ReleaseStatus(link, store, report, clock)
         self._failures = 0
         self._noted = self._stopping = False
         self._unfit: set[str] = set()
@@ -163,7 +157,7 @@ class Updater:
         elif self.store.is_whole(state.active):
             _LOG.error("%s does not run here any more", state.active)
             self.store.refuse(state.active, active=state.proved)
-        self._begin_reports()
+        self._status.begin(device)
         self._thread = threading.Thread(target=self._run, name="gatewise-update", daemon=True)
         self._thread.start()
 
@@ -227,7 +221,7 @@ class Updater:
         while self._wait():
             try:
                 self._account()
-                self._report()
+                self._status.publish_when_due()
                 if self._trial.running and self._trial.verdict == "passed":
                     self._pass()
                 elif self._trial.running and self._trial.verdict == "failed":
@@ -244,7 +238,7 @@ class Updater:
         """Wait until there is something to do; False: to stop."""
         with self._condition:
             while not (self._stopping or self._noted):
-                left = min(self._due, self._report_due) - self._clock()
+                left = min(self._due, self._status.due) - self._clock()
                 if self._trial.running or self.store.state.wait:
                     left = min(left, self._accounted + _SAVES - self._clock())
                 if left <= 0:
@@ -347,14 +341,14 @@ class Updater:
             )
             if self.store.state.on_trial:
                 self._trial.begin(before.good, before.bad, before.seconds)
-            self._publish_status()
+            self._status.publish()
             reason = "self-test" if isinstance(error, SelfTestError) else "bundle"
             raise UpdateError(reason, f"{name} is refused: {error}") from None
         self._running = digest
         if self.store.state.on_trial:
             self._trial.begin()
         self._count("taken")
-        self._begin_reports()
+        self._status.begin(device)
         self.store.tidy()
         _LOG.info("%s is active%s", name, ", on trial" if self._trial.running else "")
 
@@ -392,7 +386,7 @@ class Updater:
             self.store.save(active=digest, proved=digest, starts=0)
             self.store.tidy()
             break
-        self._begin_reports()
+        self._status.begin(self._device)
 
     def _fail(self, error: UpdateError) -> None:
         """Note a failure, and try again after a pause that doubles."""
@@ -406,38 +400,6 @@ class Updater:
         with self._condition:
             self._failures += 1
             self._due = min(self._due, self._clock() + pause * random.uniform(0.5, 1.5))
-
-    def _begin_reports(self) -> None:
-        """Report on the release that runs now, soon and then less and less often."""
-        if self._link is None or self._device is None:
-            return
-        self._before = self._device.counters
-        self._report_pause = self._first_report
-        self._report_due = self._clock() + self._report_pause
-        self._publish_status()
-
-    def _report(self) -> None:
-        now = self._clock()
-        if now >= self._report_due:
-            self._report_pause = min(2.0 * self._report_pause, _LONGEST_REPORT)
-            self._report_due = now + self._report_pause
-            self._publish_status()
-
-    def _publish_status(self) -> None:
-        if self._link is None or self._device is None:
-            return
-        manifest, refused = self._device.bundle.manifest, self.store.state.refused
-        words = [f"{manifest.name}/{manifest.version}"]
-        if refused:
-            words += ["refused", refused[-1][:12]]
-        now, gauges = self._device.counters, self._device.gauges
-        count = {name: now[name] - self._before[name] for name in _ANSWERS}
-        if any(count.values()):
-            words.append(f"seen={sum(count.values())},{count['errors']},{count['fallback']}")
-        if gauges.get("audit_instances"):
-            audited = gauges["audit_instances"], gauges["audit_weighted"]
-            words.append("audited={:.0f},{:.1f}".format(*audited))
-        self._link.set_status(" ".join(words))
 
     def _count(self, what: str) -> None:
         with self._condition:
