@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.update.store import Store
+    from gatewise_export.bundle.bundle import Bundle
 
 __all__ = ["ReleaseStatus"]
 
@@ -17,6 +17,17 @@ __all__ = ["ReleaseStatus"]
 _LONGEST: Final = 3600.0
 #: Counts of a device that sum to its instances.
 _ANSWERS: Final = ("edge", "cloud", "fallback", "errors")
+
+
+class ReportingDevice(Protocol):
+    """What a report needs of a device."""
+
+    @property
+    def bundle(self) -> Bundle: ...
+    @property
+    def counters(self) -> dict[str, int]: ...
+    @property
+    def gauges(self) -> dict[str, float]: ...
 
 
 class ReleaseStatus:
@@ -32,10 +43,10 @@ class ReleaseStatus:
     ) -> None:
         self._link, self._store, self._first, self._clock = link, store, first, clock
         self._pause = self.due = math.inf
-        self._device: Device | None = None
+        self._device: ReportingDevice | None = None
         self._before: dict[str, int] = {}  # the device's counts when the release was adopted
 
-    def begin(self, device: Device) -> None:
+    def begin(self, device: ReportingDevice) -> None:
         """Report on what the device runs now."""
         if self._link is None:
             return

@@ -122,15 +122,18 @@ def test_a_gate_stays_within_its_limits_whatever_the_budget(rate, seed, never):
     rng = np.random.default_rng(seed)
     limits = (0.4, None) if never else (0.4, 0.6)
     _, pace = attached(f"offload_rate={rate}", threshold=0.5, limits=limits)
+    levels = []
     for i, score in enumerate(rng.random(1500).tolist()):
         threshold = pace.threshold()
         assert threshold is None if threshold is None else threshold >= 0.4
         assert never or threshold <= 0.6
         pace.observe(score, float(goes_on(pace, score)), i)
+        levels.append(pace.level)
     # the limits are at these levels: the gate is free again as soon as the budget lets it be
     assert 0.35 <= pace.level <= (1.0 if never else 0.65)
     kept = 0.4 if rate < 0.4 else rate if never else min(rate, 0.6)
-    assert pace.level == pytest.approx(kept, abs=0.08)
+    # It swings with what came last.
+    assert np.mean(levels[500:]) == pytest.approx(kept, abs=0.08)
 
 
 def test_a_gate_that_may_not_move_does_not():
