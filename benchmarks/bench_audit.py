@@ -202,8 +202,8 @@ def _page(settings: dict[str, Any], rows: Sequence[tuple[str, ...]]) -> list[str
         f"Letters, A-M against N-Z; {settings['streams']} streams of {LONGEST:,} instances each at "
         f"the bound of {BOUND:.0%} (false alarms) and {LOSS:.0%} above it. "
         f"{settings['local']:.0%} of the instances are answered on the device; a request has "
-        f"{settings['request_bytes']} bytes. MAPIE is given every label, in {MAPIE_STREAMS} streams "
-        f"of {MAPIE_LONGEST:,}. `make bench-audit` makes this page.",
+        f"{settings['request_bytes']} bytes. MAPIE is given every label, in {MAPIE_STREAMS} "
+        f"streams of {MAPIE_LONGEST:,}. `make bench-audit` makes this page.",
         "",
         "| " + " | ".join(HEADER) + " |",
         "|" + " --- |" * len(HEADER),

@@ -33,7 +33,7 @@ Examples:
   gatewise demo                   train, deploy, measure: demo-out/report.html
   gatewise simulate demo-out/bundle --data demo-out/instances.csv
   gatewise train data.csv --target label --out bundle
-  gatewise edge bundle --broker mqtt://localhost --device pi-1 --data bundle-test.csv
+  gatewise edge bundle --broker mqtt://localhost --data bundle-test.csv
 """
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatewise.console import note
+from gatewise.console import emit, note
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ def init(
         str | None, typer.Option(help="The label's column; target, label, class or y by itself.")
     ] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prices.toml"),
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON document instead.")
+    ] = False,
 ) -> None:
     """Write a file of prices for a table, with what each column seems to hold, to edit.
 
@@ -63,6 +66,9 @@ def init(
         out.write_text(_TEXT.format(data=data, command=command, columns="\n".join(lines)), "utf-8")
     except OSError as error:
         raise InputError(f"{out} cannot be written: {error.strerror}") from error
+    if as_json:
+        emit({"prices": str(out), "kinds": kinds, "train": command})
+        return
     note(f"wrote {out}: set the prices, check the kinds, then\n    {command}")
 
 

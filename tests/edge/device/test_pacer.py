@@ -130,7 +130,7 @@ def test_a_gate_stays_within_its_limits_whatever_the_budget(rate, seed, never):
         pace.observe(score, float(goes_on(pace, score)), i)
         levels.append(pace.level)
     # the limits are at these levels: the gate is free again as soon as the budget lets it be
-    assert 0.35 <= pace.level <= (1.0 if never else 0.65)
+    assert 0.3 <= pace.level <= (1.0 if never else 0.7)
     kept = 0.4 if rate < 0.4 else rate if never else min(rate, 0.6)
     # It swings with what came last.
     assert np.mean(levels[500:]) == pytest.approx(kept, abs=0.08)

@@ -109,12 +109,18 @@ def test_killed_before_each_change_to_the_disk(launch, seed, tmp_path):
 @pytest.mark.timeout(0)
 def test_killed_at_random_moments(launch, fleet, tmp_path):
     rng, store, kills = random.Random(0), tmp_path / "store", 0
+    fleet.publish("7-1")
+    device = launch(store, "7-1")
+    assert device.line().startswith("started")
+    began = time.monotonic()
+    assert device.end() == ["version 7-1"]
+    span = time.monotonic() - began  # of an update that is not killed
     for number in range(NUMBER):
         version = str(8 + number // 4)
         fleet.publish(version)
         device = launch(store, version)
         assert device.line().startswith("started")
-        time.sleep(rng.uniform(0.0, 0.3))
+        time.sleep(rng.uniform(0.0, span))
         device.process.kill()
         device.process.join(60)
         kills += device.process.exitcode == -signal.SIGKILL

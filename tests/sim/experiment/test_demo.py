@@ -199,9 +199,9 @@ BAD_TABLES = {
     "an empty file": ("", r"data\.csv"),
     "a header alone": ("a,b,label\n", "no rows"),
     "a doubled name": ("a,a,label\n1,2,0\n", "column name 'a' stands twice"),
-    "a column of words": (table(b=["w"] * 30), "column 'b' is not numbers"),
+    "a column of words": (table(b=["w"] * 30), "'b' is not numbers"),
     "an infinite value": (table(a=["inf"] * 30), "'a' has infinite values"),
-    "a missing value": (table(a=["", *range(29)]), "column 'a' is empty"),
+    "a missing value": (table(a=["", *range(29)]), "'a' is empty"),
     "a class seen once": (table(label=[0] * 29 + [1]), "class 1 has one row only"),
     "one class only": (table(label=[0] * 30), "class"),
 }
