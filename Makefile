@@ -6,8 +6,8 @@ STAMP := $(VENV)/.installed
 # One thread per fit, parallel fits: on small data a second thread costs more than it brings.
 export OMP_NUM_THREADS ?= 1
 # One thread of linear algebra a process: on few cores more would only wait for each other.
-# Test processes side by side; some tests wait for deadlines, so that a third may pay.
-TEST_PROCESSES ?= 2
+# Test processes side by side: on two cores a third pays, since some tests wait for deadlines.
+TEST_PROCESSES ?= 3
 PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-recall bench-audit bench-fit bench-models bench-soak \
