@@ -1,6 +1,6 @@
 """A day's messages through one device and one worker: memory, threads and descriptors over time.
 
-    python -m benchmarks.bench_soak [--quick]
+    python -m benchmarks.bench_soak [--quick | --messages N]
 
 ``gatewise edge`` sends every row of a file to ``gatewise cloud`` over a broker, eight at a time, as
 fast as they go: 1,000,000 messages, which a device with 11.6 a second takes 24 hours for. Memory,
@@ -47,11 +47,13 @@ GROWTH_MB = 3.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
-    options = harness.parser("bench_soak", __doc__, f"{QUICK:,} messages").parse_args(arguments)
+    parser = harness.parser("bench_soak", __doc__, f"{QUICK:,} messages")
+    parser.add_argument("--messages", type=int, default=MESSAGES, help="how many are sent")
+    options = parser.parse_args(arguments)
 
     def action() -> int:
         with tempfile.TemporaryDirectory() as folder:
-            found = measure(Path(folder), QUICK if options.quick else MESSAGES)
+            found = measure(Path(folder), QUICK if options.quick else options.messages)
         harness.write_results(harness.out_folder(options), "soak", found, markdown(found))
         return 0
 

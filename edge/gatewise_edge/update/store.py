@@ -90,7 +90,7 @@ class Store:
         state = self.state
         if state.on_trial and state.starts >= _MOST_STARTS:
             _LOG.error("%s gave no answer in %d starts", state.active, state.starts)
-            wait = self._pause * 2.0**state.waits
+            wait = self._pause * 2.0 ** min(state.waits, 16)
             self.save(
                 active=state.proved,
                 waiting=state.active,

@@ -80,7 +80,9 @@ class Trial:
 
     @property
     def verdict(self) -> Literal["passed", "failed"] | None:
-        """What the answers say so far; None: not enough."""
+        """What the answers say so far; None: not enough, or it is over."""
+        if not self.running:
+            return None
         seen = self.good + self.bad
         usual = sum(self._before) / len(self._before) if self._before else 0.0
         if self.bad >= _FEWEST_BAD and self.bad > max(_TOLERATED, 1.5 * usual) * seen:

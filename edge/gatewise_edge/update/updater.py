@@ -123,12 +123,14 @@ class Updater:
         manifest = Bundle.open(first, for_device=True).manifest
         self.model = manifest.name
         self._features = tuple(manifest.column_names if features is None else features)
-        self._fetcher = BoundedFetcher(ca_file=ca_file, timeout=timeout)
+        self._trial, self._clock = Trial(trial_answers, trial_seconds, clock=clock), clock
+        self._fetcher = BoundedFetcher(
+            ca_file=ca_file, timeout=timeout, cancelled=lambda: self._trial.verdict == "failed"
+        )
         self._client = RepositoryClient(
             urls, store.folder / "metadata", trust=trust, fetcher=self._fetcher, longest=longest
         )
         self._interval, self._spread, self._gap = interval, spread, gap
-        self._trial, self._clock = Trial(trial_answers, trial_seconds, clock=clock), clock
         self._condition = threading.Condition()
         self._counts: Counter[str] = Counter()
         self._due = clock() + random.uniform(0.0, spread)
@@ -212,7 +214,7 @@ class Updater:
         """Observe each answer of the device, or the error in its place."""
         if self._trial.observe(end):
             if self._trial.verdict == "failed":
-                self._fetcher.interrupt()  # a slow server must not keep a bad version here
+                self._fetcher.interrupt()
             with self._condition:
                 self._noted = True
                 self._condition.notify_all()
@@ -222,9 +224,9 @@ class Updater:
             try:
                 self._account()
                 self._status.publish_when_due()
-                if self._trial.running and self._trial.verdict == "passed":
+                if self._trial.verdict == "passed":
                     self._pass()
-                elif self._trial.running and self._trial.verdict == "failed":
+                elif self._trial.verdict == "failed":
                     self._roll_back()
                 elif self._clock() >= self._due:
                     self._check()
@@ -396,7 +398,7 @@ class Updater:
             _LOG.warning("update: %s", error)
         self._trouble = str(error)
         self._count(error.reason)
-        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**self._failures, self._interval)
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 30), self._interval)
         with self._condition:
             self._failures += 1
             self._due = min(self._due, self._clock() + pause * random.uniform(0.5, 1.5))

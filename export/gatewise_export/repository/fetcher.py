@@ -13,7 +13,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -36,10 +36,18 @@ class BoundedFetcher(FetcherInterface):
     """Fetch within the time that :meth:`allow` gives.
 
     Beside the system's authorities those of `ca_file` are trusted. The server may be silent for
-    `timeout` seconds. Raises InputError if `ca_file` cannot be used.
+    `timeout` seconds. Nothing is waited for while `cancelled` says so, which is asked before and
+    after connecting: call :meth:`interrupt` when that changes. Raises InputError if `ca_file`
+    cannot be used.
     """
 
-    def __init__(self, *, ca_file: str | Path | None = None, timeout: float = 20.0) -> None:
+    def __init__(
+        self,
+        *,
+        ca_file: str | Path | None = None,
+        timeout: float = 20.0,
+        cancelled: Callable[[], bool] = bool,
+    ) -> None:
         context = ssl.create_default_context()
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if ca_file is not None:
@@ -49,6 +57,7 @@ class BoundedFetcher(FetcherInterface):
                 raise InputError(f"update certificates {ca_file}: {error}") from None
         self._context = context
         self._timeout = urllib3.Timeout(connect=timeout, read=timeout)
+        self._cancelled = cancelled
         self._end = 0.0
         self._closed = threading.Event()
         self._sockets: list[socket.socket] = []
@@ -115,7 +124,7 @@ class BoundedFetcher(FetcherInterface):
                 self._sockets.clear()
 
     def _is_over(self) -> bool:
-        return self._closed.is_set() or time.monotonic() >= self._end
+        return self._closed.is_set() or self._cancelled() or time.monotonic() >= self._end
 
     def _counted(self, chunk: bytes) -> bytes:
         self.received += len(chunk)

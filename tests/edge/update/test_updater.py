@@ -281,6 +281,17 @@ def test_starts_without_an_answer_put_a_release_off_and_not_away(run, fleet):
     assert again.store.state.waits == 0
 
 
+def test_it_goes_on_after_thousands_of_failures(run, fleet, server):
+    """The pause doubled until the number was too large, and the thread ended."""
+    server.behave[""] = lambda handler: handler.send_error(500)
+    device = run(urls=[server.url])
+    device.updater._failures = 5000
+    device.settled()
+    server.behave.clear()
+    fleet.publish("8")
+    device.reaches("8")
+
+
 def test_a_version_not_proved_never_becomes_the_way_back(run, fleet):
     fleet.publish("8")
     device = run(trial_answers=10**6)
