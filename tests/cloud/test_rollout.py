@@ -194,7 +194,7 @@ def test_a_model_that_is_five_points_worse_stops_below_15_percent(tmp_path, caps
         ]
         with Traffic(fleet):
             words = ["repo", "publish", str(repository.folder), "small/8"]
-            words += ["--rollout", "5%,10%,25%,50%,100%", "--every", "5", "--worse-by", "1%"]
+            words += ["--rollout", "5%,10%,25%,50%,100%", "--every", "12", "--worse-by", "1%"]
             status = main([*words, "--broker", broker.url, "--json"])
     out, err = capsys.readouterr()
     print(err)

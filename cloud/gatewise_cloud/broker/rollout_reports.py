@@ -126,8 +126,13 @@ class AbortLimits:
         """Whether a difference is known less exactly than `worse_by`, and passes no limit yet."""
         if not self.worse_by or self.reason_to_abort(report) is not None:
             return False
-        errors = [report.worse_by(what)[1] for what in _FIGURES]
-        return any(error > self.worse_by for error in errors)  # not where nothing is reported
+        for what in _FIGURES:
+            error = report.worse_by(what)[1]
+            # What the others report is still to come; what they do not will never be known.
+            awaited = len(report.others.get(what, ())) >= _FEWEST_DEVICES <= report.running
+            if error > self.worse_by or (math.isnan(error) and awaited):
+                return True
+        return False
 
     def reason_to_abort(self, report: RolloutReport) -> str | None:
         """Say which limit a release has passed, or return None."""
