@@ -8,9 +8,11 @@ export OMP_NUM_THREADS ?= 1
 # One thread of linear algebra a process: on few cores more would only wait for each other.
 # Test processes side by side: on two cores a third pays, since some tests wait for deadlines.
 TEST_PROCESSES ?= 3
-PYTEST := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
+# Compiled modules are kept whatever the shell says: else each process, and each command that tests
+# start, compiles tests and packages again, 13 s a process.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-recall bench-audit bench-fit bench-models bench-soak \
+.PHONY: help demo test test-fast lint format types bench bench-adapt bench-guarantee bench-recall bench-signals bench-audit bench-fit bench-models bench-soak \
 	bench-trees bench-cloud bench-edge bench-fleet bench-twin test-c test-pi test-chaos docs install clean mosquitto
 .DEFAULT_GOAL := help
 
@@ -77,6 +79,9 @@ bench-recall: $(STAMP)     ## what a bound on a rare class's recall costs, and h
 bench-fit: $(STAMP)        ## what fitting costs beside plain LightGBM: minutes
 	$(BIN)/python -m benchmarks.bench_fit
 
+bench-signals: $(STAMP)    ## accuracy against the time of features, raw signals, groups not seen: an hour
+	$(BIN)/python -m benchmarks.bench_signals
+
 bench-audit: $(STAMP)      ## how soon an audit finds a loss of agreement, and how often it errs
 	$(BIN)/python -m benchmarks.bench_audit
 
@@ -105,11 +110,14 @@ bench-twin: $(STAMP) mosquitto   ## how near virtual time comes to a live run: m
 test-pi: $(STAMP)          ## the wheel on an emulated Raspberry Pi, broker and cloud here
 	GATEWISE_PI=1 $(PYTEST) tests/pi -p no:xdist
 
-test-c: $(STAMP)           ## C99 of Letters' cascades on x86-64, aarch64 (qemu) and arm-none-eabi: bits and sizes
+test-c: $(STAMP)           ## C99 of Letters' cascades and of signals' blocks on x86-64, aarch64 (qemu) and arm-none-eabi: bits, bounds and sizes
 	$(BIN)/python -m benchmarks.c_letters
+	$(BIN)/python -m benchmarks.c_signals
 
-docs: $(STAMP)   ## the reference of every public name, as pages in site/
-	$(BIN)/python -m pdoc -d numpy -o site gatewise gatewise_training gatewise_export gatewise_edge gatewise_cloud gatewise_sim
+docs: $(STAMP)   ## the documentation site, in site/; a broken link or docstring ends it
+	$(BIN)/python docs/site_pages.py build/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs build/docs site
+	@echo "open site/index.html"
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy --strict

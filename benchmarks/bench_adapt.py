@@ -20,8 +20,6 @@ from benchmarks.cells import CACHE, Cell, Settings, cached, run_cells, write_who
 from gatewise.console import note, plain
 from gatewise.errors import InputError
 
-__all__ = ["main"]
-
 DEFAULT_PROBLEMS = tuple(p for p in problems.PROBLEMS if p not in ("breast_cancer", "digits"))
 PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm", "catboost")
 

@@ -29,8 +29,6 @@ from gatewise.errors import GatewiseError, InputError
 from gatewise_edge import Device, StageRunner
 from gatewise_edge.sensors.feature_reader import Meter, Reading, RowSource
 
-__all__ = ["TARGETS", "document", "main", "markdown", "timed"]
-
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt")
 NOOP = "noop"
 #: Item, what it is held against (None: the figure itself, in us), and the most it may be.
@@ -153,7 +151,7 @@ def _answer(model: Model) -> Call:
 def _c99(name: str, model: Model, folder: Path) -> Call:
     """Decide in generated C, called through cffi."""
     from benchmarks.compiled_c import build
-    from gatewise_export.c99.cascade import cascade_of
+    from gatewise_export.c99.cascade_reader import cascade_of
     from gatewise_export.c99.writer import write_cascade
 
     c_name = "m_" + name.replace("-", "_")

@@ -30,8 +30,6 @@ from benchmarks import harness, problems
 from benchmarks.fit_parts import F0, PARTS, SETTING, Bench
 from gatewise.console import note
 
-__all__ = ["MEMORY", "RATIOS", "document", "main", "markdown", "measure", "memory"]
-
 PROBLEM = "forest-bin"
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba")
 QUICK_ROWS, THRESHOLD_ROWS = 2000, 50_000

@@ -23,8 +23,6 @@ from benchmarks import harness
 from benchmarks.fleet_run import Run, prepare
 from gatewise.console import note
 
-__all__ = ["RUNS", "TARGETS", "document", "main", "markdown"]
-
 PACKAGES = ("gatewise", "numpy", "joblib")
 DAY = 86_400.0
 MILLION = 1_000_000

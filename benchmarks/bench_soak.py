@@ -33,8 +33,6 @@ from gatewise_cloud.broker.broker import MosquittoBroker
 from gatewise_export import pack
 from gatewise_training import ConfidenceCascade
 
-__all__ = ["main", "markdown", "measure"]
-
 PACKAGES = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 MESSAGES = 1_000_000
 QUICK = 20_000

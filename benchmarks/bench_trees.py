@@ -33,8 +33,6 @@ from benchmarks.cells import code_version, write_whole
 from benchmarks.folds import Fold
 from gatewise.console import note, plain
 
-__all__ = ["PARTS", "document", "main"]
-
 PACKAGES = ("gatewise", "numpy", "scipy", "scikit-learn", "lightgbm", "numba", "ortools")
 QUICK_ROWS = 600
 SEEDS, HEART_SEEDS = (0, 1, 2), (0, 1, 2)

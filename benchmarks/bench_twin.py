@@ -34,8 +34,6 @@ from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.run import run_live
 
-__all__ = ["MEASURES", "compare", "figures", "main", "markdown"]
-
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 DEVICES: Final = (20, 100)
 LINKS: Final = ("wifi", "4g")

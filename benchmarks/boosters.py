@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 
-__all__ = ["Booster", "booster_fit", "capacities", "spread"]
-
 LARGE = 5000
 """Above this many rows a model gets the high-cost model's capacity."""
 

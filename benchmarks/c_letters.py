@@ -33,7 +33,8 @@ from benchmarks.compiled_c import STRICT
 from benchmarks.folds import Fold
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.cascade import Cascade, cascade_of
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import Coded, lay_out
 from gatewise_export.c99.writer import CSource, write_cascade
 from gatewise_training import methods
@@ -70,11 +71,12 @@ class Target:
         return None
 
 
+QEMU = "qemu-aarch64" if shutil.which("qemu-aarch64") else "qemu-aarch64-static"
 TARGETS = (
     Target(platform.machine(), "cc", "gcc"),
     Target(
         "aarch64", "aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
-        ("-O2", "-static"), ("qemu-aarch64-static",),
+        ("-O2", "-static"), (QEMU,),
     ),
     Target(
         "arm-none-eabi", "arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi",

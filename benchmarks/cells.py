@@ -29,8 +29,6 @@ from benchmarks.problems import Problem
 from benchmarks.record import COLUMNS
 from gatewise.console import plain
 
-__all__ = ["CACHE", "Cell", "Settings", "cached", "code_version", "run", "run_cells", "write_whole"]
-
 CACHE = problems.ROOT / ".bench-cache"
 OURS = ("benchmarks", "gatewise_training")
 

@@ -14,8 +14,6 @@ import paho.mqtt.client as paho
 from benchmarks.cloud_load import bare_client
 from gatewise_edge.link import wire
 
-__all__ = ["main"]
-
 
 def main(port: int) -> None:
     """Serve until killed; says ``ready`` once it is subscribed."""

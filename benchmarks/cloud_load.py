@@ -23,8 +23,6 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from gatewise_edge.link import wire
 
-__all__ = ["Asker", "bare_client", "connected", "payloads"]
-
 _PATIENCE = 60.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -18,9 +19,20 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.c99.writer import CSource
 
-__all__ = ["STRICT", "Answers", "Compiled", "build", "compiler"]
-
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-ffp-contract=off")
+
+VECTORS = """\
+extern void _start(void);
+__attribute__((section(".vectors"), used)) static void (*const vectors[2])(void) = {
+    (void (*)(void))0x20400000, _start};
+"""
+"""What a Cortex-M starts with: its stack and its first function."""
+CORTEX_M4_LINK = ("--specs=rdimon.specs", "-Wl,--section-start=.vectors=0")
+CORTEX_M4_RUN = (
+    "qemu-system-arm", "-M", "mps2-an386", "-nographic", "-monitor", "none", "-serial", "none",
+    "-semihosting-config", "enable=on,target=native", "-kernel",
+)  # fmt: skip
+"""Runs a program, linked with :data:`VECTORS`, on an emulated board; files and output are ours."""
 
 BATCH = """\
 #include "${p}.h"
@@ -136,6 +148,18 @@ def compiler() -> list[str] | None:
         if found is not None:
             return [found, *command[1:]]
     return None
+
+
+def deepest_calls(graph: str) -> int:
+    """Bytes of stack of the longest chain of calls, of gcc's ``-fcallgraph-info=su``."""
+    frames = dict(re.findall(r'title: "([^"]+)" label: "[^"]*?\\n(\d+) bytes', graph))
+    edges = set(re.findall(r'sourcename: "([^"]+)" targetname: "([^"]+)"', graph))
+
+    def depth(name: str) -> int:
+        below = (depth(called) for caller, called in edges if caller == name)
+        return int(frames.get(name, 0)) + max(below, default=0)
+
+    return max(map(depth, frames))
 
 
 def build(

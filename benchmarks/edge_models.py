@@ -13,8 +13,6 @@ from benchmarks import peers, problems
 from gatewise_export import Bundle, pack
 from gatewise_training import methods
 
-__all__ = ["PROBLEM", "Model", "make_models"]
-
 PROBLEM = "letter-bin"
 #: As many trees as RUNTIME's figures are for, of depth 4, on Letters' 16 features.
 TREES, DEPTH = 50, 4

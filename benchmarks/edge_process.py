@@ -14,8 +14,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["measure"]
-
 
 def measure(mode: str, arguments: list[str]) -> dict[str, Any]:
     """Start one and read what it says.

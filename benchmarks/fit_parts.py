@@ -18,8 +18,6 @@ from benchmarks.boosters import Booster, booster_fit
 from benchmarks.folds import Fold
 from gatewise_training.data.validation_split import ValidationSplit
 
-__all__ = ["F0", "PARTS", "SETTING", "Bench", "Part"]
-
 F0 = {"num_leaves": 255, "learning_rate": 0.1}
 TREES = {"num_leaves": 31, "learning_rate": 0.1}
 SETTING = {"p_full": 0.3, "penalty": 1e-4, "n_rounds": 100, "warm_up": 20, **TREES}
@@ -110,7 +108,7 @@ def _one_setting(**more: Any) -> Any:
 
     given: dict[str, Any] = {k: v for k, v in SETTING.items() if k != "penalty"}
     given |= {"p_full": (SETTING["p_full"],), "penalties": (SETTING["penalty"],)}
-    return AdaptGBRT(random_state=0, **given, **more)
+    return AdaptGBRT(stop="gate", prefixes=(1.0,), random_state=0, **given, **more)
 
 
 class _Known:

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Run", "main", "prepare"]
+TRAIN = 1200
+"""Rows that the system is fitted on."""
 
 
 class Run(NamedTuple):
@@ -45,7 +46,7 @@ def prepare(path: Path) -> None:
     from gatewise_training.data import datasets
 
     data = datasets.load("digits")
-    train, test = np.arange(0, 1200), np.arange(1200, len(data.y))
+    train, test = np.arange(0, TRAIN), np.arange(1200, len(data.y))
     f0 = ExtraTreesClassifier(100, random_state=0).fit(data.X[train], data.y[train])
     system = methods.cascade(
         "staged", high_cost_model=f0, n_stages=2, families=("linear",), offload_rate=0.1,

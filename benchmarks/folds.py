@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from gatewise_training.data.metrics import average_precision_at
 from gatewise_training.data.validation_split import ValidationSplit
 
-__all__ = ["Fold", "Table", "Truth", "fixed", "table"]
-
 Table = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 

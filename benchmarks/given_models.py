@@ -35,8 +35,6 @@ from sklearn.svm import SVC
 
 import gatewise as gw
 
-__all__ = ["CLASSIFIERS", "FILES", "REFUSED", "json_service", "network", "probabilities"]
-
 NAMES = [f"pixel {k}" for k in range(64)]
 
 

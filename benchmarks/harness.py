@@ -17,18 +17,6 @@ from benchmarks.cells import CACHE, write_whole
 from gatewise.console import note
 from gatewise.errors import GatewiseError, InputError
 
-__all__ = [
-    "RESULTS",
-    "chosen_parts",
-    "environment",
-    "out_folder",
-    "parser",
-    "run_command",
-    "run_part",
-    "targets_table",
-    "write_results",
-]
-
 RESULTS = Path(__file__).parent / "results"
 Targets = Mapping[str, tuple[str, str, float]]
 """Key of a figure to its text, "at most" or "at least", and the bound."""

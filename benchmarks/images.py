@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
-__all__ = ["patch_features"]
-
 SIDE, PATCH, STRIDE, CENTROIDS = 32, 6, 2, 100
 BATCH = 500
 

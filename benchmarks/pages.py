@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["markdown", "plot"]
-
 OURS = "staged"
 
 NOT_YET = "Not here: the full MiniBooNE, Yahoo, HEPMASS and Scene15, which are not to be had."

@@ -19,8 +19,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 
-__all__ = ["first_use"]
-
 RANGE = (1e-3, 30.0)
 """``penalties_coefficient``, for prices of mean 1: from no effect to one feature."""
 

@@ -15,8 +15,6 @@ from benchmarks.record import Point
 from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit, cross_fit
 
-__all__ = ["coupled", "lazy", "path_costs"]
-
 RANGE = (1e-5, 0.3)
 """Penalties of the mean loss per mean price of a feature: from no effect to no feature."""
 

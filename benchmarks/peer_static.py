@@ -26,8 +26,6 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.data.validation_split import ValidationSplit, cross_fit
 from gatewise_training.learners.high_cost_training import train_high_cost_model
 
-__all__ = ["SCORES", "Cloud", "Subset", "cloud", "cloud_only", "single", "subsets", "two_stage"]
-
 
 @dataclass(frozen=True, eq=False)
 class Subset:

@@ -21,8 +21,6 @@ from benchmarks.systems import own_choice, system_points
 from gatewise_training import methods as library
 from gatewise_training.data.validation_split import ValidationSplit
 
-__all__ = ["PEERS", "Outcome", "Task", "methods", "module_of", "same_for_all_seeds", "solve"]
-
 MAX_LOSS = 0.01
 
 
@@ -70,12 +68,15 @@ PEERS = {
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "staged-1mb": ("staged", {"max_stage_bytes": 2**18}),
     "staged-64kb": ("staged", {"max_stage_bytes": 2**14}),
+    "adapt-gbrt-gate": ("adapt-gbrt", {"stop": "gate"}),
+    "adapt-lin-gate": ("adapt-lin", {"stop": "gate"}),
 }
-"""Our own methods under bounds: a quarter of the room a stage, so that four stages fit in it."""
+"""Our own methods under bounds, a quarter of the room a stage, so that four stages fit in it; and
+Adapt as in its paper, where by default validation chooses between the gate and f1's margin."""
 
 
 def methods() -> tuple[str, ...]:
-    """Names of all methods: the library's, these under bounds, then the peers."""
+    """Names of all methods: the library's, their variants, then the peers."""
     return (*library.names(), *VARIANTS, *PEERS)
 
 

@@ -24,8 +24,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data import datasets
 
-__all__ = ["PROBLEMS", "Problem", "data_folder", "get"]
-
 ROOT = Path(__file__).parents[1]
 FOREST_SEED = 2017
 """Draws the 110,392 rows of Forest; which rows the papers used is not known."""
@@ -76,7 +74,8 @@ def _file(stem: str) -> Path:
     return path
 
 
-def _arrays(stem: str) -> dict[str, NDArray[Any]]:
+def data_arrays(stem: str) -> dict[str, NDArray[Any]]:
+    """Arrays of a data file; InputError if it is not there."""
     with np.load(_file(stem), allow_pickle=False) as file:
         return {key: file[key] for key in file.files}
 
@@ -89,7 +88,7 @@ def _sha(stem: str) -> str:
 
 
 def _letter(name: str) -> Problem:
-    raw = _arrays("letter")
+    raw = data_arrays("letter")
     binary = name == "letter-bin"
     y = raw["y"] >= 13 if binary else raw["y"]
     return Problem(
@@ -106,7 +105,7 @@ def _letter(name: str) -> Problem:
 
 
 def _forest(name: str) -> Problem:
-    raw = _arrays("covertype")
+    raw = data_arrays("covertype")
     binary = name == "forest-bin"
     chosen = np.random.default_rng(FOREST_SEED).permutation(len(raw["y"]))[:110392]
     y = raw["y"] == 1 if binary else raw["y"]
@@ -125,7 +124,7 @@ def _forest(name: str) -> Problem:
 
 
 def _mbne_tiny(name: str) -> Problem:
-    raw = _arrays(name)
+    raw = data_arrays(name)
     parts = [raw["part"] == i for i in range(3)]
     return Problem(
         name,
@@ -141,7 +140,7 @@ def _mbne_tiny(name: str) -> Problem:
 
 
 def _hapt(name: str) -> Problem:
-    raw = _arrays("hapt")
+    raw = data_arrays("hapt")
     x, y, subject, outside = raw["X"], raw["y"], raw["subject"], raw["part"] == 1
     grouped = name == "hapt-9"
     if grouped:
@@ -229,7 +228,7 @@ def _occupancy(name: str) -> Problem:
 
 
 def _cifar10(name: str) -> Problem:
-    raw = _arrays("cifar10_jpeg")
+    raw = data_arrays("cifar10_jpeg")
     code = hashlib.sha256(Path(images.__file__).read_bytes()).hexdigest()
     source = f"{_sha('cifar10_jpeg')} features {code[:16]}"
     kept = ROOT / ".bench-cache" / f"cifar10-{source[:16]}-{code[:16]}.npz"
@@ -252,7 +251,7 @@ def _cifar10(name: str) -> Problem:
 
 
 def _mq2008(name: str) -> Problem:
-    raw = _arrays(name)
+    raw = data_arrays(name)
     x, relevant, qid, part = raw["X"], raw["y"] > 0, raw["qid"], raw["part"]
 
     def deal(_seed: int) -> list[Fold]:

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from benchmarks.folds import Fold, Truth
 from gatewise.costs import FeatureCosts
 
-__all__ = ["BYTE_BOUNDS", "COLUMNS", "Point", "cascade_points", "finished", "quantiles"]
-
 BYTE_BOUNDS = (2**20, 2**16)
 """Points are also shown for devices with this much room for models."""
 

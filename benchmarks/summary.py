@@ -18,8 +18,6 @@ from scipy import stats
 from benchmarks.problems import Problem
 from benchmarks.record import BYTE_BOUNDS, Point
 
-__all__ = ["compare", "holm", "pick_budget", "pick_floor", "summarise"]
-
 ALLOWED = 0.01
 """Accuracy that may be given up: 1 % absolute."""
 

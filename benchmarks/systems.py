@@ -14,8 +14,6 @@ from gatewise.acquisition import at_exits, exit_costs
 from gatewise.decision import ALWAYS_STOP, exit_stages, labels, probabilities, split
 from gatewise.tiers import cascade_costs
 
-__all__ = ["own_choice", "stage_bytes", "system_points"]
-
 
 def system_points(system: Any, fold: Fold) -> list[Point]:
     """Measure every operating point of a fitted system on test rows.

@@ -15,8 +15,6 @@ from gatewise.console import note
 from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
 
-__all__ = ["METHODS", "figures"]
-
 METHODS = {
     "lazy": "CEGB, lazy prices, best-first",
     "coupled": "CEGB, coupled prices, best-first",

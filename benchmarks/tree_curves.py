@@ -17,8 +17,6 @@ from benchmarks.folds import Fold, Table
 from gatewise.costs import FeatureCosts
 from gatewise_training.prune.forest import Forest
 
-__all__ = ["BUDGETS", "Curve", "Made", "at_budgets", "cheapest_within", "measured"]
-
 BUDGETS = {
     "forest-bin": (2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 20, 23),
     "mbne_tiny": (1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 30, 36),

@@ -18,8 +18,6 @@ from gatewise.costs import FeatureCosts
 from gatewise_training.forests.budget_forest import BudgetForest
 from gatewise_training.prune.forest import Forest
 
-__all__ = ["KINDS", "NUMBERS", "seconds", "table"]
-
 NUMBERS = (1, 10, 20, 40)
 KINDS = {
     "rf-gini": "random forest, Gini, square root of the features at a node",

@@ -14,8 +14,6 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise_training.prune.presolve import Closure
 
-__all__ = ["MISSING", "available", "max_flow"]
-
 MISSING = "OR-tools is not installed (pip install ortools): its maximum flow is left out"
 UNITS = 2**40
 

@@ -9,8 +9,6 @@ from typing import Any
 from benchmarks import tree_cegb, tree_growth, tree_maxflow, tree_pruning
 from benchmarks.tree_papers import BUDGETRF, PRUNED
 
-__all__ = ["markdown", "plot"]
-
 Found = Mapping[str, Any]
 
 SAMPLE = (

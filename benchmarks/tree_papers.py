@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BUDGETRF", "PRUNED"]
-
 BUDGETRF: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
     "mbne_tiny": {
         "rf-gini": ((27.32, 0.1278), (85.06, 0.0803), (94.83, 0.0730), (98.42, 0.0693)),

@@ -17,7 +17,7 @@ from benchmarks.folds import Fold
 from benchmarks.tree_curves import BUDGETS, Curve, Made, at_budgets, cheapest_within
 from gatewise.console import note
 from gatewise.costs import FeatureCosts
-from gatewise_training.data.validation_split import strata
+from gatewise_training.data.row_splitter import strata
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import Criterion, RowAcquisitions, grow
 from gatewise_training.prune import build_problem
@@ -26,8 +26,6 @@ from gatewise_training.prune.baselines.weakest_link import cost_complexity, per_
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.path import breakpoints
-
-__all__ = ["LEVELS", "METHODS", "MUS", "figure", "grown", "table"]
 
 MUS = (0.1, 0.03, 0.01)
 """Bits that a purchase must save: forests of cost-aware growth, beside the one without."""

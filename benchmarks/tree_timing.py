@@ -25,8 +25,6 @@ from gatewise_training.prune.path import breakpoints
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, mincut, primal_dual
 
-__all__ = ["solvers", "timings"]
-
 TURNS = 3
 SOLVES = 50
 SHARES = (0.9, 0.5, 0.2)

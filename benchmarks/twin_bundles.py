@@ -21,8 +21,6 @@ from gatewise.errors import InputError
 from gatewise_export import Bundle, pack
 from gatewise_training.data import datasets
 
-__all__ = ["NAMES", "Subject", "subject"]
-
 NAMES: Final = ("digits", "letters")
 #: How each is fitted: about a fifth of the rows is offloaded, and several stages stop.
 PARAMS: Final[dict[str, dict[str, Any]]] = {

@@ -2,6 +2,7 @@
 from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
 from .errors import GatewiseError as GatewiseError
+from .errors import GroupsWarning as GroupsWarning
 from .errors import InputError as InputError
 from .errors import RecallWarning as RecallWarning
 from .facade.bundle import (
@@ -54,6 +55,9 @@ from .facade.training import (
 )
 from .facade.training import (
     AdaptLstsq as AdaptLstsq,
+)
+from .facade.training import (
+    BlockFeatures as BlockFeatures,
 )
 from .facade.training import (
     BudgetForest as BudgetForest,

@@ -6,8 +6,6 @@ import os
 from types import ModuleType
 from typing import Any
 
-__all__ = ["load", "session"]
-
 
 def load() -> ModuleType:
     """Import onnxruntime; the switch only counts before its first import."""

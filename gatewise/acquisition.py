@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 
-__all__ = ["Acquired", "Acquisition", "at_exits", "exit_costs"]
-
 Acquisition = Literal["stage", "node"]
 
 Acquired = NDArray[np.bool_]
@@ -36,8 +34,6 @@ def exit_costs(
 
     Shapes: `acquired` (n_features,), `offload` (n_features,); returns (n_stages + 1,).
 
-    Examples
-    --------
     Two rows visit a stage that acquires for the first of them one feature of two:
 
     >>> costs = FeatureCosts([1.0, 2.0, 4.0])

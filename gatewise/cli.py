@@ -22,9 +22,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from gatewise.errors import GatewiseError, InputError
-
-__all__ = ["TABLE", "Entry", "build", "main"]
+from gatewise.errors import GatewiseError, not_installed
 
 EXAMPLES = """\
 Examples:
@@ -61,7 +59,7 @@ TABLE: dict[str, Entry] = {
         "export",
     ),
     "train": Entry(
-        "gatewise_export.commands.cli", "Train a cascade on a table; pack a bundle.", "export"
+        "gatewise_export.commands.train_cli", "Train a cascade on a table; pack a bundle.", "export"
     ),
     "pair": Entry(
         "gatewise_export.commands.pair_cli", "Gate two given models; pack a bundle.", "export"
@@ -83,6 +81,11 @@ TABLE: dict[str, Entry] = {
     "cloud": Entry("gatewise_cloud.service.cli", "Run a cloud worker.", "cloud"),
     "broker": Entry(
         "gatewise_cloud.service.broker_cli", "Run a broker, or write its set-up.", "cloud"
+    ),
+    "calibrate": Entry(
+        "gatewise_sim.calibration.calibrate_command",
+        "Measure this machine: prices of blocks, service times.",
+        "edge",
     ),
     "report": Entry(
         "gatewise_sim.report.report_command", "Show a report's figures, or compare reports.", "sim"
@@ -122,7 +125,7 @@ def build(name: str) -> Any:
     try:
         command: Any = importlib.import_module(entry.module).commands[name]
     except ModuleNotFoundError as error:
-        raise _not_installed(error, entry.extra) from error
+        raise not_installed(error, entry.extra) from error
     if isinstance(command, typer.Typer):  # of sub-commands
         for sub in command.registered_commands:
             sub.help = _keep_examples(inspect.getdoc(sub.callback) or "")
@@ -140,15 +143,6 @@ def _keep_examples(text: str) -> str:
     return "\n\n".join(
         f"\b\n{p}" if marked and not p.startswith("\b") else p
         for p, marked in zip(paragraphs, indented, strict=True)
-    )
-
-
-def _not_installed(error: ModuleNotFoundError, extra: str) -> Exception:
-    """Make an error that names the extra with a library; a missing module of ours is a bug."""
-    if error.name is None or error.name.startswith("gatewise"):
-        return error
-    return InputError(
-        f"this needs {error.name}, which is not installed: pip install 'gatewise[{extra}]'"
     )
 
 
@@ -211,7 +205,7 @@ def _print_error(error: Exception, args: Sequence[str]) -> int:
     """Print one line about an error and get the exit status."""
     called = next((a for a in args if a in TABLE), None)
     if isinstance(error, ModuleNotFoundError):
-        error = _not_installed(error, TABLE[called].extra if called else "sim")
+        error = not_installed(error, TABLE[called].extra if called else "sim")
     if isinstance(error, GatewiseError):
         text, status = str(error), 2
     elif isinstance(error, typer.TyperException):  # the command line itself is wrong

@@ -13,8 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-__all__ = ["Progress", "emit", "html_table", "note", "plain", "progress", "table", "text_table"]
-
 
 class Progress(Protocol):
     """Progress reports of long work: called as ``report(done, total, what)``."""
@@ -45,6 +43,11 @@ def emit(document: Mapping[str, Any]) -> None:
     print(json.dumps(plain(document), indent=2))
 
 
+def print_line(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a line on standard output at once: the text, or the document as JSON."""
+    print(json.dumps(plain(document)) if as_json else text, flush=True)
+
+
 def note(text: str) -> None:
     """Print a line on standard error, so that JSON on standard output stays clean."""
     print(text, file=sys.stderr, flush=True)
@@ -69,8 +72,6 @@ def table(title: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> N
 def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Lay a small table out as plain text, numbers to the right.
 
-    Examples
-    --------
     >>> print(text_table(("stage", "cost"), [("first", 1.5), ("second", 12)]))
     stage   cost
     first    1.5

@@ -5,14 +5,18 @@ can read it. For one instance, acquiring the set ``S`` of features costs::
 
     sum(own[k] for k in S) + sum(shared[g] for g in groups touched by S)
 
-An instance that is offloaded also pays for the features of the high-cost model that the
-device has not acquired yet, and the prices of :class:`CloudPrices`.
+where touching a group touches the groups that it requires: a test that needs another first, or
+the spectrum that many features are computed from. An instance that is offloaded also pays for the
+features of the high-cost model that the device has not acquired yet, and the prices of
+:class:`CloudPrices`.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import compress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -42,6 +46,10 @@ class FeatureCosts:
         features is acquired.
     shared : mapping of label to price, or sequence indexed by int label, optional
         Shared price of each group; groups that are not listed share no price.
+    requires : mapping of group to group or sequence of groups, optional
+        What must be paid before a group, directly; a group that others require may have no feature
+        of its own. A feature may be named where a group is: it becomes a group of that name, its
+        price that group's shared price.
     names : sequence of str, optional
         The features' names, for messages and for matching a table's columns.
 
@@ -52,13 +60,16 @@ class FeatureCosts:
         Index into `group_names`, -1 for no group.
     shared : ndarray of float64, shape (n_groups,)
     group_names : tuple of str
+    requires : tuple of tuple of int
+        Groups that each group requires directly, as indices.
     names : tuple of str or None
 
     Raises
     ------
     InputError
-        If a price is negative, NaN or infinite, a length does not match, a name is double, or
-        a shared price names a group that no feature belongs to. The message names which.
+        If a price is negative, NaN or infinite, a length does not match, a name is double, a
+        shared price names a group that no feature belongs to or requires, or groups require each
+        other. The message names which.
 
     Examples
     --------
@@ -73,6 +84,12 @@ class FeatureCosts:
     >>> FeatureCosts({"age": 1.0, "chol": 5.17, "fbs": 3.10}, shared={"blood": 2.10},
     ...              group={"chol": "blood", "fbs": "blood"}) == costs
     True
+
+    A stress test needs an ECG first, which is a feature, too:
+
+    >>> tests = FeatureCosts({"ecg": 15.0, "stress": 90.0}, requires={"stress": "ecg"})
+    >>> tests.price([1]), tests.price([0, 1]), tests.price([1], acquired=[0])
+    (105.0, 105.0, 90.0)
     """
 
     def __init__(
@@ -81,6 +98,7 @@ class FeatureCosts:
         *,
         group: Sequence[Label | None] | NDArray[Any] | Mapping[str, Label] | None = None,
         shared: Mapping[Any, float] | Sequence[float] | NDArray[Any] | None = None,
+        requires: Mapping[Any, Label | Sequence[Label]] | None = None,
         names: Iterable[str] | None = None,
     ) -> None:
         keys, values = _keyed(own)
@@ -92,7 +110,7 @@ class FeatureCosts:
         if self.names is not None:
             if len(self.names) != n:
                 raise InputError(f"{n} feature costs but {len(self.names)} feature names")
-            doubles = {x for x in self.names if self.names.count(x) > 1}
+            doubles = [name for name, times in Counter(self.names).items() if times > 1]
             if doubles:
                 raise InputError(f"feature name {sorted(doubles)[0]!r} stands twice in the costs")
         if isinstance(group, Mapping):
@@ -100,21 +118,48 @@ class FeatureCosts:
             if strange:
                 raise InputError(f"group of {strange[0]!r}, which is no feature")
             group = [group.get(name) for name in self.names or ()]
-        labels = [None] * n if group is None else [_label(g) for g in group]
+        labels: list[Label | None] = [None] * n if group is None else [_label(g) for g in group]
         if len(labels) != n:
             raise InputError(f"{n} feature costs but {len(labels)} group labels")
         prices = _shared_prices(shared)
-        present = list(dict.fromkeys(g for g in labels if g is not None))
+        before = _prerequisites(requires)
+        self._price_as_groups(before, labels, prices)
+        members = dict.fromkeys(g for g in labels if g is not None)
+        needed = {other for others in before.values() for other in others}
+        present = [*members, *(g for g in prices if g in needed and g not in members)]
         unknown = [g for g in prices if g not in present and prices[g] != 0.0]
         if unknown:
             raise InputError(f"shared price of group {unknown[0]!r}, but no feature is in it")
+        absent = [g for g in (*before, *needed) if g not in present]
+        if absent:
+            raise InputError(f"requires names {absent[0]!r}, which is neither group nor feature")
         self.group_names: tuple[str, ...] = tuple(str(g) for g in present)
         if len(set(self.group_names)) != len(present):
             raise InputError("two groups have the same name; use either numbers or strings")
         self.group = np.array([-1 if g is None else present.index(g) for g in labels], np.intp)
         self.shared = np.array([prices.get(g, 0.0) for g in present], np.float64)
-        for array in (self.own, self.group, self.shared):
+        self.requires = tuple(tuple(map(present.index, before.get(g, ()))) for g in present)
+        self._paid = _closure(self.requires, self.group_names)
+        for array in (self.own, self.group, self.shared, self._paid):
             array.setflags(write=False)
+
+    def _price_as_groups(
+        self,
+        before: dict[Label, tuple[Label, ...]],
+        labels: list[Label | None],
+        prices: dict[Label, float],
+    ) -> None:
+        """Make a group of each feature that `before` names; its own group is then required."""
+        groups = {*labels, *prices}
+        for name in [x for group, others in before.items() for x in (group, *others)]:
+            if name in groups or name not in (self.names or ()):
+                continue
+            k = (self.names or ()).index(str(name))
+            old = labels[k]
+            labels[k], prices[name] = name, float(self.own[k])
+            self.own[k] = 0.0
+            if old is not None:
+                before[name] = (*before.get(name, ()), old)
 
     @classmethod
     def uniform(cls, n_features: int, price: float = 1.0) -> FeatureCosts:
@@ -198,7 +243,17 @@ class FeatureCosts:
         index = [known[name] for name in names]
         groups = [self.group_names[g] if g >= 0 else None for g in self.group[index].tolist()]
         shared = dict(zip(self.group_names, self.shared.tolist(), strict=True))
-        return FeatureCosts(self.own[index], group=groups, shared=shared, names=names)
+        requires = self.prerequisites
+        return FeatureCosts(
+            self.own[index], group=groups, shared=shared, requires=requires, names=names
+        )
+
+    @property
+    def prerequisites(self) -> dict[str, tuple[str, ...]]:
+        """Groups that a group requires directly, by name; those that require none are left out."""
+        names = self.group_names
+        pairs = zip(names, self.requires, strict=True)
+        return {name: tuple(names[g] for g in others) for name, others in pairs if others}
 
     @property
     def n_features(self) -> int:
@@ -213,7 +268,7 @@ class FeatureCosts:
     @property
     def alone(self) -> NDArray[np.float64]:
         """Price of each feature by itself, its group's shared price included, (n_features,)."""
-        return np.asarray(self.own + np.append(self.shared, 0.0)[self.group], np.float64)
+        return self.remaining(np.zeros(self.n_features, bool))
 
     def mask(self, features: ArrayLike) -> NDArray[np.bool_]:
         """Get indices (or a mask) of features as a mask of shape (n_features,)."""
@@ -257,7 +312,8 @@ class FeatureCosts:
         """
         acquired = np.asarray(acquired, bool)
         touched = (
-            acquired[:, self.group == g].any(axis=1, keepdims=True) for g in range(len(self.shared))
+            acquired[:, self._paid[:, g][self.group] & (self.group >= 0)].any(axis=1, keepdims=True)
+            for g in range(len(self.shared))
         )
         paid = np.hstack([acquired, *touched])
         prices = np.concatenate([self.own, self.shared])
@@ -271,16 +327,29 @@ class FeatureCosts:
         sums = [math.fsum(compress(listed, paid[i].tolist())) for i in first]
         return np.array(sums, np.float64)[which]
 
+    def remaining(self, acquired: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Get what each feature by itself still costs where `acquired` are paid, (n_features,).
+
+        The features of `acquired` cost nothing; `acquired` is a mask of shape (n_features,).
+        """
+        unpaid = np.where(self._touched(acquired), 0.0, self.shared)
+        ahead = np.append(self._paid @ unpaid, 0.0)  # -1, no group, picks the 0
+        return np.asarray(np.where(acquired, 0.0, self.own + ahead[self.group]), np.float64)
+
+    @property
+    def shared_alone(self) -> NDArray[np.float64]:
+        """Shared price of each group and of all that it requires, shape (n_groups,)."""
+        return np.asarray(self._paid @ self.shared, np.float64)
+
     def members(self, feature: int) -> NDArray[np.intp]:
         """Get the features of the group of `feature`, or itself alone."""
         g = self.group[feature]
         return np.array([feature]) if g < 0 else np.flatnonzero(self.group == g)
 
     def _touched(self, mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        touched = np.zeros(len(self.shared), bool)
+        """Groups that the features of `mask` touch, and those that these require, (n_groups,)."""
         ids = self.group[mask]
-        touched[ids[ids >= 0]] = True
-        return touched
+        return np.asarray(self._paid[ids[ids >= 0]].any(axis=0))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FeatureCosts):
@@ -291,6 +360,7 @@ class FeatureCosts:
             and np.array_equal(self.own, other.own)
             and np.array_equal(self.group, other.group)
             and np.array_equal(self.shared, other.shared)
+            and self.requires == other.requires
         )
 
     def __hash__(self) -> int:
@@ -323,9 +393,10 @@ def _own_prices(own: ArrayLike, names: tuple[str, ...] | None) -> NDArray[np.flo
         raise InputError(f"feature costs must be numbers: {error}") from error
     if prices.ndim != 1 or not len(prices):
         raise InputError(f"feature costs must be a list of prices, not of shape {prices.shape}")
-    for k, price in enumerate(prices):
+    wrong = ~(np.isfinite(prices) & (prices >= 0))
+    for k in np.flatnonzero(wrong).tolist():
         name = repr(names[k]) if names is not None and k < len(names) else str(k)
-        check_price(f"the cost of feature {name}", float(price))
+        check_price(f"the cost of feature {name}", float(prices[k]))
     return prices
 
 
@@ -349,3 +420,29 @@ def _shared_prices(shared: Any) -> dict[Label, float]:
         check_price(f"the shared price of group {group!r}", price)
         prices[label] = float(price)
     return prices
+
+
+def _prerequisites(requires: Any) -> dict[Label, tuple[Label, ...]]:
+    found: dict[Label, tuple[Label, ...]] = {}
+    for group, others in (requires or {}).items():
+        listed = [others] if isinstance(others, str | int) else list(others)
+        labels = [_label(g) for g in (group, *listed)]
+        if any(g is None for g in labels):
+            raise InputError(f"requires: group {group!r} and {others!r} are not all groups")
+        name, *rest = (g for g in labels if g is not None)
+        found[name] = tuple(dict.fromkeys(rest))
+    return found
+
+
+def _closure(requires: Sequence[Sequence[int]], names: Sequence[str]) -> NDArray[np.bool_]:
+    """Groups that are paid with each group, itself among them, shape (n_groups, n_groups)."""
+    paid = np.eye(len(requires), dtype=bool)
+    try:
+        order = list(TopologicalSorter(dict(enumerate(requires))).static_order())
+    except CycleError as error:
+        chain = " requires ".join(repr(names[g]) for g in reversed(error.args[1]))
+        raise InputError(f"groups require each other: {chain}") from None
+    for g in order:
+        for other in requires[g]:
+            paid[g] |= paid[other]
+    return paid

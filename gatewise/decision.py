@@ -20,24 +20,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ALWAYS_STOP",
-    "Link",
-    "Score",
-    "answers",
-    "as_float32",
-    "is_value",
-    "labels",
-    "midway",
-    "probabilities",
-    "row_answer",
-    "row_probabilities",
-    "row_stop_score",
-    "split",
-    "stop_score",
-    "stops",
-]
-
 Link = Literal["sigmoid", "softmax", "identity"]
 Score = Literal["margin", "column"]
 Margins = NDArray[np.float32]

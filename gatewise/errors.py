@@ -5,15 +5,14 @@
     GatewiseError
     └── InputError (also a ValueError)   bad input
     UserWarning
-    └── RecallWarning                    a rare class is answered worse than accuracy shows
+    ├── RecallWarning                    a rare class is answered worse than accuracy shows
+    └── GroupsWarning                    neighbouring rows are nearly the same, and have no groups
 
 Packages add their own branches. The command line turns any of them into one line and exit
 status 2, so a message says what is wrong and what to do.
 """
 
 from __future__ import annotations
-
-__all__ = ["GatewiseError", "InputError", "RecallWarning", "one_line"]
 
 
 class GatewiseError(Exception):
@@ -31,6 +30,19 @@ class RecallWarning(UserWarning):
     """Recall of a rare class falls at the chosen operating point, though accuracy hardly does."""
 
 
+class GroupsWarning(UserWarning):
+    """Neighbouring training rows are nearly the same, and neither groups nor times are given."""
+
+
 def one_line(error: BaseException) -> str:
     """Shorten another library's message to one line, for a message of ours."""
-    return " ".join(str(error).split())[:200]
+    return " ".join(str(error).split())[:300]
+
+
+def not_installed(error: ModuleNotFoundError, extra: str) -> Exception:
+    """Make an error that names the extra with a library; a missing module of ours is a bug."""
+    if error.name is None or error.name.startswith("gatewise"):
+        return error
+    return InputError(
+        f"this needs {error.name}, which is not installed: pip install 'gatewise[{extra}]'"
+    )

@@ -10,22 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-__all__ = [
-    "Format",
-    "byte_size",
-    "count",
-    "duration",
-    "interval",
-    "joules",
-    "listed",
-    "millis",
-    "money",
-    "number",
-    "percent",
-    "plural",
-    "threshold",
-]
-
 Format = Callable[[float | None], str]
 """Writes a value, or that there is none."""
 
@@ -35,8 +19,6 @@ _UNKNOWN: Final = "n/a"
 def number(value: float | None) -> str:
     """Three significant digits, thousands set apart.
 
-    Examples
-    --------
     >>> number(23.456), number(1234567.0), number(64.0), number(None)
     ('23.5', '1,234,567', '64', 'n/a')
     """
@@ -50,8 +32,6 @@ def number(value: float | None) -> str:
 def count(value: float | None) -> str:
     """A whole number of things, short from a million on.
 
-    Examples
-    --------
     >>> count(1234.4), count(1.44e9), count(2.6e6)
     ('1,234', '1.44 billion', '2.6 million')
     """
@@ -65,8 +45,6 @@ def count(value: float | None) -> str:
 def plural(n: float, thing: str) -> str:
     """A count with its noun.
 
-    Examples
-    --------
     >>> plural(1, "device"), plural(1_000, "device")
     ('1 device', '1,000 devices')
     """
@@ -76,8 +54,6 @@ def plural(n: float, thing: str) -> str:
 def percent(share: float | None, digits: int = 1) -> str:
     """A share as a percentage; of a tiny one the first digit that is not 0.
 
-    Examples
-    --------
     >>> percent(0.98765), percent(1.0), percent(0.98765, 2), percent(0.000216), percent(None)
     ('98.8 %', '100 %', '98.77 %', '0.02 %', 'n/a')
     """
@@ -91,8 +67,6 @@ def percent(share: float | None, digits: int = 1) -> str:
 def byte_size(size: float | None) -> str:
     """An amount of bytes in B, kB, MB or GB (powers of 1000).
 
-    Examples
-    --------
     >>> byte_size(640), byte_size(4096), byte_size(1.5e6), byte_size(2e9)
     ('640 B', '4.1 kB', '1.50 MB', '2.00 GB')
     """
@@ -108,8 +82,6 @@ def byte_size(size: float | None) -> str:
 def millis(value: float | None) -> str:
     """A time in milliseconds.
 
-    Examples
-    --------
     >>> millis(0.0731), millis(12.34), millis(1234.5), millis(3e-5)
     ('0.073 ms', '12.3 ms', '1,234 ms', '0 ms')
     """
@@ -123,8 +95,6 @@ def millis(value: float | None) -> str:
 def duration(seconds: float | None) -> str:
     """A length of time (given in s) in the unit that suits it.
 
-    Examples
-    --------
     >>> duration(0.04), duration(45), duration(600), duration(5400), duration(604_800)
     ('0.04 s', '45 s', '10 min', '1.5 h', '7 days')
     """
@@ -140,8 +110,6 @@ def duration(seconds: float | None) -> str:
 def joules(value: float | None) -> str:
     """An energy in kJ, J, mJ or uJ.
 
-    Examples
-    --------
     >>> joules(12.34), joules(0.0123), joules(4.5e-6), joules(0.0), joules(4_031.0)
     ('12.3 J', '12.3 mJ', '4.5 uJ', '0 J', '4.03 kJ')
     """
@@ -156,8 +124,6 @@ def joules(value: float | None) -> str:
 def money(value: float | None, currency: str) -> str:
     """A sum of money.
 
-    Examples
-    --------
     >>> money(1234.5, "EUR"), money(0.0123, "EUR")
     ('1,234 EUR', '0.0123 EUR')
     """
@@ -168,8 +134,6 @@ def money(value: float | None, currency: str) -> str:
 def interval(low: float, high: float, form: Format) -> str:
     """The ends of an interval, the unit once; nothing if both are the same when rounded.
 
-    Examples
-    --------
     >>> interval(0.4, 0.6, percent), interval(0.9, 1.2, joules), interval(1.0, 1.0001, number)
     ('40.0 to 60.0 %', '900 mJ to 1.2 J', '')
     """
@@ -183,8 +147,6 @@ def interval(low: float, high: float, form: Format) -> str:
 def listed(things: Sequence[str]) -> str:
     """Things joined by commas, the last by "and".
 
-    Examples
-    --------
     >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
     ('a', 'a and b', 'a, b and c')
     """
@@ -196,8 +158,6 @@ def listed(things: Sequence[str]) -> str:
 def threshold(value: float | None, digits: int = 4) -> str:
     """A stage's threshold: it stops at scores from there on, never, or always.
 
-    Examples
-    --------
     >>> threshold(0.53125), threshold(None), threshold(-3.4028234663852886e38)
     ('0.5312', 'never', 'always')
     """

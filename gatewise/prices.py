@@ -14,16 +14,6 @@ import numpy as np
 from gatewise.errors import InputError
 from gatewise.toml_settings import SettingsTable
 
-__all__ = [
-    "COLUMN_KINDS",
-    "PRICE_TABLES",
-    "CloudPrices",
-    "ColumnPrice",
-    "PriceList",
-    "check_price",
-    "request_bytes",
-]
-
 COLUMN_KINDS: Final = ("number", "boolean", "category", "ordinal", "time", "drop")
 """What a file of prices may say that a column is (:mod:`gatewise.columns`); drop: left out."""
 PRICE_TABLES: Final = ("default", "features", "groups", "cloud", "bill")
@@ -83,6 +73,10 @@ class CloudPrices:
         return self.request + self.byte * request_bytes(n_features, item_size=self.item_size)
 
 
+LARGEST_REQUEST: Final = 128 * 1024
+"""Bytes of a message at most: AWS IoT Core's limit, the lowest of the usual brokers."""
+
+
 def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
     """Estimate the bytes of an offload request's payload.
 
@@ -90,8 +84,6 @@ def request_bytes(n_features: int, *, rows: int = 1, item_size: int = 4) -> int:
     the matrix ``rows * n_features * item_size`` bytes. A test of the wire holds this
     within 5 % of the real message; MQTT's own header (topic and 2 to 5 bytes) is not in it.
 
-    Examples
-    --------
     >>> request_bytes(16), request_bytes(16, rows=10)
     (133, 709)
     """

@@ -18,8 +18,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.prices import CloudPrices
 
-__all__ = ["TIERS", "Tier", "cascade_costs", "in_order", "on_device", "place", "sent"]
-
 Tier = Literal["device", "gateway", "cloud"]
 TIERS: tuple[Tier, ...] = ("device", "gateway", "cloud")
 
@@ -38,8 +36,6 @@ def on_device(tiers: Sequence[Tier]) -> int:
 def place(wanted: Any, n_stages: int) -> tuple[Tier, ...]:
     """Assign a tier to each stage of a cascade.
 
-    Examples
-    --------
     >>> place({"device": 2, "gateway": None}, 4)
     ('device', 'device', 'gateway', 'gateway')
     >>> place(("device", "gateway", "cloud"), 2)
@@ -123,8 +119,6 @@ def cascade_costs(
 
     Shapes: `acquired` (n_features,), `offload` (n_features,); returns (n_stages + 1,).
 
-    Examples
-    --------
     Three features at 1; an answer of the stage on the gateway pays no evaluation:
 
     >>> masks = np.eye(3, dtype=bool)

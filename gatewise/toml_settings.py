@@ -14,8 +14,6 @@ from typing import Any, Self, TypeVar
 
 from gatewise.errors import InputError
 
-__all__ = ["SettingsTable", "take_number", "take_text"]
-
 _T = TypeVar("_T")
 _MOST_NAMED = 20  # keys in an error
 
@@ -23,21 +21,9 @@ _MOST_NAMED = 20  # keys in an error
 class SettingsTable:
     """A table of settings, read key by key; `where` names it in errors.
 
-    Parameters
-    ----------
-    values : object
-        What should be a table.
-    where : str
-    known : collection of str
-        Keys that it may have.
-    inner : bool, default False
-        Whether it is a table within a table.
-
-    Raises
-    ------
-    InputError
-        If it is none, or has a key that is not known. All methods raise it for a value that cannot
-        be, and for a key that is missing and has no default.
+    `values`: what should be a table. `known`: keys that it may have. `inner`: whether it is a table
+    within a table. Raises InputError if it is none, or has a key that is not known. All methods
+    raise it for a value that cannot be, and for a key that is missing and has no default.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.once import MakeOnce
 
@@ -12,6 +13,12 @@ from tests.support.once import MakeOnce
 # process that they start; Ctrl-C is among the things tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes depends on the machine's other load.
+settings.register_profile(
+    "any load", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any load")
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-__all__ = ["ChildProcess", "close_all", "end_with_owner", "first_message", "send_message"]
-
 _CLOSE_SECONDS: Final = 10.0
 #: Kills a program when the pipe that is this shell's standard input closes.
 _GUARD: Final = 'read _; kill -KILL "$1"'
@@ -35,26 +33,13 @@ class ChildProcess:
     It is in a process group of its own, so that Ctrl-C in a terminal reaches the owner alone, which
     then ends its children in good order.
 
-    Parameters
-    ----------
-    name : str
-        For messages.
-    command : sequence of str
-    on_message : callable, optional
-        ``on_message(child, document)`` for each line of standard output that is a JSON object, and
-        ``on_message(child, None)`` once there will be no more. Called on a thread of this object.
-        A document ``{"error": text}`` becomes :attr:`error` instead.
-    follows_input : bool, default True
-        Whether it ends by itself when its standard input closes. If not, SIGTERM asks it to end,
-        and a guard kills it when the owner is killed.
-    keep_errors : bool, default True
-        Keep its standard error for :meth:`failure`; else it goes where the owner's goes.
-
-    Attributes
-    ----------
-    name : str
-    error : str
-        What it reported as its error; empty if nothing.
+    `name`: for messages. `on_message`: ``on_message(child, document)`` for each line of standard
+    output that is a JSON object, and ``on_message(child, None)`` once there will be no more. Called
+    on a thread of this object. A document ``{"error": text}`` becomes :attr:`error` instead.
+    `follows_input`: whether it ends by itself when its standard input closes. If not, SIGTERM asks
+    it to end, and a guard kills it when the owner is killed. `keep_errors`: keep its standard error
+    for :meth:`failure`; else it goes where the owner's goes. `error`: what it reported as its
+    error; empty if nothing.
     """
 
     def __init__(

@@ -16,18 +16,9 @@ from __future__ import annotations
 
 from gatewise.errors import GatewiseError
 
-__all__ = ["BackendBusy", "BrokerError", "ModelError", "RefusedRows"]
-
 
 class BrokerError(GatewiseError):
-    """A broker that cannot be started here.
-
-    Attributes
-    ----------
-    host : str
-    port : int
-        Where it should have listened; 0 if any free port would have done.
-    """
+    """A broker that cannot be started here; `port` is 0 if any free one would have done."""
 
     def __init__(self, host: str, port: int, message: str) -> None:
         super().__init__(message)
@@ -36,13 +27,7 @@ class BrokerError(GatewiseError):
 
 
 class ModelError(GatewiseError):
-    """A bundle with a high-cost model that cannot be served.
-
-    Attributes
-    ----------
-    model : str
-        Name and version of the bundle.
-    """
+    """A bundle (`model` is its name and version) with a high-cost model that cannot be served."""
 
     def __init__(self, model: str, message: str) -> None:
         super().__init__(message)
@@ -56,11 +41,8 @@ class BackendBusy(ModelError):  # noqa: N818  it may be asked again
 class RefusedRows(GatewiseError):  # noqa: N818  a refusal is an answer to a client, not a fault
     """Instances that a model does not take.
 
-    Attributes
-    ----------
-    reason : str
-        ``shape``, ``size``, ``missing`` or ``infinite``, as in
-        :class:`gatewise_edge.errors.WireError`.
+    `reason`: ``shape``, ``size``, ``missing`` or ``infinite``, as in
+    :class:`gatewise_edge.errors.WireError`.
     """
 
     def __init__(self, reason: str, message: str) -> None:

@@ -6,8 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["until_interrupted"]
-
 
 @contextmanager
 def until_interrupted() -> Iterator[None]:

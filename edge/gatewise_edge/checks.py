@@ -9,17 +9,6 @@ from typing import Any, Final
 from gatewise.errors import InputError
 from gatewise_edge.errors import WireError
 
-__all__ = [
-    "MAX_NAME",
-    "check_device",
-    "check_id",
-    "check_int",
-    "check_level",
-    "check_model",
-    "check_positive",
-    "check_text",
-]
-
 MAX_NAME: Final = 64
 
 _NO_LEVEL: Final = re.compile(r"[/+#\x00-\x1f\x7f-\x9f]")
@@ -74,6 +63,13 @@ def check_device(device: str) -> str:
 def check_model(name: str, what: str = "model name") -> str:
     """Return a model's name or version: a topic level; or raise WireError."""
     return check_level(what, name)
+
+
+def check_worker(name: str) -> str:
+    """Return a worker's name for parts: a topic level, not ``json``; or raise WireError."""
+    if name == "json":
+        raise WireError("name", "worker 'json': that is the topic of JSON requests")
+    return check_level("worker", name)
 
 
 def check_positive(what: str, value: Any) -> float:

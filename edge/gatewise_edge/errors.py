@@ -17,20 +17,14 @@ from typing import Literal
 
 from gatewise.errors import GatewiseError
 
-__all__ = ["LinkError", "SelfTestError", "SensorError", "WireError"]
-
 
 class WireError(GatewiseError):
     """A message, a topic or a name that the wire does not allow.
 
-    Attributes
-    ----------
-    reason : str
-        A short code, fit for a counter and for the dead-letter topic: ``size``, ``cbor``,
-        ``json``, ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``,
-        ``missing``, ``checksum``.
-    id : bytes or None
-        The message's 16-byte id where one could be read, so that an error can be answered.
+    `reason` is a short code, fit for a counter and for the dead-letter topic: ``size``, ``cbor``,
+    ``json``, ``version``, ``id``, ``name``, ``range``, ``type``, ``shape``, ``infinite``,
+    ``missing``, ``checksum``, ``hash``. `id` is the message's, where one could be read, so that an
+    error can be answered.
     """
 
     def __init__(self, reason: str, message: str, *, id: bytes | None = None) -> None:  # noqa: A002
@@ -66,10 +60,7 @@ class SensorError(GatewiseError):
 class SelfTestError(GatewiseError):
     """A bundle that does not compute here what it computed where it was packed.
 
-    Attributes
-    ----------
-    differences : dict of str to int
-        What differed (an array's name in ``sample.npz``) and in how many rows.
+    `differences`: what differed (an array's name in ``sample.npz``) and in how many rows.
     """
 
     def __init__(self, message: str, differences: dict[str, int]) -> None:
@@ -78,13 +69,7 @@ class SelfTestError(GatewiseError):
 
 
 class LinkError(GatewiseError):
-    """A cloud, or its broker, that cannot be reached.
-
-    Attributes
-    ----------
-    url : str
-        Its URL, without user name and password.
-    """
+    """A cloud, or its broker, that cannot be reached; `url` is without user name and password."""
 
     def __init__(self, url: str, message: str) -> None:
         super().__init__(message)

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Self
 
-__all__ = ["Stop", "Stopped"]
-
 
 class Stopped(BaseException):
     """A stop was requested; raised only within :meth:`Stop.interrupts`."""
@@ -23,10 +21,7 @@ class Stop:
     has just read. So it is raised only within :meth:`interrupts`, around waits that lose nothing;
     other code checks :attr:`requested`. A second signal ends the program at once.
 
-    Attributes
-    ----------
-    requested : str
-        The signal's name; empty while none has come.
+    `requested`: the signal's name; empty while none has come.
     """
 
     def __init__(self) -> None:

@@ -10,6 +10,7 @@ from .bundle.errors import VerifyError as VerifyError
 from .bundle.errors import VerifyReport as VerifyReport
 from .bundle.manifest import Manifest as Manifest
 from .bundle.signing import keygen as keygen
+from .c99.signals.signal_writer import write_signals as write_signals
 from .c99.writer import to_c as to_c
 from .packing.bundle_writer import pack as pack
 from .packing.onnx_export import to_onnx as to_onnx

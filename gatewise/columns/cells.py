@@ -16,20 +16,6 @@ import numpy as np
 
 from gatewise.errors import InputError
 
-__all__ = [
-    "ISO",
-    "MISSING_WORDS",
-    "TIME_PARTS",
-    "UNIX",
-    "check_time_format",
-    "is_missing",
-    "read_boolean",
-    "read_category",
-    "read_number",
-    "read_time",
-    "time_part",
-]
-
 MISSING_WORDS: Final = frozenset(
     {"", "?", "na", "n/a", "nan", "-nan", "null", "none", "nat", "<na>", "#n/a", "#n/a n/a", "#na"}
     | {"1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"}
@@ -54,8 +40,6 @@ _DIRECTIVES: Final = frozenset("YymdHMSfjz%")
 def is_missing(cell: Any, words: Set[str] = frozenset()) -> bool:
     """Whether a cell is missing: None, NaN, NaT, or a text of :data:`MISSING_WORDS` or `words`.
 
-    Examples
-    --------
     >>> is_missing(" NaN "), is_missing(None), is_missing("0"), is_missing("ERR", {"err"})
     (True, True, False, True)
     """
@@ -75,8 +59,6 @@ def is_missing(cell: Any, words: Set[str] = frozenset()) -> bool:
 def read_number(cell: Any) -> float:
     """Read a number.
 
-    Examples
-    --------
     >>> read_number(" 1e3 "), read_number(7)
     (1000.0, 7.0)
     """
@@ -95,8 +77,6 @@ def read_number(cell: Any) -> float:
 def read_boolean(cell: Any) -> float:
     """Read true or false, yes or no, on or off, 1 or 0, as 1.0 or 0.0.
 
-    Examples
-    --------
     >>> read_boolean("Yes"), read_boolean(False)
     (1.0, 0.0)
     """
@@ -111,8 +91,6 @@ def read_boolean(cell: Any) -> float:
 def read_category(cell: Any) -> str:
     """Read a category's name; of a whole number its digits, however it is typed.
 
-    Examples
-    --------
     >>> read_category(" Bolt & Sons"), read_category(3.0), read_category(True)
     ('Bolt & Sons', '3', 'true')
     """
@@ -133,8 +111,6 @@ def read_category(cell: Any) -> str:
 def read_time(cell: Any, form: str = ISO) -> datetime:
     """Read a time: a date, or text in the format `form`; with :data:`UNIX` seconds.
 
-    Examples
-    --------
     >>> read_time("2025-03-01 08:30").hour, read_time("1.3.2025", "%d.%m.%Y").month
     (8, 3)
     """
@@ -168,8 +144,6 @@ def check_time_format(form: str) -> None:
 def time_part(time: datetime, part: str) -> float:
     """Get one of :data:`TIME_PARTS`; as the clock of its own time zone shows it.
 
-    Examples
-    --------
     >>> moment = read_time("2025-03-01T12:00:00+02:00")
     >>> time_part(moment, "weekday"), time_part(moment, "hour"), time_part(moment, "days") % 1
     (5.0, 12.0, 0.4166666666678793)

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from gatewise.errors import InputError
 
-__all__ = ["csv_rows"]
-
 
 def csv_rows(path: str | Path) -> Iterator[tuple[int, list[str]]]:
     """Yield the header and each row of a CSV file in UTF-8, with its line; cells are stripped.

@@ -18,8 +18,6 @@ from gatewise.columns.encoders import (
 )
 from gatewise.errors import InputError
 
-__all__ = ["MOST_CATEGORIES", "MOST_CELL_BYTES", "read_encoder"]
-
 MOST_COLUMNS: Final = 65535
 MOST_CATEGORIES: Final = 10_000
 """Of a column."""
@@ -51,6 +49,8 @@ class DocumentField(Protocol):
     def text(self, longest: int = 256) -> str: ...
 
     def choice(self, allowed: Sequence[_Word]) -> _Word: ...
+
+    def integer(self, least: int, most: int) -> int: ...
 
     def number(self, least: float, most: float) -> float: ...
 

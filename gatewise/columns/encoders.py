@@ -38,17 +38,6 @@ from gatewise.columns.cells import (
 )
 from gatewise.errors import InputError
 
-__all__ = [
-    "KINDS",
-    "BooleanColumn",
-    "CategoryColumn",
-    "Column",
-    "NumberColumn",
-    "RawRow",
-    "RowEncoder",
-    "TimeColumn",
-]
-
 RawRow: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """Cells by column, or in the order of the columns."""
 
@@ -59,12 +48,7 @@ CategoryForm = Literal["one-hot", "ordinal"]
 class Column(ABC):
     """A raw column and the features that it becomes.
 
-    Attributes
-    ----------
-    name : str
-    features : tuple of str
-    fill : tuple of float or None
-        Values of a missing cell, without the indicator; None: NaN.
+    `fill`: values of a missing cell, without the indicator; None: NaN.
     """
 
     kind: ClassVar[str]
@@ -93,11 +77,6 @@ class Column(ABC):
     def read(self, cell: Any) -> tuple[float, ...]:
         """Values of a cell that is not missing; InputError if it is none of this kind."""
 
-    @property
-    def has_indicator(self) -> bool:
-        """Whether the last feature says that the cell is missing."""
-        return bool(self._rest)
-
     def encode(self, cell: Any, missing_words: frozenset[str]) -> tuple[float, ...]:
         """Values of all features of a cell; InputError, which names the column, if it is bad."""
         if is_missing(cell, missing_words):
@@ -109,13 +88,13 @@ class Column(ABC):
 
     def to_document(self) -> dict[str, Any]:
         """The column as an object of JSON."""
-        document: dict[str, Any] = {
+        return {
             "name": self.name,
             "kind": self.kind,
             "features": list(self.features),
             "fill": None if self.fill is None else list(self.fill),
+            **self._more(),
         }
-        return document | self._more()
 
     def _more(self) -> dict[str, Any]:
         return {}
@@ -200,14 +179,8 @@ class TimeColumn(Column):
 class RowEncoder:
     """Encoders of all columns of a raw row, in order; its features follow each other.
 
-    Attributes
-    ----------
-    columns : tuple of Column
-    missing_words : frozenset of str
-        Texts of a missing cell, in lower case, beside the usual ones.
+    `missing_words`: texts of a missing cell, in lower case, beside the usual ones.
 
-    Examples
-    --------
     >>> supplier = CategoryColumn(name="supplier", features=("acme", "bolt"),
     ...                           categories=("ACME", "Bolt"))
     >>> encoder = RowEncoder((NumberColumn(name="mass", features=("mass",)), supplier))

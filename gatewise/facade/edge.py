@@ -1,5 +1,10 @@
 """Names of ``gatewise_edge`` in the facade."""
 
-from gatewise_edge import Answer, Audit, Device, InProcessLink, MqttLink, SensorError, Sensors
+from gatewise.errors import not_installed
+
+try:
+    from gatewise_edge import Answer, Audit, Device, InProcessLink, MqttLink, SensorError, Sensors
+except ModuleNotFoundError as error:
+    raise not_installed(error, "edge") from error
 
 __all__ = ["Answer", "Audit", "Device", "InProcessLink", "MqttLink", "SensorError", "Sensors"]

@@ -1,5 +1,10 @@
 """Names of the heavy half of ``gatewise_export`` in the facade: packing and conversion."""
 
-from gatewise_export import pack, to_c, to_onnx, verify
+from gatewise.errors import not_installed
+
+try:
+    from gatewise_export import pack, to_c, to_onnx, verify
+except ModuleNotFoundError as error:
+    raise not_installed(error, "export") from error
 
 __all__ = ["pack", "to_c", "to_onnx", "verify"]

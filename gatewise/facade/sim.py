@@ -1,5 +1,10 @@
 """Names of ``gatewise_sim`` in the facade."""
 
-from gatewise_sim import Scenario, simulate
+from gatewise.errors import not_installed
+
+try:
+    from gatewise_sim import Scenario, simulate
+except ModuleNotFoundError as error:
+    raise not_installed(error, "sim") from error
 
 __all__ = ["Scenario", "simulate"]

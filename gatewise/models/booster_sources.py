@@ -20,8 +20,6 @@ from gatewise.decision import Link
 from gatewise.errors import InputError
 from gatewise.models.tree_sources import LEAF, Nodes, float32_below
 
-__all__ = ["Boosted", "catboost_trees", "hist_gradient_trees", "xgboost_trees"]
-
 LARGEST = np.finfo(np.float32).max
 
 

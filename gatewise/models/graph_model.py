@@ -16,19 +16,13 @@ from numpy.typing import NDArray
 
 from gatewise import _onnxruntime
 
-__all__ = ["GraphModel"]
-
 
 @dataclass(frozen=True, eq=False)
 class GraphModel:
     """A model that was given, with the input ``x`` and the output ``margins``, both float32.
 
-    Attributes
-    ----------
-    content : bytes
-        The ONNX file, with everything around the given graph that makes its output margins.
-    n_features, n_outputs : int
-        Columns of ``x``, and of ``margins``.
+    `content` is the ONNX file, with everything around the given graph that makes its output
+    margins.
     """
 
     content: bytes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,27 +11,60 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 
-__all__ = ["DTYPES", "MOST_VALUES", "InstanceSpec"]
-
 DTYPES: Final = ("float32", "float16", "int16", "int8", "uint8")
 """Types of an instance's values. Models compute in float32, which holds each of them exactly."""
+JPEG: Final = "jpeg"
 MOST_VALUES: Final = 65535
-"""Values of an instance: the columns of a request at most."""
+"""Values of an instance that are features by themselves."""
+MOST_WINDOW_VALUES: Final = 1 << 20
+"""Values of a window: the columns of a request at most."""
+
+
+def value_names(array: str, n_values: int) -> list[str]:
+    """Name the values of an array as features, in row-major order.
+
+    >>> value_names("window", 2)
+    ['window[0]', 'window[1]']
+    """
+    return [f"{array}[{i}]" for i in range(n_values)]
 
 
 @dataclass(frozen=True)
 class InstanceSpec:
     """Shape and type of an instance.
 
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : str
-        Of the values as they are acquired and sent: one of :data:`DTYPES`.
+    `dtype`, one of :data:`DTYPES`, is that of the values as they are acquired and sent. With
+    `encoding` "jpeg" an instance may be given and sent as a JPEG file, too; InputError if one of
+    that shape and type is no image of uint8, grey or in colour.
     """
 
     shape: tuple[int, ...]
     dtype: str = "float32"
+    encoding: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.encoding is None:
+            return
+        if self.encoding != JPEG:
+            raise InputError(f"encoding must be None or {JPEG!r}, not {self.encoding!r}")
+        self.sides  # noqa: B018 - raises
+        if self.dtype != "uint8":
+            raise InputError(f"a JPEG image has values of uint8, not {self.dtype}")
+
+    @property
+    def sides(self) -> tuple[int, int, int, bool]:
+        """Height, width and channels of an image, and whether its channels come first."""
+        if len(self.shape) == 2:
+            return *self.shape, 1, False
+        if len(self.shape) == 3 and self.shape[2] in (1, 3):
+            return *self.shape, False
+        if len(self.shape) == 3 and self.shape[0] in (1, 3):
+            return *self.shape[1:], self.shape[0], True
+        raise InputError(f"an instance of shape {self.shape} is no image of 1 or 3 channels")
+
+    def to_document(self) -> dict[str, Any]:
+        """The object of JSON that a manifest has."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def n_values(self) -> int:
@@ -50,7 +83,7 @@ class InstanceSpec:
         >>> InstanceSpec((1, 2)).names
         ['instance[0]', 'instance[1]']
         """
-        return [f"instance[{i}]" for i in range(self.n_values)]
+        return value_names("instance", self.n_values)
 
     @classmethod
     def of_rows(cls, X: Any) -> tuple[InstanceSpec, NDArray[np.float32]]:
@@ -70,10 +103,7 @@ class InstanceSpec:
     def flat(self, X: ArrayLike) -> NDArray[np.float32]:
         """Flatten rows of shape (n, ...) to float32 (n, n_values).
 
-        Raises
-        ------
-        InputError
-            If they have another shape, are not numbers, or hold NaN or infinity.
+        InputError if they have another shape, are not numbers, or hold NaN or infinity.
         """
         try:
             with np.errstate(over="ignore"):

@@ -5,7 +5,7 @@ The kernel is the rational quadratic ``(1 + gamma d / 64) ** -64`` of the square
 and six squarings, which every machine rounds alike; an ``exp`` is another number in every
 library. Fitted as a least-squares SVM on landmarks (Nystroem): a ridge regression on the
 kernel's features, with gamma, the scaling and the ridge chosen by leave-one-out errors, which
-have a closed form (Rifkin & Lippert, 2007).
+have a closed form (Rifkin & Lippert, 2007), or by the errors on whole blocks of rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ from typing import Any
 import numba
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import eigh
+from scipy.linalg import eigh, solve
 from scipy.optimize import minimize_scalar
 
 from gatewise.models.losses import log_loss, one_hot
-
-__all__ = ["KernelModel", "fit_kernel", "left_out_error"]
 
 SQUARINGS = 6
 """The kernel's exponent is two to this power."""
@@ -32,22 +30,17 @@ GAMMAS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 CHOOSING_ROWS, CHOOSING_LANDMARKS = 1500, 200
 """Rows and landmarks on which scaling, gamma and ridge are chosen; all rows then fit."""
+TRIAL_LANDMARKS = 120
+"""Of the small machines that columns are compared by."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelModel:
-    """``margins = sum_l (1 + rate ||z - landmark_l||^2) ** -64 * weights_l + bias``.
+    """``margins = sum_l (1 + rate ||z - landmark_l||^2) ** -64 * weights_l + bias``, in float32.
 
-    Attributes
-    ----------
-    mean, scale : ndarray of float32, shape (n_features,)
-        ``z = (x - mean) * scale``.
-    landmarks : ndarray of float32, shape (n_landmarks, n_features)
-        In the space of z.
-    rate : float32
-        ``gamma / 64``.
-    weights : ndarray of float32, shape (n_landmarks, n_outputs)
-    bias : ndarray of float32, shape (n_outputs,)
+    ``z = (x - mean) * scale``, both (n_features,); `landmarks`, (n_landmarks, n_features), are in
+    the space of z; `rate` is ``gamma / 64``; `weights` are (n_landmarks, n_outputs), `bias`
+    (n_outputs,).
     """
 
     mean: NDArray[np.float32]
@@ -109,18 +102,22 @@ def fit_kernel(
     weight: NDArray[np.float64] | None = None,
     n_landmarks: int = 512,
     seed: int = 0,
+    blocks: NDArray[np.intp] | None = None,
 ) -> tuple[KernelModel, NDArray[np.float32]]:
     """Fit a least-squares SVM on landmarks drawn from the rows.
 
+    With `blocks`, numbers of shape (n,), blocks of rows are left out in turn and not single rows.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,); returns `left_out` (n, n_outputs).
     """
     weight = np.ones(len(x)) if weight is None else weight / weight.mean()
     target = one_hot(y, n_classes)
     shuffled = np.random.default_rng(seed).permutation(len(x))
-    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:CHOOSING_ROWS])
+    mean, scale, gamma, ridge = _choose(x, target, weight, shuffled[:CHOOSING_ROWS], blocks)
     z = ((x - mean) * scale).astype(np.float64)
     basis = _Basis(z[shuffled[:n_landmarks]], gamma)
-    whole = _Ridge(basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),))
+    whole = _Ridge(
+        basis.features(z), 2.0 * target - 1.0, weight, ridges=(ridge * len(x),), blocks=blocks
+    )
     factor = _temperature(whole.left_out, target, weight)
     model = KernelModel(
         mean=mean,
@@ -139,19 +136,20 @@ def left_out_error(
     n_classes: int,
     weight: NDArray[np.float64],
     *,
-    n_landmarks: int = 120,
+    blocks: NDArray[np.intp] | None = None,
 ) -> float:
-    """Mean squared leave-one-out error of a small kernel machine on some columns.
+    """Mean squared error on left-out rows of a small kernel machine on some columns.
 
+    Left out in turn are single rows or, with numbers of shape (n,), `blocks` of rows.
     Shapes: `x` (n, n_features), `y` (n,), `weight` (n,).
     """
     target = 2.0 * one_hot(y, n_classes) - 1.0
     if not x.shape[1]:
-        return _Ridge(np.ones((len(x), 1)), target, weight).error
+        return _Ridge(np.ones((len(x), 1)), target, weight, blocks=blocks).error
     mean, scale = _scalings(x)[0]
     z = ((x - mean) * scale).astype(np.float64)
-    basis = _Basis(z[:n_landmarks], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
-    return _Ridge(basis.features(z), target, weight).error
+    basis = _Basis(z[:TRIAL_LANDMARKS], 1.0 / max(float(z.var(axis=0).sum()), 1e-9))
+    return _Ridge(basis.features(z), target, weight, blocks=blocks).error
 
 
 _Scaling = tuple[NDArray[np.float32], NDArray[np.float32]]
@@ -162,15 +160,17 @@ def _choose(
     target: NDArray[np.float64],
     weight: NDArray[np.float64],
     rows: NDArray[np.intp],
+    blocks: NDArray[np.intp] | None,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32], float, float]:
     """Scaling, gamma and ridge (a row) with the least left-out error on some of the rows."""
-    tried = []
+    tried, some = [], None if blocks is None else blocks[rows]
     for mean, scale in _scalings(x):
         z = ((x[rows] - mean) * scale).astype(np.float64)
         spread = max(float(z.var(axis=0).sum()), 1e-9)
         for gamma in GAMMAS:
             basis = _Basis(z[:CHOOSING_LANDMARKS], gamma / spread)
-            ridge = _Ridge(basis.features(z), 2.0 * target[rows] - 1.0, weight[rows])
+            aim = 2.0 * target[rows] - 1.0
+            ridge = _Ridge(basis.features(z), aim, weight[rows], blocks=some)
             tried.append((ridge.error, mean, scale, gamma / spread, ridge.ridge / len(rows)))
     return min(tried, key=lambda t: t[0])[1:]
 
@@ -198,7 +198,7 @@ class _Basis:
 
 
 class _Ridge:
-    """Weighted ridge regression with the best ridge by leave-one-out error."""
+    """Weighted ridge regression with the best ridge by the error on left-out rows."""
 
     def __init__(
         self,
@@ -206,8 +206,10 @@ class _Ridge:
         target: NDArray[np.float64],
         weight: NDArray[np.float64],
         ridges: tuple[float, ...] = RIDGES,
+        blocks: NDArray[np.intp] | None = None,
     ) -> None:
         weighted = features * weight[:, None]
+        parts = _left_out_parts(features, weighted, target, blocks)
         values, vectors = eigh(features.T @ weighted)
         rotated = features @ vectors
         moments = vectors.T @ (weighted.T @ target)
@@ -215,13 +217,41 @@ class _Ridge:
         for ridge in ridges:
             inverse = 1.0 / (np.maximum(values, 0.0) + ridge)
             fitted = rotated @ (inverse[:, None] * moments)
-            leverage = weight * ((rotated**2) @ inverse)
-            residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
+            if parts:
+                residual = target.copy()
+                for out, gram, moved in parts:
+                    damped = gram + ridge * np.eye(len(gram))
+                    residual[out] -= features[out] @ solve(damped, moved, assume_a="pos")
+            else:
+                leverage = weight * ((rotated**2) @ inverse)
+                residual = (target - fitted) / np.maximum(1.0 - leverage, 1e-6)[:, None]
             error = float(np.average((residual**2).sum(axis=1), weights=weight))
             if error < self.error:
                 self.error, self.ridge = error, ridge
                 self.coefficients = vectors @ (inverse[:, None] * moments)
                 self.left_out = target - residual
+
+
+_Part = tuple[NDArray[np.bool_], NDArray[np.float64], NDArray[np.float64]]
+
+
+def _left_out_parts(
+    features: NDArray[np.float64],
+    weighted: NDArray[np.float64],
+    target: NDArray[np.float64],
+    blocks: NDArray[np.intp] | None,
+) -> list[_Part]:
+    """Regressions without each block: which rows it has, Gram matrix and moments of the others."""
+    if blocks is None or np.ptp(blocks) == 0:
+        return []
+    gram, moments = features.T @ weighted, weighted.T @ target
+    parts = []
+    for block in np.unique(blocks):
+        out = blocks == block
+        parts.append(
+            (out, gram - features[out].T @ weighted[out], moments - weighted[out].T @ target[out])
+        )
+    return parts
 
 
 def _scalings(x: NDArray[np.float32]) -> list[_Scaling]:

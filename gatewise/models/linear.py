@@ -12,20 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LinearModel"]
-
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """``margins = sum_j z_j * weights_j + bias`` with ``z = (x - mean) * scale``.
+    """``margins = sum_j z_j * weights_j + bias`` with ``z = (x - mean) * scale``, in float32.
 
-    Attributes
-    ----------
-    mean, scale : ndarray of float32, shape (n_features,)
-        Standardisation; never folded into the weights, which would cost precision on data
-        with a large offset.
-    weights : ndarray of float32, shape (n_features, n_outputs)
-    bias : ndarray of float32, shape (n_outputs,)
+    The standardisation, (n_features,), is never folded into the `weights`, (n_features, n_outputs):
+    that would cost precision on data with a large offset. `bias` is (n_outputs,).
     """
 
     mean: NDArray[np.float32]
@@ -69,3 +62,9 @@ class LinearModel:
         used = self.used()
         kept = LinearModel(self.mean[used], self.scale[used], self.weights[used], self.bias)
         return kept, used
+
+    def without_last_output(self) -> LinearModel:
+        """Drop the last output; the bits of the others stay."""
+        return LinearModel(
+            self.mean, self.scale, np.ascontiguousarray(self.weights[:, :-1]), self.bias[:-1]
+        )

@@ -7,16 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, log_softmax, softmax
-
-__all__ = [
-    "log_loss",
-    "log_loss_gradient",
-    "log_loss_hessian",
-    "one_hot",
-    "prior_margins",
-    "softplus",
-]
+from scipy.special import expit
 
 Array = NDArray[np.float64]
 
@@ -45,19 +36,27 @@ def log_loss(margins: Array, target: Array) -> Array:
     """``-log p(y | margins)`` of each row, shape (n,)."""
     if margins.shape[1] == 1:
         return softplus(margins[:, 0]) - target[:, 0] * margins[:, 0]
-    loss: Array = -(target * log_softmax(margins, axis=1)).sum(axis=1)
+    below = margins - margins.max(axis=1, keepdims=True)
+    loss: Array = np.log(np.exp(below).sum(axis=1)) - (target * below).sum(axis=1)
     return loss
 
 
 def log_loss_gradient(margins: Array, target: Array) -> Array:
     """Derivative of :func:`log_loss` with respect to the margins, of their shape."""
-    p = expit(margins) if margins.shape[1] == 1 else softmax(margins, axis=1)
+    p = expit(margins) if margins.shape[1] == 1 else _softmax(margins)
     gradient: Array = p - target
     return gradient
 
 
 def log_loss_hessian(margins: Array) -> Array:
     """Diagonal second derivatives ``p (1 - p)``, of the margins' shape."""
-    p = expit(margins) if margins.shape[1] == 1 else softmax(margins, axis=1)
+    p = expit(margins) if margins.shape[1] == 1 else _softmax(margins)
     curvature: Array = p * (1.0 - p)
     return curvature
+
+
+def _softmax(margins: Array) -> Array:
+    """Softmax of each row; scipy's own takes several times as long on few rows."""
+    e = np.exp(margins - margins.max(axis=1, keepdims=True))
+    out: Array = e / e.sum(axis=1, keepdims=True)
+    return out

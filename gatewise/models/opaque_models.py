@@ -22,15 +22,12 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError, one_line
 
-__all__ = [
-    "PYTHON", "JsonService", "PythonModel", "json_answer", "json_request", "load_object",
-]  # fmt: skip
-
 PYTHON: Final = "python:"
 """Before the import path of a model: ``python:module:attribute``."""
 
 CLOSE_TO_ONE: Final = 1e-3
 BATCH: Final = 256
+TIMEOUT: Final = 30.0
 
 Function = Callable[[NDArray[np.float32]], Any]
 
@@ -38,8 +35,6 @@ Function = Callable[[NDArray[np.float32]], Any]
 def load_object(spec: str) -> Any:
     """Import what ``python:module:attribute`` names; modules of the current folder are found, too.
 
-    Examples
-    --------
     >>> load_object("python:math:floor")(2.5)
     2
     """
@@ -60,28 +55,12 @@ def load_object(spec: str) -> Any:
 class PythonModel:
     """A Python object that gives probabilities: a function, an instance, or a class of such.
 
-    Parameters
-    ----------
-    given : object
-        A function of the rows; or an object with ``predict_proba`` and perhaps ``classes_``, the
-        labels of its columns; or a class whose instances are such, made without arguments.
-    classes : sequence
-        The labels of the data, sorted: the order of the columns that come out.
-    spec : str, optional
-        Its import path, where it was given by that.
+    `given` is a function of the rows; or an object with ``predict_proba`` and perhaps ``classes_``,
+    the labels of its columns; or a class whose instances are such, made without arguments.
+    `classes` are the data's labels, sorted: the order of the columns that come out. `spec`,
+    ``python:module:attribute``, is where the object, or its class, can be imported. InputError if
+    it is nothing of the kind, or has other classes than the data.
 
-    Attributes
-    ----------
-    spec : str
-        ``python:module:attribute``: where the object, or its class, can be imported.
-
-    Raises
-    ------
-    InputError
-        If it is nothing of the kind, or has other classes than the data.
-
-    Examples
-    --------
     >>> model = PythonModel(lambda X: np.tile([0.25, 0.75], (len(X), 1)), ["no", "yes"])
     >>> model.predict_proba(np.zeros((1, 4), np.float32))
     array([[0.25, 0.75]])
@@ -119,8 +98,8 @@ class JsonService:
     form of TensorFlow Serving and of KServe's protocol, version 1. NaN is sent as null.
     """
 
-    def __init__(self, url: str, n_classes: int, *, timeout: float = 30.0) -> None:
-        self.spec, self.n_classes, self._timeout = url, n_classes, timeout
+    def __init__(self, url: str, n_classes: int) -> None:
+        self.spec, self.n_classes = url, n_classes
 
     def predict_proba(self, X: NDArray[np.float32]) -> NDArray[np.float64]:
         """Get checked probabilities, shape (n, n_classes), 256 rows a request."""
@@ -132,7 +111,7 @@ class JsonService:
             self.spec, json_request(X), {"Content-Type": "application/json"}
         )
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout) as answer:
+            with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
                 body = answer.read()
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise InputError(f"{self.spec} does not answer: {one_line(error)}") from error

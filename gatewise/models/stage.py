@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise.tiers import Tier
 
-__all__ = ["FlatModel", "Stage"]
-
 FlatModel = TreeEnsemble | LinearModel | KernelModel
 
 
@@ -27,22 +25,11 @@ FlatModel = TreeEnsemble | LinearModel | KernelModel
 class Stage:
     """A stage as the device runs it.
 
-    Attributes
-    ----------
-    model : TreeEnsemble, LinearModel or KernelModel, or a given GraphModel
-        Reads a float32 matrix of the stage's features.
-    features : ndarray of intp, shape (n_inputs,)
-        Which columns of the instance those are, in the model's order.
-    link : {"sigmoid", "softmax", "identity"}
-        From margins to probabilities.
-    score : {"margin", "column"}
-        Whether the stop score is computed from the margins or is the last output.
-    acquisition : {"stage", "node"}
-        Whether a row that visits the stage acquires all its features, or only those on the
-        paths that it takes through the stage's trees.
-    tier : {"device", "gateway", "cloud"}
-        Where it runs. Beyond the device its features come with the request, all at
-        once.
+    `model` reads a float32 matrix of the columns `features`, (n_inputs,), in its order, and `link`
+    makes probabilities of its margins. `score` says whether the stop score is computed from the
+    margins or is the last output, `acquisition` whether a row that visits the stage acquires all
+    its features ("stage"), or only those on the paths that it takes through the trees ("node"),
+    `tier` where it runs: beyond the device its features come with the request, all at once.
     """
 
     model: FlatModel | GraphModel
@@ -69,6 +56,15 @@ class Stage:
         """Make a stage of a model over all columns; only those that it uses are kept."""
         kept, used = model.compact()
         return cls(kept, used, link, score, acquisition)
+
+    def without_gate(self) -> Stage:
+        """Make a stage of the class margins alone, stopped by them; it reads what they read."""
+        if self.score == "margin":
+            return self
+        if not isinstance(self.model, TreeEnsemble | LinearModel):
+            raise InputError("only trees and linear models carry a gate's score as a column")
+        kept, used = self.model.without_last_output().compact()
+        return replace(self, model=kept, features=self.features[used], score="margin")
 
     def __repr__(self) -> str:
         return f"Stage({', '.join(self._parts())})"

@@ -10,8 +10,6 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["add_leaves", "child", "find_leaves", "mark_paths"]
-
 
 @numba.njit(cache=True, nogil=True)
 def child(v: Any, node: Any, threshold: Any, left: Any, right: Any, nan_left: Any) -> Any:

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
-__all__ = ["LEAF", "Nodes", "float32_below", "forest_nodes", "lightgbm_nodes"]
-
 LEAF = -1
 """In the place of a leaf's feature and children."""
 

@@ -35,25 +35,11 @@ NODE_BYTES = 21
 class TreeEnsemble:
     """Trees one after another in flat arrays; a node is an index into all of them.
 
-    Attributes
-    ----------
-    feature : ndarray of int32, shape (n_nodes,)
-        Column of the input that the node tests; -1 at a leaf.
-    threshold : ndarray of float32, shape (n_nodes,)
-        A row goes left where ``x <= threshold``.
-    left, right : ndarray of int32, shape (n_nodes,)
-        Children; -1 at a leaf. A child's index is above its parent's.
-    nan_left : ndarray of bool, shape (n_nodes,)
-        Where NaN goes.
-    value : ndarray of float32, shape (n_nodes, 1) or (n_nodes, n_outputs)
-        What a leaf adds: to one output (`output` >= 0) or a row to all (`output` == -1).
-    roots : ndarray of int32, shape (n_trees,)
-    output : ndarray of int32, shape (n_trees,)
-        Which output a tree adds to, -1 for all.
-    base : ndarray of float32, shape (n_outputs,)
-        Added last.
-    n_features : int
-        Columns of the input.
+    Nodes, (n_nodes,): `feature`, the column that it tests, -1 at a leaf; `threshold`, a row goes
+    left where ``x <= threshold``; the children `left` and `right`, -1 at a leaf, above their
+    parent's index; `nan_left`, where NaN goes; `value`, (n_nodes, 1) or (n_nodes, n_outputs), what
+    a leaf adds: to one output (`output` >= 0) or a row to all (-1). Trees, (n_trees,): `roots` and
+    `output`. `base`, (n_outputs,), is added last.
     """
 
     feature: NDArray[np.int32]
@@ -215,6 +201,11 @@ class TreeEnsemble:
         spans = [np.arange(self.roots[t], ends[t]) for t in trees]
         nodes = np.concatenate([np.zeros(0, np.intp), *spans])
         return self.take_nodes(nodes, list(trees)), nodes
+
+    def without_last_output(self) -> TreeEnsemble:
+        """Drop the last output with its trees; the bits of the others stay."""
+        kept, _ = self.select_trees(np.flatnonzero(self.output != self.n_outputs - 1).tolist())
+        return replace(kept, base=self.base[:-1])
 
     def take_nodes(
         self,

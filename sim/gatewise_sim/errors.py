@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from gatewise.errors import GatewiseError
 
-__all__ = ["RunError"]
-
 
 class RunError(GatewiseError):
     """A process of a run did not start, or ended when it should not have; `process` names it."""

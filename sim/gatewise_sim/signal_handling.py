@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-__all__ = ["exit_on_termination"]
-
 
 @contextmanager
 def exit_on_termination() -> Iterator[None]:

@@ -41,8 +41,10 @@ def test_plain_fits_have_the_rounds_and_trees_of_adapt(bench):
     run("plain-f0", bench)
     adapt, whole = run("adapt", bench), run("adapt-fit", bench)
     assert run("plain-rounds", bench) == {"trees": SETTING["n_rounds"]}
-    assert adapt["trees"] == whole["trees"] == 2 * SETTING["n_rounds"]
-    assert run("plain-trees", bench)["trees"] == adapt["trees"] - SETTING["warm_up"]
+    # on few rows the gate has no empty trees in the warm-up
+    trees = 2 * SETTING["n_rounds"] - SETTING["warm_up"]
+    assert adapt["trees"] == whole["trees"] == trees
+    assert run("plain-trees", bench)["trees"] == trees
 
 
 def test_the_stages_that_thresholds_are_tuned_on_are_real(bench, monkeypatch):

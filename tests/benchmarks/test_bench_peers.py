@@ -108,7 +108,7 @@ def test_finished_keeps_the_free_answer_and_what_validation_could_choose(fold):
 @pytest.mark.parametrize("acquisition", ["stage", "node"])
 def test_points_of_a_system_are_what_the_system_does(fold, acquisition):
     system = StagedCascade(
-        acquisition=acquisition, n_stages=3, families=("boosting", "linear"), random_state=0
+        acquisition=acquisition, n_stages=3, families=("linear",), effort="low", random_state=0
     )
     system.fit(*fold.train, validation=fold.validation)
     points = system_points(system, fold)

@@ -3,6 +3,7 @@ their own.
 """
 
 import contextlib
+import functools
 import os
 import secrets
 import shutil
@@ -293,23 +294,18 @@ def _rig(network, folder):
 class Packed:
     """A small system, its bundle, and rows that it has not seen."""
 
-    def __init__(self, folder):
-        from sklearn.ensemble import ExtraTreesClassifier
-
+    def __init__(self, folder, make, name="model"):
         from gatewise_export import pack
-        from gatewise_training import methods
         from gatewise_training.data import datasets
 
         data = datasets.load("digits")
         train, test = np.arange(0, 1600, 2), np.arange(1, 1600, 2)
-        f0 = ExtraTreesClassifier(60, random_state=0).fit(data.X[train], data.y[train])
-        self.system = methods.cascade(
-            "staged", high_cost_model=f0, n_stages=2, families=("linear",), offload_rate=0.3,
-            random_state=0,
-        ).fit(data.X[train], data.y[train])  # fmt: skip
-        self.rows, self.truth = data.X[test], data.y[test]
-        self.bundle = pack(self.system, folder / "bundle", sample=data.X[train[:16]]).path
+        self.system, rows = make(data.X, data.y, train)
+        self.rows, self.truth = rows[test], data.y[test]
+        made = pack(self.system, folder / "bundle", sample=rows[train[:16]], name=name)
+        self.bundle = made.path
 
+    @functools.cache  # noqa: B019  there are two
     def edge_only(self):
         """Class indices if nothing is offloaded."""
         from gatewise_edge import Device
@@ -317,7 +313,57 @@ class Packed:
         with Device(self.bundle, policy="edge-only") as device:
             return np.array([device.answer(row).class_index for row in self.rows])
 
+    def differing(self, answers):
+        """Answers that are not the system's, or not its stages' where the cloud failed."""
+        offloaded = self.system.offload(self.rows)
+        whole = np.searchsorted(self.system.classes_, self.system.predict(self.rows))
+        alone = self.edge_only()
+        return [
+            a
+            for a in answers
+            if a["label"] != (alone if a["route"] == "fallback" else whole)[a["row"]]
+            or offloaded[a["row"]] != (a["route"] != "edge")
+        ]
+
+
+def _of_features(x, y, train):
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    from gatewise_training import methods
+
+    f0 = ExtraTreesClassifier(60, random_state=0).fit(x[train], y[train])
+    system = methods.cascade(
+        "staged", high_cost_model=f0, n_stages=2, families=("linear",), offload_rate=0.3,
+        effort="low", random_state=0,
+    )  # fmt: skip
+    return system.fit(x[train], y[train]), x
+
+
+def _of_windows(x, y, train):
+    """Stages of blocks, and a high-cost model of the windows themselves: pictures of bytes."""
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    import gatewise_signals as sig
+    from gatewise.costs import CloudPrices
+    from gatewise_training import StagedCascade
+
+    windows, pixels = x.reshape(-1, 8, 8).astype(np.uint8), sig.Pixels(price=0.5)
+    thumbnail = sig.Thumbnail(pixels, 3, 3, price=1.0)
+    system = StagedCascade(
+        ExtraTreesClassifier(60, random_state=0), high_cost_input="window", n_stages=2,
+        blocks=[thumbnail, sig.BlockStatistics(pixels, 2, 2, price=6.0)], families=("linear",),
+        cloud_prices=CloudPrices(request=3.0, byte=0.01), offload_rate=0.3, effort="low",
+        random_state=0,
+    )  # fmt: skip
+    return system.fit(windows[train], y[train]), windows
+
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory):
-    return Packed(tmp_path_factory.mktemp("chaos"))
+    return Packed(tmp_path_factory.mktemp("chaos"), _of_features)
+
+
+@pytest.fixture(scope="session")
+def packed_windows(tmp_path_factory):
+    """A bundle on blocks of which requests carry raw windows."""
+    return Packed(tmp_path_factory.mktemp("chaos-windows"), _of_windows, "windows")

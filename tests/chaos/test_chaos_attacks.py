@@ -10,7 +10,7 @@ import pytest
 from gatewise_export.repository.repository import Repository
 
 DEVICES = 12
-INSTANCES = 360
+INSTANCES = 250
 RATE = 14.0
 POOL = "a-name-that-is-not-known"
 

@@ -17,9 +17,9 @@ RATE = 14.0  # instances a second and device: some 36 s of them
 class Trouble(threading.Thread):
     """Kills a worker every 2 s, the broker twice, and cuts the link for 5 s."""
 
-    def __init__(self, rig, bundle):
+    def __init__(self, rig, *bundles):
         super().__init__(daemon=True)
-        self.rig, self.bundle = rig, bundle
+        self.rig, self.bundles = rig, bundles
         self.ended = threading.Event()
         self.failure = None
 
@@ -42,26 +42,28 @@ class Trouble(threading.Thread):
                 events.pop(0)[1]()
             if now >= 2.0 * (turn + 1):
                 self.rig.kill_worker(turn % 2)
-                self.rig.start_worker(turn % 2, self.bundle)
+                self.rig.start_worker(turn % 2, *self.bundles)
                 turn += 1
 
 
 @pytest.mark.slow
-def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, until):
+def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, packed_windows, until):
+    """One of the devices sends raw windows, the others features."""
     rig.start_broker()
+    bundles = packed.bundle, packed_windows.bundle
     for number in range(2):
-        rig.start_worker(number, packed.bundle)
+        rig.start_worker(number, *bundles)
     rng = np.random.default_rng(0)
-    n = len(packed.rows)
+    kinds = [packed_windows, *[packed] * (DEVICES - 1)]
     devices = [
         rig.start_device(
-            f"pi-{i}", packed.bundle, packed.rows, rng.integers(0, n, INSTANCES).tolist(),
-            rate=RATE, deadline_ms=500.0,
+            f"pi-{i}", kind.bundle, kind.rows,
+            rng.integers(0, len(kind.rows), INSTANCES).tolist(), rate=RATE, deadline_ms=500.0,
         )
-        for i in range(DEVICES)
+        for i, kind in enumerate(kinds)
     ]  # fmt: skip
     until(lambda: all(d.ready for d in devices), 120, "the fleet")
-    trouble = Trouble(rig, packed.bundle)
+    trouble = Trouble(rig, *bundles)
     for device in devices:
         device.go()
     trouble.start()
@@ -72,7 +74,7 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, until):
     assert rig.killed["broker"] == 2
     assert rig.killed["worker"] >= 12
 
-    answers, excused = [], 0
+    answers, excused, blamed = [], 0, []
     for device in devices:
         assert device.heard("error") == []
         mine = device.heard("answer")
@@ -80,26 +82,36 @@ def test_killed_workers_a_killed_broker_and_a_cut_link(rig, packed, until):
         assert [a["number"] for a in mine] == list(range(INSTANCES))
         counters = device.heard("done")[0]["counters"]
         assert sum(counters[r] for r in ("edge", "cloud", "fallback")) == INSTANCES
+        assert counters["mismatched"] == counters["invalid"] == counters["unknown"] == 0
         answers += mine
         late = device.late()
-        assert late[1] == []
         excused += len(late[0])
+        blamed += [(device.name, a["route"], a["late_ms"]) for a in late[1]]
 
+    of_windows, of_rows = answers[:INSTANCES], answers[INSTANCES:]
+    parts = [(packed_windows, of_windows), (packed, of_rows)]
+    assert [kind.differing(mine) for kind, mine in parts] == [[], []]
+    sent = Counter(a["route"] for a in of_windows)
+    assert min(sent["edge"], sent["cloud"], sent["fallback"]) > 0
     row = np.array([a["row"] for a in answers])
     label = np.array([a["label"] for a in answers])
     classes = packed.system.classes_
     got = np.mean(classes[label] == packed.truth[row])
-    alone = np.mean(classes[packed.edge_only()[row]] == packed.truth[row])
+    edge = [kind.edge_only()[[a["row"] for a in mine]] for kind, mine in parts]
+    alone = np.mean(classes[np.concatenate(edge)] == packed.truth[row])
     routes = Counter(a["route"] for a in answers)
     reasons = Counter(a["reason"] for a in answers if a["route"] == "fallback")
     print(
         f"\n{len(answers)} answers: {dict(routes)}; fallbacks {dict(reasons)}; "
         f"killed {rig.killed}; {excused} more than 50 ms late, each while the control timer was; "
-        f"accuracy {got:.4f}, edge alone {alone:.4f}"
+        f"accuracy {got:.4f}, edge alone {alone:.4f}; raw windows: {dict(sent)}"
     )
+    assert blamed == []
     # the trouble was felt, and the cloud was of use in spite of it
     assert routes["fallback"] > 0
-    hard = packed.system.offload(packed.rows)[row].sum()
+    hard = sum(
+        kind.system.offload(kind.rows)[[a["row"] for a in mine]].sum() for kind, mine in parts
+    )
     assert routes["cloud"] > hard // 4
     assert got >= alone
 

@@ -22,7 +22,7 @@ from gatewise_export import pack
 from gatewise_export.repository.repository import Repository
 
 DEVICES = 20
-INSTANCES = 600
+INSTANCES = 420
 RATE = 12.0
 SERVER = Path(__file__).with_name("https_main.py")
 

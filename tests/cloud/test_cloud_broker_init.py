@@ -13,6 +13,7 @@ from cryptography import x509
 from gatewise.errors import InputError
 from gatewise_cloud.broker.authority import Authority, read_certificate
 from gatewise_cloud.broker.broker_init import init_broker
+from tests.support.processes import run_here
 
 DAY = datetime.timedelta(days=1)
 
@@ -167,17 +168,17 @@ def test_half_an_authority(tmp_path):
         init_broker(tmp_path)
 
 
-def test_the_command(command, tmp_path):
+def test_the_command(tmp_path):
     folder = tmp_path / "b"
     arguments = ("broker", "init", folder, "--host", "127.0.0.1", "--devices", "pi-1,pi-2")
-    status, out, err = command(*arguments, "--json").finish()
-    assert (status, err) == (0, "")
-    document = json.loads(out)
+    done = run_here(*arguments, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    document = json.loads(done.stdout)
     assert document["devices"] == ["pi-1", "pi-2"]
     assert len(document["made"]) == 5
-    status, out, _ = command(*arguments).finish()
-    assert status == 0
-    assert f"mosquitto -c {folder / 'mosquitto.conf'}" in out
+    done = run_here(*arguments)
+    assert done.returncode == 0
+    assert f"mosquitto -c {folder / 'mosquitto.conf'}" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -188,8 +189,7 @@ def test_the_command(command, tmp_path):
         (("begin",), "begin"),
     ],
 )
-def test_the_command_on_bad_input(command, arguments, word):
-    status, out, err = command("broker", *arguments).finish()
-    assert (status, out) == (2, "")
-    assert word in err
-    assert err.count("\n") == 1
+def test_the_command_on_bad_input(arguments, word):
+    done = run_here("broker", *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert word in done.stderr

@@ -8,6 +8,9 @@ import socket
 import pytest
 
 from tests.support.ports import free_port
+from tests.support.processes import run_here
+
+pytestmark = pytest.mark.slow  # processes start
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
@@ -63,30 +66,28 @@ def test_on_the_embedded_broker_it_warns_and_serves(command, bundle, tiny, embed
     assert err.count("\n") == 1
 
 
-def failure(command, *arguments):
-    status, out, err = command(*arguments).finish()
-    assert status == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    return err
+def failure(*arguments):
+    done = run_here(*arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    return done.stderr
 
 
-def test_an_unreachable_broker_is_one_line(command, bundle):
+def test_an_unreachable_broker_is_one_line(bundle):
     port = free_port()
-    err = failure(command, "cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
+    err = failure("cloud", bundle, "--broker", f"mqtt://127.0.0.1:{port}")
     assert f"broker mqtt://127.0.0.1:{port} cannot be reached" in err
 
 
-def test_a_bundle_that_is_not_there_is_one_line(command, tmp_path, mosquitto):
-    err = failure(command, "cloud", tmp_path / "nothing", "--broker", mosquitto.url)
+def test_a_bundle_that_is_not_there_is_one_line(tmp_path, mosquitto):
+    err = failure("cloud", tmp_path / "nothing", "--broker", mosquitto.url)
     assert "nothing" in err
 
 
 @pytest.mark.parametrize("kind", ["--embedded", "--mosquitto"])
-def test_a_port_in_use_is_one_line(command, kind):
+def test_a_port_in_use_is_one_line(kind):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        err = failure(command, "broker", "--port", port, kind)
+        err = failure("broker", "--port", port, kind)
     assert f"port {port} on 127.0.0.1 is in use" in err
 
 

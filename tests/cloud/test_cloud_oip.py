@@ -306,9 +306,8 @@ def mlserver(make_once):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", ["margins", "classifier"])
-def test_mlserver_serves_the_bundles_model(tiny, tmp_path, mlserver, mosquitto, caller, kind):
-    path = tiny.write(tmp_path / "b", kind=kind)
+def test_mlserver_serves_the_bundles_model(tiny, tmp_path, mlserver, mosquitto, caller):
+    path = tiny.write(tmp_path / "b", kind="classifier")
     home = tmp_path / "oip"
     shutil.copytree(ROOT / "deploy" / "oip", home)
     shutil.copy(path / "cloud.onnx", home)

@@ -16,7 +16,7 @@ from gatewise_training import StagedCascade
 def test_a_worker_answers_as_the_high_cost_model_does(tmp_path, mosquitto, caller):
     X, y = load_wine(return_X_y=True)
     f0 = make_pipeline(StandardScaler(), SVC(random_state=0)).fit(X, y)
-    system = StagedCascade(high_cost_model=f0, random_state=0).fit(X, y)
+    system = StagedCascade(f0, n_stages=1, families=("linear",), random_state=0).fit(X, y)
     bundle = pack(system, tmp_path / "wine.gwb", sample=X[::6], name="wine", version="2026-01")
     rows = X.astype(np.float32)
     want = system.high_cost_model_.labels(rows)

@@ -165,6 +165,7 @@ class Traffic:
                     return
                 if not turn or new:  # the old version's figures are soon known
                     member.answer([_row(rng) for _ in range(40)])
+            self._over.wait(0.1)  # the processor is the devices' and the worker's, too
 
 
 def _row(rng: random.Random) -> list[float]:
@@ -194,7 +195,7 @@ def test_a_model_that_is_five_points_worse_stops_below_15_percent(tmp_path, caps
         ]
         with Traffic(fleet):
             words = ["repo", "publish", str(repository.folder), "small/8"]
-            words += ["--rollout", "5%,10%,25%,50%,100%", "--every", "12", "--worse-by", "1%"]
+            words += ["--rollout", "5%,10%,25%,50%,100%", "--every", "6", "--worse-by", "1%"]
             status = main([*words, "--broker", broker.url, "--json"])
     out, err = capsys.readouterr()
     print(err)

@@ -2,61 +2,46 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+from tests.support.processes import run_python
 
-import pytest
+HEAVY = (
+    "sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas", "joblib",
+)  # fmt: skip
 
-HEAVY = {
-    "sklearn",
-    "scipy",
-    "lightgbm",
-    "onnx",
-    "skl2onnx",
-    "matplotlib",
-    "numba",
-    "pandas",
-    "joblib",
-}
-
-EVERYTHING = """
-import gatewise_edge
-for name in gatewise_edge.__all__:
-    getattr(gatewise_edge, name)
-import gatewise_edge.sensors.table, gatewise_edge.link.wire
-"""
-
-AN_ANSWER = """
-import sys
+WORK = """
+import contextlib, io, pathlib, sys
+from gatewise.cli import main
 from gatewise_edge import Device, InProcessLink
+from gatewise_export.commands.cli import commands
+path = {path!r}
 link = InProcessLink(lambda X: ([1] * len(X), [[0.0, 1.0]] * len(X)))
-with Device(sys.argv[1], link=link) as device:
+with Device(path, link=link) as device:
     assert device.answer([1.0, 0, 0, 0, 0, 0]).route == "edge"
     assert device.answer([0.0, 0, 0, 0, 0, 0]).route == "cloud"
+with contextlib.redirect_stdout(io.StringIO()):
+    assert main(["doctor", path]) == 0
+    commands["inspect"](pathlib.Path(path))
+import gatewise_sim.live.device_process
+print(*{{m.split(".")[0] for m in sys.modules}})
 """
 
-HELP = """
+NOTHING_YET = """
+import contextlib, io, sys
 from gatewise.cli import main
-main(["edge", "--help"])
+with contextlib.redirect_stdout(io.StringIO()):
+    assert main(["--help"]) == 0
+assert not {"gatewise_export", "gatewise_edge", "gatewise_cloud"} & set(sys.modules)
+import gatewise_edge
+print(*sys.modules)
 """
 
 
-@pytest.mark.parametrize("program", ["import gatewise_edge", EVERYTHING, AN_ANSWER, HELP])
-def test_nothing_heavy_is_loaded(program, bundle):
-    program += "\nimport sys; print('\\nLOADED', *sorted({m.split('.')[0] for m in sys.modules}))"
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(bundle.path)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr
-    loaded = set(done.stdout.splitlines()[-1].split()[1:])
+def test_answers_checks_and_simulated_devices_load_nothing_heavy(bundle):
+    loaded = set(run_python(WORK.format(path=str(bundle.path))).split())
     assert "gatewise_edge" in loaded
-    assert not loaded & HEAVY
+    assert not loaded & {*HEAVY, "jinja2"}
 
 
-def test_importing_the_package_loads_nothing_at_all():
-    program = "import sys, gatewise_edge; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert not {"numpy", "onnxruntime", "paho", "cbor2"} & set(done.stdout.split())
+def test_the_help_and_importing_the_package_load_nothing_at_all():
+    loaded = set(run_python(NOTHING_YET).split())
+    assert not loaded & {*HEAVY, "numpy", "onnxruntime", "paho", "cbor2"}

@@ -7,8 +7,6 @@ from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from tests.support.small_bundle import HARD
 
-__all__ = ["Clock", "answer_in_virtual_time"]
-
 
 class Clock:
     """Seconds that stand still until a test moves them."""

@@ -61,16 +61,26 @@ def fit_system(make_once: MakeOnce) -> Callable[[str], Fitted]:
 
 
 @pytest.fixture(scope="session", params=MAKERS)
-def fitted(request: pytest.FixtureRequest, fit_system: Callable[[str], Fitted]) -> Fitted:
-    """Each of the fitted systems in turn."""
-    return fit_system(request.param)
+def system_name(request: pytest.FixtureRequest) -> str:
+    """Names of the fitted systems in turn."""
+    return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def packed(fitted: Fitted, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+def fitted(system_name: str, fit_system: Callable[[str], Fitted]) -> Fitted:
+    """Each of the fitted systems in turn."""
+    return fit_system(system_name)
+
+
+@pytest.fixture(scope="session")
+def packed(system_name: str, fitted: Fitted, make_once: MakeOnce) -> Bundle:
     """Each of them as a bundle, not to be changed."""
-    path = tmp_path_factory.mktemp("packed") / "bundle"
-    return pack(fitted.system, path, sample=fitted.rows, name="wards", version="7")
+
+    def make(folder: Path) -> Bundle:
+        path = folder / "bundle"
+        return pack(fitted.system, path, sample=fitted.rows, name="wards", version="7")
+
+    return make_once(f"packed-{system_name}", make)
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def problem(name: str, offset: float) -> Problem:
     x = np.asarray(x[:, :: -(-x.shape[1] // MOST_COLUMNS)], np.float32) + np.float32(offset)
     y = np.unique(y, return_inverse=True)[1]
     rng = np.random.default_rng(0)
-    each = max(300 // (y.max() + 1), 9)
+    each = max(200 // (y.max() + 1), 9)
     kept = np.concatenate(
         [rng.permutation(np.flatnonzero(y == c))[:each] for c in range(y.max() + 1)]
     )
@@ -94,7 +94,7 @@ def problem(name: str, offset: float) -> Problem:
 def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
     f0 = ExtraTreesClassifier(10, max_depth=8, random_state=0)
     few: dict[str, Any] = {"n_stages": 2, "effort": "low", "random_state": 0}
-    few["max_trees"] = 16 + 3 * n_classes
+    few["max_trees"] = 8 + 2 * n_classes
     small: dict[str, Any] = {"penalties": (0.02,), "n_rounds": 6, "random_state": 0}
     gate: dict[str, Any] = {"p_full": (0.4,), "penalties": (0.01,), "random_state": 0}
     return {
@@ -104,10 +104,12 @@ def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
         "lazy-missing": lambda: StagedCascade(
             f0, costs, acquisition="node", families=("boosting",), allow_missing=True, **few
         ),
-        "gated-trees": lambda: AdaptGBRT(f0, costs, n_rounds=6, **gate),
-        "gated-lines": lambda: AdaptLin(f0, costs, **gate),
+        "gated-trees": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="gate", **gate),
+        "gated-lines": lambda: AdaptLin(f0, costs, n_starts=1, stop="gate", **gate),
+        "trees-alone": lambda: AdaptGBRT(f0, costs, n_rounds=6, stop="margin", **gate),
+        "lines-alone": lambda: AdaptLin(f0, costs, n_starts=1, stop="margin", **gate),
         "forest": lambda: BudgetForest(costs, n_estimators=4, random_state=0),
-        "pruned": lambda: BudgetPrune(costs, n_estimators=4, random_state=0),
+        "pruned": lambda: BudgetPrune(costs, n_estimators=4, n_points=6, random_state=0),
         "cegb": lambda: CEGBClassifier(costs, allow_missing=True, **small),
         "miser": lambda: GreedyMiser(costs, allow_missing=True, **small),
         "regressor": lambda: CEGBRegressor(
@@ -118,12 +120,12 @@ def unfitted(kind: str, costs: FeatureCosts, n_classes: int) -> Any:
 
 
 KINDS = (
-    "staged", "lazy-missing", "gated-trees", "gated-lines", "forest", "pruned", "cegb", "miser",
-    "regressor", "ranker",
+    "staged", "lazy-missing", "gated-trees", "gated-lines", "trees-alone", "lines-alone", "forest",
+    "pruned", "cegb", "miser", "regressor", "ranker",
 )  # fmt: skip
 
 HIGHER_KINDS = ("lazy-missing", "gated-trees", "gated-lines", "forest", "cegb", "regressor")
-"""Fitted to rows 1e6 higher."""
+"""Fitted to rows 1e6 higher: all of them on wine, of the shared sets two each in turn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,6 +255,9 @@ def c_witness(case: Case, compiled: Compiled) -> None:
 
 def agree_everywhere(name: str, offset: float, place: Path) -> None:
     kinds = HIGHER_KINDS if offset else KINDS
+    if offset and name in SHARED:
+        first = 2 * SHARED.index(name) % len(kinds)
+        kinds = kinds[first : first + 2]
     cases = [fitted(kind, name, offset, place) for kind in kinds]
     for case in cases:
         python_witnesses(case)
@@ -263,7 +268,8 @@ def agree_everywhere(name: str, offset: float, place: Path) -> None:
     for i, case in enumerate(classifying):
         source = to_c(case.bundle, place / f"c_{case.kind}", name=f"m{i}", coded=(None, 16)[i % 2])
         sources.append((source, [stage.model.n_outputs for stage in case.system.stages_]))
-    for case, compiled in zip(classifying, build(sources, flags=("-O1",)), strict=True):
+    flags = ("-O0" if name in SHARED else "-O1",)  # -O1 takes gcc twice as long
+    for case, compiled in zip(classifying, build(sources, flags=flags), strict=True):
         c_witness(case, compiled)
 
 
@@ -300,7 +306,7 @@ def of_wine(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(rows=arrays(np.float32, (4, 13), elements=NUMBERS | ODD), holes=arrays(np.bool_, (4, 13)))
 def test_any_rows_are_decided_alike(of_wine, rows, holes):

@@ -6,14 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import joblib
 import numpy as np
 import pytest
 from sklearn.datasets import load_iris
 from sklearn.linear_model import LogisticRegression
 
+import gatewise as gw
 from gatewise.errors import GatewiseError, InputError
-from gatewise_edge.sensors.table import read_cells
+from gatewise_edge.sensors.table import read_table
 from gatewise_export import Bundle, training_run
+from gatewise_export.bundle.signing import keygen
+from gatewise_export.packing.verification import verify
+from gatewise_export.seen_rows import SeenRows
 from gatewise_export.training_run import (
     TrainingSettings,
     load_dataset,
@@ -26,10 +31,19 @@ from gatewise_export.training_run import (
 from gatewise_training.data.table_columns import ColumnOptions
 from tests.support.machine_table import machine_table
 
+#: In a moment; without it several kinds of model are tried.
+QUICK = {
+    "high_cost_model": LogisticRegression(max_iter=3000),
+    "low_cost_model": "linear",
+    "n_subsets": 3,
+}
+
 
 @pytest.fixture
 def settings(tmp_path: Path) -> TrainingSettings:
-    return TrainingSettings(dataset="iris", out=tmp_path / "bundle", method="confidence")
+    return TrainingSettings(
+        dataset="iris", out=tmp_path / "bundle", method="confidence", parameters=QUICK
+    )
 
 
 def test_a_run_hands_over_the_system_its_bundle_and_the_test_rows(
@@ -81,7 +95,9 @@ def test_a_method_without_a_cloud_is_refused_where_one_is_needed(
     settings: TrainingSettings,
 ) -> None:
     with pytest.raises(InputError, match="cegb"):
-        train_bundle(replace(settings, method="cegb", needs_cloud=True, goal={}), quiet=True)
+        train_bundle(
+            replace(settings, method="cegb", needs_cloud=True, goal={}, parameters={}), quiet=True
+        )
 
 
 @pytest.mark.parametrize(
@@ -91,12 +107,8 @@ def test_a_name_becomes_a_topic_level(name: str, level: str) -> None:
     assert topic_level(name) == level
 
 
-#: In a moment; without it several kinds of high-cost model are tried.
-QUICK = {"high_cost_model": LogisticRegression(max_iter=3000)}
-
-
 def test_a_goal_out_of_reach_loses_no_training(settings: TrainingSettings) -> None:
-    settings = replace(settings, goal={"budget": 0.5}, parameters=QUICK)
+    settings = replace(settings, goal={"budget": 0.5})
     run = train_bundle(settings, quiet=True)
     (trouble,) = run.troubles
     assert "no operating point costs at most 0.5; the cheapest costs" in trouble
@@ -112,11 +124,55 @@ def test_a_place_that_vanishes_while_training_loses_nothing(
         return split_rows(*args, **more)
 
     monkeypatch.setattr(training_run, "split_rows", fill)
-    run = train_bundle(replace(settings, parameters=QUICK), quiet=True)
+    run = train_bundle(settings, quiet=True)
     (trouble,) = run.troubles
     assert str(run.bundle.path) in trouble
     assert Bundle.open(run.bundle.path).manifest == run.bundle.manifest
     assert (settings.out / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_a_fitted_system_that_cannot_be_packed_now_can_be_packed_later(
+    settings: TrainingSettings,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    beside: bool,
+) -> None:
+    key, _ = keygen(tmp_path / "fleet")
+    folder = tmp_path / "folder"
+    settings = replace(settings, sign=key, out=folder / "bundle")
+
+    def lose_the_key(*args: Any, **more: Any) -> Any:
+        key.rename(tmp_path / "away")
+        if not beside:
+            folder.write_text("in the way")
+        return split_rows(*args, **more)
+
+    monkeypatch.setattr(training_run, "split_rows", lose_the_key)
+    with pytest.raises(InputError, match=r"fleet\.key"):
+        train_bundle(settings, quiet=True)
+    monkeypatch.undo()
+    said = capsys.readouterr().err
+    (tmp_path / "away").rename(key)
+    if not beside:
+        folder.unlink()
+    call = said[said.index("gw.pack(") : said.rindex(")") + 1]
+    assert (folder / "bundle-fitted.joblib").is_file() is beside
+    bundle = eval(call, {"gw": gw, "joblib": joblib})  # as the line says
+    assert bundle.path == settings.out
+    assert bundle.claimed_keys()
+    system = joblib.load(said.split("kept in ")[1].split(";")[0])["system"]
+    assert verify(system, bundle, load_dataset(settings).X).agrees
+
+
+@pytest.mark.parametrize("change", [{"name": "a/b"}, {"name": ""}, {"version": "v" * 65}])
+def test_names_that_no_bundle_may_have_are_refused_before_the_fit(
+    settings: TrainingSettings, change: dict[str, Any]
+) -> None:
+    with pytest.raises(InputError, match=r"is no level of MQTT topics: 1 to 64 bytes"):
+        train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
 
 
 def test_places_that_cannot_be_are_refused_before_the_data_is_read(
@@ -128,12 +184,15 @@ def test_places_that_cannot_be_are_refused_before_the_data_is_read(
     for change, says in (
         ({"out": tmp_path / "file" / "bundle"}, "cannot be written: Not a directory"),
         ({"out": tmp_path / ("x" * 250)}, "cannot be written: File name too long"),
-        ({"rows": rows}, "rows.csv exists, where the test rows would be written"),
+        ({"rows": rows}, "rows.csv exists, where a file of rows would be written"),
         ({"rows": rows, "dataset": str(rows)}, "the data itself"),
     ):
         with pytest.raises(GatewiseError, match=says):
             train_bundle(replace(settings, **{"dataset": "nothing"} | change), quiet=True)
     assert rows.read_text() == "mine\n"
+    (tmp_path / "bundle-seen.npz").write_text("mine")
+    with pytest.raises(GatewiseError, match=r"bundle-seen\.npz exists"):
+        train_bundle(replace(settings, dataset="nothing", rows=tmp_path / "new.csv"), quiet=True)
 
 
 def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
@@ -155,9 +214,12 @@ def test_a_raw_table_becomes_a_bundle_that_takes_it(tmp_path: Path) -> None:
     assert manifest.column_names == ("supplier", "when", "mass", "heat", "ok")
     assert manifest.feature_costs().total == 9.0
     assert manifest.cloud_prices().request == 3.0
-    cells, others = read_cells(tmp_path / "bundle-test.csv", manifest.encoder)
-    assert others == ("serial", "state")
-    assert np.array_equal(manifest.encoder.rows(cells), run.data.X[test])
+    found = read_table(tmp_path / "bundle-test.csv", manifest.column_names, manifest.encoder)
+    assert found.ignored == ("serial", "label")
+    assert np.array_equal(manifest.encoder.rows(found.rows), run.data.X[test])
+    seen = SeenRows.find(run.bundle)
+    assert seen.count(run.data.X) >= len(run.split.training)
+    assert seen.count(run.data.X[run.split.training]) == len(run.split.training)
     again = replace(settings, columns=ColumnOptions(categorical=("supplier",)))
     with pytest.raises(InputError, match=r"'heat' is empty \(NaN\).*--impute or --allow-missing"):
         train_bundle(again, quiet=True)

@@ -155,3 +155,76 @@ def test_a_default_price_and_columns_left_out(tmp_path):
     assert FeatureCosts.from_file(file, names=["age", "b", "c"], default=7.0).total == 9.0
     with pytest.raises(InputError, match=r"no price for feature 'x', 'y'.*unknown feature 'b'"):
         FeatureCosts.from_file(file, names=["age", "x", "y"])
+
+
+# -- groups that require others --------------------------------------------------------------
+
+
+@st.composite
+def with_prerequisites(draw):
+    n, n_groups = draw(st.integers(1, 6)), draw(st.integers(1, 5))
+    own = draw(st.lists(PRICE, min_size=n, max_size=n))
+    group = draw(st.lists(st.integers(-1, n_groups - 1), min_size=n, max_size=n))
+    below = {g: draw(st.sets(st.integers(0, g - 1))) if g else set() for g in range(n_groups)}
+    present = {g for g in group if g >= 0}
+    needed = set().union(*(closure(g, below) for g in present), set())
+    shared = {g: draw(PRICE) for g in sorted(needed)}
+    requires = {g: sorted(below[g]) for g in needed if below[g]}
+    return own, group, shared, requires
+
+
+def closure(group, below):
+    return {group}.union(*(closure(other, below) for other in below.get(group, ())))
+
+
+@given(with_prerequisites(), st.data())
+def test_a_group_is_paid_with_all_that_it_requires_once(prices, data):
+    own, group, shared, requires = prices
+    costs = FeatureCosts(own, group=group, shared=shared, requires=requires)
+    rows = data.draw(
+        st.lists(st.lists(st.booleans(), min_size=len(own), max_size=len(own)), min_size=2)
+    )
+    taken = np.array(rows)
+
+    def by_definition(row):
+        touched = set().union(
+            *(closure(group[k], requires) for k in np.flatnonzero(row) if group[k] >= 0), set()
+        )
+        return sum(np.array(own)[row]) + sum(shared[g] for g in touched)
+
+    np.testing.assert_allclose(costs.per_instance(taken), [by_definition(row) for row in taken])
+    for row, paid in zip(taken, taken[::-1], strict=True):
+        more = by_definition(row | paid) - by_definition(paid)
+        assert costs.price(row, acquired=paid) == pytest.approx(more, abs=1e-9)
+    remaining = costs.remaining(taken[0])
+    for k in range(len(own)):
+        alone = np.arange(len(own)) == k
+        more = by_definition(alone | taken[0]) - by_definition(taken[0])
+        assert remaining[k] == pytest.approx(more, abs=1e-9)
+
+
+def test_a_feature_named_as_a_prerequisite_becomes_a_group():
+    costs = FeatureCosts(
+        {"ecg": 15.0, "stress": 90.0, "age": 1.0},
+        group={"ecg": "visit"},
+        shared={"visit": 5.0},
+        requires={"stress": "ecg"},
+    )
+    assert costs.alone.tolist() == [20.0, 110.0, 1.0]
+    assert costs.price([0, 1, 2]) == 111.0
+    assert costs.in_order(["age", "stress", "ecg"]).alone.tolist() == [1.0, 110.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    ("requires", "message"),
+    [
+        ({"a": ["b"], "b": ["a"]}, "'a' requires 'b' requires 'a'"),
+        ({"a": ["a"]}, "'a' requires 'a'"),
+        ({"a": "spectrum"}, "requires names 'spectrum', which is neither group nor feature"),
+        ({"spectrum": "a"}, "requires names 'spectrum', which is neither group nor feature"),
+        ({"a": [None]}, "are not all groups"),
+    ],
+)
+def test_bad_prerequisites_are_refused_by_name(requires, message):
+    with pytest.raises(InputError, match=message):
+        FeatureCosts([1.0, 2.0], group=["a", "b"], requires=requires)

@@ -78,7 +78,7 @@ def test_only_the_operator_announces(secure, repository, running, announce, tool
     """From a device or a worker it is not even passed on."""
     device, updater = running
     with pytest.raises(LinkError, match="does not pass on"):
-        announce(b"news", who=who, timeout=2)
+        announce(b"news", who=who, timeout=0.5)
     secure.wait_for_line(rf"Denied PUBLISH .*'{TOPIC}'")
     assert updater.counters["announced"] == 0
     repository.publish("small/8")

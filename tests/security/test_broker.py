@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-def test_device_and_worker_through_certificates_and_access_list(secure, bundle, tools):
+def test_device_and_worker_through_certificates_and_access_list(secure, bundle, tools, caplog):
     files = secure.made.client
     with Worker(bundle, secure.url, **secure.made.worker("w-1")) as worker:
         # Found by its round trip: the access list lets workers make it.
@@ -37,6 +37,7 @@ def test_device_and_worker_through_certificates_and_access_list(secure, bundle, 
     assert {answer.route for answer in answers} == {"cloud"}
     assert worker.counters["answered"] == 20
     assert "Denied" not in secure.log
+    assert "not allowed" not in caplog.text  # its subscriptions, that of parts among them
 
 
 def test_presence_metrics_models_and_dead_letters(secure, enter):
@@ -58,6 +59,7 @@ def test_presence_metrics_models_and_dead_letters(secure, enter):
         # A spoofed device: another's requests, status or metrics.
         ("pi-1", "gw/v1/pi-2/req", "w-1", ("pi-2", "gw/v1/pi-2/req")),
         ("pi-1", "gw/v1/pi-2/req/json", "w-1", ("pi-2", "gw/v1/pi-2/req/json")),
+        ("pi-1", "gw/v1/pi-2/req/5f0c", "w-1", ("pi-2", "gw/v1/pi-2/req/5f0c")),
         ("pi-1", "gw/v1/pi-2/session", "boss", ("pi-2", "gw/v1/pi-2/session")),
         ("pi-1", "gw/v1/pi-2/answers", "boss", ("pi-2", "gw/v1/pi-2/answers")),
         ("pi-1", "gw/v1/pi-2/status", "boss", ("pi-2", "gw/v1/pi-2/status")),
@@ -93,6 +95,8 @@ def test_what_nobody_may_write(secure, enter, who, topic, reader, mark):
         ("pi-1", "gw/v1/pi-2/rsp/json", "w-1"),
         ("pi-1", "gw/v1/pi-2/req", "pi-2"),
         ("pi-1", "$share/gw/gw/v1/+/req/json", "pi-2"),
+        ("pi-1", "gw/v1/pi-2/req/5f0c", "pi-2"),
+        ("pi-1", "gw/v1/+/req/+", "pi-2"),
         ("pi-1", "gw/v1/+/req", "pi-2"),
         ("pi-1", "$share/gw/gw/v1/+/req", "pi-2"),
         ("pi-1", "gw/v1/dead/cbor", "w-1"),

@@ -42,8 +42,14 @@ def steady(feed: Callable[[bytes], None], messages: list[bytes]) -> float:
     return resident_mb() - before
 
 
-@pytest.mark.parametrize("count", [5000, pytest.param(100_000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["request", "response"])
+@pytest.mark.parametrize(
+    ("kind", "count"),
+    [
+        ("request", 5000),
+        ("response", 5000),  # 100,000 of them come to a device below
+        pytest.param("request", 100_000, marks=pytest.mark.slow),
+    ],
+)
 def test_a_decoder_gives_a_message_or_a_reason(kind, count):
     decode, encode, seeds = {
         "request": (wire.decode_request, wire.encode_request, requests("small", "7", 3)),
@@ -77,17 +83,8 @@ def test_a_decoder_gives_a_message_or_a_reason(kind, count):
     assert set(outcomes) <= REASONS | {"taken"}
     assert ids == {None, 16}
     # The mutations reach every check, and some do no harm.
-    assert set(outcomes) >= {
-        "taken",
-        "cbor",
-        "version",
-        "id",
-        "type",
-        "shape",
-        "range",
-        "size",
-        "checksum",
-    }
+    seldom = {"name", "infinite", "missing"}
+    assert set(outcomes) >= {"taken"} | REASONS - seldom
     assert growth < GROWTH
 
 
@@ -175,8 +172,9 @@ class Worker:
         return counters
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(30_000, marks=pytest.mark.slow)])
-def test_a_running_worker_and_device_over_a_broker(bundle, tools, count):
+@pytest.mark.slow
+def test_a_running_worker_and_device_over_a_broker(bundle, tools):
+    count = 30_000
     with MosquittoBroker() as broker:
         worker = Worker(bundle.path, broker.url)
         flood = MqttClient(broker.url, "gw/v1/mad/rsp", "gw/v1/dead/+", name="flood")

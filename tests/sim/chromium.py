@@ -5,7 +5,6 @@ Plain helper; the fixture is ``browser`` in ``conftest.py``.
 
 from __future__ import annotations
 
-import base64
 import fcntl
 import json
 import os
@@ -15,7 +14,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -199,14 +197,6 @@ class Page:
     @property
     def _events(self) -> list[dict[str, Any]]:
         return [e for e in self._browser.events if e.get("sessionId") == self._session]
-
-    def screenshot(self, path: Path) -> None:
-        """The whole page as a PNG."""
-        height = self.run("document.documentElement.scrollHeight")
-        width = self.run("document.documentElement.clientWidth")
-        clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
-        got = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
-        path.write_bytes(base64.b64decode(got["data"]))
 
     def close(self) -> None:
         self._browser.call("Target.closeTarget", targetId=self._target)

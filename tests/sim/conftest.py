@@ -1,6 +1,6 @@
 """What the tests of the simulator share: a small system, made-up routes, processes, a browser."""
 
-import copy
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ import pytest
 
 from gatewise.costs import CloudPrices
 from tests.support.once import MakeOnce
-from tests.support.processes import Processes
+from tests.support.processes import Processes, run_here
 
 
 def _small(folder: Path) -> SimpleNamespace:
@@ -30,6 +30,7 @@ def _small(folder: Path) -> SimpleNamespace:
         cloud_prices=CloudPrices(request=0.3, byte=0.01),
         n_stages=2,
         families=("linear",),
+        effort="low",
         offload_rate=0.4,
         random_state=0,
     ).fit(data.X[train], data.y[train])
@@ -45,6 +46,49 @@ def _small(folder: Path) -> SimpleNamespace:
 def small(make_once: MakeOnce) -> SimpleNamespace:
     """A small real system, its bundle, and rows that it has not seen; classes are indices."""
     return make_once("small", _small)
+
+
+@contextlib.contextmanager
+def _small_fits() -> Iterator[None]:
+    from sklearn.ensemble import ExtraTreesClassifier
+
+    from gatewise_training import methods
+
+    forest = {"high_cost_model": ExtraTreesClassifier(30, random_state=0)}
+    small: dict[str, dict[str, Any]] = {
+        "staged": forest | {"n_stages": 2, "effort": "low", "max_trees": 20},
+        "adapt-lin": forest | {"p_full": (0.3,), "penalties": (0.05,), "n_starts": 1},
+        "confidence": forest | {"low_cost_model": "linear", "n_subsets": 3},
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, settings in small.items():
+            kind, given = methods._METHODS[name]
+            patch.setitem(methods._METHODS, name, (kind, given | settings))
+        yield
+
+
+@pytest.fixture
+def small_fits() -> Iterator[None]:
+    """Short fits by the commands that this process runs: the way is tested, not the fit."""
+    with _small_fits():
+        yield
+
+
+@pytest.fixture(scope="session")
+def quick_demo(make_once: MakeOnce) -> SimpleNamespace:
+    """A real demo of 90 instances: its arguments, its folder, and what it printed."""
+
+    def make(folder: Path) -> SimpleNamespace:
+        words = (
+            "demo", "--dataset", "breast_cancer", "--method", "confidence", "--link", "none",
+            "--instances", "90", "--devices", "2", "--json",
+        )  # fmt: skip
+        with _small_fits():
+            done = run_here(*words, folder=folder)
+        assert done.returncode == 0, done.stderr
+        return SimpleNamespace(words=words, folder=folder / "demo-out", printed=done.stdout)
+
+    return make_once("quick-demo", make)
 
 
 @pytest.fixture(scope="session")
@@ -88,22 +132,3 @@ def browser() -> Iterator[Any]:
     browser = Chromium(program)
     yield browser
     browser.close()
-
-
-@pytest.fixture(scope="session")
-def simulated(small) -> Callable[..., dict]:
-    """A function that gives the report of a real, small simulation, with settings changed."""
-    from gatewise_sim.experiment.simulation import simulate
-
-    known: dict[str, dict] = {}
-
-    def report(*, labels: bool = True, **changes: Any) -> dict:
-        asked = {"devices": 20, "seconds": 600.0, "workload": "poisson:6/min", "workers": 1}
-        asked |= changes
-        key = repr((labels, sorted(asked.items())))
-        if key not in known:
-            truth = small.truth if labels else None
-            known[key] = simulate(small.bundle, small.rows, truth, jobs=1, **asked).report.to_dict()
-        return copy.deepcopy(known[key])
-
-    return report

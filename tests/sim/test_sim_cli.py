@@ -1,56 +1,24 @@
-import json
-import os
-import subprocess
 import sys
 
 import pytest
 
 from gatewise import cli
 from gatewise.errors import InputError
-
-HEAVY = ("sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas")
-
-
-def run(*args: str, **kwargs: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gatewise", *args]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **kwargs)
+from tests.support.processes import run_gatewise, run_here
 
 
-def loaded_by(*args: str) -> set[str]:
-    """Top-level modules that a fresh interpreter has loaded after the command."""
-    code = (
-        "import json, sys; from gatewise.cli import main; status = main(sys.argv[1:]);"
-        "print(json.dumps([status, sorted({m.split('.')[0] for m in sys.modules})]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=True
-    )
-    status, modules = json.loads(done.stdout.splitlines()[-1])
-    assert status == 0
-    return set(modules)
-
-
-def test_help_lists_every_command_and_fits_80_columns():
-    done = run("--help", env={**os.environ, "COLUMNS": "80"})
+def test_help_lists_every_command_and_fits_80_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run_here("--help")
     assert done.returncode == 0
     assert all(f"  {name} " in done.stdout for name in cli.TABLE)
     assert max(map(len, done.stdout.splitlines())) <= 80
 
 
-def test_root_help_imports_no_room():
-    modules = loaded_by("--help")
-    assert modules.isdisjoint(HEAVY)
-    assert modules.isdisjoint({"gatewise_export", "gatewise_edge", "gatewise_cloud", "numpy"})
-
-
-@pytest.mark.parametrize("name", ["edge", "inspect"])
-def test_what_a_device_runs_stays_light(name):
-    assert loaded_by(name, "--help").isdisjoint(HEAVY)
-
-
 @pytest.mark.parametrize("name", list(cli.TABLE))
-def test_every_command_has_help_with_an_example_and_json(name):
-    done = run(name, "--help", env={**os.environ, "COLUMNS": "80"})
+def test_every_command_has_help_with_an_example_and_json(monkeypatch, name):
+    monkeypatch.setenv("COLUMNS", "80")
+    done = run_here(name, "--help")
     assert done.returncode == 0, done.stderr
     assert f"gatewise {name}" in done.stdout.split("Usage:")[1].split("\n", 1)[1]
     assert "--json" in done.stdout
@@ -59,7 +27,7 @@ def test_every_command_has_help_with_an_example_and_json(name):
 
 
 def test_version():
-    done = run("--version")
+    done = run_gatewise("--version")
     assert (done.returncode, done.stdout) == (0, "gatewise 0.1.0\n")
 
 
@@ -71,7 +39,7 @@ def test_version():
     ],
 )
 def test_a_wrong_command_line_is_one_line_and_2(args, line):
-    done = run(*args)
+    done = run_here(*args)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", line + "\n")
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from gatewise.decision import labels
 
-__all__ = ["assert_graph_answers", "contents", "replace_file", "rows_as_table", "run_onnx"]
-
 
 def contents(path: Path) -> dict[str, bytes]:
     """Every file of a bundle, directory or zip, by name."""

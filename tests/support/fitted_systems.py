@@ -11,7 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
-from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier
+from sklearn.ensemble import (
+    ExtraTreesClassifier,
+    HistGradientBoostingClassifier,
+    RandomForestClassifier,
+)
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -28,12 +32,12 @@ from gatewise_training import (
     GreedyMiser,
     StagedCascade,
 )
-from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fitting import TrainedClassifier
 from tests.support.prices import grouped_prices
 
 
-class Alone(BudgetedClassifier):
+class Alone(TrainedClassifier):
     """Two linear stages and no cloud."""
 
     allow_missing = False
@@ -88,6 +92,11 @@ def _svm() -> Any:
     return CalibratedClassifierCV(machine, ensemble=False, cv=2)
 
 
+def _boosted() -> Any:
+    """A high-cost model that takes missing values."""
+    return HistGradientBoostingClassifier(max_iter=15, min_samples_leaf=5, random_state=0)
+
+
 def _heart(offset: float = 0.0, **params: Any) -> Fitted:
     """Binary, named columns, groups with shared prices, prices of the cloud, an SVM as f0."""
     data = load_breast_cancer()
@@ -105,6 +114,8 @@ def _heart(offset: float = 0.0, **params: Any) -> Fitted:
         cloud_prices=CloudPrices(request=1.0, byte=0.01),
         n_stages=4,
         families=("linear", "boosting", "extra-trees"),
+        effort="low",
+        max_trees=60,
         random_state=0,
         **params,
     )
@@ -116,21 +127,26 @@ def _heart(offset: float = 0.0, **params: Any) -> Fitted:
 def _digits() -> Fitted:
     x, y, rows, truth = _split(*load_digits(n_class=6, return_X_y=True))
     f0 = ExtraTreesClassifier(40, random_state=0)
-    system = StagedCascade(f0, n_stages=3, families=("extra-trees",), random_state=0)
+    system = StagedCascade(
+        f0, n_stages=3, families=("extra-trees",), effort="low", max_trees=60, random_state=0
+    )
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
 def _gated_trees() -> Fitted:
     x, y, rows, truth = _split(*load_breast_cancer(return_X_y=True))
-    system = AdaptGBRT(_svm(), p_full=(0.2,), penalties=(0.02, 0.002), n_rounds=30, random_state=0)
+    system = AdaptGBRT(
+        _svm(), stop="gate", p_full=(0.2,), penalties=(0.02, 0.002), n_rounds=30, random_state=0
+    )
     return Fitted(system.fit(x, y > 0, validation=(rows, truth > 0)), rows, truth > 0)
 
 
 def _gated_lines() -> Fitted:
     x, y, rows, truth = _split(*load_iris(return_X_y=True))
     system = AdaptLin(
-        LogisticRegression(max_iter=500), p_full=(0.3, 0.6), penalties=(0.4, 0.01), random_state=0
-    )
+        LogisticRegression(max_iter=500), stop="gate", p_full=(0.3, 0.6), penalties=(0.4, 0.01),
+        random_state=0,
+    )  # fmt: skip
     return Fitted(system.fit(x, y + 5, validation=(rows, truth + 5)), rows, truth + 5)
 
 
@@ -139,14 +155,14 @@ def _missing() -> Fitted:
     rng = np.random.default_rng(1)
     for part in (x, rows):
         part[rng.random(part.shape) < 0.2] = np.nan
-    system = StagedCascade(n_stages=2, allow_missing=True, random_state=0)
+    system = StagedCascade(_boosted(), n_stages=2, allow_missing=True, effort="low", random_state=0)
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
 def _kernels() -> Fitted:
     x, y, rows, truth = _split(*load_wine(return_X_y=True))
     f0 = make_pipeline(StandardScaler(), LogisticRegression())
-    system = StagedCascade(f0, n_stages=2, families=("svm",), random_state=0)
+    system = StagedCascade(f0, n_stages=2, families=("svm",), effort="low", random_state=0)
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 
@@ -175,7 +191,7 @@ def _lazy(offset: float = 0.0) -> Fitted:
     x, rows = x + np.float32(offset), rows + np.float32(offset)
     system = StagedCascade(
         _svm(), grouped_prices(30), cloud_prices=CloudPrices(request=0.7, byte=0.001),
-        acquisition="node", n_stages=3, random_state=0,
+        acquisition="node", n_stages=3, max_trees=60, random_state=0,
     )  # fmt: skip
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
@@ -193,8 +209,9 @@ def _lazy_missing() -> Fitted:
     for part in (x, rows):
         part[rng.random(part.shape) < 0.2] = np.nan
     system = StagedCascade(
-        None, grouped_prices(13), acquisition="node", n_stages=2, allow_missing=True, random_state=0
-    )
+        _boosted(), grouped_prices(13), acquisition="node", n_stages=2, allow_missing=True,
+        random_state=0,
+    )  # fmt: skip
     return Fitted(system.fit(x, y, validation=(rows, truth)), rows, truth)
 
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from gatewise_export.bundle.arrays import write_arrays
 
-__all__ = ["DOCUMENT", "FILES", "SAMPLE", "Document", "complete", "stage"]
-
 Document = dict[str, Any]
 
 

@@ -14,8 +14,6 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 
-__all__ = ["conv_graph", "digit_images", "graph_of", "mlp_graph"]
-
 Declared = tuple[str, int, Sequence[int | str]]
 """Name, ONNX type and shape of an input or output."""
 

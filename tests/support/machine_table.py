@@ -13,8 +13,6 @@ from gatewise_export import pack
 from gatewise_training import ConfidenceCascade
 from gatewise_training.data.table_encoder import TableEncoder
 
-__all__ = ["PRICES", "machine_table", "make_raw_bundle"]
-
 PRICES = {"supplier": 5.0, "when": 0.5, "mass": 1.0, "heat": 3.0, "ok": 0.25}
 
 

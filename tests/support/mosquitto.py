@@ -16,8 +16,6 @@ from gatewise_cloud.child_process import ChildProcess
 from tests.support.ports import free_port, listens
 from tests.support.waiting import wait_until
 
-__all__ = ["Mosquitto", "SecureBroker", "make_folder", "needs_mosquitto", "run_as"]
-
 needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
 
 

@@ -15,8 +15,6 @@ from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.link import wire
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
-__all__ = ["Caller", "MqttClient", "Peer"]
-
 SECONDS = 30.0
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["MakeOnce"]
-
 
 class MakeOnce:
     """Fitted systems and bundles by name, made by whichever test process needs them first.

@@ -11,8 +11,6 @@ from onnx import TensorProto, helper
 
 from gatewise_export.packing.graph_parts import constant, tensor
 
-__all__ = ["delimited", "edited", "external_data", "nested_graphs", "node", "one_output_graph"]
-
 
 def node(kind: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
     """Make a node; names of its inputs and outputs stand with blanks between them."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import socket
 
-__all__ = ["free_port", "listens", "page"]
-
 
 def free_port() -> int:
     """Find a port of the loopback where nobody listens."""

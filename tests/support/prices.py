@@ -8,8 +8,6 @@ import numpy as np
 
 from gatewise.costs import FeatureCosts
 
-__all__ = ["grouped_prices", "price_of"]
-
 
 def price_of(costs: FeatureCosts, features: Iterable[int]) -> float:
     """Own prices of the features, and each touched group's shared price once."""

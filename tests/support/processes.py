@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import signal
 import subprocess
@@ -9,9 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gatewise import cli
 from tests.support.waiting import holds_within
-
-__all__ = ["Command", "Processes", "default_signals", "run_gatewise", "run_python", "running"]
 
 
 def default_signals() -> None:
@@ -37,6 +38,18 @@ def run_gatewise(*arguments: object, seconds: float = 240.0) -> subprocess.Compl
         text=True,
         timeout=seconds,
     )
+
+
+def run_here(*arguments: object, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a ``gatewise`` command in this process, in a folder: no interpreter has to start."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(folder or Path.cwd()),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        status = cli.main([*map(str, arguments)])
+    return subprocess.CompletedProcess(arguments, status, out.getvalue(), err.getvalue())
 
 
 class Command:
@@ -115,4 +128,4 @@ class Processes:
     def eventually(self, true: object) -> bool:
         """Wait until something is true; whether it became so."""
         assert callable(true)
-        return holds_within(true, self.seconds)
+        return holds_within(true, self.seconds, pause=0.05)  # a look at all processes takes 10 ms

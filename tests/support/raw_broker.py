@@ -7,8 +7,6 @@ import socket
 import threading
 from typing import Self
 
-__all__ = ["RawBroker", "publish_packet"]
-
 _CONNECT, _PUBLISH, _SUBSCRIBE = 1, 3, 8
 
 

@@ -8,8 +8,6 @@ from gatewise_edge.stages.plan import StagePlan
 from gatewise_sim.fleet.messages import Sizes
 from gatewise_sim.fleet.routes import Routes
 
-__all__ = ["made_up_routes"]
-
 
 def made_up_routes(n: int = 10, hard: int = 10) -> Routes:
     """Make routes of `n` rows, the first `hard` of which are offloaded.

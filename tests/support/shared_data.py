@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["shared_data"]
-
 FOLDER = Path(
     os.environ.get("GATEWISE_DATA", Path(__file__).resolve().parents[3] / "shared" / "data")
 )

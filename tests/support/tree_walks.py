@@ -13,8 +13,6 @@ from gatewise.models.stage import Stage
 from gatewise.models.trees import TreeEnsemble
 from tests.support.prices import price_of
 
-__all__ = ["columns_of", "counted", "paths", "priced", "stage_columns", "thirds"]
-
 
 def paths(trees: TreeEnsemble, row: Any) -> list[list[int]]:
     """Nodes that a row passes in each tree, the leaf last."""

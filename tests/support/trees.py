@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
-__all__ = ["Form", "make_trees", "random_trees"]
-
 Form = Literal["one", "all", "mixed"]
 """Whether a tree adds to one output or to all of them."""
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["holds_within", "wait_until"]
 
-
-def holds_within(condition: Callable[[], object], seconds: float = 60.0) -> bool:
-    """Wait until a condition holds; whether it did within some seconds."""
+def holds_within(
+    condition: Callable[[], object], seconds: float = 60.0, *, pause: float = 0.01
+) -> bool:
+    """Wait until a condition holds, looked at after each pause; whether it did in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(pause)
     return True
 
 

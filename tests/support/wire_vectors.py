@@ -5,6 +5,7 @@ python -m tests.support.wire_vectors > docs/wire-vectors.json
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zlib
 from typing import Any
@@ -15,13 +16,18 @@ import numpy as np
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import decode_json_request, encode_json_response
-from gatewise_edge.link.wire import AuditMark, Request, Response
-
-__all__ = ["said_by_request", "said_by_response", "vectors"]
+from gatewise_edge.link.wire import AuditMark, Part, Request, Response
 
 ID = bytes(range(16))
 NAMES = {"id": ID, "model": "digits", "version": "1"}
 FLOATS = np.array([[1, 2.5], [-0.1, 3e38]], np.float32)
+
+#: 8 x 8 grey pixels, all 192.
+JPEG_FILE = bytes.fromhex(
+    "ffd8ffe000104a46494600010100000100010000ffdb0043" "00" + 64 * "ff" + "ffc0000b08000800080101"
+    "1100ffc40014000100000000000000000000000000000002ffc4001410010000000000000000000000000000"
+    "0000ffda0008010100003f004fffd9"
+)  # fmt: skip
 
 REQUESTS = {
     "one row, float32": Request(**NAMES, ttl_ms=500, X=FLOATS[:1]),
@@ -32,6 +38,7 @@ REQUESTS = {
     "names beyond ASCII, 40 columns, ttl 0": Request(
         id=ID, model="größe", version="2026-01", ttl_ms=0, X=np.arange(40, dtype="f4")[None]
     ),
+    "a JPEG file": Request(**NAMES, ttl_ms=500, jpeg=JPEG_FILE),
 }
 RESPONSES = {
     "one row": Response(**NAMES, labels=[1], probabilities=[[0.25, 0.75]], worker_us=40),
@@ -49,11 +56,13 @@ def vectors() -> dict[str, Any]:
     """Make the document."""
     return {
         "about": "Messages of docs/wire.md. `hex` is the payload; `says` what it says, NaN as "
-        "null. `reason` is why a decoder refuses it, `id` what a refusal can be sent to.",
+        "null. `parts` follow it on their topic. `reason` is why a decoder refuses it, `id` what "
+        "a refusal can be sent to.",
         "requests": [
             {"name": name, "hex": wire.encode_request(r).hex(), "says": said_by_request(r)}
             for name, r in REQUESTS.items()
         ],
+        "in_parts": _in_parts(),
         "responses": [
             {"name": name, "hex": wire.encode_response(r).hex(), "says": said_by_response(r)}
             for name, r in RESPONSES.items()
@@ -70,8 +79,12 @@ def vectors() -> dict[str, Any]:
 def said_by_request(request: Request) -> dict[str, Any]:
     """What a request says, as JSON."""
     audit = request.audit
-    said = {
+    said: dict[str, Any] = {
         "id": request.id.hex(), "m": request.model, "mv": request.version, "ttl": request.ttl_ms,
+    }  # fmt: skip
+    if request.jpeg is not None:
+        return said | {"f": "jpeg", "x": request.jpeg.hex()}
+    said |= {
         "n": request.rows, "k": request.X.shape[1], "type": request.X.dtype.name,
         "x": [[None if v != v else v for v in row] for row in request.X.astype(float).tolist()],
     }  # fmt: skip
@@ -124,16 +137,43 @@ def _refused(name: str, payload: bytes) -> dict[str, Any]:
     raise AssertionError(f"{name} is taken")
 
 
+def _in_parts() -> dict[str, Any]:
+    """One row, whose values come in two parts, and the acceptance between."""
+    whole = REQUESTS["one row, float32"]
+    content = FLOATS[:1].tobytes()
+    first = altered(wire.encode_request(whole), announcement(content, 2))
+    accepted = Response.acceptance(whole, "0011223344556677")
+    return {
+        "hex": first.hex(),
+        "acceptance": wire.encode_response(accepted).hex(),
+        "topic": wire.part_topic("pi-1", accepted.parts_to),
+        "parts": [wire.encode_part(Part(ID, i, content[4 * i :][:4])).hex() for i in (0, 1)],
+        "says": said_by_request(whole),
+    }
+
+
+def announcement(content: bytes, count: int) -> dict[str, Any]:
+    """Entries of a request of float32 values that come in parts."""
+    digest = hashlib.sha256(content).digest()
+    return {"x": cbor2.CBORTag(85, b""), "xb": len(content), "xp": count, "xh": digest}
+
+
+def altered(payload: bytes, changes: dict[str, Any]) -> bytes:
+    """Make a message with other entries, and its checksum."""
+    entries = cbor2.loads(payload) | changes
+    del entries["crc"]
+    made = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
+    return made + zlib.crc32(made).to_bytes(4, "big")
+
+
 def _wrong() -> dict[str, bytes]:
     good = wire.encode_request(REQUESTS["one row, float32"])
     entries = cbor2.loads(good)
     del entries["crc"]
-    covered = cbor2.dumps(entries | {"crc": bytes(4)})[:-4]
-    assert covered + zlib.crc32(covered).to_bytes(4, "big") == good
+    assert altered(good, {}) == good
 
     def changed(**changes: Any) -> bytes:
-        made = cbor2.dumps(entries | changes | {"crc": bytes(4)})[:-4]
-        return made + zlib.crc32(made).to_bytes(4, "big")
+        return altered(good, changes)
 
     infinite = np.array([1, np.inf], "<f4").tobytes()
     return {
@@ -152,6 +192,15 @@ def _wrong() -> dict[str, bytes]:
         "float64": changed(x=cbor2.CBORTag(86, bytes(16))),
         "an infinite value": changed(x=cbor2.CBORTag(85, infinite)),
         "a list in a key that nobody reads": changed(new=[1]),
+        "a file of another form": changed(f="png", x=JPEG_FILE),
+        "a file that is a typed array": changed(f="jpeg"),
+        "a byte string without a form": changed(x=JPEG_FILE),
+        "a file of no bytes": changed(f="jpeg", x=b""),
+        "parts without bytes": changed(**announcement(bytes(8), 6)),
+        "parts of another size": changed(**announcement(bytes(12), 2)),
+        "values beside their parts": changed(**announcement(bytes(8), 2) | {"x": entries["x"]}),
+        "5 MiB in parts": changed(**announcement(bytes(8), 2) | {"xb": 5 << 20}),
+        "parts with a short hash": changed(**announcement(bytes(8), 2) | {"xh": bytes(16)}),
     }
 
 

@@ -12,10 +12,11 @@ from .cegb.ranker import CEGBRanker as CEGBRanker
 from .cegb.regressor import CEGBRegressor as CEGBRegressor
 from .costs import CloudPrices as CloudPrices
 from .costs import FeatureCosts as FeatureCosts
+from .data.block_features import BlockFeatures as BlockFeatures
 from .data.table_encoder import TableEncoder as TableEncoder
 from .forests.budget_forest import BudgetForest as BudgetForest
 from .forests.budget_prune import BudgetPrune as BudgetPrune
-from .learners.given_graph import OnnxModel as OnnxModel
+from .graphs.given_graph import OnnxModel as OnnxModel
 from .learners.high_cost_model import HighCostModel as HighCostModel
 from .operating_points.frontier import Frontier as Frontier
 from .operating_points.frontier import FrontierDisplay as FrontierDisplay

@@ -8,10 +8,8 @@ import gatewise_training
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
-    from gatewise_training.cascades.base import BudgetedClassifier
-    from gatewise_training.cascades.cascade import CascadeClassifier
-
-__all__ = ["cascade", "cascades", "make", "names"]
+    from gatewise_training.cascades.cascade import TrainedCascade
+    from gatewise_training.cascades.fitting import TrainedClassifier
 
 _Method = tuple[str, dict[str, Any]]
 
@@ -39,8 +37,6 @@ _METHODS = _CASCADES | _SINGLE
 def names() -> tuple[str, ...]:
     """List the methods of :func:`make`, the recommended first, single models last.
 
-    Examples
-    --------
     >>> names()[0], names()[-4:]
     ('staged', ('cegb', 'budget-forest', 'budget-prune', 'greedy-miser'))
     """
@@ -50,19 +46,15 @@ def names() -> tuple[str, ...]:
 def cascades() -> tuple[str, ...]:
     """List the methods that have a high-cost model in the cloud.
 
-    Examples
-    --------
     >>> cascades()
     ('staged', 'staged-lazy', 'adapt-gbrt', 'adapt-lin', 'adapt-lstsq', 'l1', 'confidence')
     """
     return tuple(_CASCADES)
 
 
-def make(name: str, **params: Any) -> BudgetedClassifier:
+def make(name: str, **params: Any) -> TrainedClassifier:
     """Make an unfitted budgeted model by the name of its method.
 
-    Examples
-    --------
     >>> make("staged", n_stages=3, random_state=0)
     StagedCascade(n_stages=3, random_state=0)
     """
@@ -73,24 +65,22 @@ def make(name: str, **params: Any) -> BudgetedClassifier:
     unknown = [p for p in params if p not in kind._get_param_names()]
     if unknown:
         raise InputError(f"method {name} has no {unknown[0]}")
-    model: BudgetedClassifier = kind(**settings | params)
+    model: TrainedClassifier = kind(**settings | params)
     return model
 
 
-def cascade(name: str, **params: Any) -> CascadeClassifier:
+def cascade(name: str, **params: Any) -> TrainedCascade:
     """Make an unfitted cascade: a method that has a high-cost model in the cloud.
 
-    Examples
-    --------
     >>> cascade("cegb")
     Traceback (most recent call last):
         ...
     gatewise.errors.InputError: method 'cegb' has no cloud; those that have are staged, ...
     """
-    from gatewise_training.cascades.cascade import CascadeClassifier
+    from gatewise_training.cascades.cascade import TrainedCascade
 
     model = make(name, **params)
-    if not isinstance(model, CascadeClassifier):
+    if not isinstance(model, TrainedCascade):
         raise InputError(
             f"method {name!r} has no cloud; those that have are {', '.join(_CASCADES)}"
         )

@@ -22,8 +22,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gatewise.errors import InputError
 
-__all__ = ["Authority", "Issued", "read_certificate"]
-
 #: Days that certificates are good for. Devices are hard to reach: theirs last longer.
 CA_DAYS: Final = 3650
 SERVER_DAYS: Final = 397
@@ -45,17 +43,8 @@ class Issued:
 class Authority:
     """The authority in a folder: ``ca.crt``, ``ca.key`` and ``ca.crl``; made if there is none.
 
-    Parameters
-    ----------
-    folder : path
-        Must exist.
-    clock : callable, optional
-        Gives the time with a time zone; the system's by default.
-
-    Raises
-    ------
-    InputError
-        If there is a certificate without its key or the reverse, or one cannot be read.
+    `folder`: must exist. `clock`: gives the time with a time zone; the system's by default. Raises
+    InputError if there is a certificate without its key or the reverse, or one cannot be read.
     """
 
     def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
@@ -100,7 +89,8 @@ class Authority:
 
     def revoke(self, certificate: x509.Certificate) -> None:
         """Put a certificate on the list of those that are refused."""
-        revoked = {entry.serial_number: entry for entry in self._read_crl()}
+        listed = x509.load_pem_x509_crl(self.crl_file.read_bytes())
+        revoked = {entry.serial_number: entry for entry in listed}
         if certificate.serial_number not in revoked:
             builder = x509.RevokedCertificateBuilder().serial_number(certificate.serial_number)
             revoked[certificate.serial_number] = builder.revocation_date(self._clock()).build()
@@ -157,9 +147,6 @@ class Authority:
 
     def _sign(self, files: Issued, builder: x509.CertificateBuilder) -> None:
         write_public(files.certificate, _pem(builder.sign(self._key, hashes.SHA256())))
-
-    def _read_crl(self) -> list[x509.RevokedCertificate]:
-        return list(x509.load_pem_x509_crl(self.crl_file.read_bytes()))
 
     def _write_crl(self, revoked: list[x509.RevokedCertificate]) -> None:
         now = self._clock()

@@ -39,14 +39,6 @@ from gatewise_cloud.child_process import ChildProcess
 from gatewise_cloud.errors import BrokerError
 from gatewise_edge.link.mqtt import Endpoint
 
-__all__ = [
-    "Broker",
-    "EmbeddedBroker",
-    "MosquittoBroker",
-    "find_mosquitto",
-    "mosquitto_config",
-]
-
 _READY_SECONDS: Final = 15.0
 _PORT_TRIES: Final = 5
 
@@ -54,27 +46,10 @@ _PORT_TRIES: Final = 5
 class Broker(ABC):
     """A running broker that ends when its context is left; ready when the constructor returns.
 
-    Parameters
-    ----------
-    port : int, default 0
-        TCP port; 0 takes a free one.
-    host : str, default "127.0.0.1"
-        A loopback address.
-
-    Attributes
-    ----------
-    kind : str
-        ``"embedded"`` or ``"mosquitto"``.
-    host : str
-    port : int
-    shared_subscriptions : bool
-        Whether several workers may share the load.
-
-    Raises
-    ------
-    BrokerError
-        If the program is not installed, the port is in use, the host is not loopback, or it does
-        not start.
+    It listens on `host`, a loopback address, and `port`, where 0 takes a free one. `kind` is
+    ``"embedded"`` or ``"mosquitto"``; `shared_subscriptions` says whether several workers may share
+    the load. BrokerError if the program is not installed, the port is in use, the host is not
+    loopback, or it does not start.
     """
 
     kind = ""

@@ -20,8 +20,6 @@ from typing import Any, Final
 
 from gatewise_edge.link.wire import JSON_REQUESTS, MAX_PAYLOAD, REQUESTS, shared
 
-__all__ = ["access_list", "rights", "secure_config"]
-
 #: Connections at most, or four for each client on the roster: a TCP connection without a
 #: certificate counts until its handshake fails.
 _CONNECTIONS: Final = 1000
@@ -29,6 +27,9 @@ _CONNECTIONS: Final = 1000
 #: What a device writes below its own topic: requests, its presence, which process it is, counters,
 #: answers that it passes on, and what `gatewise doctor` measures with.
 _OWN_TOPICS: Final = ("req", "req/json", "status", "session", "metrics", "answers", "probe")
+
+#: Parts of devices' large requests: the last level is a name that each worker process draws.
+_PARTS: Final = f"{REQUESTS}/+"
 
 #: A packet: the payload, its topic and the header.
 _MAX_PACKET = MAX_PAYLOAD + 1024
@@ -130,7 +131,8 @@ def _device_role(name: str) -> dict[str, Any]:
     # Its status and its requests it reads back where `gatewise doctor` checks them.
     own = [f"gw/v1/{name}/{what}" for what in _OWN_TOPICS]
     responses = [f"gw/v1/{name}/rsp", f"gw/v1/{name}/rsp/json"]
-    return _role(name, writes=own, reads=[*own, *responses, "gw/v1/model/#"])
+    parts = _PARTS.replace("+", name, 1)
+    return _role(name, writes=[*own, parts], reads=[*own, *responses, "gw/v1/model/#"])
 
 
 def _worker_role(name: str, pool: str) -> dict[str, Any]:
@@ -140,7 +142,7 @@ def _worker_role(name: str, pool: str) -> dict[str, Any]:
     role = _role(
         name,
         writes=[*responses, "gw/v1/dead/+", *probes],
-        reads=[REQUESTS, JSON_REQUESTS, *probes],
+        reads=[REQUESTS, JSON_REQUESTS, _PARTS, *probes],
     )
     role["acls"] += [
         _acl("subscribeLiteral", shared(pool)),
@@ -177,6 +179,8 @@ def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
         "",
         "# A device asks, tells how it is and what it answers, and is answered, on its own topics.",
         *(f"pattern readwrite gw/v1/%u/{what}" for what in _OWN_TOPICS),
+        "# Parts of large requests, to the worker that took one.",
+        "pattern write gw/v1/%u/req/+",
         "# Never write: only workers answer.",
         "pattern read gw/v1/%u/rsp",
         "pattern read gw/v1/%u/rsp/json",
@@ -189,6 +193,7 @@ def access_list(workers: Iterable[str], operators: Iterable[str]) -> str:
             f"user {name}",
             "topic read gw/v1/+/req",
             "topic read gw/v1/+/req/json",
+            f"topic read {_PARTS}",
             "topic write gw/v1/+/rsp",
             "topic write gw/v1/+/rsp/json",
             "topic write gw/v1/dead/+",

@@ -32,8 +32,6 @@ from gatewise_cloud.broker.broker_files import access_list, rights, secure_confi
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.wire import check_device
 
-__all__ = ["BrokerFolder", "find_plugin", "init_broker"]
-
 _ROLES: Final = ("devices", "workers", "operators")
 _RENEW: Final = datetime.timedelta(days=30)
 _PLUGIN: Final = "mosquitto_dynamic_security.so"
@@ -44,19 +42,10 @@ _PLUGIN_PLACES: Final = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/opt/homeb
 class BrokerFolder:
     """What :func:`init_broker` left behind.
 
-    Attributes
-    ----------
-    folder, config : Path
-    hosts, devices, workers, operators : list of str
-        All of them, those of former calls included.
-    pool : str
-        Name of the workers' pool, see :class:`.Worker`.
-    plugin : PurePath or None
-        The dynamic security plugin; None: the access list rules, which refuses no subscription.
-    made : list of Path
-        Certificates made by this call.
-    revoked : list of str
-        Clients refused from now on.
+    `hosts`, `devices`, `workers` and `operators` are all of them, those of former calls included;
+    `made` are certificates made by this call, `revoked` clients refused from now on. `pool` is the
+    name of the workers' pool (:class:`.Worker`), `plugin` the dynamic security plugin; None: the
+    access list rules, which refuses no subscription.
     """
 
     folder: Path
@@ -104,42 +93,23 @@ def init_broker(
 ) -> BrokerFolder:
     """Make, or add to, the folder of a broker with TLS, client certificates and an access list.
 
-    Parameters
-    ----------
-    folder : path
-    hosts : iterable of str
-        Names or addresses that clients know the broker by; needed the first time.
-    devices, workers, operators : iterable of str
-        Names, one topic level each; those that have a certificate keep it. The first call makes
-        a worker ``worker-1`` and an operator ``operator`` where none is named.
-    revoke : iterable of str
-        Clients to refuse from now on (restart the broker).
-    renew : iterable of str
-        Clients that get a new key and certificate; the old one is revoked.
-    port : int, optional
-        Default 8883, or that of the last call.
-    at : path, optional
-        Where the folder will lie on the broker's machine, if it is copied there.
-    data : path, optional
-        Where the broker keeps messages on its machine; by default ``data`` in the folder.
-    run_as : str, optional
-        User that mosquitto becomes when started by root. Run by root, this gives it the key
-        and the folder of the persistent messages.
-    plugin : path, "auto" or None, default "auto"
-        The broker's dynamic security plugin; "auto": where it is found on this machine, unless
-        the folder will lie elsewhere (`at`). None: the access list rules. It grants every
-        subscription; only the unguessable name of the pool keeps devices from the requests.
-    bind_ids : bool, default True
-        A certificate is good for one session at a time. False where several workers share one;
-        then a device may leave many sleeping sessions behind.
-    clock : callable, optional
-        The time, with a time zone.
+    `hosts` are names or addresses that clients know the broker by, needed the first time.
+    `devices`, `workers` and `operators` are topic levels; those that have a certificate keep it,
+    and the first call makes ``worker-1`` and ``operator`` where none is named. `revoke` names
+    clients to refuse from now on (restart the broker), `renew` those that get a new key and
+    certificate, the old one being revoked. `port` is 8883 at first, then that of the last call.
 
-    Raises
-    ------
-    InputError
-        If a name cannot be a topic level, is given two roles or is not known, or a file cannot
-        be used.
+    `at` is where the folder will lie on the broker's machine, if it is copied there, `data` where
+    the broker keeps messages there, by default ``data`` in the folder. `run_as` is the user that
+    mosquitto becomes when started by root; run by root, this gives it the key and the folder of the
+    messages. `plugin` is the broker's dynamic security plugin, "auto": where it is found on this
+    machine, unless the folder will lie elsewhere. None: the access list rules; it grants every
+    subscription, and only the unguessable name of the pool keeps devices from the requests. With
+    `bind_ids` a certificate is good for one session at a time; without, several workers may share
+    one, and a device may leave many sleeping sessions behind. `clock` gives a time with its zone.
+
+    InputError if a name cannot be a topic level, is given two roles or is not known, or a file
+    cannot be used.
     """
     now = clock or (lambda: datetime.datetime.now(datetime.UTC))
     folder = Path(folder)
@@ -171,12 +141,7 @@ def init_broker(
     done = BrokerFolder(
         folder,
         folder / "mosquitto.conf",
-        hosts=roster["hosts"],
-        devices=roster["devices"],
-        workers=roster["workers"],
-        operators=roster["operators"],
-        port=roster["port"],
-        pool=roster["pool"],
+        **roster,
         plugin=None if plugin is None else PurePath(plugin),
         revoked=gone,
     )

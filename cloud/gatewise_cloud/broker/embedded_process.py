@@ -12,8 +12,6 @@ import sys
 
 from gatewise_cloud.child_process import end_with_owner
 
-__all__ = ["main"]
-
 
 async def _serve(host: str, port: int) -> None:
     from amqtt.broker import Broker

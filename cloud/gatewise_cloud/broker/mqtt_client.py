@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import paho.mqtt.client as paho
@@ -13,16 +14,6 @@ from paho.mqtt.reasoncodes import ReasonCode
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_edge.link.wire import shared
-
-__all__ = [
-    "close_client",
-    "connect_reason",
-    "open_client",
-    "publish_retained",
-    "refused",
-    "run_until",
-    "shared_subscriptions_work",
-]
 
 _KEEPALIVE_SECONDS = 10
 _GRACE_SECONDS = 0.5
@@ -47,6 +38,17 @@ def close_client(client: paho.Client) -> None:
     # Otherwise the socket pair that wakes its thread stays open until the garbage collector
     # comes by.
     client.reinitialise()
+
+
+@contextmanager
+def connected(client: paho.Client, endpoint: Endpoint) -> Iterator[None]:
+    """Keep a client's connection open, for :func:`run_until`; LinkError as :func:`open_client`."""
+    open_client(client, endpoint)
+    try:
+        yield
+    finally:
+        client.disconnect()
+        client.reinitialise()
 
 
 def connect_reason(endpoint: Endpoint, timeout: float) -> ReasonCode | None:
@@ -83,27 +85,12 @@ def refused(endpoint: Endpoint, why: str) -> LinkError:
 def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -> bool | None:
     """Find out by a round trip whether a broker serves shared subscriptions.
 
-    A SUBACK proves nothing: the embedded broker grants ``$share/...`` and never delivers. So
-    one message is published to a topic of this probe's own that is subscribed to plainly, and
-    one to a topic that is subscribed to in a pool of one.
-
-    Parameters
-    ----------
-    broker : str or Endpoint
-        Its URL, ``mqtt://host:port``, or all that is needed to enter.
-    timeout : float, default 3
-        Seconds to wait for the plain message; half a second more for the other.
-
-    Returns
-    -------
-    bool or None
-        None if not even the plain one came back: this client may not write or read there, and
-        nothing was learned.
-
-    Raises
-    ------
-    LinkError
-        If the broker cannot be reached, or refuses the connection.
+    A SUBACK proves nothing: the embedded broker grants ``$share/...`` and never delivers. So one
+    message is published to a topic of this probe's own that is subscribed to plainly, and one to a
+    topic that is subscribed to in a pool of one. The plain one is waited for `timeout` seconds, the
+    other half a second more. None if not even the plain one came back: this client may not write or
+    read there, and nothing was learned. LinkError if the broker cannot be reached, or refuses the
+    connection.
     """
     # Like a device's topics, so that an access list can name them.
     base = f"gw/v1/probe-{secrets.token_hex(8)}"
@@ -129,17 +116,13 @@ def shared_subscriptions_work(broker: str | Endpoint, *, timeout: float = 3.0) -
     client.on_connect = on_connect
     client.on_subscribe = on_subscribe
     client.on_message = lambda _client, _userdata, message: came.add(message.topic)
-    open_client(client, endpoint)
-    try:
+    with connected(client, endpoint):
         arrived = run_until(client, lambda: plain in came or bool(refusals), timeout)
         if refusals:
             raise refused(endpoint, refusals[0])
         # The shared one went first: it is here by now, or soon, or never.
         works = arrived and run_until(client, lambda: pooled in came, _GRACE_SECONDS)
         return works if arrived else None
-    finally:
-        client.disconnect()
-        client.reinitialise()
 
 
 def publish_retained(
@@ -158,8 +141,7 @@ def publish_retained(
     client.on_message = lambda _c, _u, message: (
         None if message.retain else came.add(bytes(message.payload))
     )
-    open_client(client, endpoint)
-    try:
+    with connected(client, endpoint):
         if not run_until(client, lambda: bool(subscribed), timeout):
             raise refused(endpoint, "no subscription within the time")
         client.publish(topic, payload, qos=1, retain=True)
@@ -168,6 +150,3 @@ def publish_retained(
                 endpoint.url,
                 f"broker {endpoint.url} does not pass on messages on {topic}: may this user?",
             )
-    finally:
-        client.disconnect()
-        client.reinitialise()

@@ -11,8 +11,6 @@ from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport
 from gatewise_export.repository.release import WHOLE, OfferedRelease
 from gatewise_export.repository.repository import Repository
 
-__all__ = ["RolloutEnd", "roll_out"]
-
 #: Times that a step waits while figures are vague.
 _LONGEST_STEP: Final = 10
 
@@ -44,14 +42,13 @@ def roll_out(
     goes on, for ten such times at most. A run that is interrupted leaves the release
     at its step; run again, it goes on with the steps above.
 
-    Raises
-    ------
-    InputError
-        If the shares do not rise, or there is no such release.
+    Raises InputError if the shares do not rise, or there is no such release.
     """
     if list(shares) != sorted(set(shares)):
         raise InputError("the shares of a rollout must rise, as 5%,25%,100%")
-    offered = max((o for o in repository.offers() if o.rollout), key=_serial, default=None)
+    offered = max(
+        (o for o in repository.offers() if o.rollout), key=lambda o: o.serial, default=None
+    )
     reached = 0.0
     if offered is not None and release in (str(offered), offered.version):
         reached = offered.rollout / WHOLE
@@ -70,7 +67,3 @@ def roll_out(
             announce(offer)
             return RolloutEnd(offer, found, reason)
     return RolloutEnd(offer, found, None)
-
-
-def _serial(offer: OfferedRelease) -> int:
-    return offer.serial

@@ -19,12 +19,10 @@ from dataclasses import dataclass, field
 from typing import Final, Self
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.mqtt_client import open_client, refused, run_until
+from gatewise_cloud.broker.mqtt_client import connected, refused, run_until
 from gatewise_edge.link.broker_url import Endpoint, make_client
 from gatewise_edge.link.topics import STATUSES
 from gatewise_export.repository.release import OfferedRelease
-
-__all__ = ["AbortLimits", "RolloutReport", "read_statuses"]
 
 #: Seconds without a further status after which there are no more.
 _QUIET_SECONDS: Final = 1.0
@@ -43,15 +41,9 @@ _Counts = tuple[float, float]
 class RolloutReport:
     """Devices that run a release, those that left it because it failed there, and how it does.
 
-    Attributes
-    ----------
-    running, refused : int
-        Devices.
-    figures : dict of str to list of (float, float)
-        For ``errors``, ``fallbacks`` and ``disagreement`` with the high-cost model, by device: how
-        many, and among how many instances.
-    others : dict of str to list of (float, float)
-        The same of the devices that run another version of the model.
+    `running`, `refused`: devices. `figures`: for ``errors``, ``fallbacks`` and ``disagreement``
+    with the high-cost model, by device: how many, and among how many instances. `others`: the same
+    of the devices that run another version of the model.
     """
 
     running: int
@@ -99,19 +91,10 @@ class RolloutReport:
 class AbortLimits:
     """When a release is withdrawn.
 
-    Parameters
-    ----------
-    failed : float, optional
-        Share of the devices that ran it, on which it failed its trial; three at least.
-    worse_by : float, optional
-        What its share of errors, of fallbacks or of answers other than the high-cost model's may
-        exceed that of the other versions by; three devices of each must report, and the difference
-        must be no accident.
-
-    Raises
-    ------
-    InputError
-        If a limit is no share.
+    `failed`: share of the devices that ran it, on which it failed its trial; three at least.
+    `worse_by`: what its share of errors, of fallbacks or of answers other than the high-cost
+    model's may exceed that of the other versions by; three devices of each must report, and the
+    difference must be no accident. Raises InputError if a limit is no share.
     """
 
     failed: float | None = None
@@ -207,16 +190,12 @@ def read_statuses(endpoint: Endpoint, *, timeout: float = 10.0) -> dict[str, str
     client.on_message = lambda _c, _u, message: statuses.update(
         {message.topic: message.payload.decode("utf-8", "replace")}
     )
-    open_client(client, endpoint)
-    try:
+    with connected(client, endpoint):
         if not run_until(client, lambda: bool(granted), timeout) or not granted[0]:
             raise refused(endpoint, f"it does not grant {STATUSES}")
         while run_until(client, _grows(statuses), _QUIET_SECONDS):
             pass
         return statuses
-    finally:
-        client.disconnect()
-        client.reinitialise()
 
 
 def _grows(found: Sized) -> Callable[[], bool]:

@@ -6,15 +6,27 @@ outputs; labels and probabilities are made of them by :class:`.CloudModel`.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise import _onnxruntime
+from gatewise.errors import one_line
 from gatewise_cloud.errors import ModelError
 
-__all__ = ["Backend", "OnnxBackend", "one_line"]
+if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
+    from gatewise_export.bundle.manifest_parts.specs import CloudSpec
+
+
+def cloud_of(manifest: Manifest) -> CloudSpec:
+    """Get what a manifest says of its high-cost model; ModelError if there is none."""
+    if manifest.cloud is None:
+        raise ModelError(
+            manifest.title, f"bundle {manifest.title} has no cloud model: nothing to serve"
+        )
+    return manifest.cloud
 
 
 class Backend(Protocol):
@@ -83,8 +95,3 @@ class OnnxBackend:
 
     def close(self) -> None:
         """See :meth:`Backend.close`: nothing is open."""
-
-
-def one_line(error: Exception) -> str:
-    """Make an error's text fit for a line of a log or a message."""
-    return " ".join(str(error).split())[:300]

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from gatewise import decision
 from gatewise_cloud.errors import ModelError
-from gatewise_cloud.models.backends import Backend, OnnxBackend
+from gatewise_cloud.models.backends import Backend, OnnxBackend, cloud_of
 from gatewise_cloud.models.memory import memory_limit
 from gatewise_cloud.models.tier_stages import (
+    JpegInstances,
     TierAnswer,
     TierStages,
     check_rows,
@@ -21,14 +22,13 @@ from gatewise_cloud.models.tier_stages import (
     sample_rows,
     stages_of,
 )
+from gatewise_cloud.models.window_features import WindowFeatures
 from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.errors import SelfTestError
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
-
-__all__ = ["CloudAnswer", "CloudModel"]
 
 #: Bytes that loading and proving a model may take, and more for each byte of its graph: some
 #: operators make gigabytes of a few kilobytes.
@@ -48,39 +48,23 @@ class CloudAnswer(NamedTuple):
 class CloudModel:
     """A bundle's high-cost model, behind the stages that the bundle places in the cloud.
 
-    Make one with :meth:`from_bundle`, which reads and proves the bundle.
-
-    Parameters
-    ----------
-    manifest : Manifest
-        Of a bundle with a cloud model.
-    backend : Backend
-        What runs it. Kind ``margins``: its output is read by the manifest's link. Kind
-        ``classifier``: class indices, then probabilities.
-    stages : TierStages, optional
-        Of the tier ``cloud``.
-
-    Attributes
-    ----------
-    name, version : str
-        The bundle's; requests name them.
-    n_inputs, n_classes : int
-        Columns of a request, and classes.
-    local : bool
-        Whether it computes in this process.
-
-    Raises
-    ------
-    ModelError
-        If the bundle has no cloud model.
+    Make one with :meth:`from_bundle`, which reads and proves the bundle. The `backend` runs it: of
+    kind ``margins`` its output is read by the manifest's link, of kind ``classifier`` it gives
+    class indices, then probabilities. `stages` are those of the tier ``cloud``; `features` computes
+    what the model reads, where requests carry raw windows. `n_inputs` are the columns of a request;
+    `local` says whether it computes in this process. ModelError if the bundle has no cloud model.
     """
 
     def __init__(
-        self, manifest: Manifest, backend: Backend, stages: TierStages | None = None
+        self,
+        manifest: Manifest,
+        backend: Backend,
+        stages: TierStages | None = None,
+        features: WindowFeatures | None = None,
     ) -> None:
         self.name = manifest.name
         self.version = manifest.version
-        cloud = _cloud(manifest)
+        cloud = cloud_of(manifest)
         self._backend = backend
         self.local = backend.local
         self.disagreement_bound = disagreement_bound(manifest)
@@ -89,12 +73,16 @@ class CloudModel:
         self._kind, self._link = getattr(backend, "kind", cloud.kind), cloud.link
         self._allow_missing = manifest.missing["cloud"] == "allowed"
         self._last = len(manifest.stages)
-        columns = columns_of(manifest, manifest.cloud_inputs())
+        self._features = features
         self.n_inputs = len(manifest.request_inputs())
         # None where a request holds the model's inputs as they are: nothing is copied then.
-        as_they_are = np.array_equal(columns, np.arange(self.n_inputs))
-        self._columns = None if as_they_are else columns
+        self._columns = None
+        if features is None:
+            columns = columns_of(manifest, manifest.cloud_inputs())
+            as_they_are = np.array_equal(columns, np.arange(self.n_inputs))
+            self._columns = None if as_they_are else columns
         self.n_classes = len(manifest.classes)
+        self.decode = JpegInstances(manifest).decode
 
     @classmethod
     def from_bundle(
@@ -107,33 +95,18 @@ class CloudModel:
     ) -> CloudModel:
         """Load a bundle's cloud model and prove it on the bundle's sample rows.
 
-        Parameters
-        ----------
-        bundle : Bundle or path
-        threads : int, default 1
-            Threads within one run of onnxruntime.
-        public_key : str, Path or bytes, optional
-            The bundle must be signed by its owner, see
-            :meth:`gatewise_export.bundle.bundle.Bundle.open`.
-        backend : Backend, optional
-            Runs the high-cost model instead of onnxruntime in this process.
-
-        Raises
-        ------
-        BundleError
-            If the bundle cannot be read, a hash or the signature does not hold, or a graph holds
-            what none may.
-        ModelError
-            If it has no cloud model, onnxruntime does not load it, or it takes too much memory.
-        SelfTestError
-            If a sample row gets another label than where the bundle was packed.
+        `threads` are those within one run of onnxruntime, in whose place a `backend` runs the
+        model; with a `public_key` the bundle must be signed by its owner. BundleError if the bundle
+        cannot be read, a hash or the signature does not hold, or a graph holds what none may;
+        ModelError if it has no cloud model, onnxruntime does not load it, or it takes too much
+        memory; SelfTestError if a sample row gets another label than where the bundle was packed.
         """
         bundle = opened(bundle, public_key)
         if backend is not None:  # the operator's own: what it takes is not for us to bound
             return cls._load(bundle, threads, backend)
-        cloud = _cloud(bundle.manifest)
+        cloud = cloud_of(bundle.manifest)
         if cloud.backend is not None:
-            name = f"{bundle.manifest.name} {bundle.manifest.version}"
+            name = bundle.manifest.title
             raise ModelError(
                 name,
                 f"bundle {name} carries no high-cost model: it was packed with {cloud.backend}; "
@@ -146,16 +119,16 @@ class CloudModel:
     @classmethod
     def _load(cls, bundle: Bundle, threads: int, backend: Backend | None) -> CloudModel:
         manifest = bundle.manifest
-        cloud = _cloud(manifest)
+        cloud = cloud_of(manifest)
         if backend is None:
             from gatewise_export.onnx_files.graph_rules import check_cloud_graph
 
             graph = bundle.read(cloud.file)
             check_cloud_graph(graph, file=cloud.file)
-            name = f"{manifest.name} {manifest.version}"
-            backend = OnnxBackend(graph, kind=cloud.kind, model=name, threads=threads)
+            backend = OnnxBackend(graph, kind=cloud.kind, model=manifest.title, threads=threads)
         stages = TierStages(bundle, "cloud") if stages_of(manifest, "cloud") else None
-        model = cls(manifest, backend, stages)
+        features = None if cloud.carries is None else WindowFeatures(bundle)
+        model = cls(manifest, backend, stages, features)
         try:
             model._self_test(bundle)
         except BaseException:
@@ -182,35 +155,20 @@ class CloudModel:
         return self._backend.trouble
 
     def check(self, X: NDArray[np.floating[Any]]) -> None:
-        """Refuse what this model does not take, without running it.
+        """Refuse what this model does not take, `X` of shape (n, k), without running it.
 
-        Parameters
-        ----------
-        X : ndarray, shape (n, k)
-
-        Raises
-        ------
-        RefusedRows
-            If k is not the number of inputs, a value is infinite, or one is NaN and the
-            manifest refuses missing values in the cloud.
+        RefusedRows if k is not the number of inputs, a value is infinite, or one is NaN and the
+        manifest refuses missing values in the cloud.
         """
         check_rows(X, str(self), n_inputs=self.n_inputs, allow_missing=self._allow_missing)
+        if self._features is not None and len(X):  # so that no window spoils the run of others
+            inputs, n = self._features.compute(X), len(self._features)
+            check_rows(inputs, str(self), n_inputs=n, allow_missing=self._allow_missing)
 
     def answer(self, X: NDArray[np.float32]) -> CloudAnswer:
-        """Classify instances.
+        """Classify instances, `X` float32 (n, k), the columns of :meth:`.Manifest.request_inputs`.
 
-        Parameters
-        ----------
-        X : ndarray of float32, shape (n, k)
-            The columns of :meth:`gatewise_export.bundle.manifest.Manifest.request_inputs`: those of
-            ``cloud.inputs``, in their order, unless the bundle places stages beyond the device.
-
-        Raises
-        ------
-        RefusedRows
-            As :meth:`check`.
-        ModelError
-            If the model fails on these instances.
+        RefusedRows as :meth:`check`; ModelError if the model fails on these instances.
         """
         self.check(X)
         if not len(X):  # some graphs fail on no rows
@@ -220,17 +178,9 @@ class CloudModel:
         return CloudAnswer(answer.labels, answer.probabilities)
 
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
-        """Classify checked instances, at least one, and say which stage answered.
+        """Classify checked instances, at least one, in C order, and say which stage answered.
 
-        Parameters
-        ----------
-        X : ndarray of float32, shape (n, k)
-            As :meth:`answer`, in C order.
-
-        Raises
-        ------
-        ModelError
-            If the model fails on these instances.
+        `X` and ModelError as of :meth:`answer`.
         """
         if self._stages is None:
             return TierAnswer(*self._high_cost(X))
@@ -248,6 +198,8 @@ class CloudModel:
 
     def _high_cost(self, X: NDArray[np.float32]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         inputs = X if self._columns is None else np.ascontiguousarray(X[:, self._columns])
+        if self._features is not None:
+            inputs = self._features.compute(X)
         outputs = self._backend.run(inputs)
         if self._kind == "margins":
             margins = outputs[0]
@@ -271,10 +223,3 @@ class CloudModel:
                 "rows otherwise than where it was packed: do not serve it",
                 {"cloud_label": differing},
             )
-
-
-def _cloud(manifest: Manifest) -> Any:
-    if manifest.cloud is None:
-        name = f"{manifest.name} {manifest.version}"
-        raise ModelError(name, f"bundle {name} has no cloud model: nothing to serve")
-    return manifest.cloud

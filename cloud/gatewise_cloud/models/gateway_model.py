@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gatewise_cloud.errors import ModelError
 from gatewise_cloud.models.tier_stages import (
+    JpegInstances,
     TierAnswer,
     TierStages,
     check_rows,
@@ -20,17 +21,11 @@ from gatewise_cloud.models.tier_stages import (
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
 
-__all__ = ["GatewayModel"]
-
 
 class GatewayModel:
     """The stages that a bundle places on a gateway. Make one with :meth:`from_bundle`.
 
-    Attributes
-    ----------
-    name, version : str
-    n_stages : int
-        Stages before the high-cost model, wherever they run.
+    `n_stages` counts the stages before the high-cost model, wherever they run.
     """
 
     local = True
@@ -45,6 +40,7 @@ class GatewayModel:
         self._n_inputs = len(manifest.request_inputs())
         self._allow_missing = manifest.missing["cloud"] == "allowed"
         self._stages = stages
+        self.decode = JpegInstances(manifest).decode
 
     @classmethod
     def from_bundle(
@@ -52,18 +48,13 @@ class GatewayModel:
     ) -> GatewayModel:
         """Load a bundle's gateway stages and prove them on the bundle's sample.
 
-        Raises
-        ------
-        BundleError
-            If the bundle cannot be read, or a hash or the signature does not hold.
-        ModelError
-            If it places no stage on a gateway, or has no high-cost model.
-        SelfTestError
-            If a stage computes otherwise than where the bundle was packed.
+        BundleError if the bundle cannot be read, or a hash or the signature does not hold;
+        ModelError if it places no stage on a gateway, or has no high-cost model; SelfTestError if a
+        stage computes otherwise than where the bundle was packed.
         """
         bundle = opened(bundle, public_key)
         manifest = bundle.manifest
-        name = f"{manifest.name} {manifest.version}"
+        name = manifest.title
         if not stages_of(manifest, "gateway"):
             raise ModelError(
                 name,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
 
 import urllib3
 
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise_cloud.errors import BackendBusy, ModelError
-from gatewise_cloud.models.backends import one_line
 
-__all__ = ["HttpBackend", "excerpt"]
+if TYPE_CHECKING:
+    from gatewise_export.bundle.manifest import Manifest
 
 _MOST_BYTES: Final = 64 << 20
 _MOST_CONNECTIONS: Final = 64
@@ -24,13 +24,7 @@ class HttpBackend:
 
     Connections are kept open, as many as calls were made at a time.
 
-    Parameters
-    ----------
-    url : str
-    model : str
-        Name and version, for messages.
-    timeout : float
-        Seconds for one call.
+    `model`: name and version, for messages. `timeout`: seconds for one call.
     """
 
     local = False
@@ -83,6 +77,12 @@ class HttpBackend:
         text = one_line(why) if isinstance(why, Exception) else why
         self._trouble = f"backend {self.url} does not answer: {text or type(why).__name__}"
         return BackendBusy(self._model, self._trouble)
+
+
+def url_for(url: str, manifest: Manifest) -> str:
+    """Put a bundle's name and version in the places of ``{name}`` and ``{version}``."""
+    at = url.replace("{name}", quote(manifest.name, safe=""))
+    return at.replace("{version}", quote(manifest.version, safe=""))
 
 
 def excerpt(body: bytes) -> str:

@@ -11,8 +11,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["memory_limit"]
-
 _STATUS = Path("/proc/self/status")
 
 

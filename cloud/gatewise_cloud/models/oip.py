@@ -12,20 +12,17 @@ import json
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
-from gatewise_cloud.errors import ModelError
-from gatewise_cloud.models.backends import one_line
-from gatewise_cloud.models.http_backend import HttpBackend, excerpt
+from gatewise.errors import InputError, one_line
+from gatewise_cloud.models.backends import cloud_of
+from gatewise_cloud.models.http_backend import HttpBackend, excerpt, url_for
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
-
-__all__ = ["OipBackend", "backend_at"]
 
 _HEADER: Final = "Inference-Header-Content-Length"
 _DTYPES: Final = {
@@ -47,30 +44,12 @@ _DTYPES: Final = {
 class OipBackend(HttpBackend):
     """One model on one server: :class:`gatewise_cloud.models.backends.Backend`.
 
-    Safe across threads. Connections are kept open, as many as calls were made at a time.
-
-    Parameters
-    ----------
-    url : str
-        ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``.
-    n_inputs : int
-        Columns of an instance.
-    kind : {"margins", "classifier"}
-        What its outputs are: one of margins, or class indices (the integers) and probabilities
-        (the floats), in either order.
-    model : str
-        Name and version of the bundle, for messages.
-    timeout : float, default 5
-        Seconds for one call.
-    binary : bool, default False
-        Send and ask for raw numbers, not decimal ones; needed for missing values (NaN).
-
-    Raises
-    ------
-    InputError
-        If the URL is none.
-    ModelError
-        If the server cannot be reached, has no such model, or one that takes something else.
+    Safe across threads. Connections are kept open, as many as calls were made at a time. `url` is
+    ``http[s]://host[:port]/v2/models/NAME[/versions/VERSION]``; outputs of `kind` ``margins`` are
+    one of margins, of ``classifier`` class indices (the integers) and probabilities (the floats),
+    in either order. A call may take `timeout` seconds; `binary` sends and asks for raw numbers, not
+    decimal ones, which missing values (NaN) need. InputError if the URL is none; ModelError if the
+    server cannot be reached, has no such model, or one that takes something else.
     """
 
     def __init__(
@@ -195,15 +174,12 @@ def backend_at(
     """Make what gives each bundle its backend on a server."""
 
     def make(manifest: Manifest) -> OipBackend:
-        if manifest.cloud is None:
-            name = f"{manifest.name} {manifest.version}"
-            raise ModelError(name, f"bundle {name} has no cloud model: nothing to serve")
-        at = url.replace("{name}", quote(manifest.name, safe=""))
+        cloud = cloud_of(manifest)
         return OipBackend(
-            at.replace("{version}", quote(manifest.version, safe="")),
-            n_inputs=len(manifest.cloud.inputs),
-            kind=manifest.cloud.kind,
-            model=f"{manifest.name} {manifest.version}",
+            url_for(url, manifest),
+            n_inputs=len(cloud.inputs),
+            kind=cloud.kind,
+            model=manifest.title,
             timeout=timeout,
             binary=binary,
         )

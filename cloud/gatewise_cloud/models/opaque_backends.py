@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
+from gatewise.errors import InputError, one_line
 from gatewise.models.opaque_models import (
     PYTHON,
     PythonModel,
@@ -22,35 +22,22 @@ from gatewise.models.opaque_models import (
     load_object,
 )
 from gatewise_cloud.errors import ModelError
-from gatewise_cloud.models.backends import Backend, one_line
-from gatewise_cloud.models.http_backend import HttpBackend, excerpt
+from gatewise_cloud.models.backends import Backend
+from gatewise_cloud.models.http_backend import HttpBackend, excerpt, url_for
 from gatewise_cloud.models.oip import backend_at
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["JsonBackend", "PythonBackend", "chosen_backend"]
-
 
 class PythonBackend:
     """A function, an object or a class in this process: :class:`.Backend`.
 
-    Parameters
-    ----------
-    given : object
-        As :class:`gatewise.models.opaque_models.PythonModel`. It is called from as many threads
-        as the worker runs batches at a time (one by default).
-    classes : sequence
-        The bundle's class labels, the order of the columns.
-    model : str
-        Name and version, for messages.
-    spec : str, optional
-        Its import path.
-
-    Raises
-    ------
-    InputError
-        If it gives no probabilities of these classes, as far as is known before a run.
+    `given`: as :class:`gatewise.models.opaque_models.PythonModel`. It is called from as many
+    threads as the worker runs batches at a time (one by default). `classes`: the bundle's class
+    labels, the order of the columns. `model`: name and version, for messages. `spec`: its import
+    path. Raises InputError if it gives no probabilities of these classes, as far as is known before
+    a run.
     """
 
     local = True
@@ -85,8 +72,6 @@ class JsonBackend(HttpBackend):
     kind = "classifier"
 
     def __init__(self, url: str, *, n_classes: int, model: str, timeout: float = 5.0) -> None:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise InputError(f"backend {url}: must be python:module:attribute or http[s]://...")
         super().__init__(url, model=model, timeout=timeout)
         self._n_classes = n_classes
 
@@ -108,29 +93,17 @@ def chosen_backend(
 ) -> Callable[[Manifest], Backend]:
     """Make what gives each bundle the backend that an operator chose.
 
-    Parameters
-    ----------
-    url : str
-        ``python:module:attribute``; ``http[s]://host[:port]/v2/models/NAME``, a server of the Open
-        Inference Protocol; or any other ``http[s]://...``, a JSON service. In a URL, ``{name}`` and
-        ``{version}`` stand for the bundle's.
-    timeout : float, default 5
-        Seconds for one call over HTTP.
-    binary : bool, default False
-        Raw numbers, for the Open Inference Protocol.
-
-    Raises
-    ------
-    InputError
-        If the object cannot be imported, or it is none of these. At once, before any bundle is
-        loaded.
+    `url`: ``python:module:attribute``; ``http[s]://host[:port]/v2/models/NAME``, a server of the
+    Open Inference Protocol; or any other ``http[s]://...``, a JSON service. In a URL, ``{name}``
+    and ``{version}`` stand for the bundle's. `timeout`: seconds for one call over HTTP. `binary`:
+    raw numbers, for the Open Inference Protocol. Raises InputError if the object cannot be
+    imported, or it is none of these. At once, before any bundle is loaded.
     """
     if url.startswith(PYTHON):
         given = load_object(url)
 
         def python(manifest: Manifest) -> Backend:
-            model = f"{manifest.name} {manifest.version}"
-            return PythonBackend(given, classes=manifest.classes, model=model, spec=url)
+            return PythonBackend(given, classes=manifest.classes, model=manifest.title, spec=url)
 
         return python
     if "/v2/models/" in url:
@@ -139,11 +112,10 @@ def chosen_backend(
         raise InputError(f"--backend {url}: give python:module:attribute or http[s]://...")
 
     def service(manifest: Manifest) -> Backend:
-        at = url.replace("{name}", quote(manifest.name, safe=""))
         return JsonBackend(
-            at.replace("{version}", quote(manifest.version, safe="")),
+            url_for(url, manifest),
             n_classes=manifest.n_classes,
-            model=f"{manifest.name} {manifest.version}",
+            model=manifest.title,
             timeout=timeout,
         )
 

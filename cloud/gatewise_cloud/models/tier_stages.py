@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_cloud.errors import RefusedRows
+from gatewise.errors import InputError
+from gatewise.models.jpeg import decode_jpeg, load_decoder
+from gatewise_cloud.errors import ModelError, RefusedRows
 from gatewise_edge.errors import SelfTestError
 from gatewise_edge.stages.stages import StageRunner
 
@@ -16,17 +18,6 @@ if TYPE_CHECKING:
     from gatewise.tiers import Tier
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
-
-__all__ = [
-    "RequestModel",
-    "TierAnswer",
-    "TierStages",
-    "check_rows",
-    "columns_of",
-    "opened",
-    "sample_rows",
-    "stages_of",
-]
 
 
 class TierAnswer(NamedTuple):
@@ -74,6 +65,10 @@ class RequestModel(Protocol):
         """Refuse instances that it does not take, without running."""
         ...
 
+    def decode(self, jpeg: bytes) -> NDArray[np.float32]:
+        """Get the instance that a JPEG file is, shape (1, k), or refuse it."""
+        ...
+
     def run(self, X: NDArray[np.float32]) -> TierAnswer:
         """Classify checked instances, at least one."""
         ...
@@ -97,18 +92,8 @@ def columns_of(manifest: Manifest, features: NDArray[np.intp]) -> NDArray[np.int
 class TierStages:
     """The stages of one tier, each run on the instances that the one before did not stop.
 
-    Parameters
-    ----------
-    bundle : Bundle
-        With at least one stage there.
-    tier : {"gateway", "cloud"}
-
-    Raises
-    ------
-    BundleError
-        If a stage's file cannot be loaded.
-    SelfTestError
-        If a sample row gets other outputs than where the bundle was packed.
+    `bundle`: with at least one stage there. Raises BundleError if a stage's file cannot be loaded;
+    SelfTestError if a sample row gets other outputs than where the bundle was packed.
     """
 
     def __init__(self, bundle: Bundle, tier: Tier) -> None:
@@ -176,6 +161,30 @@ def sample_rows(bundle: Bundle) -> NDArray[np.float32]:
     """The bundle's sample as requests carry it: float32, shape (n, k)."""
     rows: NDArray[np.float32] = bundle.sample()["X"][:, bundle.manifest.request_inputs()]
     return np.ascontiguousarray(rows, np.float32)
+
+
+class JpegInstances:
+    """Instances that come as JPEG files, if a bundle takes such; ModelError without Pillow."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._spec = manifest.instance
+        if self._spec is not None and self._spec.encoding is not None and not load_decoder():
+            raise ModelError(
+                manifest.title,
+                f"bundle {manifest.title} takes JPEG files: install Pillow, "
+                "pip install 'gatewise[jpeg]'",
+            )
+        self._columns = manifest.request_inputs()
+
+    def decode(self, jpeg: bytes) -> NDArray[np.float32]:
+        """Get the values that a request carries, shape (1, k); RefusedRows if there are none."""
+        if self._spec is None or self._spec.encoding is None:
+            raise RefusedRows("type", "the model takes no JPEG files")
+        try:
+            values = decode_jpeg(jpeg, self._spec)
+        except InputError as error:
+            raise RefusedRows("type", str(error)) from None
+        return values[None, self._columns].astype(np.float32)
 
 
 def check_rows(

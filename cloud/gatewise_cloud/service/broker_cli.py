@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gatewise.console import note, plain
+from gatewise.console import note, print_line
 from gatewise.errors import InputError
 from gatewise_cloud.signal_handling import until_interrupted
-
-__all__ = ["broker", "commands"]
 
 _FOR_RUN = "run: "
 _FOR_INIT = "init: "
@@ -165,7 +162,7 @@ def _run(port: int, host: str, embedded: bool | None, *, as_json: bool) -> None:
                 "note: the embedded broker ignores shared subscriptions: "
                 f"run one worker, gatewise cloud BUNDLE --broker {running.url} --plain-subscription"
             )
-        _print(
+        print_line(
             f"ready: {running.kind} broker on {running.url}",
             {
                 "ready": True,
@@ -197,7 +194,7 @@ def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
         "revoked": done.revoked,
     }
     if as_json:
-        _print("", document, as_json=True)
+        print_line("", document, as_json=True)
         return
     for path in done.made:
         print(f"made {path} and its key")
@@ -221,10 +218,6 @@ def _init(folder: Path, *, as_json: bool, **settings: Any) -> None:
 
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
-
-
-def _print(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
-    print(json.dumps(plain(document)) if as_json else text, flush=True)
 
 
 commands = {"broker": broker}

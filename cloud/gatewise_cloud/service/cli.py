@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,14 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatewise.console import note, plain
+from gatewise.console import note, plain, print_line
 from gatewise.errors import InputError
 
 if TYPE_CHECKING:
     from gatewise_cloud.service.supervisor import Supervisor
     from gatewise_cloud.worker.worker import Worker
-
-__all__ = ["cloud", "commands"]
 
 _Json = Annotated[bool, typer.Option("--json", help="One JSON document a line.")]
 
@@ -155,7 +152,7 @@ def _one(
         _print_ready(worker.url, worker.counters, port, {}, as_json=as_json)
 
     counters = serve(options, metrics_port=metrics_port, metrics_host=metrics_host, ready=ready)
-    _print(_summary(counters), counters, as_json=as_json)
+    print_line(_summary(counters), counters, as_json=as_json)
 
 
 def _several(
@@ -192,7 +189,7 @@ def _several(
 
     supervisor.run(ready)
     counters = supervisor.counters
-    _print(_summary(counters), counters, as_json=as_json)
+    print_line(_summary(counters), counters, as_json=as_json)
 
 
 def _read_pool(path: Path) -> str:
@@ -242,11 +239,7 @@ def _print_ready(
         "metrics_port": port,
         **more,
     }
-    _print(text, document, as_json=as_json)
-
-
-def _print(text: str, document: Mapping[str, Any], *, as_json: bool) -> None:
-    print(json.dumps(plain(document)) if as_json else text, flush=True)
+    print_line(text, document, as_json=as_json)
 
 
 def _summary(counters: Mapping[str, Any]) -> str:

@@ -23,8 +23,6 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from gatewise_cloud.worker.counters import COUNTS, HISTOGRAMS, LABELLED_COUNTS
 from gatewise_edge.service.endpoints import Endpoints
 
-__all__ = ["WorkerCollector", "merged", "text_of", "worker_endpoints"]
-
 _PREFIX = "gatewise_worker_"
 _LABELS = {
     "errors": ("code",),
@@ -35,34 +33,21 @@ _LABELS = {
 }
 
 
-class Watched(Protocol):
-    """What is measured: a :class:`gatewise_cloud.worker.worker.Worker`."""
+class MeasuredWorker(Protocol):
+    """What is measured of a :class:`gatewise_cloud.worker.worker.Worker`."""
 
     @property
-    def counters(self) -> dict[str, Any]:
-        """Its counts and state."""
-        ...
-
+    def counters(self) -> dict[str, Any]: ...
     @property
-    def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]:
-        """Its distributions."""
-        ...
-
+    def histograms(self) -> dict[str, tuple[list[tuple[float, int]], float]]: ...
     @property
-    def trouble(self) -> str | None:
-        """Why it does not serve; None if it does."""
-        ...
+    def trouble(self) -> str | None: ...
 
 
 class WorkerCollector(Collector):
-    """Turns a worker's counters into metrics at the moment that they are asked for.
+    """Turns a worker's counters into metrics at the moment that they are asked for."""
 
-    Parameters
-    ----------
-    worker : Worker
-    """
-
-    def __init__(self, worker: Watched) -> None:
+    def __init__(self, worker: MeasuredWorker) -> None:
         self._worker = worker
 
     def collect(self) -> Iterable[Metric]:
@@ -144,14 +129,14 @@ def _counter(name: str, text: str, samples: Iterable[tuple[Sequence[str], int]])
     return family
 
 
-def text_of(worker: Watched) -> bytes:
+def text_of(worker: MeasuredWorker) -> bytes:
     """Write a worker's metrics in the text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(WorkerCollector(worker))
     return generate_latest(registry)
 
 
-def worker_endpoints(worker: Watched, port: int, *, host: str = "127.0.0.1") -> Endpoints:
+def worker_endpoints(worker: MeasuredWorker, port: int, *, host: str = "127.0.0.1") -> Endpoints:
     """Make the pages ``/metrics`` and ``/healthz`` of one worker."""
     return Endpoints(
         port, metrics=lambda: text_of(worker), trouble=lambda: worker.trouble, host=host

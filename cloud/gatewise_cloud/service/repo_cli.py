@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gatewise.console import emit, note, table
+from gatewise.console import emit, table
 from gatewise.errors import InputError
-from gatewise.formats import percent
+from gatewise_cloud.service.rollouts import (
+    REPORTED_SHARES,
+    abort_limits,
+    announce,
+    endpoint_of,
+    read_share,
+    report_cells,
+    report_in_words,
+    reports_of,
+    roll_out_in_steps,
+    rollout_percent,
+)
+from gatewise_export.commands.options import AsJson
 
 if TYPE_CHECKING:
-    from gatewise_cloud.broker.rollout_reports import AbortLimits, RolloutReport
-    from gatewise_edge.link.broker_url import Endpoint
     from gatewise_export.repository.release import OfferedRelease
     from gatewise_export.repository.repository import Repository
-
-__all__ = ["commands"]
 
 _app = typer.Typer(
     add_completion=False,
@@ -48,7 +55,6 @@ _WorseBy = Annotated[
         "high-cost model's (with --audit on devices) exceeds that of other versions by more, as 1%."
     ),
 ]
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 _Broker = Annotated[
     str | None, typer.Option(help="Tell devices at once, over mqtt(s)://[user:password@]host.")
 ]
@@ -63,7 +69,7 @@ def init(
     keys: _Keys = None,
     root_keys: Annotated[int, typer.Option(min=1, help="How many root keys to make.")] = 1,
     threshold: Annotated[int, typer.Option(min=1, help="How many of them must sign.")] = 1,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a repository and its keys.
 
@@ -93,7 +99,7 @@ def add(
     sign: Annotated[
         Path | None, typer.Option(help="NAME.key: sign its manifest, for --public-key.")
     ] = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add a bundle, without the high-cost model, as a release that is not offered yet.
 
@@ -128,7 +134,7 @@ def publish(
     ca_file: _CaFile = None,
     cert_file: _CertFile = None,
     key_file: _KeyFile = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     r"""Offer a release to a share of the devices; call it again with more.
 
@@ -145,23 +151,32 @@ def publish(
         gatewise repo publish fleet digits/8 --rollout 5%,25%,100% --every 3600 \
             --above 5% --worse-by 1% --broker mqtts://broker.example
     """
-    opened = _open(repo, keys)
-    limits = _limits(above, worse_by)
+    opened, endpoint = _open(repo, keys), endpoint_of(broker, ca_file, cert_file, key_file)
+    limits = abort_limits(above, worse_by)
     if every is not None:
-        if release is None or broker is None:
+        if release is None or endpoint is None:
             raise InputError("--every needs a release, and --broker, where devices report")
-        _roll_out(
-            as_json, opened, release, rollout, every, limits, broker, ca_file, cert_file, key_file
-        )
-        return
+        end = roll_out_in_steps(opened, release, rollout, every, limits, endpoint)
+        document = {
+            "version": opened.version,
+            "release": str(end.offer),
+            "rollout": end.offer.rollout / 1e4,
+            "aborted": end.aborted,
+            **end.report.to_dict(),
+        }
+        if end.aborted is None:
+            _print(as_json, document, _offered(end.offer))
+            return
+        _print(as_json, document, f"{end.offer} is withdrawn: {end.aborted}")
+        raise typer.Exit(1)
     if above is not None or worse_by is not None:
         raise InputError("--above and --worse-by are for --every, or for gatewise repo rollback")
     if release is None:
         opened.refresh()
         offers = opened.offers()
     else:
-        offers = [opened.publish(release, _share(rollout))]
-    _announce(opened, offers, broker, ca_file, cert_file, key_file)
+        offers = [opened.publish(release, read_share(rollout))]
+    announce(opened, offers, endpoint)
     _print_offers(as_json, opened, offers if release else [])
 
 
@@ -176,7 +191,7 @@ def rollback(
     ca_file: _CaFile = None,
     cert_file: _CertFile = None,
     key_file: _KeyFile = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Withdraw the latest release: devices go back to the one before it.
 
@@ -186,18 +201,18 @@ def rollback(
 
         gatewise repo rollback fleet --above 5% --broker mqtts://broker.example
     """
-    opened = _open(repo, keys)
+    opened, endpoint = _open(repo, keys), endpoint_of(broker, ca_file, cert_file, key_file)
     if above is not None or worse_by is not None:
-        if broker is None:
+        if endpoint is None:
             raise InputError("--above and --worse-by need --broker, where devices report")
-        limits, latest = _limits(above, worse_by), opened.latest(model)
-        report = _reports(opened, [latest], broker, ca_file, cert_file, key_file)[latest]
+        limits, latest = abort_limits(above, worse_by), opened.latest(model)
+        report = reports_of([latest], endpoint)[latest]
         if limits.reason_to_abort(report) is None:
-            text = f"{latest} stays: {_words(report)}"
+            text = f"{latest} stays: {report_in_words(report)}"
             _print(as_json, {"release": str(latest), **report.to_dict()}, text)
             return
     offer = opened.rollback(model)
-    _announce(opened, [offer], broker, ca_file, cert_file, key_file)
+    announce(opened, [offer], endpoint)
     _print_offers(as_json, opened, [offer])
 
 
@@ -209,7 +224,7 @@ def rotate_key(
         str | None, typer.Option(help="Id of the key to revoke; without: the role's first.")
     ] = None,
     keys: _Keys = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Replace a key by a new one; devices learn of it by themselves.
 
@@ -229,16 +244,15 @@ def status(
     ca_file: _CaFile = None,
     cert_file: _CertFile = None,
     key_file: _KeyFile = None,
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show releases with their rollouts, and when the metadata of each role expire.
 
     With --broker also how many devices report that they run a release, or that it failed there.
     """
     opened = _open(repo, keys)
-    reports: dict[OfferedRelease, RolloutReport] = {}
-    if broker is not None:
-        reports = _reports(opened, opened.offers(), broker, ca_file, cert_file, key_file)
+    endpoint = broker and endpoint_of(broker, ca_file, cert_file, key_file)
+    reports = reports_of(opened.offers(), endpoint) if endpoint else {}
     releases = [(offer, opened.release(offer)) for offer in opened.offers()]
     if as_json:
         rows = [
@@ -259,18 +273,18 @@ def status(
     header = ("release", "serial", "rollout", "files", "bytes", "features", "runtime", "hardware")
     table(
         f"Releases in {repo}",
-        (*header, "running", "failed", *_SHARES) if reports else header,
+        (*header, "running", "failed", *REPORTED_SHARES) if reports else header,
         [
             (
                 offer,
                 offer.serial,
-                _percent(offer),
+                rollout_percent(offer),
                 len(release.files),
                 sum(spec.size for spec in release.files.values()),
                 len(release.features),
                 release.runtime,
                 ", ".join(release.hardware) or "all",
-                *_figures(reports.get(offer)),
+                *report_cells(reports.get(offer)),
             )
             for offer, release in releases
         ],
@@ -287,67 +301,6 @@ def status(
 
 commands = {"repo": _app}
 
-_SHARES = ("errors", "fallbacks", "disagreement")
-
-
-def _roll_out(
-    as_json: bool,
-    opened: Repository,
-    release: str,
-    shares: str,
-    every: float,
-    limits: AbortLimits,
-    *where: Any,
-) -> None:
-    """Roll a release out in steps; exit status 1 if it is withdrawn."""
-    from gatewise_cloud.broker.rollout import roll_out
-
-    def progress(offer: OfferedRelease, report: RolloutReport) -> None:
-        note(f"{offer} at {_percent(offer)}: {_words(report)}")
-
-    end = roll_out(
-        opened,
-        release,
-        [_share(share.strip()) for share in shares.split(",")],
-        limits,
-        announce=lambda offer: _announce(opened, [offer], *where),
-        report=lambda offer: _reports(opened, [offer], *where)[offer],
-        wait=lambda: time.sleep(every),
-        progress=progress,
-    )
-    document = {
-        "version": opened.version,
-        "release": str(end.offer),
-        "rollout": end.offer.rollout / 1e4,
-        "aborted": end.aborted,
-        **end.report.to_dict(),
-    }
-    if end.aborted is None:
-        _print(as_json, document, f"{end.offer} is offered to {_percent(end.offer)} of the devices")
-    else:
-        _print(as_json, document, f"{end.offer} is withdrawn: {end.aborted}")
-        raise typer.Exit(1)
-
-
-def _limits(above: str | None, worse_by: str | None) -> AbortLimits:
-    from gatewise_cloud.broker.rollout_reports import AbortLimits
-
-    return AbortLimits(*(None if text is None else _share(text) for text in (above, worse_by)))
-
-
-def _figures(report: RolloutReport | None) -> tuple[object, ...]:
-    """Cells of a table about what is reported; none without reports."""
-    if report is None:
-        return ()
-    shares = (percent(report.share(what)[0]) for what in _SHARES)
-    return (report.running, report.refused, *shares)
-
-
-def _words(report: RolloutReport) -> str:
-    """What devices report, in words."""
-    shares = ", ".join(f"{what} {percent(report.share(what)[0])}" for what in _SHARES)
-    return f"{report.running} run it, on {report.refused} it failed; {shares}"
-
 
 def _open(repo: Path, keys: Path | None) -> Repository:
     from gatewise_export.repository.repository import Repository
@@ -355,50 +308,8 @@ def _open(repo: Path, keys: Path | None) -> Repository:
     return Repository(repo, keys)
 
 
-def _share(text: str) -> float:
-    """Read a share: ``10%`` or ``0.1``."""
-    try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        raise InputError(f"{text!r} is no share: give one as 10% or 0.1") from None
-    return share
-
-
-def _percent(offer: OfferedRelease) -> str:
-    return f"{offer.rollout / 100:g}%"
-
-
-def _announce(
-    repository: Repository, offers: list[OfferedRelease], broker: str | None, *files: Path | None
-) -> None:
-    """Announce to the devices of the offers' models that there is news."""
-    if broker is None:
-        if any(files):
-            raise InputError("--ca-file, --cert-file and --key-file are for --broker")
-        return
-    from gatewise_cloud.broker.mqtt_client import publish_retained
-    from gatewise_edge.link.topics import manifest_topic
-
-    endpoint = _endpoint(broker, files)
-    for model in sorted({offer.model for offer in offers}):
-        publish_retained(endpoint, manifest_topic(model), f"targets {repository.version}".encode())
-
-
-def _reports(
-    repository: Repository, offers: list[OfferedRelease], broker: str, *files: Path | None
-) -> dict[OfferedRelease, RolloutReport]:
-    """What devices report of each release."""
-    from gatewise_cloud.broker.rollout_reports import RolloutReport, read_statuses
-
-    statuses = read_statuses(_endpoint(broker, files))
-    return {offer: RolloutReport.from_statuses(statuses, offer) for offer in offers}
-
-
-def _endpoint(broker: str, files: Sequence[Path | None]) -> Endpoint:
-    from gatewise_edge.link.broker_url import Endpoint
-
-    ca_file, cert_file, key_file = files
-    return Endpoint(broker, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
+def _offered(offer: OfferedRelease) -> str:
+    return f"{offer} is offered to {rollout_percent(offer)} of the devices"
 
 
 def _print_offers(as_json: bool, repository: Repository, offers: list[OfferedRelease]) -> None:
@@ -406,7 +317,7 @@ def _print_offers(as_json: bool, repository: Repository, offers: list[OfferedRel
     text = [f"{repository.folder} is at version {repository.version}"]
     for offer in offers:
         document |= {"release": str(offer), "serial": offer.serial, "rollout": offer.rollout / 1e4}
-        text.append(f"{offer} is offered to {_percent(offer)} of the devices")
+        text.append(_offered(offer))
     _print(as_json, document, "; ".join(text))
 
 

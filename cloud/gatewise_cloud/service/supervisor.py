@@ -24,8 +24,6 @@ from gatewise_cloud.signal_handling import until_interrupted
 from gatewise_edge.link.wire import REQUESTS
 from gatewise_edge.service.endpoints import Endpoints
 
-__all__ = ["Supervisor"]
-
 _LOG = logging.getLogger("gatewise_cloud")
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 30.0
@@ -36,25 +34,10 @@ _START_SECONDS = 60.0
 class Supervisor:
     """Starts workers and keeps them running.
 
-    Parameters
-    ----------
-    options : dict
-        See :func:`.make_worker`. ``{n}`` in ``cert_file`` and ``key_file`` is the number of the
-        process, from 1: a broker that binds client ids to certificates takes one session of each.
-    workers : int
-        At least 1.
-    metrics_port : int, optional
-    metrics_host : str, default "127.0.0.1"
-    drain_seconds : float, default 10
-        How long the children may drain; they get two seconds more to end.
-
-    Attributes
-    ----------
-    children : list of WorkerProcess
-    restarts : int
-        Children started again so far.
-    port : int or None
-        Of the metrics, once it runs.
+    `options` are those of :func:`.make_worker`; ``{n}`` in ``cert_file`` and ``key_file`` is the
+    number of the process, from 1: a broker that binds client ids to certificates takes one session
+    of each. Children may drain for `drain_seconds` and get two seconds more to end. `restarts`
+    counts children started again, `port` is that of the metrics, once it runs.
     """
 
     def __init__(
@@ -87,12 +70,8 @@ class Supervisor:
     def run(self, ready: Callable[[Supervisor], None] | None = None) -> None:
         """Serve until SIGTERM, Ctrl-C or :meth:`stop`; then have all drain. For the main thread.
 
-        Raises
-        ------
-        GatewiseError
-            If a child cannot begin to serve, with the child's message.
-        InputError
-            If the broker does not divide requests among several workers.
+        GatewiseError if a child cannot begin to serve, with the child's message; InputError if the
+        broker does not divide requests among several workers.
         """
         try:
             with until_interrupted():

@@ -29,30 +29,15 @@ from gatewise_cloud.child_process import (
 if TYPE_CHECKING:
     from gatewise_cloud.worker.worker import Worker
 
-__all__ = ["WorkerProcess", "be_quick", "main", "make_worker", "serve"]
-
 
 class WorkerProcess(ChildProcess):
     """A worker process, as its owner sees it.
 
-    Parameters
-    ----------
-    options : mapping, optional
-        See :func:`make_worker`; ``metrics`` (true) opens its endpoint, too. Without them it loads
-        its libraries and waits for :meth:`serve`. They go through a pipe, since passwords must not
-        show in the list of processes.
-    name : str, default "worker"
-    keep_errors : bool, default False
-        See :class:`.ChildProcess`.
-
-    Attributes
-    ----------
-    started : float
-        On the monotonic clock.
-    ready : dict or None
-        What it reported when it began to serve.
-    counters : dict or None
-        What it counted, once it has ended in good order.
+    `options`: see :func:`make_worker`; ``metrics`` (true) opens its endpoint, too. Without them it
+    loads its libraries and waits for :meth:`serve`. They go through a pipe, since passwords must
+    not show in the list of processes. `keep_errors`: see :class:`.ChildProcess`. `started`: on the
+    monotonic clock. `ready`: what it reported when it began to serve. `counters`: what it counted,
+    once it has ended in good order.
     """
 
     def __init__(

@@ -21,23 +21,19 @@ import numpy as np
 
 from gatewise_cloud.worker.batcher import ModelKey, Plan
 
-__all__ = ["SIZES", "WORTH_WAITING", "BatchPlans", "Timing", "measure"]
-
 SIZES: Final = (1, 2, 4, 8, 16, 32)
 WORTH_WAITING: Final = 0.75
 _GOOD_ENOUGH: Final = 1.1
 _UNMEASURED: Final = 16
 _LEARN_EVERY: Final = 64
 _GAIN: Final = 0.1
+_MEASURING: Final = 0.4  # s
 
 
 class Timing:
     """Seconds that one run of a model takes, by its number of instances.
 
-    Parameters
-    ----------
-    seconds : dict of int to float
-        By some of :data:`SIZES`.
+    `seconds`: by some of :data:`SIZES`.
     """
 
     def __init__(self, seconds: dict[int, float]) -> None:
@@ -70,14 +66,13 @@ def measure(
     run: Callable[[Any], object],
     rows: np.ndarray[Any, np.dtype[np.float32]],
     *,
-    budget: float = 0.4,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Timing:
     """Time a model at growing batches: the quickest of a few runs each.
 
     Shapes: `rows` (n, k).
     """
-    until = clock() + budget
+    until = clock() + _MEASURING
     taken: dict[int, float] = {}
     for n in SIZES:
         X = np.ascontiguousarray(rows[np.arange(n) % len(rows)])
@@ -98,12 +93,8 @@ def measure(
 class BatchPlans:
     """The batch plan of each model, measured or fixed; safe across threads.
 
-    Parameters
-    ----------
-    max_batch : int or "auto", default "auto"
-        Instances in one run at most; "auto": as measured.
-    wait_ms : float, default 0
-        Milliseconds that a request may wait for company, where that pays.
+    `max_batch`: instances in one run at most; "auto": as measured. `wait_ms`: milliseconds that a
+    request may wait for company, where that pays.
     """
 
     def __init__(self, max_batch: int | Literal["auto"] = "auto", *, wait_ms: float = 0.0) -> None:

@@ -20,15 +20,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 from gatewise_edge.link.messages import AuditMark
-
-__all__ = ["Batch", "Batcher", "ModelKey", "Offer", "Plan", "Taken", "Ticket", "Verdict"]
 
 ModelKey = tuple[str, str]
 """Name and version of a model."""
@@ -38,23 +36,11 @@ ModelKey = tuple[str, str]
 class Ticket:
     """A request in the worker.
 
-    Parameters
-    ----------
-    device : str
-    id : bytes
-    digest : bytes
-        Of the payload: an id that comes again with other content is not a duplicate.
-    model : tuple of str
-        Name and version.
-    rows : ndarray of float32, shape (n, k)
-        All tickets of one model have the same k.
-    arrived, expires : float
-        Seconds on the owner's monotonic clock. The time to live counts from the arrival here:
-        devices' clocks drift.
-    audit : AuditMark or None
-        Of a request that audits an answer.
-    form : MessageForm, default CBOR
-        How the request was written; its response is written alike.
+    `digest`: of the payload: an id that comes again with other content is not a duplicate. `model`:
+    name and version. `rows`, shape (n, k): all tickets of one model have the same k. `arrived`,
+    `expires`: seconds on the owner's monotonic clock. The time to live counts from the arrival
+    here: devices' clocks drift. `audit`: of a request that audits an answer. `form`: how the
+    request was written; its response is written alike.
     """
 
     device: str
@@ -92,6 +78,9 @@ class Offer(NamedTuple):
     answer: bytes | None = None
 
 
+_QUEUED: Final = Offer(Verdict.QUEUED)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """Requests of one model that run together."""
@@ -126,25 +115,13 @@ class Taken(NamedTuple):
 class Batcher:
     """The worker's queue, and the responses that it remembers for duplicates.
 
-    Parameters
-    ----------
-    capacity : int, default 1024
-        Requests queued at most; a further one is told that the worker is busy.
-    device_rows : int, default 4096
-        Instances of one device queued at most, or else one request.
-    max_batch : int, default 16
-        Instances in one run at most. A request with more instances runs alone.
-    plan : callable, optional
-        Gives the :class:`Plan` of a model, in place of `max_batch` and no waiting.
-    memory : int, default 4096
-        Answers remembered at most.
-    memory_bytes : int, default 16 MiB
-        Their payloads at most.
-    memory_seconds : float, default 60
-        How long an answer is remembered.
+    At most `capacity` requests are queued, a further one is told that the worker is busy; of one
+    device at most `device_rows` instances, or else one request. Instances have at most
+    `queue_bytes` in all, of which a device may take as many as it leaves free. A run takes at most
+    `max_batch` instances, or what the :class:`Plan` of its model says, which `plan` gives; a
+    request with more runs alone. At most `memory` answers are remembered, of `memory_bytes` of
+    payload, for `memory_seconds`.
 
-    Notes
-    -----
     A request that was offered stays known until :meth:`finish` or :meth:`forget`, or until it
     expires. Only answers are remembered: what was refused, or expired, may be tried again.
     """
@@ -154,6 +131,7 @@ class Batcher:
         *,
         capacity: int = 1024,
         device_rows: int = 4096,
+        queue_bytes: int = 256 << 20,
         max_batch: int = 16,
         plan: Callable[[ModelKey], Plan] | None = None,
         memory: int = 4096,
@@ -162,6 +140,7 @@ class Batcher:
     ) -> None:
         self.capacity = capacity
         self.device_rows = device_rows
+        self.queue_bytes = queue_bytes
         self.plan = plan if plan is not None else lambda model: Plan(max_batch)
         self.memory = memory
         self.memory_bytes = memory_bytes
@@ -174,6 +153,8 @@ class Batcher:
         self._ends: dict[str, int] = {}  # by device: virtual end of its last request
         self._device_requests: Counter[str] = Counter()  # queued
         self._device_rows: Counter[str] = Counter()
+        self._bytes = 0  # of instances queued
+        self._device_bytes: Counter[str] = Counter()
         self._open: set[tuple[str, bytes, bytes]] = set()
         self._pending: Counter[ModelKey] = Counter()
         self._rows: Counter[ModelKey] = Counter()  # instances queued
@@ -196,6 +177,15 @@ class Batcher:
 
     def offer(self, ticket: Ticket, now: float) -> Offer:
         """Queue a request, unless it is known or the queue is full; `now` is on its clock."""
+        offer = self.foresee(ticket, now)
+        if offer.verdict is Verdict.QUEUED:
+            self._open.add(ticket.key)
+            self._pending[ticket.model] += 1
+            self._push(ticket)
+        return offer
+
+    def foresee(self, ticket: Ticket, now: float) -> Offer:
+        """What :meth:`offer` would say."""
         self._trim(now)
         if ticket.key in self._open:
             return Offer(Verdict.DUPLICATE)
@@ -204,17 +194,18 @@ class Batcher:
             return Offer(Verdict.REPEATED, known[1])
         if not self._fits_queue(ticket):
             return Offer(Verdict.BUSY)
-        self._open.add(ticket.key)
-        self._pending[ticket.model] += 1
-        self._push(ticket)
-        return Offer(Verdict.QUEUED)
+        return _QUEUED
 
     def _fits_queue(self, ticket: Ticket) -> bool:
         """Whether the queue and the device's share of it take one more."""
         requests = self._device_requests[ticket.device]
         free = self.capacity - self._queued
+        free_bytes = self.queue_bytes - self._bytes - ticket.rows.nbytes
+        if requests and self._device_bytes[ticket.device] > free_bytes:
+            return False
         rows = self._device_rows[ticket.device] + len(ticket.rows)
-        return free > 0 and requests <= free and (not requests or rows <= self.device_rows)
+        fits = free > 0 and requests <= free and (free_bytes >= 0 or not self._queued)
+        return fits and (not requests or rows <= self.device_rows)
 
     def _push(self, ticket: Ticket) -> None:
         device, rows = ticket.device, len(ticket.rows)
@@ -230,6 +221,8 @@ class Batcher:
         self._rows[ticket.model] += rows
         self._device_requests[device] += 1
         self._device_rows[device] += rows
+        self._bytes += ticket.rows.nbytes
+        self._device_bytes[device] += ticket.rows.nbytes
 
     def pending(self, model: ModelKey) -> int:
         """Requests for a model that are queued, or taken and not finished."""
@@ -287,8 +280,11 @@ class Batcher:
         self._rows[model] -= len(ticket.rows)
         self._device_requests[ticket.device] -= 1
         self._device_rows[ticket.device] -= len(ticket.rows)
+        self._bytes -= ticket.rows.nbytes
+        self._device_bytes[ticket.device] -= ticket.rows.nbytes
         if not self._device_requests[ticket.device]:
-            del self._device_requests[ticket.device], self._device_rows[ticket.device]
+            for counts in (self._device_requests, self._device_rows, self._device_bytes):
+                del counts[ticket.device]
         if not queue:
             del self._queues[model], self._rows[model]
 

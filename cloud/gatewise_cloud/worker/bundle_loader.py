@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["BundleLoader", "WorkerTier", "listed"]
-
 WorkerTier = Literal["cloud", "gateway"]
 
 

@@ -19,8 +19,6 @@ from gatewise_cloud.worker.batcher import ModelKey
 from gatewise_cloud.worker.bundle_loader import BundleLoader
 from gatewise_cloud.worker.counters import Counters
 
-__all__ = ["BundleWatch"]
-
 _LOG = logging.getLogger("gatewise_cloud")
 _MOST_FILES = 1000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,12 +13,12 @@ from gatewise_cloud.worker.batcher import ModelKey
 from gatewise_edge.device.audit import AgreementTest
 from gatewise_edge.link.messages import AuditMark
 
-__all__ = ["COUNTS", "HISTOGRAMS", "LABELLED_COUNTS", "MOST_LABELS", "Counters", "FleetAudit"]
-
 _LOG = logging.getLogger(__name__)
 
 COUNTS: Final[dict[str, str]] = {
     "received": "messages that came on a request topic",
+    "parts": "messages that came with a part of a request",
+    "stray_parts": "parts of no request that waited for them",
     "answered": "requests answered with labels",
     "instances": "instances answered",
     "batches": "runs of a model",
@@ -55,8 +56,6 @@ MOST_LABELS: Final = 100
 class Counters:
     """Counts that only grow.
 
-    Examples
-    --------
     >>> counters = Counters()
     >>> counters.add("received")
     >>> counters.add("errors", label="busy")
@@ -133,14 +132,26 @@ class _Audited:
     counts: dict[str, int] = field(default_factory=lambda: {"audits": 0, "disagreed": 0})
 
 
+def _log_alarm(model: ModelKey, test: AgreementTest) -> None:
+    _LOG.warning(
+        "audit: devices answer about %.3g of the instances otherwise than %s %s would, "
+        "more than the bound of %.3g",
+        test.estimate,
+        *model,
+        test.bound,
+    )
+
+
 class FleetAudit:
     """Tests that devices' own answers agree with the high-cost model's, by model and version.
 
     Each device tests itself (:mod:`gatewise_edge.device.audit`); all of them together show a loss
-    that no device alone has the evidence for. Thread-safe.
+    that no device alone has the evidence for. `on_alarm` gets a model and its test, once.
+    Thread-safe.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_alarm: Callable[[ModelKey, AgreementTest], None] = _log_alarm) -> None:
+        self._on_alarm = on_alarm
         self._audited: dict[ModelKey, _Audited] = {}
         self._lock = threading.Lock()
 
@@ -168,23 +179,21 @@ class FleetAudit:
             audited.test.audit(disagrees=disagrees, probability=mark.probability)
             alarmed = audited.test.alarm and not before
         if alarmed:
-            _LOG.warning(
-                "audit: devices answer about %.3g of the instances otherwise than %s %s would, "
-                "more than the bound of %.3g",
-                audited.test.estimate,
-                *model,
-                audited.test.bound,
-            )
+            self._on_alarm(model, audited.test)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
-        """By ``NAME VERSION``: ``audits``, ``disagreed``; where tested ``evidence``, ``alarm``."""
+        """By ``NAME VERSION``: ``audits``, ``disagreed``; where tested ``evidence``, ``alarm``.
+
+        Once it was raised ``alarm_at``, too: the instances that had been observed then.
+        """
         with self._lock:
             return {
                 " ".join(model): audited.counts
-                | (
-                    {}
-                    if audited.test is None
-                    else {"evidence": audited.test.evidence, "alarm": audited.test.alarm}
-                )
+                | ({} if audited.test is None else _tested(audited.test))
                 for model, audited in self._audited.items()
             }
+
+
+def _tested(test: AgreementTest) -> dict[str, Any]:
+    found: dict[str, Any] = {"evidence": test.evidence, "alarm": test.alarm}
+    return found if test.alarm_at is None else found | {"alarm_at": test.alarm_at}

@@ -13,7 +13,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -26,8 +25,6 @@ from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.link import Link
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads
-
-__all__ = ["CloudAbove"]
 
 _LOG = logging.getLogger("gatewise_cloud")
 
@@ -54,13 +51,11 @@ class CloudAbove:
         server: BatchServer,
         counters: Counters,
         *,
-        limit: int = 1024,
-        clock: Callable[[], float] = time.monotonic,
+        limit: int,
     ) -> None:
         self._link = link
         self._server = server
         self._counters = counters
-        self._clock = clock
         self._offloads = Offloads(limit=limit)
         self._out: dict[bytes, _Sent] = {}
         self._alarms: list[tuple[float, bytes]] = []
@@ -104,7 +99,7 @@ class CloudAbove:
 
     def __call__(self, ticket: Ticket, answer: TierAnswer) -> None:
         """Send up the instances of a request that go on; see to its answer."""
-        now = self._clock()
+        now = time.monotonic()
         kept = min(_KEPT_SHARE * (ticket.expires - ticket.arrived), _MOST_KEPT)
         deadline = ticket.expires - kept
         ttl_ms = math.floor(1000.0 * (deadline - now))
@@ -130,7 +125,7 @@ class CloudAbove:
         self._counters.add("forwarded")
         if not self._link.send(payload):
             with self._changed:
-                self._offloads.abandon(item, self._clock())
+                self._offloads.abandon(item, time.monotonic())
                 sent = self._out.pop(item.id, None)
             if sent is not None:
                 self._stand_in(ticket, answer, "unsent")
@@ -143,7 +138,7 @@ class CloudAbove:
             self._offloads.counts.invalid += 1
             return
         with self._changed:
-            self._offloads.receive(response, self._clock())
+            self._offloads.receive(response, time.monotonic())
             sent = self._out.get(response.id)
             if sent is not None:
                 if sent.item.outcome is None:
@@ -167,7 +162,7 @@ class CloudAbove:
             with self._changed:
                 if self._ended:
                     return
-                now = self._clock()
+                now = time.monotonic()
                 if not self._alarms or self._alarms[0][0] > now:
                     self._changed.wait(self._alarms[0][0] - now if self._alarms else None)
                     continue

@@ -8,8 +8,6 @@ from gatewise_cloud.worker.session import MqttSession
 from gatewise_edge.link import wire
 from gatewise_edge.link.message_forms import CBOR, MessageForm
 
-__all__ = ["Responses"]
-
 
 class Responses:
     """Publishes responses to devices, and dead letters."""
@@ -45,6 +43,12 @@ class Responses:
         """Send an error for a request that was decoded."""
         device, form = ticket.device, ticket.form
         self.refuse(device, ticket.id, ticket.model, code, detail, wait_ms=wait_ms, form=form)
+
+    def accept(self, ticket: Ticket, worker: str) -> None:
+        """Send the acceptance of a request in parts."""
+        name, version = ticket.model
+        response = wire.Response(id=ticket.id, model=name, version=version, parts_to=worker)
+        self.send(ticket.device, wire.encode_response(response))
 
     def dead_letter(self, reason: str, payload: bytes) -> None:
         """Publish a message that gets no response on the dead-letter topic."""

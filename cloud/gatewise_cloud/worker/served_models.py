@@ -13,14 +13,10 @@ from gatewise.errors import InputError
 from gatewise_cloud.models.tier_stages import RequestModel
 from gatewise_cloud.worker.batcher import ModelKey
 
-__all__ = ["ServedModels"]
-
 
 class ServedModels(Mapping[ModelKey, RequestModel]):
     """Models by name and version; safe across threads.
 
-    Examples
-    --------
     >>> len(ServedModels())
     0
     """

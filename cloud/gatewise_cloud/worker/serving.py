@@ -22,8 +22,6 @@ from gatewise_cloud.worker.served_models import ServedModels
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 
-__all__ = ["BatchServer", "Forward"]
-
 #: Seconds of a run that the thread which reads may do itself while nothing else is to do: handing
 #: it to another thread and back costs about a third of that.
 _AT_ONCE: Final = 0.0003
@@ -57,7 +55,6 @@ class BatchServer:
         *,
         threads: int = 1,
         more: Callable[[], bool] | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.models = models
         self._batcher = batcher
@@ -66,7 +63,6 @@ class BatchServer:
         self._plans = plans
         self.forward: Forward | None = None
         self.audits = FleetAudit()
-        self._clock = clock
         self._more = more
         self._work = threading.Condition()  # guards the batcher, _end and _runs
         self._row_seconds = 0.0  # of the last runs
@@ -86,10 +82,10 @@ class BatchServer:
 
     def finish(self, seconds: float) -> None:
         """Answer what is queued, for some seconds at most, and end."""
-        until = self._clock() + seconds
+        until = time.monotonic() + seconds
         self._set_end("drain")
         for thread in self._threads:
-            thread.join(max(0.0, until - self._clock()))
+            thread.join(max(0.0, until - time.monotonic()))
         self._set_end("now")
         with self._work:
             self._counters.add("abandoned", len(self._batcher))
@@ -135,6 +131,11 @@ class BatchServer:
             self._answer(batch)
         return offer
 
+    def foresee(self, ticket: Ticket) -> Offer:
+        """What :meth:`offer` would say now."""
+        with self._work:
+            return self._batcher.foresee(ticket, ticket.arrived)
+
     def wait_ms(self) -> int:
         """Milliseconds until what is queued now will have run, as a refusal gives them."""
         with self._work:
@@ -163,7 +164,7 @@ class BatchServer:
         `started` is when its run began, on the clock; unknown where others answered it.
         """
         name, version = ticket.model
-        now = self._clock()
+        now = time.monotonic()
         # Only where a stage answered: a high-cost model's response has no such field.
         more: dict[str, Any] = {} if exits is None else {"exits": exits}
         try:
@@ -229,11 +230,11 @@ class BatchServer:
                 self._work.wait_for(lambda: len(self._batcher) or self._end)
                 if self._end == "now" or not len(self._batcher):
                     return None
-                pause = 0.0 if self._end else self._batcher.pause(self._clock())
+                pause = 0.0 if self._end else self._batcher.pause(time.monotonic())
                 if pause > 0:
                     self._work.wait(pause)
                     continue
-                batch, expired = self._batcher.take(self._clock())
+                batch, expired = self._batcher.take(time.monotonic())
                 self._runs += batch is not None
             if expired:
                 self._counters.add("expired", len(expired))
@@ -241,7 +242,7 @@ class BatchServer:
                 return batch
 
     def _run(self, batch: Batch) -> None:
-        started = self._clock()
+        started = time.monotonic()
         try:
             answer = self.models.running(batch.model).run(batch.rows)
         except ModelError as error:
@@ -253,7 +254,7 @@ class BatchServer:
                 for ticket in batch.tickets:
                     self._run(Batch(batch.model, (ticket,)))
             return
-        seconds = self._clock() - started
+        seconds = time.monotonic() - started
         self._counters.ran(len(answer.labels), seconds)
         self._plans.learn(batch.model, len(answer.labels), seconds)
         self._row_seconds += _GAIN * (seconds / len(answer.labels) - self._row_seconds)

@@ -14,8 +14,6 @@ import paho.mqtt.client as paho
 from gatewise_cloud.broker.mqtt_client import close_client, open_client, refused
 from gatewise_edge.link.mqtt import Endpoint, make_client
 
-__all__ = ["MqttSession"]
-
 _LOG = logging.getLogger("gatewise_cloud")
 _CONNECT_SECONDS = 5.0
 _ACK_SECONDS = 2.0
@@ -46,6 +44,7 @@ class MqttSession:
         # own and calls back while it holds some.
         self._changed = threading.Condition()
         self._subscribed = False
+        self.denied: frozenset[str] = frozenset()  # filters that the broker did not grant
         self._granted = False  # for the connection that stands
         self._unsubscribed = False
         self._refusal: str | None = None
@@ -172,9 +171,10 @@ class MqttSession:
                 )
             else:
                 self._subscribed = self._granted = True
-                for each, granted in zip(self._filters[1:], reasons[1:], strict=False):
-                    if granted.is_failure:
-                        _LOG.warning("warning: the subscription %s is not allowed", each)
+                pairs = zip(self._filters, reasons, strict=False)
+                self.denied = frozenset(each for each, code in pairs if code.is_failure)
+                for each in self.denied:
+                    _LOG.warning("warning: the subscription %s is not allowed", each)
             self._changed.notify_all()
 
     def _on_unsubscribe(self, *_: Any) -> None:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["Worker"]
-
 _LOG = logging.getLogger("gatewise_cloud")
 _MOST_UNACKED = 65535  # message ids have 16 bits
 _HEALTH_SECONDS = 0.5
@@ -177,7 +175,15 @@ class Worker:
             threads=parallel,
             more=self._session.more,
         )
-        self._receiver = Receiver(self._server, responses, self._counters)
+        worker = secrets.token_hex(8)
+        self._parts = wire.parts_of(worker)
+        self._receiver = Receiver(
+            self._server,
+            responses,
+            self._counters,
+            worker,
+            lambda: self._parts not in self._session.denied,
+        )
         if uplink is not None:
             link = MqttLink(uplink, max_inflight=queue) if isinstance(uplink, str) else uplink
             self._cloud_above = CloudAbove(link, self._server, self._counters, limit=queue)
@@ -214,7 +220,7 @@ class Worker:
                     self._watch.start()
                 if self._cloud_above is not None:
                     self._cloud_above.start()
-                filters = (self.subscription, f"{self.subscription}/json")
+                filters = (self.subscription, f"{self.subscription}/json", self._parts)
                 self._session.open(filters, self._receiver.receive)
             except BaseException:
                 self.stop()

@@ -9,8 +9,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Answer", "Policy", "Route"]
-
 Policy = Literal["system", "edge-only", "cloud-only"]
 Route = Literal["edge", "cloud", "fallback"]
 

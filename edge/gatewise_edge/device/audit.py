@@ -25,8 +25,6 @@ from typing import Final
 
 from gatewise.errors import InputError
 
-__all__ = ["AgreementTest", "AuditSampler"]
-
 #: Bets as parts of the largest allowed, 1 / bound: small ones suit large weights.
 _BETS: Final = tuple(0.5 / 3.0**k for k in range(8))
 #: Instances between two beginnings of the bets.
@@ -43,24 +41,12 @@ _WARM: Final = 40
 class AgreementTest:
     """Test that at most `bound` of the instances are answered otherwise than by the large model.
 
-    Parameters
-    ----------
-    bound : float
-        Share of the instances, between 0 and 1.
-    level : float, default 0.05
-        Probability that it ever raises a false alarm, at most.
+    `bound`: share of the instances, between 0 and 1. `level`: probability that it ever raises a
+    false alarm, at most. `instances`, `audits`, `disagreed`: instances observed, how many were
+    audited, and how many of these disagreed. `weighted`: sum of X over the instances. `evidence`:
+    the test supermartingale, 1 at first; `alarm` is set once it has reached ``1 / level``, and
+    `alarm_at` is how many instances had been observed then.
 
-    Attributes
-    ----------
-    instances, audits, disagreed : int
-        Instances observed, how many were audited, and how many of these disagreed.
-    weighted : float
-        Sum of X over the instances.
-    evidence : float
-        The test supermartingale, 1 at first; `alarm` is set once it has reached ``1 / level``.
-
-    Examples
-    --------
     >>> test = AgreementTest(0.01)
     >>> for i in range(100):
     ...     test.skip(49)
@@ -77,11 +63,16 @@ class AgreementTest:
         self.bound = bound
         self.level = level
         self.instances = self.audits = self.disagreed = 0
-        self.alarm = False
+        self.alarm_at: int | None = None
         self.weighted = 0.0
         self._stakes = [bet / bound for bet in _BETS]
         self._sums = [0.0] * len(_BETS)
         self._begun = 0
+
+    @property
+    def alarm(self) -> bool:
+        """Whether the alarm was raised."""
+        return self.alarm_at is not None
 
     @property
     def evidence(self) -> float:
@@ -114,10 +105,7 @@ class AgreementTest:
     def audit(self, *, disagrees: bool, probability: float) -> None:
         """Observe an instance that was audited with that probability.
 
-        Raises
-        ------
-        InputError
-            If the probability is not in (0, 1].
+        Raises InputError if the probability is not in (0, 1].
         """
         if not 0 < probability <= 1:
             raise InputError(f"audit: a probability of {probability}")
@@ -131,7 +119,8 @@ class AgreementTest:
             total * (1.0 + stake * (1.0 / probability - self.bound)) / (1.0 - stake * self.bound)
             for total, stake in zip(self._sums, self._stakes, strict=True)
         ]
-        self.alarm = self.alarm or self.evidence >= 1.0 / self.level
+        if self.alarm_at is None and self.evidence >= 1.0 / self.level:
+            self.alarm_at = self.instances
 
 
 class AuditSampler:
@@ -140,8 +129,6 @@ class AuditSampler:
     A stage's least certain answers are those whose score is in the lowest tenth of its latest:
     most of what the high-cost model answers otherwise is among them.
 
-    Examples
-    --------
     >>> sampler = AuditSampler(0.02)
     >>> [round(sampler.probability(0, score), 4) for score in (1.0, 2.0)]
     [0.02, 0.02]

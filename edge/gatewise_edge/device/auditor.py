@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable
@@ -13,17 +12,16 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from gatewise.errors import InputError
-from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.answer import Route
 from gatewise_edge.device.audit import AgreementTest, AuditSampler
 from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark, Response
+from gatewise_edge.stages.plan import StagePlan
 from gatewise_export.bundle.manifest import Manifest
-
-__all__ = ["Audit", "AuditAction", "Auditor", "disagreement_bound", "safer_point"]
-
-_LOG = logging.getLogger(__name__)
 
 AuditAction = Literal["report", "safer", "offload"]
 
+#: Seconds to wait for the response to an audit; no instance waits for it.
+AUDIT_PATIENCE: Final = 10.0
 #: What the share of disagreement may exceed that of validation rows by.
 _TOLERANCE: Final = 0.01
 
@@ -67,15 +65,23 @@ class Audit:
 class Auditor:
     """The audit of one bundle at one operating point. Thread-safe.
 
-    `on_alarm` is called once, on the link's thread, when the bound no longer holds.
+    `promised` is the share of instances that may be answered otherwise than by the high-cost model
+    where the audit has no bound of its own, see :func:`disagreement_bound`. When that no longer
+    holds `on_alarm` gets the auditor, once, on the link's thread. Whoever takes the alarm may set
+    `offload_all`: stages are not to be trusted.
     """
 
     def __init__(
-        self, audit: Audit, manifest: Manifest, on_alarm: Callable[[], None], rng: random.Random
+        self,
+        audit: Audit,
+        plan: StagePlan,
+        promised: float | None,
+        on_alarm: Callable[[Auditor], None],
+        rng: random.Random,
     ) -> None:
-        if set(manifest.tiers) != {"device"}:
+        if set(plan.tiers) != {"device"}:
             raise InputError("audit: this bundle's stages beyond the device would answer audits")
-        bound = disagreement_bound(manifest) if audit.bound is None else audit.bound
+        bound = promised if audit.bound is None else audit.bound
         if bound is None:
             raise InputError(
                 "audit: the bundle does not say how often its answers agree with the high-cost "
@@ -83,26 +89,27 @@ class Auditor:
             )
         self.test = AgreementTest(bound, level=audit.level)
         self._cost = 0.0
-        self._n_stages = len(manifest.stages)
+        self._n_stages = plan.n_stages
         self._sampler = AuditSampler(audit.share)
         self._on_alarm = on_alarm
+        self.offload_all = False
         self._rng = rng
         self._skipped = 0  # instances observed since the last audit that was sent
         self._lock = threading.Lock()
 
-    def choose(self, answer: Answer, score: float) -> AuditMark | None:
+    def choose(self, route: Route, stage: int, class_index: int, score: float) -> AuditMark | None:
         """Take in an answer that could be audited; the mark of its audit if it is to be.
 
         `score` is the stop score of the stage that answered. Instances are no evidence while no
         audit could be sent, nor are fallbacks: the device had no choice.
         """
-        if answer.route == "fallback":
+        if route == "fallback":
             return None
         with self._lock:
-            if answer.route == "edge":
-                p = self._sampler.probability(answer.stage, score)
+            if route == "edge":
+                p = self._sampler.probability(stage, score)
                 if self._rng.random() < p:
-                    mark = AuditMark(answer.class_index, p, min(self._skipped, MAX_SKIPPED))
+                    mark = AuditMark(class_index, p, min(self._skipped, MAX_SKIPPED))
                     self._skipped = 0
                     return mark
             self.test.skip()
@@ -119,15 +126,7 @@ class Auditor:
             self.test.audit(disagrees=disagrees, probability=mark.probability)
             alarmed = self.test.alarm and not before
         if alarmed:
-            _LOG.warning(
-                "audit: about %.3g of the instances are answered otherwise than the high-cost "
-                "model would, more than the bound of %.3g (%d of %d audits)",
-                self.test.estimate,
-                self.test.bound,
-                self.test.disagreed,
-                self.test.audits,
-            )
-            self._on_alarm()
+            self._on_alarm(self)
 
     def charge(self, cost: float) -> None:
         """Add the cost of features that were acquired for an audit alone."""
@@ -145,7 +144,8 @@ class Auditor:
         """Of this bundle's audit.
 
         ``audit_evidence``, ``audit_alarm`` (0 or 1), ``audit_cost`` (sum of features' costs);
-        ``audit_instances`` of which about ``audit_weighted`` were answered otherwise.
+        ``audit_instances`` of which about ``audit_weighted`` were answered otherwise, and
+        ``audit_alarm_at`` of them when the alarm was raised (0: it was not).
         """
         with self._lock:
             return {
@@ -153,6 +153,7 @@ class Auditor:
                 "audit_weighted": self.test.weighted,
                 "audit_evidence": self.test.evidence,
                 "audit_alarm": float(self.test.alarm),
+                "audit_alarm_at": float(self.test.alarm_at or 0),
                 "audit_cost": self._cost,
             }
 

@@ -11,12 +11,9 @@ waiting between; a simulator in virtual time calls them itself.
 
 from __future__ import annotations
 
-import logging
 import random
-import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, get_args
 
@@ -24,29 +21,25 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow
-from gatewise.errors import GatewiseError, InputError
+from gatewise.errors import InputError
 from gatewise_edge.checks import check_positive
 from gatewise_edge.device.answer import Answer, Policy
-from gatewise_edge.device.auditor import Audit, Auditor, safer_point
+from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.device_stats import DeviceStats, Observe
-from gatewise_edge.device.gate import Gate
-from gatewise_edge.device.installed import Installed
+from gatewise_edge.device.installed import ActiveBundle, BlockFunction, Installed
 from gatewise_edge.device.offload_flow import OffloadFlow
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.breaker import Breaker
-from gatewise_edge.link.link import Link
+from gatewise_edge.link.link import Link, most_values
 from gatewise_edge.link.uplink import Uplink
+from gatewise_edge.sensors.blocking_reader import BlockingReader
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_edge.sensors.sensors import Sensors
 from gatewise_edge.stages.stage_models import Runner
 from gatewise_export.bundle.bundle import Bundle
-
-__all__ = ["Device"]
-
-_LOG = logging.getLogger(__name__)
 
 #: Seconds before the deadline at which waiting ends, so that the answer itself is in time.
 _GUARD: Final = 0.005
@@ -67,6 +60,10 @@ class Device:
         is a fallback.
     sensors : Sensors, optional
         For :meth:`answer` without a row. The device closes them, too.
+    blocks : mapping of str to callable, optional
+        Functions of the blocks that are Python functions, by the block's name: a bundle names them
+        and holds no code. Each gets windows of shape (1, ...) on a thread of its own; one that is
+        not done at the deadline is left, and the last finished stage answers.
     row_names : sequence of str, optional
         Features of the rows given to :meth:`answer`, in their order. They are matched by name with
         each bundle, so that an adopted one may list them otherwise. By default rows are in the
@@ -117,7 +114,8 @@ class Device:
     SelfTestError
         If it computes otherwise here than where it was packed.
     InputError
-        If a setting is out of range, or the sensors do not fit the bundle.
+        If a setting is out of range, the sensors do not fit the bundle, or a block's function is
+        not there.
 
     Examples
     --------
@@ -131,6 +129,7 @@ class Device:
         *,
         link: Link | None = None,
         sensors: Sensors | None = None,
+        blocks: Mapping[str, BlockFunction] | None = None,
         row_names: Sequence[str] | None = None,
         deadline_ms: float = 500.0,
         policy: Policy = "system",
@@ -162,20 +161,27 @@ class Device:
         if audit is not None and (policy != "system" or link is None):
             raise InputError("an audit needs a link and policy system: there is nothing to audit")
         self.policy = policy
-        self._pacer = pacer
-        self._audit = audit
-        self._random = random.Random(seed)
         file = None
         if pacer is not None and pacer_state is not None:
             file = PacerFile(pacer, pacer_state)
         self._stats = DeviceStats(observe, file)
         self._sensors = sensors
+        self._functions = dict(blocks or {})
+        self._block_reader = BlockingReader()
         self._row_names = row_names
-        self._may_offload = link is not None and policy != "edge-only"
+        may_offload = link is not None and policy != "edge-only"
+        self._most_bytes = most_values(link) if may_offload else None
         self._runner = runner
-        self._installing = threading.Lock()
-        opened = bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True)
-        self._installed = self._install(opened, check=check)
+        self._active = ActiveBundle(
+            bundle if isinstance(bundle, Bundle) else Bundle.open(bundle, for_device=True),
+            self._load,
+            check=check,
+            policy=policy,
+            pacer=pacer,
+            audit=audit,
+            rng=random.Random(seed),
+            on_drift=self._stats.drifted,
+        )
         self._clock = clock
         self._guard = min(_GUARD, self.deadline_ms / 1e4)
         self._uplink = Uplink(
@@ -195,82 +201,35 @@ class Device:
     @property
     def bundle(self) -> Bundle:
         """The bundle that new instances are answered with."""
-        return self._installed.bundle
+        return self._active.installed.bundle
 
     def adopt(self, bundle: Bundle) -> None:
         """Replace the bundle: prove the new one, then answer all further instances with it.
 
         An instance under way ends with the bundle that it began with; each request names the
-        version that it is meant for.
-
-        Parameters
-        ----------
-        bundle : Bundle
-
-        Raises
-        ------
-        BundleError, SelfTestError, InputError
-            As on making a device. The active bundle then stays.
+        version that it is meant for. Errors are those of making a device; the active bundle then
+        stays.
         """
-        with self._installing:
-            self._installed = self._install(bundle, check=True)
-            self._flow.offload_all = False
-        manifest = bundle.manifest
-        _LOG.info("model %s, version %s, is active", manifest.name, manifest.version)
-
-    def _install(self, bundle: Bundle, *, check: bool) -> Installed:
-        if self.policy == "cloud-only" and bundle.manifest.cloud is None:
-            raise InputError("policy cloud-only: the bundle has no cloud model")
-        made = self._load(bundle, check=check)
-        if self.policy != "system" or not made.plan.has_cloud:
-            return made
-        gate = Gate.from_manifest(
-            bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._stats.drifted
-        )
-        auditor = None
-        if self._audit is not None:
-            auditor = Auditor(self._audit, bundle.manifest, self._act_on_audit, self._random)
-        return replace(made, gate=gate, auditor=auditor)
-
-    def _act_on_audit(self) -> None:
-        """Do what is to be done when the audit's bound no longer holds; on the link's thread."""
-        if self._audit is None or self._audit.action == "report":
-            return
-        if self._audit.action == "offload":
-            self._flow.offload_all = True
-        else:
-            # Loading a point's stages takes time, in which responses must be received.
-            threading.Thread(target=self._move_to_safer_point, daemon=True).start()
-
-    def _move_to_safer_point(self) -> None:
-        with self._installing:
-            bundle = self._installed.bundle
-            point = safer_point(bundle.manifest)
-            try:
-                if point is not None:
-                    self._installed = self._install(bundle.with_active(point), check=True)
-                    _LOG.warning("audit: operating point %d is active", point)
-                    return
-            except GatewiseError as error:
-                _LOG.warning("audit: operating point %s cannot be used: %s", point, error)
-            self._flow.offload_all = True
-            _LOG.warning("audit: no safer operating point; every instance is offloaded")
+        self._active.adopt(bundle)
 
     def _load(self, bundle: Bundle, *, check: bool) -> Installed:
         """Make what depends on the bundle alone: devices of one process may share it."""
         return Installed.load(
             bundle,
             sensors=self._sensors,
-            may_offload=self._may_offload,
+            most_bytes=self._most_bytes,
             check=check,
             runner=self._runner,
             row_names=self._row_names,
+            functions=self._functions,
+            block_reader=self._block_reader,
         )
 
     def close(self) -> None:
         """Close the link and the sensors. May be called twice."""
         self._uplink.close()
         self._stats.close()
+        self._block_reader.close()
         if self._sensors is not None:
             self._sensors.close()
 
@@ -291,7 +250,7 @@ class Device:
         :class:`gatewise_edge.link.offload.OffloadCounts` and
         :class:`gatewise_edge.link.breaker.BreakerCounts`.
         """
-        auditor = self._installed.auditor
+        auditor = self._active.installed.auditor
         audited = {} if auditor is None else auditor.counters
         return self._stats.counters | self._uplink.counters | audited
 
@@ -304,13 +263,13 @@ class Device:
         pacer, ``pacer_level`` (share of the instances at the gate that it offloads) and
         ``pacer_debt`` (in offloads).
         """
-        parts = (self._installed.gate, self._installed.auditor)
-        own = [part.gauges for part in parts if part is not None]
+        installed = self._active.installed
+        own = [part.gauges for part in (installed.gate, installed.auditor) if part is not None]
         return self._uplink.gauges | {name: value for part in own for name, value in part.items()}
 
     # -- answering -------------------------------------------------------------------------
 
-    def answer(self, row: ArrayLike | RawRow | None = None) -> Answer:
+    def answer(self, row: ArrayLike | RawRow | bytes | None = None) -> Answer:
         """Classify one instance.
 
         Parameters
@@ -318,8 +277,9 @@ class Device:
         row : array-like of shape (n_features,), or of an instance that is an array, optional
             All values, in the order of `row_names`, or else the manifest's; only what is needed is
             read and paid. Without it the sensors are read. For a bundle with encoders, the cells
-            of its raw columns, as a mapping or a list; without `row_names` an array of floats holds
-            features.
+            of its raw columns, as a mapping (a column that it lacks is missing) or a list; without
+            `row_names` an array of floats holds features. Where the manifest's instance has
+            ``encoding`` "jpeg", the bytes of a JPEG file, too.
 
         Raises
         ------
@@ -331,7 +291,9 @@ class Device:
         """
         return self.finish(self.begin(row))
 
-    def answer_many(self, rows: ArrayLike | Sequence[RawRow]) -> list[Answer | SensorError]:
+    def answer_many(
+        self, rows: ArrayLike | Sequence[RawRow] | Sequence[bytes]
+    ) -> list[Answer | SensorError]:
         """Classify instances that are at hand; requests of hard ones share messages.
 
         Parameters
@@ -350,24 +312,10 @@ class Device:
         InputError
             If the rows do not fit the bundle.
         """
-        if not self._installed.holds_features(rows):
-            return self._answer_all(rows)  # type: ignore[arg-type]  # each row is checked
-        try:
-            with np.errstate(over="ignore"):
-                X = np.asarray(rows, np.float32)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the instances must be rows of numbers: {error}") from None
-        width, spec = self._installed.width, self._installed.bundle.manifest.instance
-        if spec is not None and X.shape[1:] == spec.shape:
-            X = X.reshape(len(X), -1)
-        if X.ndim != 2 or X.shape[1] != width:
-            raise InputError(f"instances of shape {X.shape}; they must have {width} features")
-        return self._answer_all(X)
-
-    def _answer_all(self, rows: Sequence[Any] | NDArray[Any]) -> list[Answer | SensorError]:
+        checked = self._active.installed.checked_rows(rows)
         answers: list[Answer | SensorError] = []
-        while len(answers) < len(rows):
-            answers += self._answer_some(rows[len(answers) : len(answers) + _MOST_BEGUN])
+        while len(answers) < len(checked):
+            answers += self._answer_some(checked[len(answers) : len(answers) + _MOST_BEGUN])
         return answers
 
     def _answer_some(self, X: Sequence[Any] | NDArray[Any]) -> list[Answer | SensorError]:
@@ -391,28 +339,16 @@ class Device:
         return answers
 
     def begin(
-        self, row: ArrayLike | RawRow | None = None, *, hold: bool = False
+        self, row: ArrayLike | RawRow | bytes | None = None, *, hold: bool = False
     ) -> Answer | Pending:
-        """Run the stages; send the instance to the cloud if none stops.
+        """Run the stages; send the instance to the cloud if none stops. Errors as :meth:`answer`.
 
-        Parameters
-        ----------
-        row : array-like of shape (n_features,), optional
-        hold : bool, default False
-            Let its request wait for those of the rows that follow, until :meth:`flush`.
-
-        Returns
-        -------
-        Answer or Pending
-            Pending: call :meth:`advance` at its ``wake_at``, or when the link has delivered.
-
-        Raises
-        ------
-        SensorError, InputError
-            As :meth:`answer`.
+        With `hold` its request may wait for those of the rows that follow, until :meth:`flush`.
+        Returns the answer, or what to :meth:`advance` at its ``wake_at``, or when the link has
+        delivered.
         """
         started = self._clock()
-        installed = self._installed
+        installed = self._active.installed
         try:
             source = installed.source_of(row)
         except InputError as error:
@@ -428,28 +364,14 @@ class Device:
         self._uplink.flush()
 
     def advance(self, pending: Pending) -> Answer | Pending:
-        """Retry an instance's request, end it, or leave it.
+        """Retry an instance's request, end it, or leave it; SensorError as :meth:`answer`.
 
-        Returns
-        -------
-        Answer or Pending
-            `pending` itself while the outcome is open.
-
-        Raises
-        ------
-        SensorError
-            As :meth:`answer`.
+        Returns `pending` itself while the outcome is open.
         """
         return self._counted(pending, self._flow.proceed)
 
     def finish(self, step: Answer | Pending) -> Answer:
-        """Wait for the answer to an instance that was begun.
-
-        Raises
-        ------
-        SensorError
-            As :meth:`answer`.
-        """
+        """Wait for the answer to an instance that was begun; SensorError as :meth:`answer`."""
         while isinstance(step, Pending):
             assert step.request is not None
             self._uplink.wait(step.request, step.wake_at)

@@ -12,8 +12,6 @@ from gatewise_edge.device.answer import Answer, Route
 from gatewise_edge.device.pacer_state import PacerFile
 from gatewise_edge.device.pending import Pending
 
-__all__ = ["DeviceStats", "Observe"]
-
 _LOG = logging.getLogger(__name__)
 
 _COUNTS: Final = (*get_args(Route), "errors", "paced", "drift_alarms")

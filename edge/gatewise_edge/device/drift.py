@@ -19,8 +19,6 @@ from typing import Final, Literal
 
 from gatewise.errors import InputError
 
-__all__ = ["Drift"]
-
 Side = Literal["above", "below"]
 
 #: The bets: odds that many times those of the band's end.
@@ -42,19 +40,11 @@ _RECENT: Final = 200
 class Drift:
     """Test whether the gate's offload rate has left its band.
 
-    Parameters
-    ----------
-    expected : float
-        The rate of the active operating point, in [0, 1].
-    tolerance : float, optional
-        Half the band's width; a quarter of `expected` plus 0.02 by default.
-    run_length : float, default 100000
-        Instances between two false alarms, at least, on average.
-    on_alarm : callable, optional
-        Called as ``on_alarm(side, rate)`` when the rate leaves the band, with the recent rate.
+    `expected`: the rate of the active operating point, in [0, 1]. `tolerance`: half the band's
+    width; a quarter of `expected` plus 0.02 by default. `run_length`: instances between two false
+    alarms, at least, on average. `on_alarm`: called as ``on_alarm(side, rate)`` when the rate
+    leaves the band, with the recent rate.
 
-    Examples
-    --------
     >>> drift = Drift(0.1, tolerance=0.05)
     >>> for i in range(400):
     ...     drift.observe(i % 10 == 0)

@@ -18,8 +18,6 @@ from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stage_output import RowOutput
 from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["Gate"]
-
 _LOG = logging.getLogger(__name__)
 
 #: Bytes of a response's fields beside the probabilities.

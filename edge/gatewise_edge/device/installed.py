@@ -1,4 +1,4 @@
-"""A bundle ready to run on this device: what depends on it, as one object that never changes.
+"""The bundle that a device answers with: what depends on it, as one object that never changes.
 
 Each instance holds the object that it began with. So a device takes over a new bundle by putting
 another object in place, and an instance under way ends with the stages, prices, sensors and model
@@ -7,26 +7,45 @@ version that it began with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Self
+import logging
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, Protocol, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from gatewise.columns.encoders import RawRow, RowEncoder
-from gatewise.errors import InputError
-from gatewise_edge.device.auditor import Auditor
+from gatewise.errors import GatewiseError, InputError
+from gatewise.models.jpeg import load_decoder
+from gatewise.prices import request_bytes
+from gatewise_edge.device.answer import Policy
+from gatewise_edge.device.auditor import Audit, Auditor, disagreement_bound, safer_point
 from gatewise_edge.device.gate import Gate
+from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.link.messages import MAX_PAYLOAD
-from gatewise_edge.sensors.feature_reader import FeatureSource, Meter, RawRowSource, RowSource
+from gatewise_edge.sensors.blocking_reader import BlockingReader
+from gatewise_edge.sensors.feature_reader import (
+    FeatureSource,
+    JpegSource,
+    Meter,
+    RawRowSource,
+    RowSource,
+)
 from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.sensors.windows import WindowSource
 from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stage_models import Runner
 from gatewise_edge.stages.stages import StageRunner, self_test
 from gatewise_export.bundle.bundle import Bundle
 
-__all__ = ["Installed"]
+BlockFunction: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
+NO_FUNCTIONS: Final[Mapping[str, BlockFunction]] = MappingProxyType({})
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,6 +56,7 @@ class Installed:
     instance leaves the device, where one may; `auditor` that of its answers, if any. Rows have
     `width` values, and the bundle's features are their `columns`; None: all, in this order. With
     an `encoder` rows are raw, of the columns `row_names`; without these, floats are features.
+    `block_reader` runs the functions that are blocks.
     """
 
     bundle: Bundle
@@ -50,6 +70,7 @@ class Installed:
     auditor: Auditor | None = None
     encoder: RowEncoder | None = None
     row_names: tuple[str, ...] | None = None
+    block_reader: BlockingReader | None = None
 
     @classmethod
     def load(
@@ -57,28 +78,40 @@ class Installed:
         bundle: Bundle,
         *,
         sensors: Sensors | None,
-        may_offload: bool,
+        most_bytes: int | None,
         check: bool = True,
         runner: Runner = "auto",
         row_names: Sequence[str] | None = None,
+        functions: Mapping[str, BlockFunction] | None = NO_FUNCTIONS,
+        block_reader: BlockingReader | None = None,
     ) -> Self:
         """Load a bundle and prove that it computes here what it computed where it was packed.
 
-        If instances may leave the device, a request's features need sensors and must fit a message.
+        If instances may leave the device, in requests whose values have `most_bytes`, their
+        features need sensors and must fit.
         Rows have the features `row_names`, matched here by name; without them the bundle's own.
         Raises BundleError if the bundle cannot be read or run, SelfTestError if it computes
-        otherwise here, InputError if sensors or rows do not fit it or a request would be too large.
+        otherwise here, InputError if sensors or rows do not fit it, a block's function is not among
+        `functions`, or a request would be too large. Without `functions` at all, instances are
+        features that were computed elsewhere: no block is run or tested.
         """
+        if functions is not None:
+            bundle = bundle.with_functions(functions)
         stages = StageRunner(bundle, runner=runner)
         plan = StagePlan.from_manifest(bundle.manifest)
-        carried = plan.request_inputs if may_offload else plan.request_inputs[:0]
-        if len(carried) and plan.request_bytes > MAX_PAYLOAD:
+        carried = plan.request_inputs if most_bytes is not None else plan.request_inputs[:0]
+        if most_bytes is not None and "gateway" in plan.tiers:
+            most_bytes = MAX_PAYLOAD - request_bytes(0)  # a gateway passes no parts on
+        if most_bytes is not None and plan.dtype.itemsize * len(carried) > most_bytes:
             raise InputError(
-                f"a request carries {len(carried)} features, more than a message of "
-                f"{MAX_PAYLOAD} bytes can hold"
+                f"a request carries {len(carried)} values, more than the {most_bytes} bytes "
+                "that it can hold"
             )
+        instance = bundle.manifest.instance
+        if instance is not None and instance.encoding is not None:
+            load_decoder()  # without one a device still sends what no stage reads
         if check:
-            self_test(bundle, stages)
+            self_test(bundle, stages, blocks=functions is not None)
         costs = bundle.manifest.feature_costs()
         source = None
         if sensors is not None:
@@ -92,9 +125,14 @@ class Installed:
                 bundle, stages, plan, Meter(costs), source, width, None,
                 encoder=encoder, row_names=given,
             )  # fmt: skip
-        names = plan.names if row_names is None else tuple(row_names)
+        # A window has no names: its features are computed.
+        named = row_names is not None and bundle.manifest.signal is None
+        names = tuple(row_names or ()) if named else plan.names
         columns = _columns(names, plan.names)
-        return cls(bundle, stages, plan, Meter(costs), source, len(names), columns)
+        return cls(
+            bundle, stages, plan, Meter(costs), source, len(names), columns,
+            block_reader=block_reader,
+        )  # fmt: skip
 
     def holds_features(self, rows: object) -> bool:
         """Whether rows hold features, not the raw columns of an encoder.
@@ -106,7 +144,32 @@ class Installed:
         floats = isinstance(rows, np.ndarray) and rows.dtype.kind == "f"
         return floats and self.row_names is None
 
-    def source_of(self, row: ArrayLike | RawRow | None) -> FeatureSource:
+    def checked_rows(self, rows: ArrayLike | Sequence[RawRow]) -> Sequence[Any] | NDArray[Any]:
+        """Check instances' features together, as a matrix; raw rows and files one by one.
+
+        Raises InputError if they do not fit the bundle.
+        """
+        signal = self.bundle.manifest.signal
+        if signal is not None:
+            first = next(iter(rows), None) if isinstance(rows, np.ndarray) and rows.ndim else None
+            if not signal.is_features(first):
+                return signal.checked(rows)  # type: ignore[arg-type]
+        files = isinstance(rows, list | tuple) and any(isinstance(row, bytes) for row in rows)
+        if files or not self.holds_features(rows):
+            return rows  # type: ignore[return-value]
+        try:
+            with np.errstate(over="ignore"):
+                X = np.asarray(rows, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the instances must be rows of numbers: {error}") from None
+        spec = self.bundle.manifest.instance
+        if spec is not None and X.shape[1:] == spec.shape:
+            X = X.reshape(len(X), -1)
+        if X.ndim != 2 or X.shape[1] != self.width:
+            raise InputError(f"instances of shape {X.shape}; they must have {self.width} features")
+        return X
+
+    def source_of(self, row: ArrayLike | RawRow | bytes | None) -> FeatureSource:
         """Source of an instance's values: the row given, else the sensors.
 
         Raises InputError if the row does not fit the bundle, or there are neither row nor sensors.
@@ -114,13 +177,112 @@ class Installed:
         if row is not None:
             if self.encoder is not None and not self.holds_features(row):
                 return RawRowSource(row, self.encoder, self.row_names)  # type: ignore[arg-type]
+            signal = self.bundle.manifest.signal
+            if signal is not None and not signal.is_features(row):
+                return WindowSource(row, signal, self.block_reader)  # type: ignore[arg-type]
             spec = self.bundle.manifest.instance
+            if isinstance(row, bytes):
+                if spec is None or spec.encoding is None:
+                    raise InputError(
+                        "an instance of bytes is a JPEG image, and this bundle takes none: its "
+                        'manifest has no "encoding"'
+                    )
+                return JpegSource(row, spec)
             if spec is not None and np.shape(row) == spec.shape:  # type: ignore[arg-type]
                 row = np.reshape(row, -1)  # type: ignore[arg-type]
             return RowSource(row, self.width, self.columns)  # type: ignore[arg-type]
         if self.source is None:
             raise InputError("no instance: give a row, or give the device sensors")
         return self.source
+
+
+class Loader(Protocol):
+    """A function that makes what depends on a bundle alone."""
+
+    def __call__(self, bundle: Bundle, *, check: bool) -> Installed: ...
+
+
+class ActiveBundle:
+    """The bundle that new instances are answered with, and how another takes its place.
+
+    `load` makes what depends on a bundle alone; the rest is this device's own.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        load: Loader,
+        *,
+        check: bool,
+        policy: Policy,
+        pacer: Pacer | None,
+        audit: Audit | None,
+        rng: random.Random,
+        on_drift: Callable[[str, float], None],
+    ) -> None:
+        self._load = load
+        self._policy = policy
+        self._pacer = pacer
+        self._audit = audit
+        self._rng = rng
+        self._on_drift = on_drift
+        self._installing = threading.Lock()
+        self.installed = self._install(bundle, check=check)
+
+    def adopt(self, bundle: Bundle) -> None:
+        """Install a bundle and prove it; where that fails, the active one stays."""
+        with self._installing:
+            self.installed = self._install(bundle, check=True)
+        manifest = bundle.manifest
+        _LOG.info("model %s, version %s, is active", manifest.name, manifest.version)
+
+    def _install(self, bundle: Bundle, *, check: bool) -> Installed:
+        if self._policy == "cloud-only" and bundle.manifest.cloud is None:
+            raise InputError("policy cloud-only: the bundle has no cloud model")
+        made = self._load(bundle, check=check)
+        if self._policy != "system" or not made.plan.has_cloud:
+            return made
+        gate = Gate.from_manifest(
+            bundle.manifest, made.plan, pacer=self._pacer, on_drift=self._on_drift
+        )
+        auditor = None
+        if self._audit is not None:
+            promised = disagreement_bound(bundle.manifest)
+            auditor = Auditor(self._audit, made.plan, promised, self._alarmed, self._rng)
+        return replace(made, gate=gate, auditor=auditor)
+
+    def _alarmed(self, auditor: Auditor) -> None:
+        """Report an audit's alarm, and take its action."""
+        test = auditor.test
+        _LOG.warning(
+            "audit: about %.3g of the instances are answered otherwise than the high-cost "
+            "model would, more than the bound of %.3g (%d of %d audits)",
+            test.estimate,
+            test.bound,
+            test.disagreed,
+            test.audits,
+        )
+        action = None if self._audit is None else self._audit.action
+        if action == "offload":
+            auditor.offload_all = True
+        elif action == "safer":
+            # Loading a point's stages takes time, in which responses must be received.
+            threading.Thread(target=self._move_to_safer_point, daemon=True).start()
+
+    def _move_to_safer_point(self) -> None:
+        with self._installing:
+            bundle, auditor = self.installed.bundle, self.installed.auditor
+            point = safer_point(bundle.manifest)
+            try:
+                if point is not None:
+                    self.installed = self._install(bundle.with_active(point), check=True)
+                    _LOG.warning("audit: operating point %d is active", point)
+                    return
+            except GatewiseError as error:
+                _LOG.warning("audit: operating point %s cannot be used: %s", point, error)
+            if auditor is not None:
+                auditor.offload_all = True
+            _LOG.warning("audit: no safer operating point; every instance is offloaded")
 
 
 def _columns(given: tuple[str, ...], wanted: tuple[str, ...]) -> NDArray[np.intp] | None:

@@ -9,22 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from functools import partial
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewise_edge.device.answer import Answer, Policy, Route
+from gatewise_edge.device.auditor import AUDIT_PATIENCE
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.errors import SensorError
-from gatewise_edge.link.messages import Response
+from gatewise_edge.link.messages import MAX_FILE, MAX_PAYLOAD, Response
 from gatewise_edge.link.offload import OffloadOutcome
 from gatewise_edge.link.uplink import Uplink
-
-__all__ = ["OffloadFlow"]
-
-#: Seconds to wait for the response to an audit; no instance waits for it.
-_AUDIT_PATIENCE: Final = 10.0
 
 
 class OffloadFlow:
@@ -34,7 +29,6 @@ class OffloadFlow:
         self._uplink = uplink
         self._policy = policy
         self._clock = clock
-        self.offload_all = False  # an audit found that stages are not to be trusted
 
     def start(self, pending: Pending) -> Answer | Pending:
         """Run the stages; send the instance to the cloud if none stops.
@@ -42,10 +36,12 @@ class OffloadFlow:
         Raises SensorError if there is neither a stage's answer nor a way to the cloud.
         """
         plan = pending.installed.plan
-        if self._policy == "cloud-only" or self.offload_all:
-            return self._offload(pending, "audit" if self.offload_all else "cloud-only")
+        gate, auditor = pending.installed.gate, pending.installed.auditor
+        if auditor is not None and auditor.offload_all:
+            return self._offload(pending, "audit")
+        if self._policy == "cloud-only":
+            return self._offload(pending, "cloud-only")
         stopped = self._run_stages(pending)
-        gate = pending.installed.gate
         if gate is not None and pending.error is None:
             gate.watch_drift(pending.offloads_as_packed)
         if stopped:
@@ -80,7 +76,8 @@ class OffloadFlow:
         auditor, finished = pending.installed.auditor, pending.finished
         if auditor is None or not self._uplink.ready:
             return
-        mark = auditor.choose(answer, math.nan if finished is None else finished.score)
+        score = math.nan if finished is None else finished.score
+        mark = auditor.choose(answer.route, answer.stage, answer.class_index, score)
         if mark is None:
             return
         plan, reading = pending.installed.plan, pending.reading
@@ -95,7 +92,7 @@ class OffloadFlow:
             return  # no evidence: what fails is taken to fail for right and wrong answers alike
         finally:
             auditor.charge(reading.cost - answer.feature_cost)
-        until = self._clock() + _AUDIT_PATIENCE
+        until = self._clock() + AUDIT_PATIENCE
         self._uplink.audit(x, plan, mark, until, partial(auditor.compare, mark))
 
     # -- the stages ------------------------------------------------------------------------
@@ -134,13 +131,18 @@ class OffloadFlow:
         refused = self._uplink.admit(pending.deadline)
         if refused is not None:
             return self._fall_back(pending, _reason(pending.error, refused))
+        x: NDArray[np.float32] | bytes | None
+        # What fits one message whole or as values goes so: older workers take no parts.
+        most = MAX_FILE if plan.request_bytes <= MAX_PAYLOAD else self._uplink.most_bytes
+        x = reading.acquire_file(plan.request_inputs, most)
         try:
-            x = reading.acquire(
-                plan.request_inputs,
-                allow_missing=plan.cloud_takes_nan,
-                timeout=pending.deadline - self._clock(),
-                spare=plan.cloud_takes_nan,
-            )
+            if x is None:
+                x = reading.acquire(
+                    plan.request_inputs,
+                    allow_missing=plan.cloud_takes_nan,
+                    timeout=pending.deadline - self._clock(),
+                    spare=plan.cloud_takes_nan,
+                )
         except SensorError as error:
             self._uplink.release()
             pending.error = pending.error or error

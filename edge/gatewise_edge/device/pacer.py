@@ -34,8 +34,6 @@ from typing import Any, Final, Literal, Self
 from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 
-__all__ = ["Pace", "Pacer", "PacerBudget"]
-
 _REMEMBERED: Final = 512
 #: Scores that must have been seen before the threshold is moved.
 _WARM: Final = 64
@@ -72,18 +70,10 @@ def _or_never(threshold: float | None) -> float:
 class PacerBudget:
     """What may be used, an instance or an hour.
 
-    Parameters
-    ----------
-    name : str
-        ``offload_rate``, ``bytes`` or ``cost`` an instance, or ``offloads_per_hour``,
-        ``bytes_per_hour`` or ``cost_per_hour``. Bytes are payload, up and down; costs are those
-        of answers, features included.
-    amount : float
-
-    Raises
-    ------
-    InputError
-        If there is no such budget, or the amount is out of range.
+    `name`: ``offload_rate``, ``bytes`` or ``cost`` an instance, or ``offloads_per_hour``,
+    ``bytes_per_hour`` or ``cost_per_hour``. Bytes are payload, up and down; costs are those of
+    answers, features included. Raises InputError if there is no such budget, or the amount is out
+    of range.
     """
 
     name: str
@@ -111,17 +101,8 @@ class PacerBudget:
 class Pacer:
     """Keep a budget over time, over bundles and, with :mod:`.pacer_state`, restarts.
 
-    Parameters
-    ----------
-    budget : PacerBudget
+    `debt` is the number of offloads made too many, less those not made; bounded.
 
-    Attributes
-    ----------
-    debt : float
-        Offloads made too many, less those not made; bounded.
-
-    Examples
-    --------
     >>> pacer = Pacer.parse("offload_rate=0.25")
     >>> pace = pacer.attach("digits/7", threshold=1.0, local=5.0, offload=9.0, bytes=200.0)
     >>> pace.threshold() is pace.packed, pace.moved
@@ -137,13 +118,7 @@ class Pacer:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Make one from ``name=amount``, as ``offload_rate=0.1``.
-
-        Raises
-        ------
-        InputError
-            If there is no such budget, or the text has another form.
-        """
+        """Make one from text as ``offload_rate=0.1``; InputError if there is no such budget."""
         name, _, amount = text.partition("=")
         try:
             number = float(amount)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 from pathlib import Path
 from typing import Final
 
 from gatewise.errors import InputError
 from gatewise_edge.device.pacer import Pacer
-
-__all__ = ["PacerFile"]
+from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger(__name__)
 
@@ -51,14 +49,10 @@ class PacerFile:
 
     def save(self) -> None:
         """Write the file. What goes wrong is logged, once: answers matter more."""
-        temporary = self._path.with_name(f"{self._path.name}.new")
         with self._writing:
             try:
-                with temporary.open("w", encoding="utf-8") as file:
-                    json.dump(self._pacer.state(), file, allow_nan=False)
-                    file.flush()
-                    os.fsync(file.fileno())
-                temporary.replace(self._path)
+                text = json.dumps(self._pacer.state(), allow_nan=False)
+                replace_file(self._path, text.encode())
                 self._failed = False
             except OSError as error:
                 if not self._failed:

@@ -10,37 +10,16 @@ from gatewise_edge.link.offload import InFlight
 from gatewise_edge.sensors.feature_reader import Reading
 from gatewise_edge.stages.stage_output import RowOutput
 
-__all__ = ["Pending"]
-
 
 @dataclass(slots=True, eq=False)
 class Pending:
     """An instance without an answer yet. Times in seconds on the device's clock.
 
-    Attributes
-    ----------
-    installed : Installed
-        The bundle that it began with.
-    reading : Reading
-    started, deadline : float
-    hold : bool
-        Whether its request may wait for those of the rows behind it.
-    finished : RowOutput or None
-        Of the last finished stage, which is `stage`.
-    error : SensorError or None
-        Of the feature that ended the stages.
-    reason : str
-        Why it is offloaded.
-    score : float or None
-        The stop score at the gate.
-    offloads_as_packed : bool
-        Whether the manifest's threshold would send it on from the gate.
-    paced : bool
-        Whether the pacer's threshold decided.
-    offloaded : bool
-        Whether a request was made.
-    request : InFlight or None
-        The request, and its `row` there.
+    `installed` is the bundle that it began with, `finished` the output of the last finished
+    `stage`, `error` that of the feature that ended the stages. `hold`: its request may wait for
+    those of the rows behind it. `reason`: why it is offloaded; `score`: the stop score at the gate;
+    `offloads_as_packed`: whether the manifest's threshold would send it on from there; `paced`:
+    whether the pacer's threshold decided. `request` is what was `offloaded`, with its `row` there.
     """
 
     installed: Installed

@@ -27,21 +27,13 @@ from typing import Literal
 
 from gatewise.errors import InputError
 
-__all__ = ["Breaker", "BreakerCounts"]
-
 
 @dataclass(slots=True)
 class BreakerCounts:
     """Counts of a breaker.
 
-    Attributes
-    ----------
-    breaker_opened : int
-        Times it opened from closed.
-    breaker_probes : int
-        Requests let through to see whether the cloud is back.
-    breaker_blocked : int
-        Requests that it blocked.
+    `breaker_opened`: times it opened from closed. `breaker_probes`: requests let through to see
+    whether the cloud is back. `breaker_blocked`: requests that it blocked.
     """
 
     breaker_opened: int = 0
@@ -53,27 +45,11 @@ class BreakerCounts:
 class Breaker:
     """Decide whether a request may be made.
 
-    Parameters
-    ----------
-    failures : int, default 5
-        Requests in a row without a reply that open it.
-    share : float, default 0.8
-        Share of the last `window` requests without a reply that opens it, too.
-    window : int, default 20
-    pause : float, default 1.0
-        Seconds of the first pause, on average; it is drawn between half of it and one and a half.
-    longest : float, default 30.0
-        Seconds of a pause at most, on average; each is twice the one before.
-    draw : callable, default random.random
-        Gives numbers in [0, 1).
+    `failures` requests in a row without a reply open it, or a `share` of the last `window`. Pauses
+    are drawn between half of their mean and one and a half of it, by `draw` in [0, 1): the first
+    takes `pause` seconds on average, each further one twice as long, up to `longest`. InputError if
+    a setting is out of range.
 
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
-
-    Examples
-    --------
     >>> breaker = Breaker(failures=2, pause=1.0, draw=lambda: 0.5)
     >>> for now in (1.0, 2.0):
     ...     breaker.record(False, sent=now - 0.5, now=now)
@@ -113,14 +89,7 @@ class Breaker:
         self._silent = deque(maxlen=self.window)
 
     def admit(self, now: float, until: float) -> bool:
-        """Whether a request may be made now.
-
-        Parameters
-        ----------
-        now : float
-        until : float
-            When the request's outcome is known at the latest. A probe blocks others until then.
-        """
+        """Whether a request may be made now; a probe blocks others `until` its outcome is known."""
         if self.state == "closed":
             return True
         if now < self._until:
@@ -139,15 +108,7 @@ class Breaker:
             self._until = now
 
     def record(self, replied: bool, *, sent: float, now: float) -> None:
-        """Update with the end of a request.
-
-        Parameters
-        ----------
-        replied : bool
-            Whether there was a reply in time, an error included.
-        sent, now : float
-            When the request was sent, and when this became known.
-        """
+        """Update with the end of a request: whether there was a reply, an error included."""
         if replied:
             # However old the request is, the reply came now.
             self._in_a_row = 0

@@ -21,8 +21,6 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from gatewise.errors import InputError
 
-__all__ = ["BrokerClient", "Endpoint", "make_client", "spread_backoff"]
-
 _LOG = logging.getLogger(__name__)
 
 _USER_TIMEOUT_MS: Final = 3000
@@ -33,27 +31,11 @@ _READ_BYTES: Final = 65536
 class Endpoint:
     """A broker's address and credentials, read from a URL.
 
-    Parameters
-    ----------
-    url : str
-        ``mqtt://[user:password@]host[:1883]`` or, over TLS, ``mqtts://[...]host[:8883]``.
-        User and password are percent-encoded where they hold ``:``, ``/`` or ``@``.
-    ca_file : str or Path, optional
-        Certificates of the authorities trusted for TLS; the system's if left out.
-    cert_file, key_file : str or Path, optional
-        The client's own certificate and key.
-
-    Attributes
-    ----------
-    host : str
-    port : int
-    url : str
-        Without user and password: fit for logs.
-
-    Raises
-    ------
-    InputError
-        If the URL is malformed, or a file is missing or cannot be used.
+    `url`: ``mqtt://[user:password@]host[:1883]`` or, over TLS, ``mqtts://[...]host[:8883]``. User
+    and password are percent-encoded where they hold ``:``, ``/`` or ``@``. `ca_file`: certificates
+    of the authorities trusted for TLS; the system's if left out. `cert_file`, `key_file`: the
+    client's own certificate and key. The attribute `url` has no user and password: it is fit for
+    logs. Raises InputError if the URL is malformed, or a file is missing or cannot be used.
     """
 
     def __init__(

@@ -18,8 +18,6 @@ from gatewise.costs import request_bytes
 from gatewise_edge.link.messages import MAX_PAYLOAD, MAX_ROWS, RESPONSE_FIELDS
 from gatewise_edge.link.offload import InFlight
 
-__all__ = ["MOST_ROWS", "Coalescer", "as_matrix", "most_rows"]
-
 #: Rows of a request at most: beyond it a request of many rows makes the others wait.
 MOST_ROWS: Final = 32
 #: A wait takes at most this part of what is left until a row's deadline.
@@ -95,8 +93,6 @@ def as_matrix(rows: list[NDArray[Any]], *, float16: bool) -> NDArray[Any]:
     6e-5 they lose bits, below 3e-8 they are 0. A request with a value that would become infinite
     goes as float32.
 
-    Examples
-    --------
     >>> row = np.array([0.1, 70000.0], np.float32)
     >>> as_matrix([row], float16=True).dtype, as_matrix([row[:1]], float16=True)
     (dtype('float32'), array([[0.1]], dtype=float16))

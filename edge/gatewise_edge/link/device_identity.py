@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["DeviceIdentity"]
-
 _LOG = logging.getLogger(__name__)
 
 #: Seconds since the last takeover after which the trouble is over: reconnects take up to a minute.
@@ -28,12 +26,8 @@ _EVIDENCE: Final = 2
 class DeviceIdentity:
     """Mark of a process on its device's session topic; counts marks of other processes there.
 
-    Attributes
-    ----------
-    mark : bytes
-        32 hexadecimal digits.
-    takeovers : int
-        How often another mark had taken the place of this one.
+    `mark`: 32 hexadecimal digits. `takeovers`: how often another mark had taken the place of this
+    one.
     """
 
     def __init__(self, device: str, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -9,17 +9,22 @@ later is stale.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from gatewise.prices import request_bytes
 from gatewise_edge.errors import WireError
-from gatewise_edge.link.messages import BAD_REQUEST, FAILED, Response
-from gatewise_edge.link.wire import decode_request, encode_response
-
-__all__ = ["InProcessLink", "Link", "Receive"]
+from gatewise_edge.link.messages import (
+    BAD_REQUEST,
+    FAILED,
+    MAX_PAYLOAD,
+    MAX_VALUES,
+    Response,
+)
+from gatewise_edge.link.wire import decode_part, decode_request, encode_response
 
 Receive = Callable[[bytes], None]
 
@@ -48,6 +53,24 @@ class Link(Protocol):
         ...
 
 
+@runtime_checkable
+class PartLink(Link, Protocol):
+    """A link that carries requests of more than one message, too."""
+
+    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
+        """Send the payloads of a request's parts to the worker that accepted it.
+
+        Called from within the link's delivery of the acceptance. A payload is taken from `parts`
+        once there is room for it: they end early where nobody waits for the rest.
+        """
+        ...
+
+
+def most_values(link: Link | None) -> int:
+    """Bytes of an instance's values at most, over a link."""
+    return MAX_VALUES if isinstance(link, PartLink) else MAX_PAYLOAD - request_bytes(0)
+
+
 class InProcessLink:
     """The cloud's model in the same process: for tests, trials and batch work.
 
@@ -61,6 +84,9 @@ class InProcessLink:
         ``gatewise_cloud.CloudModel.answer`` gives them.
     allow_missing : bool, default False
         Whether requests may hold NaN.
+    decode : callable, optional
+        ``decode(jpeg) -> X`` for an instance that is a JPEG file, as
+        ``gatewise_cloud.CloudModel.decode`` does.
 
     Examples
     --------
@@ -74,10 +100,13 @@ class InProcessLink:
         answer: Callable[[NDArray[np.float32]], tuple[ArrayLike, ArrayLike]],
         *,
         allow_missing: bool = False,
+        decode: Callable[[bytes], NDArray[np.float32]] | None = None,
     ) -> None:
         self._answer = answer
+        self._decode = decode
         self._allow_missing = allow_missing
         self._receive: Receive | None = None
+        self._announced: dict[str, bytes] = {}
 
     @property
     def ready(self) -> bool:
@@ -98,20 +127,36 @@ class InProcessLink:
             receive(encode_response(response))
         return True
 
+    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
+        """Answer before returning. See :meth:`PartLink.send_parts`."""
+        announced = self._announced.pop(worker)
+        response = self._respond(announced, b"".join(decode_part(p).content for p in parts))
+        if response is not None and self._receive is not None:
+            self._receive(encode_response(response))
+
     def close(self) -> None:
         """See :meth:`Link.close`."""
         self._receive = None
 
-    def _respond(self, payload: bytes) -> Response | None:
+    def _respond(self, payload: bytes, content: bytes | None = None) -> Response | None:
         started = time.perf_counter()
         try:
-            request = decode_request(payload, allow_missing=self._allow_missing)
+            request = decode_request(payload, allow_missing=self._allow_missing, content=content)
         except WireError as error:
             if error.id is None:
                 return None
             return Response(id=error.id, model="", version="", error=BAD_REQUEST, detail=str(error))
+        if request.parts is not None:
+            self._announced[request.id.hex()] = payload
+            return Response.acceptance(request, request.id.hex())
         try:
-            labels, probabilities = self._answer(request.X.astype(np.float32, copy=False))
+            if request.jpeg is None:
+                X = request.X.astype(np.float32, copy=False)
+            elif self._decode is None:
+                return Response.refusal(request, BAD_REQUEST, "no JPEG files are taken here")
+            else:
+                X = self._decode(request.jpeg)
+            labels, probabilities = self._answer(X)
             return Response(
                 id=request.id,
                 model=request.model,

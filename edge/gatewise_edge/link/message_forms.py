@@ -36,8 +36,6 @@ from gatewise_edge.link.wire import (
     encode_response,
 )
 
-__all__ = ["CBOR", "JSON", "MessageForm", "decode_json_request", "encode_json_response"]
-
 _ID: Final = re.compile("[0-9a-f]{32}", re.ASCII)
 _FLOAT32: Final = 85
 

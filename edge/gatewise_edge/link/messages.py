@@ -10,41 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewise.models.instances import DTYPES
-from gatewise_edge.checks import check_id, check_int, check_model, check_text
+from gatewise.prices import LARGEST_REQUEST
+from gatewise_edge.checks import check_id, check_int, check_model, check_text, check_worker
 from gatewise_edge.errors import WireError
 
-__all__ = [
-    "BAD_REQUEST",
-    "BUSY",
-    "EXPIRED",
-    "FAILED",
-    "MAX_CODE",
-    "MAX_COLUMNS",
-    "MAX_DETAIL",
-    "MAX_PAYLOAD",
-    "MAX_ROWS",
-    "MAX_STAGES",
-    "MAX_TTL_MS",
-    "MAX_VALUES",
-    "MAX_WORKER_US",
-    "NO_MODEL",
-    "RESPONSE_FIELDS",
-    "RETRYABLE",
-    "AuditMark",
-    "Request",
-    "Response",
-    "new_id",
-]
-
 #: Bytes of a request's values at most, before they are compressed.
-MAX_VALUES: Final = 1 << 20
-#: Bytes of a payload at most: AWS IoT Core's limit, the lowest of the usual brokers.
-MAX_PAYLOAD: Final = 128 * 1024
+MAX_VALUES: Final = 4 << 20
+#: Bytes of a payload at most.
+MAX_PAYLOAD: Final = LARGEST_REQUEST
+#: Bytes of a JPEG file that fits a request with names of any length.
+MAX_FILE: Final = MAX_PAYLOAD - 256
 MAX_ROWS: Final = 4096
-MAX_COLUMNS: Final = 65535
+MAX_COLUMNS: Final = 1 << 20
+MAX_CLASSES: Final = 65535
 MAX_STAGES: Final = 1024
 MAX_TTL_MS: Final = 86_400_000
 MAX_SKIPPED: Final = 65_535
+MAX_PARTS: Final = 1024
 MAX_CODE: Final = 32
 MAX_DETAIL: Final = 200
 MAX_WORKER_US: Final = 2**40
@@ -75,10 +57,48 @@ class AuditMark:
     skipped: int
 
     def __post_init__(self) -> None:
-        check_int("audit class", self.class_index, 0, MAX_COLUMNS)
+        check_int("audit class", self.class_index, 0, MAX_CLASSES)
         check_int("audit skipped", self.skipped, 0, MAX_SKIPPED)
         if not 0 < self.probability <= 1:
             raise WireError("range", f"an audit with a probability of {self.probability}")
+
+
+@dataclass(frozen=True, slots=True)
+class AnnouncedParts:
+    """How a request's values come behind it: `count` parts of together `size` bytes.
+
+    All but the last have :attr:`part_size` bytes. `digest` is the SHA-256 of the values as sent.
+    """
+
+    size: int
+    count: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        check_int("bytes in parts", self.size, 1, MAX_VALUES)
+        check_int("parts", self.count, 1, MAX_PARTS)
+        if (self.count - 1) * self.part_size >= self.size or self.part_size > MAX_FILE:
+            raise WireError("shape", f"{self.size} bytes in {self.count} parts: give other parts")
+        if len(self.digest) != 32:
+            raise WireError("type", "the hash of values in parts must have 32 bytes")
+
+    @property
+    def part_size(self) -> int:
+        """Bytes of a part that is not the last."""
+        return -(-self.size // self.count)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a request's values; `index` counts from 0."""
+
+    id: bytes
+    index: int
+    content: bytes
+
+    def __post_init__(self) -> None:
+        check_id(self.id)
+        check_int("part", self.index, 0, MAX_PARTS - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -97,8 +117,13 @@ class Request:
         The cloud model's inputs, in its order. Other dtypes are cast to float32.
     deflate : bool, default False
         Send them compressed (zlib) where that is shorter.
+    jpeg : bytes, optional
+        In place of `X`: the one instance as a JPEG file, which the worker decodes.
     audit : AuditMark, optional
         The one instance has been answered; nobody waits for the response.
+    parts : AnnouncedParts, optional
+        The values come behind it in parts. Until then `X` has their shape and dtype alone, or is
+        empty with `jpeg` empty, too.
 
     Raises
     ------
@@ -110,9 +135,11 @@ class Request:
     model: str
     version: str
     ttl_ms: int
-    X: NDArray[Any]
+    X: NDArray[Any] = field(default_factory=lambda: np.empty((0, 0), np.uint8))
+    jpeg: bytes | None = None
     audit: AuditMark | None = None
     deflate: bool = False
+    parts: AnnouncedParts | None = None
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -123,22 +150,29 @@ class Request:
         if X.dtype.name not in DTYPES:
             X = X.astype(np.float32)
         object.__setattr__(self, "X", X)
+        if self.jpeg is not None:
+            if self.parts is None:
+                check_int("bytes of the JPEG file", len(self.jpeg), 1, MAX_VALUES)
+            if X.size:
+                raise WireError("shape", "a request with values and a JPEG file")
+            return
         if X.ndim != 2:
             raise WireError("shape", f"the instances must form a matrix, not shape {X.shape}")
         check_int("rows", X.shape[0], 1, MAX_ROWS)
         check_int("columns", X.shape[1], 1, MAX_COLUMNS)
-        if X.dtype.kind == "f" and np.isinf(X).any():
+        if self.parts is None and X.dtype.kind == "f" and np.isinf(X).any():
             raise WireError("infinite", "the instances hold an infinite value")
 
     @property
     def rows(self) -> int:
         """Number of instances."""
-        return int(self.X.shape[0])
+        return 1 if self.jpeg is not None else int(self.X.shape[0])
 
     @property
     def has_missing(self) -> bool:
         """Whether a value is NaN, the mark of a missing one."""
-        return self.X.dtype.kind == "f" and bool(np.isnan(self.X).any())
+        here = self.parts is None and self.X.dtype.kind == "f"
+        return here and bool(np.isnan(self.X).any())
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -166,6 +200,8 @@ class Response:
         What went wrong, for people; cut to 200 bytes.
     wait_ms : int, default 0
         With the error ``busy``: milliseconds to wait before the next request.
+    parts_to : str, default ""
+        The worker that waits for the request's parts: no answer yet, all else is empty.
 
     Raises
     ------
@@ -184,6 +220,7 @@ class Response:
     error: str | None = None
     detail: str = ""
     wait_ms: int = 0
+    parts_to: str = ""
 
     def __post_init__(self) -> None:
         check_id(self.id)
@@ -198,13 +235,16 @@ class Response:
             detail = str(self.detail).encode("utf-8", "replace")[:MAX_DETAIL]
             object.__setattr__(self, "detail", detail.decode("utf-8", "ignore"))
             return
+        if self.parts_to:
+            check_worker(self.parts_to)
+            return
         check_int("worker_us", self.worker_us, 0, MAX_WORKER_US)
         labels, probabilities = self.labels, self.probabilities
         if labels.ndim != 1 or probabilities.ndim != 2 or len(labels) != len(probabilities):
             shapes = f"{labels.shape} labels and {probabilities.shape} probabilities"
             raise WireError("shape", f"a response with {shapes}")
         check_int("rows", labels.shape[0], 1, MAX_ROWS)
-        check_int("classes", probabilities.shape[1], 2, MAX_COLUMNS)
+        check_int("classes", probabilities.shape[1], 2, MAX_CLASSES)
         if labels.min() < 0 or labels.max() >= probabilities.shape[1]:
             raise WireError("range", "a response with a class index out of range")
         if not np.isfinite(probabilities).all():
@@ -236,6 +276,11 @@ class Response:
         return cls(
             id=request.id, model=request.model, version=request.version, error=code, detail=detail
         )
+
+    @classmethod
+    def acceptance(cls, request: Request, worker: str) -> Response:
+        """Make the response that names the worker which waits for a request's parts."""
+        return cls(id=request.id, model=request.model, version=request.version, parts_to=worker)
 
 
 def new_id() -> bytes:

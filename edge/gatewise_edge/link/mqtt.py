@@ -12,7 +12,8 @@ import logging
 import secrets
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ from gatewise_edge.link.link import Receive
 from gatewise_edge.link.topics import (
     answers_topic,
     metrics_topic,
+    part_topic,
     request_topic,
     response_topic,
     session_topic,
@@ -40,6 +42,9 @@ _LOG = logging.getLogger(__name__)
 _KEEPALIVE: Final = 10
 _LONGEST_DETAIL: Final = 300
 _LONGEST_TOPIC: Final = 256
+#: Parts of a request that the broker has not acknowledged: what is still sent in vain when its
+#: deadline passes, and more than most links hold in a round trip.
+_PARTS_AHEAD: Final = 4
 
 
 class MqttLink:
@@ -97,6 +102,8 @@ class MqttLink:
         self._ready = False
         self._subscription: int | None = None
         self._status = "online"
+        self._transfers: deque[tuple[str, Iterator[bytes]]] = deque()  # topics and parts
+        self._unacked_parts: set[int] = set()
         self._identity = DeviceIdentity(self.device)
         self._watched: dict[str, Receive] = {session_topic(self.device): self._identity.read}
         self._watching: dict[int, str] = {}
@@ -108,6 +115,7 @@ class MqttLink:
         self._client.on_subscribe = self._on_subscribe
         self._client.on_disconnect = self._on_disconnect
         self._client.on_message = self._on_message
+        self._client.on_publish = self._on_publish
 
     @property
     def ready(self) -> bool:
@@ -138,19 +146,11 @@ class MqttLink:
     def watch(self, topic: str, take: Receive) -> None:
         """Subscribe to one more topic, on every connection anew; call this before opening.
 
-        Parameters
-        ----------
-        topic : str
-            A topic or a filter, as ``gw/v1/model/<name>/manifest``. A broker that denies it is
-            logged; the link is not the worse for it.
-        take : callable
-            Gets each message's payload, unchecked and at most 256 MB by MQTT, on the
-            network's thread, perhaps more than once. It must not block. What it raises is logged.
-
-        Raises
-        ------
-        InputError
-            If the link is open already, or the topic is watched.
+        `topic` may be a filter, as ``gw/v1/model/<name>/manifest``; a broker that denies it is
+        logged, and the link is not the worse for it. `take` gets each message's payload, unchecked
+        and at most 256 MB by MQTT, on the network's thread, perhaps more than once; it must not
+        block, and what it raises is logged. InputError if the link is open already, or the topic is
+        watched.
         """
         if self._open:
             raise InputError(f"topic {topic}: watch it before the link is opened")
@@ -191,10 +191,7 @@ class MqttLink:
     def set_status(self, detail: str) -> None:
         """Set the retained status to ``online <detail>``, as ``online digits/7``.
 
-        Raises
-        ------
-        InputError
-            If the detail is longer than 200 bytes.
+        InputError if the detail is longer than 300 bytes.
         """
         if len(detail.encode("utf-8", "replace")) > _LONGEST_DETAIL:
             raise InputError(f"a status of more than {_LONGEST_DETAIL} bytes")
@@ -208,12 +205,8 @@ class MqttLink:
     ) -> None:
         """Publish counters on ``gw/v1/<device>/metrics``, at QoS 0, until the link is closed.
 
-        Parameters
-        ----------
-        read : callable
-            Gives the counters, as ``lambda: device.counters``; on a thread of its own.
-        every : float, default 60
-            Seconds between two messages. Without a connection one is left out.
+        `read` gives them, as ``lambda: device.counters``, on a thread of its own, every so many
+        seconds; without a connection a message is left out.
         """
         check_positive("every", every)
 
@@ -233,6 +226,22 @@ class MqttLink:
         """Publish a request, if the link is ready. See :meth:`.Link.send`."""
         return self.publish(self._topic, payload)
 
+    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
+        """Publish a request's parts, a few at a time. See :meth:`.PartLink.send_parts`."""
+        self._transfers.append((part_topic(self.device, worker), parts))
+        self._send_next()
+
+    def _send_next(self) -> None:
+        # On paho's thread alone: an acknowledgement comes after its id is known.
+        while self._transfers and len(self._unacked_parts) < _PARTS_AHEAD:
+            topic, parts = self._transfers[0]
+            payload = next(parts, None)
+            sent = None if payload is None else self._client.publish(topic, payload, qos=1)
+            if sent is None or sent.rc != paho.MQTT_ERR_SUCCESS:
+                self._transfers.popleft()
+            else:
+                self._unacked_parts.add(sent.mid)
+
     def close(self) -> None:
         """Publish ``offline``, disconnect, and end the network thread. May be called twice."""
         if not self._open:
@@ -250,6 +259,9 @@ class MqttLink:
                 _LOG.debug("the broker went before the farewell")
         self._client.disconnect()
         self._client.loop_stop()
+        # Else the socket pair that wakes its thread stays open until the garbage collector comes.
+        self._client.reinitialise()
+        self._transfers.clear()
         self._ready = False
 
     def _publish_status(self, status: str) -> paho.MQTTMessageInfo:
@@ -270,6 +282,8 @@ class MqttLink:
     ) -> None:
         # paho would send again what the last connection left: by now it is stale.
         client.drop_out_messages()
+        self._transfers.clear()
+        self._unacked_parts.clear()
         if reason.is_failure:
             self._fail(str(reason))
             return
@@ -333,6 +347,11 @@ class MqttLink:
                     take(bytes(message.payload))
                 except Exception:
                     _LOG.exception("a message on %s could not be handled", message.topic)
+
+    def _on_publish(self, client: paho.Client, userdata: Any, mid: int, *_: Any) -> None:
+        if mid in self._unacked_parts:
+            self._unacked_parts.discard(mid)
+            self._send_next()
 
     def _fail(self, why: str) -> None:
         self._failure = why

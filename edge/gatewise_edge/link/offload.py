@@ -25,18 +25,6 @@ from numpy.typing import NDArray
 
 from gatewise_edge.link.messages import AuditMark, Response
 
-__all__ = [
-    "DONE",
-    "RESEND",
-    "WAIT",
-    "InFlight",
-    "OffloadCounts",
-    "OffloadOutcome",
-    "Offloads",
-    "OutcomeKind",
-    "RoundTrip",
-]
-
 Step = Literal["done", "resend", "wait"]
 DONE: Final[Step] = "done"
 RESEND: Final[Step] = "resend"
@@ -47,6 +35,10 @@ _SHORTEST_RETRY: Final = 0.02
 _LARGEST_BACKOFF: Final = 4
 #: Seconds for which a busy worker may keep a device from sending.
 _LONGEST_HOLD: Final = 30.0
+
+
+#: Audits in flight at a time, at most: they must not take the place of requests.
+_MOST_AUDITS: Final = 4
 
 
 #: ``full`` and ``deadline`` are requests that were never opened.
@@ -66,10 +58,14 @@ class OffloadOutcome:
 class InFlight:
     """One request from its first row to its outcome.
 
-    `deadline` is the latest of its rows', `earliest` the earliest. While it gathers rows, `values`
+    `jpeg` is a file in place of `values`. `deadline` is the latest of its rows', `earliest` the
+    earliest. While it gathers rows, `values`
     holds them, `flush_at` is when they wait no longer and `most` how many fit. `id` and `payload`
     are empty until it is sent; `opened` is when its first row came, then when it was sent. Nobody
     waits for an `audit`: `on_response` is called with a response, on the link's thread.
+
+    `content` goes behind the payload, in parts, to the worker that accepts it: `transfers` times
+    so far, and `part_bytes` of payloads. `accepted` is whether one has since the last copy.
     """
 
     model: str
@@ -80,6 +76,7 @@ class InFlight:
     payload: bytes = b""
     opened: float = math.nan
     values: list[NDArray[Any]] = field(default_factory=list)
+    jpeg: bytes | None = None
     earliest: float = math.inf
     flush_at: float = math.inf
     most: int = 1
@@ -88,6 +85,10 @@ class InFlight:
     resent: float = math.nan
     copies: int = 1
     received: int = 0
+    content: bytes = b""
+    accepted: bool = False
+    transfers: int = 0
+    part_bytes: int = 0
     error: Response | None = None
     audit: AuditMark | None = None
     on_response: Callable[[Response], None] | None = None
@@ -101,7 +102,8 @@ class InFlight:
     @property
     def bytes_per_row(self) -> float:
         """Payload bytes, up and down, of one of its rows."""
-        return (len(self.payload) * (1 + self.retries) + self.received) / self.rows
+        sent = len(self.payload) * (1 + self.retries) + self.part_bytes
+        return (sent + self.received) / self.rows
 
     def outcome_of_row(self, deadline: float, now: float) -> OffloadOutcome | None:
         """Outcome for a row with a deadline of its own; None while it is open."""
@@ -117,17 +119,12 @@ class InFlight:
 class OffloadCounts:
     """What became of requests and responses.
 
-    Attributes
-    ----------
-    sent, retries : int
-        Requests opened and handed to the link, and how many of them a second time.
-    answered, refused, timeouts, unsent : int
-        Outcomes; they sum to `sent` once nothing is out (an unsent one was opened in vain).
-    full : int
-        Requests not opened since too many were in flight.
-    late, duplicates, unknown, mismatched, invalid : int
-        Responses not used: after the deadline; to a request answered already; to no request;
-        with another model, version or row count; unreadable.
+    `sent`, `retries`: requests opened and handed to the link, and how many of them a second time.
+    `answered`, `refused`, `timeouts`, `unsent`: outcomes; they sum to `sent` once nothing is out
+    (an unsent one was opened in vain). `full`: requests not opened since too many were in flight.
+    `late`, `duplicates`, `unknown`, `mismatched`, `invalid`: responses not used: after the
+    deadline; to a request answered already; to no request; with another model, version or row
+    count; unreadable.
     """
 
     sent: int = 0
@@ -218,11 +215,18 @@ class Offloads:
             self.counts.full += 1
             return False
         flight.opened = now
-        if flight.audit is None:
-            self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
+        self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
         self._out[flight.id] = flight
         self.counts.sent += 1
         return True
+
+    def admit_audit(self, now: float) -> bool:
+        """Settle audits that have no time left; return whether another may be sent."""
+        audits = [flight for flight in self._out.values() if flight.audit is not None]
+        for flight in audits:
+            self.poll(flight, now)
+        out = sum(flight.outcome is None for flight in audits)
+        return out < _MOST_AUDITS and now >= self.hold_until
 
     def poll(self, flight: InFlight, now: float) -> Step:
         """Decide what to do about a request at the time `now`."""
@@ -235,6 +239,7 @@ class Offloads:
             flight.resent = now
             flight.retries += 1
             flight.copies += 1
+            flight.accepted = False
             self.counts.retries += 1
             return RESEND
         return WAIT
@@ -273,6 +278,32 @@ class Offloads:
         self._settle(flight, "refused", response, now)
         return flight
 
+    def accept(self, response: Response, now: float) -> InFlight | None:
+        """Match a worker's acceptance with the request in parts that it is for.
+
+        None if there is none, or another worker has it: one that accepts a second copy goes on
+        only where the first copy was not accepted, or not answered.
+        """
+        flight = self._out.get(response.id)
+        if flight is None and response.id not in self._settled:
+            self.counts.unknown += 1
+        elif flight is None or now >= flight.deadline:
+            self.counts.late += 1
+        elif not flight.content or not _same_model(response, flight):
+            self.counts.mismatched += 1
+        elif not flight.accepted:
+            flight.accepted = True
+            flight.transfers += 1
+            self.sent_part(flight, 0, now)
+            return flight
+        return None
+
+    def sent_part(self, flight: InFlight, size: int, now: float) -> None:
+        """Count a part; the retry waits anew."""
+        flight.part_bytes += size
+        if flight.retries == 0 and flight.audit is None:
+            self._plan_retry(flight, now + self.round_trip.patience(flight.deadline - now))
+
     def abandon(self, flight: InFlight, now: float) -> None:
         """Settle a request that the link did not take."""
         if flight.outcome is None:
@@ -280,7 +311,8 @@ class Offloads:
 
     def _plan_retry(self, flight: InFlight, at: float) -> None:
         expected = self.round_trip.expected(flight.deadline - flight.opened)
-        flight.retry_at = at if at + expected <= flight.deadline else math.inf
+        may = flight.audit is None and at + expected <= flight.deadline  # no instance waits for one
+        flight.retry_at = at if may else math.inf
 
     def _measure(self, flight: InFlight, now: float) -> None:
         if flight.retries == 0:
@@ -328,6 +360,10 @@ def _matches(response: Response, flight: InFlight) -> bool:
     """Whether model, version and row count agree; an error may lack the model."""
     if response.error is not None and not response.model:
         return True
-    if (response.model, response.version) != (flight.model, flight.version):
+    if not _same_model(response, flight):
         return False
     return response.error is not None or response.rows == flight.rows
+
+
+def _same_model(response: Response, flight: InFlight) -> bool:
+    return (response.model, response.version) == (flight.model, flight.version)

@@ -4,6 +4,7 @@
 
     gw/v1/<device>/req                requests       (the device writes)
     gw/v1/<device>/rsp                responses      (workers write)
+    gw/v1/<device>/req/<worker>       parts of a large request, for the worker that took it
     gw/v1/<device>/req/json           the same as plain JSON
     gw/v1/<device>/rsp/json
     gw/v1/<device>/status             retained: online [<model>/<version> [refused <release>]];
@@ -21,26 +22,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from gatewise_edge.checks import check_device, check_level, check_model
+from gatewise_edge.checks import check_device, check_level, check_model, check_worker
 from gatewise_edge.errors import WireError
-
-__all__ = [
-    "JSON_REQUESTS",
-    "REQUESTS",
-    "STATUSES",
-    "answers_topic",
-    "dead_topic",
-    "device_of",
-    "json_request_topic",
-    "json_response_topic",
-    "manifest_topic",
-    "metrics_topic",
-    "request_topic",
-    "response_topic",
-    "session_topic",
-    "shared",
-    "status_topic",
-]
 
 _ROOT: Final = "gw/v1"
 #: Topic filter of every device's requests.
@@ -59,6 +42,16 @@ def request_topic(device: str) -> str:
 def response_topic(device: str) -> str:
     """Topic of the responses to a device."""
     return f"{_ROOT}/{check_device(device)}/rsp"
+
+
+def part_topic(device: str, worker: str) -> str:
+    """Topic of the parts of a device's requests that a worker has taken."""
+    return f"{request_topic(device)}/{check_worker(worker)}"
+
+
+def parts_of(worker: str) -> str:
+    """Topic filter of every device's parts for a worker."""
+    return f"{REQUESTS}/{check_worker(worker)}"
 
 
 def json_request_topic(device: str) -> str:
@@ -109,8 +102,6 @@ def shared(pool: str, topic_filter: str = REQUESTS) -> str:
 def device_of(topic: str) -> str:
     """Device id in a topic of the form ``gw/v1/<device>/<what>``, or ``.../json``.
 
-    Examples
-    --------
     >>> device_of("gw/v1/pi-7/req"), device_of("gw/v1/pi-7/req/json")
     ('pi-7', 'pi-7')
     """

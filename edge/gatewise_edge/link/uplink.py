@@ -7,29 +7,20 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.prices import request_bytes
 from gatewise_edge.errors import WireError
 from gatewise_edge.link.breaker import Breaker
 from gatewise_edge.link.coalesce import Coalescer, as_matrix, most_rows
-from gatewise_edge.link.link import Link
-from gatewise_edge.link.messages import MAX_PAYLOAD, AuditMark, Request, Response, new_id
+from gatewise_edge.link.link import Link, PartLink, most_values
+from gatewise_edge.link.messages import AuditMark, Request, Response, new_id
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadOutcome, Offloads, OutcomeKind
-from gatewise_edge.link.wire import decode_response, encode_request
+from gatewise_edge.link.wire import cut_parts, decode_response, encode_in_parts
 from gatewise_edge.stages.plan import StagePlan
-
-__all__ = ["Uplink"]
-
-#: Bytes of an instance that fit a request.
-_MOST_BYTES: Final = MAX_PAYLOAD - request_bytes(0)
-#: Audits in flight at a time, at most: they must not take the room of requests.
-_MOST_AUDITS: Final = 4
 
 
 class Uplink:
@@ -37,7 +28,8 @@ class Uplink:
 
     At most `limit` requests are in flight. A request waits `coalesce` seconds for more rows, and
     goes as float16 where every value is within its range, and with `deflate` compressed where that
-    is shorter. `clock` gives steady seconds.
+    is shorter. `clock` gives steady seconds. `most_bytes` is what the values of an instance may
+    have.
     """
 
     def __init__(
@@ -52,13 +44,13 @@ class Uplink:
         clock: Callable[[], float],
     ) -> None:
         self._link = link
+        self.most_bytes = most_values(link)
         self._clock = clock
         self._float16 = float16
         self._deflate = deflate
         self._breaker = breaker
         self._coalescer = Coalescer(coalesce)
         self._offloads = Offloads(limit=limit, on_outcome=self._inform_breaker)
-        self._audits: list[InFlight] = []
         self._bytes_up = 0
         self._bytes_down = 0
         # Guards the five above. Never held while the link sends: the link's callback takes it.
@@ -127,11 +119,17 @@ class Uplink:
                 self._breaker.release(self._clock())
 
     def request(
-        self, x: NDArray[np.float32], deadline: float, plan: StagePlan, *, hold: bool = False
+        self,
+        x: NDArray[np.float32] | bytes,
+        deadline: float,
+        plan: StagePlan,
+        *,
+        hold: bool = False,
     ) -> tuple[InFlight, int] | str:
         """Send one instance, alone or with others.
 
-        `x` holds the plan's ``request_inputs``, float32. With `hold` the request waits for more
+        `x` holds the plan's ``request_inputs``, float32, or is a JPEG file, which shares no
+        request. With `hold` the request waits for more
         rows until :meth:`flush`. Returns the request, perhaps unsent, and the instance's row in it;
         or why there is none, as an answer's reason.
         """
@@ -139,8 +137,14 @@ class Uplink:
         if deadline - now < 0.001:
             self.release()
             return "deadline"
+        if isinstance(x, bytes):
+            flight = InFlight(
+                plan.model, plan.version, deadline, opened=now, jpeg=x, earliest=deadline
+            )
+            self._send_all([flight])
+            return flight, 0
         typed = plan.typed(x)
-        if typed.nbytes > _MOST_BYTES:  # sensors gave other values than the bundle's type has
+        if typed.nbytes > self.most_bytes:  # sensors gave other values than the bundle's type has
             self.release()
             return "too-large"
         with self._changed:
@@ -171,21 +175,20 @@ class Uplink:
         """
         now = self._clock()
         with self._changed:
-            for flight in self._audits:
-                self._offloads.poll(flight, now)  # ends those whose time is over
-            self._audits = [flight for flight in self._audits if flight.outcome is None]
-            if len(self._audits) >= _MOST_AUDITS or now < self._offloads.hold_until:
+            if not self._offloads.admit_audit(now):
                 return
+        typed = plan.typed(x)
+        if typed.nbytes > self.most_bytes:
+            return
         flight = InFlight(
             plan.model,
             plan.version,
             deadline,
-            values=[plan.typed(x)],
+            values=[typed],
             earliest=deadline,
             audit=mark,
             on_response=on_response,
         )
-        self._audits.append(flight)
         self._send_all([flight])
 
     def flush(self) -> None:
@@ -237,16 +240,20 @@ class Uplink:
             model=flight.model,
             version=flight.version,
             ttl_ms=ttl_ms,
-            X=as_matrix(flight.values, float16=self._float16),
             audit=flight.audit,
             deflate=self._deflate,
+            **(
+                {"X": as_matrix(flight.values, float16=self._float16)}
+                if flight.jpeg is None
+                else {"jpeg": flight.jpeg}
+            ),
         )
-        payload = encode_request(request)
+        payload, content = encode_in_parts(request)
         with self._changed:
-            flight.id, flight.payload = request.id, payload
+            flight.id, flight.payload, flight.content = request.id, payload, content
             if self._offloads.open(flight, now):
                 return True
-            flight.id, flight.payload = b"", b""
+            flight.id, flight.payload, flight.content = b"", b"", b""
         self._refuse(flight, "full")
         return False
 
@@ -273,14 +280,33 @@ class Uplink:
             if response is None:
                 self._offloads.counts.invalid += 1
                 return
-            flight = self._offloads.receive(response, self._clock())
+            if response.parts_to:
+                accepted = self._offloads.accept(response, self._clock())
+                flight = None
+            else:
+                accepted = None
+                flight = self._offloads.receive(response, self._clock())
             if flight is not None:
                 flight.received = len(payload)
                 self._changed.notify_all()
+        if accepted is not None and isinstance(self._link, PartLink):
+            self._link.send_parts(self._parts(accepted, accepted.transfers), response.parts_to)
         if flight is None or flight.on_response is None or flight.outcome is None:
             return
         if flight.outcome.response is not None and flight.outcome.kind == "answered":
             flight.on_response(flight.outcome.response)
+
+    def _parts(self, flight: InFlight, transfer: int) -> Iterator[bytes]:
+        """Give a request's parts, until it ends or another worker is to have them."""
+        for payload in cut_parts(flight.id, flight.content):
+            with self._changed:
+                now = self._clock()
+                ended = flight.outcome is not None or now >= flight.deadline
+                if ended or flight.transfers != transfer:
+                    return
+                self._bytes_up += len(payload)
+                self._offloads.sent_part(flight, len(payload), now)
+            yield payload
 
     def _inform_breaker(self, flight: InFlight, now: float) -> None:
         """Report an outcome to the breaker; called with the lock held."""

@@ -16,13 +16,27 @@ Request
 ----------------------------------------------------------------------------------------------
 ``ttl``  unsigned              time left to live in ms, relative (a device's clock drifts)
 ``n``    unsigned, 1 to 4096   rows (instances)
-``k``    unsigned, 1 to 65535  columns: the cloud model's inputs, in its order
+``k``    unsigned, to 2^20     columns: the cloud model's inputs, in its order
 ``x``    tag 85, 84, 64, 72    rows * columns values, row by row, little-endian: float32, float16,
          or 77                 uint8, int8 or int16
 ``z``    unsigned              optional, 1: the bytes of ``x`` are compressed (zlib, RFC 1950)
+``f``    text                  optional, "jpeg": ``x`` is a byte string, the one instance as a JPEG
+                               file; then there is no ``n``, ``k`` or ``z``
 ``a``    unsigned              optional, of one row: an audit; the class index already given,
 ``ap``   unsigned, to 10^6     its probability to be audited, in millionths, and
 ``an``   unsigned              the instances since the last audit that were not
+``xb``   unsigned, to 4 MiB    optional: ``x`` is empty and its bytes, so many, come behind it in
+``xp``   unsigned, to 1024     so many parts; those bytes have the SHA-256
+``xh``   32 bytes              of this value
+-------- --------------------- ---------------------------------------------------------------
+Part of a request
+----------------------------------------------------------------------------------------------
+``i``    unsigned              which one, from 0; there is no ``m`` and ``mv``
+``x``    bytes                 the bytes; all but the last part have as many
+-------- --------------------- ---------------------------------------------------------------
+Response that accepts a request in parts
+----------------------------------------------------------------------------------------------
+``to``   text, 1 to 64 bytes   the worker that waits for them: the last level of their topic
 -------- --------------------- ---------------------------------------------------------------
 Response that answers
 ----------------------------------------------------------------------------------------------
@@ -57,6 +71,7 @@ values are refused; NaN, the mark of a missing value, only passes where the call
 
 from __future__ import annotations
 
+import hashlib
 import io
 import math
 import zlib
@@ -68,6 +83,7 @@ import cbor2
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise.models.instances import JPEG
 from gatewise_edge.checks import (
     MAX_NAME,
     check_device,
@@ -82,9 +98,11 @@ from gatewise_edge.link.messages import (
     BUSY,
     EXPIRED,
     FAILED,
+    MAX_CLASSES,
     MAX_CODE,
     MAX_COLUMNS,
     MAX_DETAIL,
+    MAX_PARTS,
     MAX_PAYLOAD,
     MAX_ROWS,
     MAX_SKIPPED,
@@ -94,7 +112,9 @@ from gatewise_edge.link.messages import (
     NO_MODEL,
     RESPONSE_FIELDS,
     RETRYABLE,
+    AnnouncedParts,
     AuditMark,
+    Part,
     Request,
     Response,
     new_id,
@@ -108,6 +128,8 @@ from gatewise_edge.link.topics import (
     json_response_topic,
     manifest_topic,
     metrics_topic,
+    part_topic,
+    parts_of,
     request_topic,
     response_topic,
     shared,
@@ -127,14 +149,18 @@ __all__ = [
     "RESPONSE_FIELDS",
     "RETRYABLE",
     "AuditMark",
+    "Part",
     "Request",
     "Response",
     "check_device",
     "check_model",
     "dead_topic",
+    "decode_part",
     "decode_request",
     "decode_response",
     "device_of",
+    "encode_in_parts",
+    "encode_part",
     "encode_request",
     "encode_response",
     "json_request_topic",
@@ -142,6 +168,8 @@ __all__ = [
     "manifest_topic",
     "metrics_topic",
     "new_id",
+    "part_topic",
+    "parts_of",
     "request_topic",
     "response_topic",
     "shared",
@@ -152,7 +180,9 @@ WIRE_VERSION: Final = 1
 MAX_ENTRIES: Final = 32
 _MILLION: Final = 1_000_000
 #: Types of a request's values.
-_VALUES: Final = ("<f4", "<f2", "u1", "i1", "<i2")
+_TYPES: Final = ("<f4", "<f2", "u1", "i1", "<i2")
+#: Bytes of a part: a device stops at its deadline with few of them under way.
+_PART_BYTES: Final = 64 * 1024
 #: Of compression: most of what can be gained, in little time.
 _LEVEL: Final = 1
 #: Keys of a message without a checksum.
@@ -176,31 +206,69 @@ _TAGS: Final[dict[np.dtype[Any], int]] = {dtype: tag for tag, dtype in _ARRAYS.i
 
 def encode_request(request: Request) -> bytes:
     """Encode a request; WireError if it is larger than :data:`MAX_PAYLOAD`."""
+    return _dumps(_request_entries(request))
+
+
+def encode_in_parts(request: Request) -> tuple[bytes, bytes]:
+    """Encode a request of any size: the message, and the bytes that come behind it in parts.
+
+    There are none of these where it fits one message. WireError if they are more than
+    :data:`MAX_VALUES`.
+    """
+    entries = _request_entries(request)
+    try:
+        return _dumps(entries), b""
+    except WireError:
+        content: bytes = getattr(entries["x"], "value", entries["x"])
+    empty = b"" if entries["x"] is content else cbor2.CBORTag(entries["x"].tag, b"")
+    parts = _parts_for(content, hashlib.sha256(content).digest())
+    note = {"x": empty, "xb": parts.size, "xp": parts.count, "xh": parts.digest}
+    return _dumps(entries | note), content
+
+
+def _parts_for(content: bytes, digest: bytes) -> AnnouncedParts:
+    return AnnouncedParts(len(content), -(-len(content) // _PART_BYTES), digest)
+
+
+def encode_part(part: Part) -> bytes:
+    """Encode a part; WireError if it is larger than :data:`MAX_PAYLOAD`."""
+    return _dumps({"v": WIRE_VERSION, "id": part.id, "i": part.index, "x": part.content})
+
+
+def cut_parts(id: bytes, content: bytes) -> Iterator[bytes]:  # noqa: A002
+    """Encode the parts of the bytes that :func:`encode_in_parts` gave, one by one."""
+    size = _parts_for(content, bytes(32)).part_size
+    for index, start in enumerate(range(0, len(content), size)):
+        yield encode_part(Part(id, index, content[start : start + size]))
+
+
+def _request_entries(request: Request) -> dict[str, Any]:
+    audit: dict[str, Any] = {}
+    if request.audit is not None:
+        audit["a"] = request.audit.class_index
+        audit["ap"] = round(request.audit.probability * _MILLION)
+        audit["an"] = request.audit.skipped
+    head = {
+        "v": WIRE_VERSION,
+        "id": request.id,
+        "m": request.model,
+        "mv": request.version,
+        "ttl": request.ttl_ms,
+    }
+    return audit | head | _values(request)
+
+
+def _values(request: Request) -> dict[str, Any]:
+    """Entries of a request's instances."""
+    if request.jpeg is not None:
+        return {"f": JPEG, "x": request.jpeg}
     rows, columns = request.X.shape
     x, extra = _typed(request.X, request.X.dtype.newbyteorder("<").str), {}
     if request.deflate:
         short = zlib.compress(x.value, _LEVEL)
         if len(short) < len(x.value):
             x, extra = cbor2.CBORTag(x.tag, short), {"z": 1}
-    audit: dict[str, Any] = {}
-    if request.audit is not None:
-        audit["a"] = request.audit.class_index
-        audit["ap"] = round(request.audit.probability * _MILLION)
-        audit["an"] = request.audit.skipped
-    return _dumps(
-        audit
-        | {
-            "v": WIRE_VERSION,
-            "id": request.id,
-            "m": request.model,
-            "mv": request.version,
-            "ttl": request.ttl_ms,
-            "n": rows,
-            "k": columns,
-            "x": x,
-        }
-        | extra
-    )
+    return {"n": rows, "k": columns, "x": x, **extra}
 
 
 def encode_response(response: Response) -> bytes:
@@ -211,6 +279,8 @@ def encode_response(response: Response) -> bytes:
     if response.error is not None:
         wait = {"w": response.wait_ms} if response.wait_ms else {}
         return _dumps(message | {"e": response.error, "d": response.detail} | wait)
+    if response.parts_to:
+        return _dumps(message | {"to": response.parts_to})
     message |= {
         "n": response.rows,
         "c": response.probabilities.shape[1],
@@ -243,8 +313,10 @@ def _checksum(covered: bytes | memoryview) -> bytes:
 # -- decoding ------------------------------------------------------------------------------
 
 
-def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
-    """Decode a request from an untrusted sender.
+def decode_request(
+    payload: bytes, *, allow_missing: bool = False, content: bytes | None = None
+) -> Request:
+    """Decode a request from an untrusted sender; `content` is what came behind it in parts.
 
     A worker that serves models with and without missing values passes `allow_missing` and checks
     :attr:`Request.has_missing` once it has the model. Raises WireError, with the message's `id`
@@ -252,13 +324,23 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     """
     message = _loads(payload)
     try:
-        shape = (message.integer("n", 1, MAX_ROWS), message.integer("k", 1, MAX_COLUMNS))
+        parts = _parts(message) if message.has("xp") and content is None else None
+        values: dict[str, Any] = {"parts": parts}
+        if message.has("f"):
+            file = message.file("x", "f", JPEG)
+            values["jpeg"] = file if content is None else content
+        else:
+            shape = (message.integer("n", 1, MAX_ROWS), message.integer("k", 1, MAX_COLUMNS))
+            deflated = message.has("z")
+            values["X"] = message.array(
+                "x", shape, *_TYPES, deflated=deflated, parts=parts, content=content
+            )
         request = Request(
             id=message.id,
             model=message.text("m"),
             version=message.text("mv"),
             ttl_ms=message.integer("ttl", 0, MAX_TTL_MS),
-            X=message.array("x", shape, *_VALUES, deflated=message.has("z")),
+            **values,
             audit=_audit(message) if message.has("a") else None,
         )
         if not allow_missing and request.has_missing:
@@ -269,9 +351,25 @@ def decode_request(payload: bytes, *, allow_missing: bool = False) -> Request:
     return request
 
 
+def _parts(message: _Entries) -> AnnouncedParts:
+    size, count = message.integer("xb", 1, MAX_VALUES), message.integer("xp", 1, MAX_PARTS)
+    return AnnouncedParts(size, count, message.bytes_of("xh"))
+
+
+def decode_part(payload: bytes) -> Part:
+    """Decode a part from an untrusted sender; raises WireError as :func:`decode_request`."""
+    message = _loads(payload)
+    try:
+        index = message.integer("i", 0, MAX_PARTS - 1)
+        return Part(message.id, index, message.bytes_of("x"))
+    except WireError as error:
+        error.id = message.id
+        raise
+
+
 def _audit(message: _Entries) -> AuditMark:
     return AuditMark(
-        class_index=message.integer("a", 0, MAX_COLUMNS),
+        class_index=message.integer("a", 0, MAX_CLASSES),
         probability=message.integer("ap", 1, _MILLION) / _MILLION,
         skipped=message.integer("an", 0, MAX_SKIPPED),
     )
@@ -290,7 +388,11 @@ def decode_response(payload: bytes) -> Response:
                 detail=message.text("d", MAX_DETAIL, shortest=0) if message.has("d") else "",
                 wait_ms=message.integer("w", 0, MAX_TTL_MS) if message.has("w") else 0,
             )
-        rows, classes = message.integer("n", 1, MAX_ROWS), message.integer("c", 2, MAX_COLUMNS)
+        if message.has("to"):
+            model, version = message.text("m"), message.text("mv")
+            to = message.text("to")
+            return Response(id=message.id, model=model, version=version, parts_to=to)
+        rows, classes = message.integer("n", 1, MAX_ROWS), message.integer("c", 2, MAX_CLASSES)
         return Response(
             id=message.id,
             model=message.text("m"),
@@ -330,8 +432,26 @@ class _Entries:
     def text(self, key: str, longest: int = MAX_NAME, *, shortest: int = 1) -> str:
         return check_text(key, self._entries.get(key), shortest, longest)
 
+    def file(self, key: str, form_key: str, form: str) -> bytes:
+        found, value = self.text(form_key), self._entries.get(key)
+        if found != form or type(value) is not bytes:
+            raise WireError("type", f"{form_key!r} is not {form!r}, or {key!r} no byte string")
+        return value
+
+    def bytes_of(self, key: str) -> bytes:
+        value = self._entries.get(key)
+        if type(value) is not bytes:
+            raise WireError("type", f"{key!r} is no byte string")
+        return value
+
     def array(
-        self, key: str, shape: tuple[int, ...], *dtypes: str, deflated: bool = False
+        self,
+        key: str,
+        shape: tuple[int, ...],
+        *dtypes: str,
+        deflated: bool = False,
+        parts: AnnouncedParts | None = None,
+        content: bytes | None = None,
     ) -> NDArray[Any]:
         typed = self._entries.get(key)
         if not isinstance(typed, _Tagged) or type(typed.value) is not bytes:
@@ -339,7 +459,12 @@ class _Entries:
         dtype = _ARRAYS.get(typed.tag)
         if dtype is None or dtype not in [np.dtype(d) for d in dtypes]:
             raise WireError("type", f"{key!r} is a typed array of tag {typed.tag}, not of {dtypes}")
-        content, size = typed.value, math.prod(shape) * dtype.itemsize
+        size = math.prod(shape) * dtype.itemsize
+        content = typed.value if content is None else content
+        if parts is not None:
+            if content or size > MAX_VALUES or not (deflated or size == parts.size):
+                raise WireError("shape", f"{key!r} comes in {parts.size} bytes, not as {shape}")
+            return np.broadcast_to(np.zeros((), dtype), shape)
         if deflated:
             self.integer("z", 1, 1)
             content = _inflated(key, content, size)

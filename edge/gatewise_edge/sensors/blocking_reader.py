@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
-__all__ = ["BlockingReader", "StillReading"]
-
 
 class StillReading(Exception):  # noqa: N818
     """The work is not done; it goes on, and its result will not be used."""

@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.columns.encoders import RawRow, RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise.models.instances import InstanceSpec
+from gatewise.models.jpeg import check_jpeg, decode_jpeg
 from gatewise_edge.errors import SensorError
-
-__all__ = ["FeatureSource", "FeatureValues", "Meter", "RawRowSource", "Reading", "RowSource"]
 
 Values = NDArray[np.float32]
 Mask = NDArray[np.bool_]
@@ -111,6 +111,17 @@ class Reading:
         """The first failure of a sensor for this instance."""
         return next(iter(self._known.failures.values()), None)
 
+    def acquire_file(self, features: NDArray[np.intp], most: int) -> bytes | None:
+        """Acquire `features` as the JPEG file that the instance is; None if it is none.
+
+        Nor if it has more than `most` bytes, or could not be decoded.
+        """
+        content: bytes | None = getattr(self._source, "content", None)
+        if content is None or len(content) > most or self._troubled:
+            return None
+        self.acquired[features] = True
+        return content
+
     def acquire(
         self,
         features: NDArray[np.intp],
@@ -145,7 +156,9 @@ class Reading:
         else:
             self.acquired[features] = True
         values = known.values[features]
-        if not math.isfinite(values.dot(values)):  # a value is not, or a square is too large
+        with np.errstate(over="ignore"):
+            sizes = values.dot(values)
+        if not math.isfinite(sizes):  # a value is not, or a square is too large
             self._refuse(features, values, allow_missing)
         return values
 
@@ -225,11 +238,38 @@ class RowSource:
         raise AssertionError("every value of a row is at hand")
 
 
+class JpegSource:
+    """A source that is an image as a JPEG file, decoded when the first value is acquired.
+
+    InputError if it is no JPEG image of the instance's size.
+    """
+
+    def __init__(self, content: bytes, spec: InstanceSpec) -> None:
+        check_jpeg(content, spec)
+        self.content = content
+        self._spec = spec
+
+    def start(self) -> FeatureValues:
+        """See :class:`FeatureSource`."""
+        return FeatureValues.unread(self._spec.n_values)
+
+    def read(
+        self, features: NDArray[np.intp], known: FeatureValues, timeout: float, *, spare: bool
+    ) -> None:
+        """See :class:`FeatureSource`; without all values there is no instance to spare any for."""
+        try:
+            known.values[:] = decode_jpeg(self.content, self._spec)
+        except InputError as error:
+            raise SensorError("image", str(error)) from error
+        known.have[:] = True
+
+
 class RawRowSource:
     """A source with the raw cells of a row, each encoded when its column is acquired.
 
     `row` is a mapping by column, or cells in the order `columns`, by default the encoder's. A bad
-    cell is a failed sensor. InputError if it is no such row.
+    cell is a failed sensor; a column that a mapping lacks is missing, like an empty cell.
+    InputError if it is no such row, or lacks all columns.
     """
 
     def __init__(
@@ -239,6 +279,11 @@ class RawRowSource:
             if not isinstance(row, Sequence | np.ndarray) or len(row) != len(columns):
                 raise InputError(f"an instance must be a list of {len(columns)} cells")
             row = dict(zip(columns, row, strict=True))
+        if isinstance(row, Mapping):
+            names = encoder.names
+            if not any(name in row for name in names):
+                raise InputError(f"the instance has none of the columns, as {names[0]!r}")
+            row = [row.get(name) for name in names]
         self._cells = encoder.cells(row)
         self._encoder = encoder
 

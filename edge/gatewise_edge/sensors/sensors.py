@@ -22,8 +22,6 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.blocking_reader import BlockingReader, StillReading
 from gatewise_edge.sensors.feature_reader import FeatureSource, FeatureValues
 
-__all__ = ["SensorCounts", "Sensors"]
-
 FeatureSensor = Callable[[], Any]
 GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
 
@@ -32,16 +30,9 @@ GroupSensor = Callable[[], Mapping[str, float] | Sequence[float] | NDArray[Any]]
 class SensorCounts:
     """Counts of one sensor's reads.
 
-    Attributes
-    ----------
-    reads : int
-        Calls of its function, the repeated ones among them.
-    retries : int
-        Calls after one that failed.
-    failures : int
-        Instances for which every read failed.
-    late : int
-        Instances for which it did not return in time.
+    `reads`: calls of its function, the repeated ones among them. `retries`: calls after one that
+    failed. `failures`: instances for which every read failed. `late`: instances for which it did
+    not return in time.
     """
 
     reads: int = 0
@@ -135,63 +126,44 @@ class Sensors:
         Raises InputError if one has none, or a sensor's name is no feature or group of the bundle.
         """
         names = costs.names or ()
-        if encoder is not None:
-            return self._bind_raw(costs, needed, encoder)
-        for name in self._features:
-            if name not in names:
-                raise InputError(f"sensor {name!r}: the bundle has no such feature")
-        sensors: dict[int, _Sensor] = {}
-        for name, group in self._groups.items():
-            if name not in costs.group_names:
-                raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
-            members = np.flatnonzero(costs.group == costs.group_names.index(name)).tolist()
-            take = _of_group(name, group, members, names)
-            others = tuple(k for k in members if names[k] not in self._features)
-            sensors |= dict.fromkeys(others, self._sensor(name, others, take))
-        for name, own in self._features.items():
-            k = names.index(name)
-            take = _of_feature(k, own)
-            sensors[k] = self._sensor(name, (k,), take)
-        for k in np.asarray(needed, np.intp).tolist():
-            if k not in sensors:
-                raise InputError(f"feature {names[k]!r} has no sensor")
-        return _BoundSensors(names, sensors, self._reader)
-
-    def _bind_raw(
-        self, costs: FeatureCosts, needed: ArrayLike, encoder: RowEncoder
-    ) -> FeatureSource:
-        """Match with raw columns: a sensor gives a cell, which becomes all of its features."""
-        names, columns = costs.names or (), encoder.names
+        # a sensor gives a feature, or a cell that becomes the features of its column
+        columns, what = (names, "feature") if encoder is None else (encoder.names, "column")
+        column_of = range(len(names)) if encoder is None else encoder.column_of
         sensors: dict[int, _Sensor] = {}
 
-        def add(name: str, read: int | list[int], take: Callable[[], Mapping[int, Any]]) -> None:
-            def encoded() -> Mapping[int, float]:
+        def add(name: str, read: list[int], take: Callable[[], Mapping[int, Any]]) -> None:
+            def values() -> Mapping[int, float]:
                 found = take()
-                values = {c: encoder.cell(c, found[c]) for c in found}
+                if encoder is None:
+                    return {k: float(value) for k, value in found.items()}
+                cells = {c: encoder.cell(c, cell) for c, cell in found.items()}
                 return {
-                    k: v for c in found for k, v in zip(encoder.members(c), values[c], strict=True)
+                    k: value
+                    for c, features in cells.items()
+                    for k, value in zip(encoder.members(c), features, strict=True)
                 }
 
-            own = [read] if isinstance(read, int) else read
-            members = tuple(k for c in own for k in encoder.members(c))
-            sensors.update(dict.fromkeys(members, self._sensor(name, members, encoded)))
+            members = tuple(
+                k for c in read for k in ([c] if encoder is None else encoder.members(c))
+            )
+            sensors.update(dict.fromkeys(members, self._sensor(name, members, values)))
 
         for name, group in self._groups.items():
             found = costs.group_names.index(name) if name in costs.group_names else None
             inside = [] if found is None else np.flatnonzero(costs.group == found).tolist()
-            among = list(dict.fromkeys(encoder.column_of[k] for k in inside))
+            among = list(dict.fromkeys(column_of[k] for k in inside))
             if not among:
                 raise InputError(f"group sensor {name!r}: the bundle has no such feature group")
             others = [c for c in among if columns[c] not in self._features]
-            add(name, others, _cells_of_group(name, group, among, columns))
+            add(name, others, _of_group(name, group, among, columns))
         for name, own in self._features.items():
             if name not in columns:
-                raise InputError(f"sensor {name!r}: the bundle has no such column")
+                raise InputError(f"sensor {name!r}: the bundle has no such {what}")
             column = columns.index(name)
-            add(name, column, _cell_of_column(column, own))
+            add(name, [column], _of_column(column, own))
         for k in np.asarray(needed, np.intp).tolist():
             if k not in sensors:
-                raise InputError(f"column {columns[encoder.column_of[k]]!r} has no sensor")
+                raise InputError(f"{what} {columns[column_of[k]]!r} has no sensor")
         return _BoundSensors(names, sensors, self._reader)
 
     def _sensor(
@@ -343,24 +315,14 @@ class _BoundSensors:
         return error
 
 
-def _of_feature(k: int, sensor: FeatureSensor) -> Callable[[], Mapping[int, float]]:
-    return lambda: {k: float(sensor())}
-
-
-def _cell_of_column(column: int, sensor: Callable[[], Any]) -> Callable[[], Mapping[int, Any]]:
+def _of_column(column: int, sensor: FeatureSensor) -> Callable[[], Mapping[int, Any]]:
     return lambda: {column: sensor()}
-
-
-def _cells_of_group(
-    name: str, sensor: Callable[[], Any], members: list[int], names: Sequence[str]
-) -> Callable[[], Mapping[int, Any]]:
-    return lambda: _by_member(name, sensor(), members, names)
 
 
 def _of_group(
     name: str, sensor: GroupSensor, members: list[int], names: Sequence[str]
-) -> Callable[[], Mapping[int, float]]:
-    return lambda: {k: float(v) for k, v in _by_member(name, sensor(), members, names).items()}
+) -> Callable[[], Mapping[int, Any]]:
+    return lambda: _by_member(name, sensor(), members, names)
 
 
 def _by_member(name: str, given: Any, members: list[int], names: Sequence[str]) -> dict[int, Any]:

@@ -1,4 +1,4 @@
-"""Where ``gatewise edge`` gets its instances: a CSV file, JSON lines, or a Python callable.
+"""Where ``gatewise edge`` gets its instances: a file, JSON lines, or a Python callable.
 
 :func:`open_source` gives an :class:`InstanceSource`: an iterator whose items are rows, None where
 the device's sensors are to be read, or an InputError for an instance that cannot be used (the run
@@ -7,11 +7,7 @@ goes on after it).
 
 from __future__ import annotations
 
-import importlib
 import operator
-import os
-import select
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
 from pathlib import Path
@@ -24,12 +20,12 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.console import note
 from gatewise.errors import InputError
 from gatewise_edge.sensors.sensors import Sensors
+from gatewise_edge.sensors.streams import read_piece
 from gatewise_edge.sensors.table import parse_json_line, read_arrays, read_row, read_table
 from gatewise_edge.stop_request import Stop, Stopped
+from gatewise_signals.blocks.given_functions import load_function
 
-__all__ = ["Instance", "InstanceSource", "JsonLines", "open_source"]
-
-Instance = NDArray[np.float64] | list[Any] | InputError | None
+Instance = NDArray[Any] | list[Any] | bytes | InputError | None
 
 #: Bytes of one JSON line at most.
 _LONGEST_LINE: Final = 2**20
@@ -37,8 +33,6 @@ _LONGEST_LINE: Final = 2**20
 _FIRST_PAUSE: Final = 0.01
 #: Columns that are named in a note.
 _MOST_SHOWN: Final = 8
-#: Read in small pieces: what was read before a stop request is still answered.
-_PIECE: Final = 4096
 
 
 class InstanceSource(Protocol):
@@ -46,12 +40,14 @@ class InstanceSource(Protocol):
 
     `held` instances were taken from a writer and not returned yet: they are answered even after a
     stop request. Rows have the features `names`, in this order. `kept` are the columns of the last
-    instance that are passed on to its answer.
+    instance that are passed on to its answer. `place` is where it stands in its stream, if it is of
+    one: ``start``, the number of its first sample, ``time`` in seconds, ``gap`` if it follows one.
     """
 
     sensors: Sensors | None
     names: Sequence[str]
     kept: Mapping[str, Any]
+    place: Mapping[str, Any]
 
     @property
     def held(self) -> int: ...
@@ -68,6 +64,7 @@ def open_source(
     encoder: RowEncoder | None = None,
     *,
     keep: Sequence[str] = (),
+    window: tuple[int, ...] | None = None,
 ) -> InstanceSource:
     """Open what ``--data`` names; the wait for an instance ends on a stop request.
 
@@ -75,12 +72,20 @@ def open_source(
     ``module:function``: Python, the module sought in the current folder first. Raises InputError if
     it is none of these, or cannot be opened. With an encoder `names` are its raw columns, and rows
     are lists of their cells. A feature that a row does not have is a missing value. The columns
-    `keep` are passed on.
+    `keep` are passed on. With the shape of a `window` instances are arrays of it, in any form but a
+    table's.
     """
+    if window is not None and keep:
+        raise InputError("--keep: windows have no further columns")
     if data == "-":
-        return JsonLines(0, names, stop, encoder, keep=keep)
+        return JsonLines(0, names, stop, encoder, keep=keep, window=window)
+    if window is not None and Path(data).suffix.lower() == ".csv":
+        raise InputError(
+            f"--data {data}: the bundle takes windows of shape {window}; give an .npy file of "
+            "them, or a recording as --signal"
+        )
     if Path(data).suffix.lower() == ".csv":
-        table = read_table(data, names, encoder, keep=keep)
+        table = read_table(data, names, encoder, keep=keep, partial=True)
         if table.ignored:
             note(f"{data}: columns that are no features are left out: {', '.join(table.ignored)}")
         if table.absent:
@@ -97,11 +102,11 @@ def open_source(
             raise InputError(f"--data {data}: the bundle takes raw columns; give a .csv file")
         if keep:
             raise InputError(f"--keep: the arrays of --data {data} have no further columns")
-        return _Given(((row, {}) for row in read_arrays(data, names)), names)
+        return _Given(((row, {}) for row in read_arrays(data, names, window)), names)
     module, colon, name = data.partition(":")
     if colon and module and name and all(p.isidentifier() for p in module.split(".")):
-        read = _RowReader(names, encoder, keep)
-        return _from_python(data, _load(data, module, name), read, stop)
+        read = _RowReader(names, encoder, keep, window)
+        return _from_python(data, load_function(f"--data {data}", data), read, stop)
     raise InputError(
         f"--data {data}: give a .csv, .npy or .npz file, module:function, or - for JSON lines"
     )
@@ -115,21 +120,31 @@ class _RowReader:
     """Reads what a writer gave as an instance with the features `names`, and what is kept of it."""
 
     def __init__(
-        self, names: Sequence[str], encoder: RowEncoder | None, keep: Sequence[str]
+        self,
+        names: Sequence[str],
+        encoder: RowEncoder | None,
+        keep: Sequence[str],
+        window: tuple[int, ...] | None,
     ) -> None:
         self.names = names
         self.keep = keep
         self._encoder = encoder
+        self._window = window
 
     def line(self, text: str) -> Kept:
         """Read a JSON line."""
         try:
-            return self.row(parse_json_line(text))
+            row = parse_json_line(text)
+            return self.row(row) if self._window is None else self._as_window(row)
         except InputError as error:
             return error, {}
 
     def given(self, given: Any) -> Kept:
         """Read what Python code gave."""
+        if isinstance(given, bytes):  # a JPEG file
+            return given, {}
+        if self._window is not None:
+            return self._as_window(given)
         if hasattr(given, "tolist"):
             given = given.tolist()
         if isinstance(given, Mapping):
@@ -138,6 +153,16 @@ class _RowReader:
             return self.row([*map(_plain, given)])
         n = len(self.names)
         return InputError(f"an instance is a mapping by feature name or a row of {n} numbers"), {}
+
+    def _as_window(self, given: Any) -> Kept:
+        try:
+            # None is a missing sample in JSON; an array keeps its type
+            window = given if isinstance(given, np.ndarray) else np.asarray(given, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            window = np.empty(0, np.object_)
+        if window.dtype.kind not in "fiub" or window.shape != self._window:
+            return InputError(f"an instance is an array of numbers, shape {self._window}"), {}
+        return window, {}
 
     def row(self, row: Any) -> Kept:
         """Read a dict or a list."""
@@ -162,6 +187,7 @@ class _Given:
         self.names = names
         self.sensors = sensors
         self.kept: Mapping[str, Any] = {}
+        self.place: Mapping[str, Any] = {}
 
     def __iter__(self) -> Iterator[Instance]:
         return self
@@ -187,12 +213,14 @@ class JsonLines:
         encoder: RowEncoder | None = None,
         *,
         keep: Sequence[str] = (),
+        window: tuple[int, ...] | None = None,
     ) -> None:
-        self._reader = _RowReader(names, encoder, keep)
+        self._reader = _RowReader(names, encoder, keep, window)
         self._descriptor = descriptor
         self._stop = stop
         self.names = names
         self.kept: Mapping[str, Any] = {}
+        self.place: Mapping[str, Any] = {}
         self._buffer = bytearray()
         self._ended = False
         self._too_long = False
@@ -237,30 +265,12 @@ class JsonLines:
 
     def _read(self) -> bytes:
         try:
-            with self._stop.interrupts():
-                select.select([self._descriptor], [], [])
-            return os.read(self._descriptor, _PIECE)
+            return read_piece(self._descriptor, self._stop)
         except OSError as error:
             raise InputError(f"standard input cannot be read: {error.strerror}") from None
 
 
 # -- Python --------------------------------------------------------------------------------
-
-
-def _load(data: str, module: str, name: str) -> Any:
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    try:
-        found = importlib.import_module(module)
-    except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == module.split(".")[0]:
-            raise InputError(f"--data {data}: there is no module {error.name!r} here") from None
-        why = f"{type(error).__name__}: {error}"
-        raise InputError(f"--data {data}: importing {module} failed: {why}") from error
-    if not hasattr(found, name):
-        raise InputError(f"--data {data}: module {module!r} has no {name!r}")
-    return getattr(found, name)
 
 
 def _from_python(data: str, found: Any, read: _RowReader, stop: Stop) -> InstanceSource:

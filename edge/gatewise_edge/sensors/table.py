@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -22,30 +22,20 @@ from gatewise.columns.csv_file import csv_rows
 from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 
-__all__ = [
-    "TableRows",
-    "parse_json_line",
-    "read_arrays",
-    "read_cells",
-    "read_csv",
-    "read_json_line",
-    "read_row",
-    "read_table",
-]
-
 Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """Rows of a CSV file for a device.
+    """Rows of a CSV file.
 
-    `rows` are arrays of features or, for an encoder, lists of cells; `kept` has the cells of the
-    columns that are passed on, row by row. `ignored` columns are no features, `absent` ones are:
-    their values are missing in all rows.
+    `rows` are arrays of features or, for an encoder, lists of cells; `lines` are where they stand
+    in the file, `kept` the cells of the columns that are passed on, row by row. `ignored` columns
+    are no features, `absent` ones are: their values are missing in all rows.
     """
 
     rows: Values | list[list[str]]
+    lines: list[int]
     kept: list[dict[str, str]]
     ignored: tuple[str, ...]
     absent: tuple[str, ...]
@@ -57,53 +47,22 @@ def read_table(
     encoder: RowEncoder | None = None,
     *,
     keep: Sequence[str] = (),
+    partial: bool = False,
 ) -> TableRows:
-    """Read instances of which not every column need be there, and the columns `keep` beside them.
+    """Read the columns `names` of a CSV file with a header, and the columns `keep` beside them.
 
-    As :func:`read_csv` or, with an encoder, :func:`read_cells`; InputError if no column is a
-    feature, or one to be kept is not there.
+    Of an encoder `names` are the raw columns, and every cell must be of its column's kind; else
+    rows have shape (n, len(names)), an empty cell being NaN. All rows are checked before anything
+    is returned. Raises InputError if the file is missing, empty or no text, a column is missing
+    (with `partial`: all of them, or one to be kept) or double, a row has another length than the
+    header, or a cell is bad.
     """
-    found = _columns(path, names, keep=keep, partial=True)
-    rows = _values(path, found, names) if encoder is None else _cells(path, found, encoder)
-    kept = [dict(zip(keep, cells, strict=True)) for cells in found.kept]
-    others = tuple(name for name in found.others if name not in keep)
-    return TableRows(rows, kept, others, found.absent)
-
-
-def read_csv(path: str | Path, names: Sequence[str]) -> tuple[Values, tuple[str, ...]]:
-    """Read the columns `names` of a CSV file with a header, and list the columns ignored.
-
-    An empty cell, ``?``, ``NA`` or ``NaN`` is a missing value. All of the file is checked before
-    anything is returned. Raises InputError if it is missing, empty or no text, a column is missing
-    or double, a row has another length than the header, or a cell is not a number.
-    """
-    found = _columns(path, names)
-    return _values(path, found, names), found.others
-
-
-def read_cells(path: str | Path, encoder: RowEncoder) -> tuple[list[list[str]], tuple[str, ...]]:
-    """Read the raw columns of an encoder, as :func:`read_csv`; every cell must be of its kind."""
-    found = _columns(path, encoder.names)
-    return _cells(path, found, encoder), found.others
-
-
-class _Columns(NamedTuple):
-    rows: list[tuple[int, list[str]]]  # with their lines; a cell of an absent column is empty
-    kept: list[list[str]]
-    others: tuple[str, ...]
-    absent: tuple[str, ...]
-
-
-def _columns(
-    path: str | Path, names: Sequence[str], *, keep: Sequence[str] = (), partial: bool = False
-) -> _Columns:
-    """Cells of some columns and of those to be kept, row by row, and the names of the others."""
-    lines = csv_rows(path)
-    _, header = next(lines)
+    given = csv_rows(path)
+    _, header = next(given)
     doubles = [name for name in [*names, *keep] if header.count(name) > 1]
     if doubles:
         raise InputError(f"{path} has the column {doubles[0]!r} twice")
-    absent = [name for name in names if name not in header]
+    absent = tuple(name for name in names if name not in header)
     if absent and (not partial or len(absent) == len(names)):
         more = f" (and {len(absent) - 1} more)" if len(absent) > 1 else ""
         raise InputError(f"{path} has no column {absent[0]!r}{more}, which the bundle needs")
@@ -111,28 +70,38 @@ def _columns(
     if strange:
         raise InputError(f"--keep {','.join(strange)}: {path} has no such column")
     places = [header.index(name) if name in header else -1 for name in names]
-    others = [header.index(name) for name in keep]
-    rows, kept = [], []
-    for line, row in lines:
-        rows.append((line, [row[k] if k >= 0 else "" for k in places]))
-        kept.append([row[k] for k in others])
-    if not rows:
+    others = {name: header.index(name) for name in keep}
+    lines, cells, kept = [], [], []
+    for line, row in given:
+        lines.append(line)
+        cells.append([row[k] if k >= 0 else "" for k in places])
+        kept.append({name: row[k] for name, k in others.items()})
+    if not cells:
         raise InputError(f"{path} has a header and no rows")
-    return _Columns(rows, kept, tuple(name for name in header if name not in names), tuple(absent))
+    ignored = tuple(name for name in header if name not in names and name not in keep)
+    rows: Values | list[list[str]] = cells
+    if encoder is None:
+        rows = _values(path, lines, cells, names)
+    else:
+        _check_cells(path, lines, cells, encoder)
+    return TableRows(rows, lines, kept, ignored, absent)
 
 
-def _values(path: str | Path, found: _Columns, names: Sequence[str]) -> Values:
+def _values(
+    path: str | Path, lines: Sequence[int], cells: Sequence[list[str]], names: Sequence[str]
+) -> Values:
     values = [
         [_number(f"{path}, line {line}", text, name) for text, name in zip(row, names, strict=True)]
-        for line, row in found.rows
+        for line, row in zip(lines, cells, strict=True)
     ]
     return np.array(values, np.float64)
 
 
-def _cells(path: str | Path, found: _Columns, encoder: RowEncoder) -> list[list[str]]:
-    """Raw cells; every one must be of its column's kind."""
+def _check_cells(
+    path: str | Path, lines: Sequence[int], cells: Sequence[list[str]], encoder: RowEncoder
+) -> None:
     known: list[set[str]] = [set() for _ in encoder.names]
-    for line, row in found.rows:
+    for line, row in zip(lines, cells, strict=True):
         for c, cell in enumerate(row):
             if cell not in known[c]:
                 try:
@@ -140,7 +109,6 @@ def _cells(path: str | Path, found: _Columns, encoder: RowEncoder) -> list[list[
                 except InputError as error:
                     raise InputError(f"{path}, line {line}: {error}") from None
                 known[c].add(cell)
-    return [row for _, row in found.rows]
 
 
 def _number(where: str, text: str, name: str) -> float:
@@ -151,22 +119,6 @@ def _number(where: str, text: str, name: str) -> float:
         raise InputError(f"{where}: {text[:40]!r} in column {name!r} is not a number") from None
 
 
-def read_json_line(
-    line: str, names: Sequence[str], encoder: RowEncoder | None = None
-) -> Values | list[Any]:
-    """Read one instance: an object by feature name, or an array in the bundle's order.
-
-    With an encoder it has raw columns, and its cells are returned as they are.
-
-    ``null`` and NaN are missing values; names that are no features are ignored. Raises InputError
-    if it is neither, a feature is left out, or a value is not a number.
-
-    >>> read_json_line('{"b": 2, "a": null}', ["a", "b"]).tolist()
-    [nan, 2.0]
-    """
-    return read_row(parse_json_line(line), names, encoder)
-
-
 def parse_json_line(line: str) -> Any:
     """Parse one JSON line; raises InputError if it is none."""
     try:
@@ -175,10 +127,13 @@ def parse_json_line(line: str) -> Any:
         raise InputError(f"not a JSON line: {error}") from None
 
 
-def read_arrays(path: str | Path, names: Sequence[str]) -> Values:
+def read_arrays(
+    path: str | Path, names: Sequence[str], window: tuple[int, ...] | None = None
+) -> NDArray[Any]:
     """Read instances from an .npy file, or from the array ``X`` of an .npz file, flat.
 
-    Raises InputError if it cannot be read, or its instances have another number of values.
+    With the shape of a `window` they are arrays of it, as they stand in the file. Raises InputError
+    if it cannot be read, or its instances have another number of values, or another shape.
     """
     path = Path(path)
     try:
@@ -191,11 +146,14 @@ def read_arrays(path: str | Path, names: Sequence[str]) -> Values:
         raise InputError(f"{path} has no array 'X'") from None
     except (ValueError, OSError, EOFError, BadZipFile) as error:
         raise InputError(f"{path} is not a readable file of arrays: {error}") from None
-    if array.ndim < 2 or array[:1].size != len(names) or array.dtype.kind not in "biuf":
+    fits = array[:1].size == len(names) if window is None else array.shape[1:] == window
+    if array.ndim < 2 or not fits or array.dtype.kind not in "biuf":
+        wanted = f"{len(names)} values" if window is None else f"shape {window}"
         raise InputError(
-            f"{path} holds {array.dtype} of shape {array.shape}; an instance has {len(names)} "
-            "values"
+            f"{path} holds {array.dtype} of shape {array.shape}; an instance has {wanted}"
         )
+    if window is not None:
+        return array
     flat: Values = array.reshape(len(array), -1).astype(np.float64)
     return flat
 
@@ -207,10 +165,15 @@ def read_row(
     *,
     partial: bool = False,
 ) -> Values | list[Any]:
-    """Read one instance from a dict or a list, as :func:`read_json_line` from JSON.
+    """Read one instance: a dict by feature name, or a list in the bundle's order.
 
-    Nested lists are an array's, in row-major order.
-    With `partial` an object may lack features, which are missing values, but not all of them.
+    With an encoder it has raw columns, and its cells are returned as they are. None and NaN are
+    missing values; names that are no features are ignored; nested lists are an array's, in
+    row-major order. With `partial` a dict may lack features, which are missing values, but not all
+    of them. Raises InputError if it is neither, a feature is left out, or a value is no number.
+
+    >>> read_row({"b": 2, "a": None}, ["a", "b"]).tolist()
+    [nan, 2.0]
     """
     if isinstance(given, dict) and partial:
         if not any(name in given for name in names):

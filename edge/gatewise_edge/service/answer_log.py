@@ -16,8 +16,6 @@ from typing import Any, Final, Self
 from gatewise.console import plain
 from gatewise.errors import InputError
 
-__all__ = ["AnswerLog"]
-
 _HEAD: Final = b'{"data": '
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -11,29 +10,34 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from gatewise.console import note
-from gatewise.errors import GatewiseError, InputError
+from gatewise.errors import not_installed
 from gatewise_edge.device.answer import Answer
 from gatewise_edge.device.auditor import Audit, AuditAction
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pacer import Pacer
-from gatewise_edge.errors import LinkError
-from gatewise_edge.sensors.sources import open_source
-from gatewise_edge.service.answer_log import AnswerLog
 from gatewise_edge.service.outputs import AnswerFile, AnswerPublisher, print_json
 from gatewise_edge.service.serve import AnswerTotals, run_loop
+from gatewise_edge.service.smoothing import Smoothing
+from gatewise_edge.service.startup import (
+    Troubles,
+    first_that_runs,
+    make_link,
+    make_smoothing,
+    make_updater,
+    open_bundles,
+    open_instances,
+    open_log,
+    open_store,
+    serve_metrics,
+)
 from gatewise_edge.service.watchdog import Heartbeat, Notifier
 from gatewise_edge.stop_request import Stop
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.errors import BundleError
+from gatewise_export.commands.options import BlockFunctions
+from gatewise_signals.blocks.given_functions import load_block_functions
 
 if TYPE_CHECKING:
-    from gatewise_edge.link.mqtt import MqttLink
     from gatewise_edge.service.edge_metrics import EdgeMetrics
-    from gatewise_edge.update import Store, Updater
-
-__all__ = ["commands", "edge"]
-
-_LOG = logging.getLogger(__name__)
 
 #: Seconds that an instance may take beyond its deadline before the watchdog counts it as stuck.
 _GRACE = 5.0
@@ -55,6 +59,35 @@ def edge(
             "(below), or - for JSON lines on standard input."
         ),
     ] = "-",
+    signal: Annotated[
+        str | None,
+        typer.Option(
+            help="Windows of a signal, not --data: - for raw samples on standard input, "
+            "tcp://host:port, or a recording: .wav, .npy or .csv."
+        ),
+    ] = None,
+    signal_format: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a stream's samples: int16, float32, ... (little-endian, channels interleaved; "
+            "by default the bundle's type), or csv: a line each."
+        ),
+    ] = None,
+    rate_hz: Annotated[
+        float | None, typer.Option(help="Samples a second of --signal; by default the blocks'.")
+    ] = None,
+    hop: Annotated[
+        int | None,
+        typer.Option(min=1, help="Samples from one window to the next; by default a window's."),
+    ] = None,
+    smooth: Annotated[
+        str | None,
+        typer.Option(
+            help="Add a smoothed label: majority:5, of the last 5, or two-state:LABEL,0.8,0.4,3: "
+            "from 3 windows with that probability until one below 0.4."
+        ),
+    ] = None,
+    block: BlockFunctions = None,
     deadline_ms: Annotated[float, typer.Option(help="Time for an answer, in ms.")] = 500.0,
     policy: Annotated[
         str, typer.Option(help="system, edge-only (never offload) or cloud-only (always).")
@@ -167,6 +200,11 @@ def edge(
     None. An instance is a mapping by feature name, or a row in the bundle's order. A feature that
     is not there is missing: an instance is answered where the stages that run have what they need.
 
+    A bundle with blocks takes windows of a signal, or pictures: --data gives them as arrays of that
+    shape, --signal cuts them from samples, none across a gap; each line then has the window's first
+    sample (start) and its second (time). In a csv a line is a sample's channels, with the seconds
+    before them or without; the word gap stands for lost samples.
+
     SIGTERM and Ctrl-C end it once every instance that was taken in has its line. Under systemd it
     says when it is ready, and gives signs of life (deploy/gatewise-edge.service).
 
@@ -176,6 +214,8 @@ def edge(
         gatewise edge bundle --data rows.csv --keep id,timestamp --out answers.jsonl
         gatewise edge bundle --data rows.csv --resume answers.jsonl
         gatewise edge bundle --broker mqtt://localhost --device pi-1 --publish gw/v1/pi-1/answers
+        arecord -t raw -f S16_LE -r 16000 |
+        gatewise edge bundle --signal - --smooth majority:5
         gatewise edge bundle --data my_sensors:read --interval 1 --metrics-port 9101
         gatewise edge bundle --broker mqtt://localhost --pace offload_rate=0.1 --coalesce-ms 5
             --parallel 8 --float16
@@ -187,56 +227,37 @@ def edge(
     """
     with ExitStack() as stack:
         stop = stack.enter_context(Stop())
-        if resume is not None and Path(data).suffix.lower() != ".csv":
-            raise InputError("--resume is for a --data file: its rows have lasting numbers")
-        kept = None if store is None else _open_store(store)
-        bundles = _open_bundles(bundle, kept, public_key)
+        kept = None if store is None else open_store(store)
+        bundles = open_bundles(bundle, kept, public_key)
         first = bundles[-1].manifest
         # Rows stay in the order of the bundle that the device was set up with.
-        kept_columns = [] if keep is None else _names(keep)
-        instances = open_source(data, first.column_names, stop, first.encoder, keep=kept_columns)
-        log = None if resume is None else stack.enter_context(AnswerLog(resume, Path(data)))
-        if log is not None and log.answered:
-            note(f"{len(log.answered)} rows have an answer in {resume}; they are passed over")
-        link = None
-        if broker is not None:
-            from gatewise_edge.link.mqtt import MqttLink
-
-            link = MqttLink(
-                broker, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
-            )
-        if publish is not None:
-            if link is None:
-                raise InputError("--publish needs --broker: the lines go to a topic of it")
-            link.check_answers_topic(publish)
-        updater = None
-        if update_host:
-            # Before the link is opened: it subscribes to the announcements.
-            updater = _make_updater(
-                kept,
-                trust,
-                urls=[u if "://" in u else f"https://{u}" for u in update_host],
-                first=bundles[-1].path,
-                link=link,
-                device=device,
-                features=first.column_names,
-                public_key=public_key,
-                ca_file=update_ca_file,
-                interval=update_interval,
-                spread=update_spread,
-            )
-        elif update_ca_file is not None or update_spread or trust is not None:
-            raise InputError("--trust and --update-... are for --update-host")
-
+        instances = open_instances(
+            bundles[-1], stop, data, keep,
+            signal=signal, form=signal_format, rate_hz=rate_hz, hop=hop,
+        )  # fmt: skip
+        log = None if resume is None else stack.enter_context(open_log(resume, data))
+        link = make_link(
+            broker, publish, device=device, ca_file=ca_file, cert_file=cert_file, key_file=key_file
+        )
+        # Before the link is opened: it subscribes to the announcements.
+        updater = make_updater(
+            update_host, kept, trust,
+            first=bundles[-1].path, link=link, device=device, features=first.acquired_names,
+            public_key=public_key, ca_file=update_ca_file, interval=update_interval,
+            spread=update_spread,
+        )  # fmt: skip
         if kept is not None and updater is None:
             # No trial is held here: this start does not count against one.
             stack.callback(kept.save, starts=0)
+
+        functions = load_block_functions(block or ())
 
         def make(opened: Bundle) -> Device:
             return Device(
                 opened,
                 link=link,
                 sensors=instances.sensors,
+                blocks=functions,
                 row_names=instances.names,
                 deadline_ms=deadline_ms,
                 policy=policy,  # type: ignore[arg-type]  # Device checks it
@@ -245,14 +266,21 @@ def edge(
                 float16=float16,
                 pacer=None if pace is None else Pacer.parse(pace),
                 pacer_state=pace_state,
-                audit=None if audit is None else _audit(audit, audit_bound, audit_action),
+                audit=None
+                if audit is None
+                else Audit(audit, audit_bound, action=cast(AuditAction, audit_action)),
             )
 
-        runtime = stack.enter_context(_first_that_runs(make, bundles))
+        runtime = stack.enter_context(first_that_runs(make, bundles))
         model = f"{runtime.bundle.manifest.name}/{runtime.bundle.manifest.version}"
         if link is not None:
             link.set_status(model)
-        troubles = _Troubles(link, kept, updater)
+        troubles = Troubles(link, kept, updater)
+        smoothing = None
+        if smooth is not None:
+            smoothing = make_smoothing(
+                smooth, first.classes, lambda: runtime.bundle.manifest.classes, parallel
+            )
         totals, notifier = AnswerTotals(), Notifier()
         beat = Heartbeat(
             notifier, patience=deadline_ms / 1000.0 + _GRACE, status=lambda: f"{totals}{troubles}"
@@ -261,31 +289,13 @@ def edge(
         if updater is not None:
             observers.append(updater.observe)
         if metrics_port is not None:
-            from gatewise_edge.service.endpoints import Endpoints
-
-            metrics = _import_metrics()(
-                runtime,
-                link=link,
-                sensors=instances.sensors,
-                updater=updater,
+            metrics = _metrics(
+                runtime, link=link, sensors=instances.sensors, updater=updater,
                 troubles=troubles.found,
-            )
-            pages = Endpoints(
-                metrics_port,
-                metrics=metrics.text,
-                trouble=lambda: None if beat.alive else "an instance is long past its deadline",
-                host=metrics_host,
-            )
-            stack.enter_context(pages)
-            note(f"metrics at http://{metrics_host}:{pages.port}/metrics")
+            )  # fmt: skip
+            stack.enter_context(serve_metrics(metrics.text, beat, metrics_host, metrics_port))
             observers.append(metrics.observe)
-        if link is not None:
-            try:
-                link.connect(connect_timeout)
-                note(f"device {link.device} at {link.url}")
-            except LinkError as error:
-                troubles.link_error = str(error)
-                _LOG.error("%s; the device answers without it and keeps trying", error)
+        troubles.connect(connect_timeout)
         if updater is not None:
             stack.enter_context(updater).start(runtime)
         stack.enter_context(beat)
@@ -309,17 +319,14 @@ def edge(
                 limit=limit,
                 interval=interval,
                 parallel=parallel,
+                smoothing=smoothing,
                 log=log,
                 writers=writers,
             )
         finally:
             notifier.stopping(str(totals))
-            manifest = runtime.bundle.manifest  # an update may have changed it
             if as_json:
-                summary = totals.summary()
-                summary["model"] = f"{manifest.name}/{manifest.version}"
-                summary["counters"] = runtime.counters
-                print_json({"summary": summary})
+                print_json({"summary": _summary(totals, runtime, smoothing)})
             else:
                 note(totals.in_words())
     if stop.requested == "SIGINT":
@@ -331,94 +338,21 @@ def edge(
 commands: dict[str, Callable[..., None]] = {"edge": edge}
 
 
-# What only some options need is imported where it is used.
-
-
-def _audit(share: float, bound: float | None, action: str) -> Audit:
-    return Audit(share, bound, action=cast(AuditAction, action))
-
-
-def _names(listed: str) -> list[str]:
-    names = [name.strip() for name in listed.split(",")]
-    if not all(names) or len(set(names)) < len(names):
-        raise InputError(f"--keep {listed}: give names of columns, as id,timestamp")
-    return names
-
-
-def _open_store(folder: Path) -> Store:
-    from gatewise_edge.update import Store
-
-    return Store(folder)
-
-
-def _open_bundles(first: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
-    """The store's bundles, the best first, and the one that the device was set up with."""
-    opened: list[Bundle] = []
-    failures: list[BundleError] = []
-    for path in [*([] if store is None else store.start()), first]:
-        try:
-            opened.append(Bundle.open(path, public_key=public_key, for_device=True))
-        except BundleError as error:
-            failures.append(error)
-    if not opened:
-        raise failures[-1]
-    for failure in failures:
-        _LOG.error("%s", failure)
-    return opened
-
-
-def _first_that_runs(make: Callable[[Bundle], Device], bundles: Sequence[Bundle]) -> Device:
-    """Make a device with the first bundle that runs here; the last one must."""
-    for opened in bundles[:-1]:
-        try:
-            return make(opened)
-        except GatewiseError as error:
-            _LOG.error("%s does not run here: %s", opened, error)
-    return make(bundles[-1])
-
-
-def _make_updater(store: Store | None, trust: Path | None, **options: Any) -> Updater:
-    """Make the updater; raise InputError if something that it needs is not given."""
-    if store is None or trust is None:
-        raise InputError(f"--update-host needs {'--store' if store is None else '--trust'}")
-    from gatewise_edge.update import Updater
-
-    return Updater(store, trust=trust, **options)
-
-
-class _Troubles:
-    """What does not work now while the device answers: the link, the store, updates."""
-
-    def __init__(self, link: MqttLink | None, store: Store | None, updater: Updater | None) -> None:
-        self._link, self._store, self._updater = link, store, updater
-        self.link_error = ""
-
-    def found(self) -> dict[str, str | None]:
-        """What is wrong with each part that there is; None: nothing."""
-        found: dict[str, str | None] = {}
-        if self._link is not None:
-            lost = self.link_error or f"broker {self._link.url} is not connected"
-            found["link"] = None if self._link.ready else lost
-            found["device id"] = self._link.trouble
-            if self._link.ready:
-                self.link_error = ""
-        if self._store is not None:
-            found["store"] = self._store.trouble
-        if self._updater is not None:
-            found["update"] = self._updater.trouble
-        return found
-
-    def __str__(self) -> str:
-        return "".join(f"; {why}" for why in dict.fromkeys(self.found().values()) if why)
-
-
-def _import_metrics() -> type[EdgeMetrics]:
+def _metrics(runtime: Device, **parts: Any) -> EdgeMetrics:
     try:
         from gatewise_edge.service.edge_metrics import EdgeMetrics
     except ModuleNotFoundError as error:
-        if error.name and error.name.startswith("gatewise"):
-            raise
-        raise InputError(
-            "--metrics-port needs prometheus-client: pip install 'gatewise[edge]'"
-        ) from None
-    return EdgeMetrics
+        raise not_installed(error, "edge") from None
+    return EdgeMetrics(runtime, **parts)
+
+
+def _summary(
+    totals: AnswerTotals, runtime: Device, smoothing: Smoothing | None
+) -> dict[str, object]:
+    manifest = runtime.bundle.manifest  # an update may have changed it
+    model = f"{manifest.name}/{manifest.version}"
+    summary: dict[str, object] = totals.summary() | {"model": model, "counters": runtime.counters}
+    if smoothing is not None:
+        delay, changed = smoothing.delay, smoothing.changed
+        summary["smoothing"] = {"delay_windows": delay, "changed": changed}
+    return summary

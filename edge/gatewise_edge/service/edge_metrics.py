@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -39,14 +39,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatewise_edge.device.answer import Answer
-from gatewise_export.bundle.bundle import Bundle
+from gatewise_edge.service.release_status import MeasuredDevice
 
 if TYPE_CHECKING:
     from gatewise_edge.link.link import Link
     from gatewise_edge.sensors.sensors import Sensors
     from gatewise_edge.update import Updater
-
-__all__ = ["EdgeMetrics"]
 
 #: Seconds; a stage takes tens of microseconds, a satellite half a second.
 _BUCKETS: Final = (
@@ -55,32 +53,10 @@ _BUCKETS: Final = (
 _ROUTES: Final = ("edge", "cloud", "fallback")
 
 
-class MeasuredDevice(Protocol):
-    """The part of a :class:`gatewise_edge.Device` that is measured."""
-
-    deadline_ms: float
-
-    @property
-    def bundle(self) -> Bundle: ...
-
-    @property
-    def counters(self) -> dict[str, int]: ...
-
-    @property
-    def gauges(self) -> dict[str, float]: ...
-
-
-class EdgeMetrics:
+class EdgeMetrics(Collector):
     """Metrics of one device.
 
-    Parameters
-    ----------
-    device : Device
-    link : Link, optional
-    sensors : Sensors, optional
-    updater : Updater, optional
-    troubles : callable, optional
-        Gives what is wrong with each part of the service, or None, by the part's name.
+    `troubles` gives what is wrong with each part of the service, or None, by the part's name.
     """
 
     def __init__(
@@ -93,7 +69,8 @@ class EdgeMetrics:
         troubles: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         self._registry = CollectorRegistry()
-        self._device = device
+        self._device, self._link, self._sensors = device, link, sensors
+        self._updater, self._troubles = updater, troubles
 
         def count(name: str, help_: str, *labels: str) -> Counter:
             return Counter(f"gatewise_{name}", help_, labels, registry=self._registry)
@@ -113,9 +90,7 @@ class EdgeMetrics:
         self._counts: dict[str, int] = dict.fromkeys(_ROUTES, 0)
         for route in _ROUTES:
             self._answers.labels(route)
-        self._registry.register(
-            _DeviceCollector(device, link, sensors, updater, troubles, self._counts)
-        )
+        self._registry.register(self)
 
     def observe(self, end: Answer | Exception) -> None:
         """Add an answer, or the error in its place."""
@@ -136,27 +111,8 @@ class EdgeMetrics:
         """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
-
-class _DeviceCollector(Collector):
-    """Metrics that are read from the device when they are collected."""
-
-    def __init__(
-        self,
-        device: MeasuredDevice,
-        link: Link | None,
-        sensors: Sensors | None,
-        updater: Updater | None,
-        troubles: Callable[[], Mapping[str, str | None]],
-        counts: Mapping[str, int],
-    ) -> None:
-        self._device = device
-        self._link = link
-        self._sensors = sensors
-        self._updater = updater
-        self._troubles = troubles
-        self._counts = counts
-
     def collect(self) -> Iterator[Metric]:
+        """Read from the device what is not counted here."""
         n = sum(self._counts.values())
         ratio = self._counts["cloud"] / n if n else 0.0
         yield GaugeMetricFamily("gatewise_offload_ratio", "Answers by the cloud.", ratio)

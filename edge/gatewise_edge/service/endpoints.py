@@ -13,8 +13,6 @@ from typing import Any, Final, Self
 
 from gatewise.errors import InputError
 
-__all__ = ["Endpoints"]
-
 #: Connections at a time, each with a thread, and the seconds that one may take in all.
 _MOST: Final = 8
 _LONGEST: Final = 5.0

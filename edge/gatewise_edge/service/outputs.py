@@ -9,12 +9,13 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from gatewise.console import plain
 from gatewise.errors import InputError
 
-__all__ = ["AnswerFile", "AnswerPublisher", "json_line", "print_json"]
+if TYPE_CHECKING:
+    from gatewise_edge.link.mqtt import MqttLink
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,19 +55,13 @@ class AnswerFile:
         os.close(self._file)
 
 
-class PublishingLink(Protocol):
-    """The part of :class:`.MqttLink` that publishes answers."""
-
-    def publish(self, topic: str, payload: bytes) -> bool: ...
-
-
 class AnswerPublisher:
     """Publishes answers on a topic, in their order; a context manager. Thread-safe.
 
     While there is no connection they wait, up to a bound.
     """
 
-    def __init__(self, link: PublishingLink, topic: str) -> None:
+    def __init__(self, link: MqttLink, topic: str) -> None:
         self._link = link
         self._topic = topic
         self._waiting: deque[bytes] = deque()

@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from gatewise_edge.update.store import Store
     from gatewise_export.bundle.bundle import Bundle
 
-__all__ = ["ReleaseStatus"]
-
 #: Seconds between two reports, at most.
 _LONGEST: Final = 3600.0
 #: Counts of a device that sum to its instances.
 _ANSWERS: Final = ("edge", "cloud", "fallback", "errors")
 
 
-class ReportingDevice(Protocol):
-    """What a report needs of a device."""
+class MeasuredDevice(Protocol):
+    """What reports and metrics need of a :class:`gatewise_edge.Device`."""
+
+    deadline_ms: float
 
     @property
     def bundle(self) -> Bundle: ...
@@ -43,10 +43,10 @@ class ReleaseStatus:
     ) -> None:
         self._link, self._store, self._first, self._clock = link, store, first, clock
         self._pause = self.due = math.inf
-        self._device: ReportingDevice | None = None
+        self._device: MeasuredDevice | None = None
         self._before: dict[str, int] = {}  # the device's counts when the release was adopted
 
-    def begin(self, device: ReportingDevice) -> None:
+    def begin(self, device: MeasuredDevice) -> None:
         """Report on what the device runs now."""
         if self._link is None:
             return

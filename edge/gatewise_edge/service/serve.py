@@ -21,10 +21,9 @@ from gatewise_edge.errors import SensorError
 from gatewise_edge.sensors.sources import Instance, InstanceSource
 from gatewise_edge.service.answer_log import AnswerLog
 from gatewise_edge.service.outputs import print_json
+from gatewise_edge.service.smoothing import Smoothing
 from gatewise_edge.service.watchdog import Heartbeat
 from gatewise_edge.stop_request import Stop, Stopped
-
-__all__ = ["AnswerTotals", "run_loop"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,6 +41,7 @@ def run_loop(
     limit: int | None = None,
     interval: float = 0.0,
     parallel: int = 1,
+    smoothing: Smoothing | None = None,
     log: AnswerLog | None = None,
     writers: Sequence[Write] = (print_json,),
 ) -> None:
@@ -51,16 +51,19 @@ def run_loop(
     `classify` is the device's ``answer``; `observe` gets each answer, or the error in its place. It
     ends after `limit` instances; one begins `interval` seconds after the one before, at least. With
     `parallel` above 1 each is on a thread of its own and lines come as answers do: ``row`` numbers
-    instances. With a `log` each line is kept there first, and rows with a line are passed over.
+    instances. `smoothing`, for instances one at a time, adds ``smoothed``. With a `log` each line
+    is kept there first, and rows with a line are passed over.
     """
     ended = threading.Event()
     writing = threading.Lock()
 
-    def answer_one(number: int, instance: Instance, kept: Mapping[str, Any]) -> None:
+    def answer_one(number: int, instance: Instance, known: Mapping[str, Any]) -> None:
         beat.begin(number)
         try:
-            document = {"row": number} | ({"kept": dict(kept)} if kept else {})
-            document |= _classify(classify, instance, observe)
+            document = {"row": number, **known}
+            if smoothing is not None and "gap" in known:
+                smoothing.restart()
+            document |= _classify(classify, instance, observe, smoothing)
             if log is not None:
                 log.write(document)
             with writing:
@@ -91,7 +94,10 @@ def run_loop(
 
 
 def _classify(
-    classify: Callable[[Any], Answer], instance: Instance, observe: Observe
+    classify: Callable[[Any], Answer],
+    instance: Instance,
+    observe: Observe,
+    smoothing: Smoothing | None,
 ) -> dict[str, Any]:
     try:
         if isinstance(instance, InputError):
@@ -108,6 +114,7 @@ def _classify(
     observe(answer)
     return {
         "label": answer.label,
+        **({} if smoothing is None else {"smoothed": smoothing.add(answer)}),
         "route": answer.route,
         "reason": answer.reason,
         "stage": answer.stage,
@@ -144,7 +151,8 @@ def _due(
             return
         if number not in answered:
             count += 1
-            yield number, instance, instances.kept
+            kept = instances.kept
+            yield number, instance, {**instances.place, **({"kept": dict(kept)} if kept else {})}
 
 
 class AnswerTotals:

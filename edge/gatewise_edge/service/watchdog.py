@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Final, Self
 
-__all__ = ["Heartbeat", "Notifier"]
-
 _SHORTEST: Final = 0.05
 
 

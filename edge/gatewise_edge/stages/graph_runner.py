@@ -19,8 +19,6 @@ from gatewise_export.onnx_files.graph_rules import INPUT, MARGINS, StageGraph
 from gatewise_export.onnx_files.onnx_parts import Node
 from gatewise_export.onnx_files.protobuf import Malformed
 
-__all__ = ["GraphRunner"]
-
 #: Numbers that the values of one run may hold together; more rows go in several runs
 _AT_ONCE: Final = 1 << 22
 #: Numbers in the table of leaves by outputs

@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from gatewise.prices import request_bytes
 from gatewise.tiers import Tier, on_device
-from gatewise_export.bundle.manifest import Manifest
-
-__all__ = ["StagePlan"]
+from gatewise_export.bundle.manifest import Manifest, request_dtype
 
 _FLOAT32: Final = np.dtype(np.float32)
 
@@ -71,7 +69,7 @@ class StagePlan:
             offload_price=prices.of_offload(len(inputs)) + gateway,
             gateway_price=prices.of_message(len(inputs)) + gateway,
             request_price=prices.of_message(len(inputs)),
-            dtype=np.dtype("float32" if manifest.instance is None else manifest.instance.dtype),
+            dtype=request_dtype(manifest.instance, manifest.signal),
         )
 
     @property
@@ -80,7 +78,7 @@ class StagePlan:
         return request_bytes(len(self.request_inputs), item_size=self.dtype.itemsize)
 
     def typed(self, x: NDArray[np.float32]) -> NDArray[Any]:
-        """Get values in the type of the bundle's instances, if all are of it."""
+        """Get values in the type of the bundle's instances or windows, if all are of it."""
         if self.dtype == x.dtype:
             return x
         with np.errstate(all="ignore"):

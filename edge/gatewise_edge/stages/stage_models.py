@@ -26,8 +26,6 @@ from gatewise_export.onnx_files.graph_rules import (
     read_stage_graph,
 )
 
-__all__ = ["GraphSession", "Runner", "StageModel", "load_stage_models"]
-
 Runner = Literal["auto", "onnxruntime", "numpy"]
 
 _MOST_LAZY_BYTES: Final = 64 << 20
@@ -71,13 +69,14 @@ StageModel = GraphSession | GraphRunner | Walker
 
 
 def load_stage_models(bundle: Bundle, runner: Runner) -> list[StageModel]:
-    """Load the models of the active operating point's stages.
+    """Load the models of the active operating point's stages, and the networks that are blocks.
 
     Raises BundleError if a file is not fit to be run, or is another model than the manifest says;
     InputError if there is no such runner, or not on this machine.
     """
     if runner not in get_args(Runner):
         raise InputError(f"runner {runner!r}; choose one of {', '.join(get_args(Runner))}")
+    bundle.read_block_models(check_stage_graph)
     checked = [_check(bundle, spec, runner) for spec in bundle.manifest.stages]
     return [start() for start in checked]  # all are checked before the first graph is opened
 

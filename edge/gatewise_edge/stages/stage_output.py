@@ -24,8 +24,6 @@ from gatewise.decision import (
 )
 from gatewise_export.bundle.manifest import StageSpec
 
-__all__ = ["RowOutput", "StageOutput"]
-
 Matrix = NDArray[np.float32]
 
 

@@ -18,11 +18,10 @@ from gatewise_edge.stages.stage_models import Runner, load_stage_models
 from gatewise_edge.stages.stage_output import RowOutput, StageOutput
 from gatewise_edge.stages.walker import Walker
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.decisions import unlike_features
 
 if TYPE_CHECKING:
     from gatewise_edge.sensors.feature_reader import Reading
-
-__all__ = ["StageRunner", "self_test"]
 
 Matrix = NDArray[np.float32]
 
@@ -34,30 +33,13 @@ class StageRunner:
     """The stages of a bundle: a graph each, or trees to walk.
 
     A stage of kind ``graph`` acquires all its features and runs. One of kind ``lazy`` is walked
-    tree after tree and acquires a feature when a node tests it.
-
-    Parameters
-    ----------
-    bundle : Bundle
-        Its files are hash-checked as they are read, and checked before they are run.
-    runner : {"auto", "onnxruntime", "numpy"}, default "auto"
-        What runs graphs: onnxruntime, or where that cannot be imported numpy alone, slower on
-        large models and with the same bits.
-
-    Attributes
-    ----------
-    inputs : tuple of ndarray of intp
-        Each stage's features, in the order of its model's columns: all that it may acquire.
-    thresholds : tuple of float or None
-        The active operating point's, rounded to float32 as scores are.
-
-    Raises
-    ------
-    BundleError
-        If a stage's file is not fit to be run, or has other inputs or outputs than the manifest
-        says.
-    InputError
-        If there is no such runner, or not on this machine.
+    tree after tree and acquires a feature when a node tests it. `inputs` are each stage's features,
+    all that it may acquire, in the order of its model's columns; `thresholds` the active operating
+    point's, rounded to float32 as scores are. The `runner` "auto" is onnxruntime, or where that
+    cannot be imported numpy alone, slower on large models and with the same bits. Files are
+    hash-checked as they are read, and checked before they are run: BundleError if one is not fit to
+    be, or has other inputs or outputs than the manifest says; InputError if there is no such runner
+    on this machine.
     """
 
     def __init__(self, bundle: Bundle, *, runner: Runner = "auto") -> None:
@@ -136,31 +118,14 @@ class StageRunner:
         return next(stopped, len(self))
 
 
-def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
-    """Run the bundle's sample row by row and compare with what was computed at packing.
+def self_test(bundle: Bundle, runner: StageRunner | None = None, *, blocks: bool = True) -> int:
+    """Run the bundle's sample row by row, compare with what was computed at packing; returns rows.
 
-    Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires
-    node by node must acquire the same features. Of a given graph, whose sums are not Gatewise's,
-    margins may be off by :data:`CLOSE` on another kind of machine, and rows where they are may exit
-    elsewhere.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    runner : StageRunner, optional
-        The bundle's, if there is one already.
-
-    Returns
-    -------
-    int
-        Rows tested.
-
-    Raises
-    ------
-    SelfTestError
-        With what differed, and in how many rows.
-    BundleError
-        If the bundle has no usable sample.
+    Margins must be equal bit for bit; exits and labels follow from them. A stage that acquires node
+    by node must acquire the same features. Of a given graph, whose sums are not Gatewise's, margins
+    may be off by :data:`CLOSE` on another kind of machine, and rows where they are may exit
+    elsewhere. With `blocks` the sample windows' features are computed, too. SelfTestError says what
+    differed, and in how many rows; BundleError if the bundle has no usable sample.
     """
     sample = bundle.sample()  # read and checked before any graph is opened
     runner = StageRunner(bundle) if runner is None else runner
@@ -174,6 +139,8 @@ def self_test(bundle: Bundle, runner: StageRunner | None = None) -> int:
         [row[min(e, len(row) - 1)].label for row, e in zip(outputs, exits, strict=True)]
     )
     differences, same = {}, np.ones(len(X), np.bool_)
+    if blocks:
+        differences["features"] = int(unlike_features(bundle.manifest, sample).sum())
     for s, spec in enumerate(runner.specs):
         got, expected = np.array([r[s].outputs for r in outputs], np.float32), sample[f"stage_{s}"]
         unlike = _unlike(got, expected)

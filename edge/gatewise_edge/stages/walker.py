@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
-__all__ = ["Walker"]
-
 #: Up to so many nodes are held as Python's lists: a quarter faster, and six times as large.
 _LISTED: Final = 1 << 16
 
@@ -26,12 +24,6 @@ Matrix = NDArray[np.float32]
 class Walker:
     """The trees of one stage, ready to be walked; several threads may walk at a time.
 
-    Parameters
-    ----------
-    trees : TreeEnsemble
-
-    Examples
-    --------
     One tree tests column 1 and, if that is above 0.5, column 0:
 
     >>> tree = TreeEnsemble(

@@ -6,11 +6,9 @@ are lost, nothing is removed: what the folder holds is found by its hashes.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import logging
-import os
 import secrets
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -18,9 +16,7 @@ from typing import Final
 
 from gatewise_export.bundle.errors import ManifestError
 from gatewise_export.bundle.json_reader import JsonField
-from gatewise_export.bundle.storage import sync_folder, write_file
-
-__all__ = ["State", "read_state", "write_state"]
+from gatewise_export.bundle.storage import replace_file
 
 _LOG = logging.getLogger(__name__)
 _COPIES: Final = ("state.json", "state.copy.json")
@@ -31,26 +27,14 @@ _MOST_BYTES: Final = 64 << 10
 class State:
     """What is kept over restarts. Releases are named by the SHA-256 of their ``release.json``.
 
-    Attributes
-    ----------
-    number : int
-        Rises with each writing.
-    device : str
-        Random id, for staged rollouts of a device without a name.
-    active, proved, previous : str
-        The release to run, the last one that passed its trial, and the one that had before; empty:
-        the bundle that the device was set up with. If the first two differ, the active one is on
-        trial.
-    good, bad, seconds, starts : int, int, float, int
-        Of the trial: answers in time, late ones and errors, running time, and starts since the last
-        answer.
-    waiting, wait, waits : str, float, int
-        A release that did not come to its first answer, the running time until it is tried again,
-        and how often it has been put off.
-    refused : tuple of str
-        Releases that failed here, the latest last.
-    seen : dict
-        See :data:`gatewise_export.repository.client.Seen`.
+    `number` rises with each writing; `device` is a random id, for staged rollouts of a device
+    without a name. `active`, `proved`, `previous`: the release to run, the last one that passed its
+    trial, and the one that had before; empty: the bundle that the device was set up with. If the
+    first two differ, the active one is on trial, of which `good`, `bad`, `seconds` and `starts` are
+    the answers in time, late ones and errors, running time, and starts since the last answer.
+    `waiting`: a release that did not come to its first answer; `wait`: the running time until it is
+    tried again; `waits`: how often it has been put off. `refused`: releases that failed here, the
+    latest last. `seen`: see :data:`gatewise_export.repository.client.Seen`.
     """
 
     number: int = 0
@@ -102,12 +86,7 @@ def write_state(folder: Path, state: State) -> None:
     content = {"state": asdict(state), "sha256": _checksum(asdict(state))}
     text = json.dumps(content, indent=1).encode()
     for name in _COPIES:
-        fresh = folder / f".{name}.new"
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
-        write_file(fresh, text)
-        os.replace(fresh, folder / name)
-        sync_folder(folder)
+        replace_file(folder / name, text)
 
 
 def _checksum(state: object) -> str:

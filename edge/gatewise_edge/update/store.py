@@ -33,8 +33,6 @@ from gatewise_export.bundle.storage import sync_folder
 from gatewise_export.repository.errors import UpdateError
 from gatewise_export.repository.release import RELEASE, Release, has_file
 
-__all__ = ["Store"]
-
 _LOG = logging.getLogger(__name__)
 _MOST_REFUSED: Final = 16
 #: Starts of a release on trial without an answer, until it is put off.
@@ -45,16 +43,9 @@ _SPARE_SPACE: Final = 8 << 20
 class Store:
     """A folder with the last two releases of a device, readable by its owner alone.
 
-    A release that does not come to its first answer is put off for `pause` seconds of running
-    time, then for twice as long, and so on.
-
-    Attributes
-    ----------
-    bundles, partial : Path
-        Where whole releases are, and those that are being fetched.
-    state : State
-    trouble : str or None
-        Why it cannot be written.
+    A release that does not come to its first answer is put off for `pause` seconds of running time,
+    then for twice as long, and so on. `bundles` and `partial` are the folders of whole releases and
+    of those being fetched; `trouble` says why it cannot be written.
     """
 
     def __init__(self, folder: str | Path, *, pause: float = 600.0) -> None:

@@ -10,8 +10,6 @@ from typing import Final, Literal
 
 from gatewise_edge.device.answer import Answer
 
-__all__ = ["Trial"]
-
 #: Answers of the version before that a new one is compared with.
 _REMEMBERED: Final = 200
 _FEWEST_BAD: Final = 3
@@ -25,11 +23,7 @@ class Trial:
     Late answers and errors of any class are bad: from the third on it fails if they are more than
     a fifth of all, and more than half as many again as of the version before.
 
-    Attributes
-    ----------
-    good, bad : int
-    deadline_ms : float
-        Answers that took longer are late.
+    `deadline_ms`: answers that took longer are late.
     """
 
     def __init__(

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from gatewise_edge.device.device import Device
     from gatewise_edge.link.mqtt import MqttLink
 
-__all__ = ["Updater"]
-
 _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE: Final = 2.0
 _LONGEST_PAUSE: Final = 300.0
@@ -54,45 +52,21 @@ class Updater:
     first; the last one that passed stays beside it and comes back if it fails
     (:class:`gatewise_edge.update.trial.Trial`). Nothing here blocks answering.
 
-    Parameters
-    ----------
-    store : Store
-    urls : sequence of str
-        Places of the repository: ``https://``, ``http://`` or ``file://``.
-    trust : str or Path
-        Root metadata that came with the device.
-    first : str or Path
-        The bundle that the device was set up with: its model is updated.
-    link : MqttLink, optional
-        Not open yet; without one nothing is announced.
-    device : str, optional
-        The device's id, for staged rollouts.
-    features : sequence of str, optional
-        What the device can acquire; by default the features of the first bundle.
-    public_key : str, Path or bytes, optional
-        Bundles must be signed by it, too.
-    ca_file : str or Path, optional
-        Authorities trusted beside the system's.
-    interval : float, default 3600
-        Seconds between two checks, a quarter more or less.
-    spread, gap : float, default 0 and 10
-        After a message the check comes within `spread` seconds, so that a fleet does not come all
-        at once, and not before `gap` seconds have passed since the last one.
-    trial_answers, trial_seconds : int and float, default 20 and 30
-        Answers in time, and seconds, after which a new release is trusted.
-    report : float, default 10
-        Seconds until the status says how a release does; then twice as many, up to an hour.
-    timeout, longest : float, default 20 and 3600
-        Seconds that a server may be silent, and that fetching a release may take.
-    clock : callable, default time.monotonic
-        Seconds.
+    `urls` are places of the repository (``https://``, ``http://``, ``file://``), `trust` the root
+    metadata that came with the device, `first` the bundle that it was set up with, whose model is
+    updated and whose needs are the `features` that it can acquire, unless they are given. `device`
+    is its id, for staged rollouts. With a `public_key` bundles must be signed by it, too; `ca_file`
+    holds authorities trusted beside the system's. Without a `link`, not open yet, nothing is
+    announced.
 
-    Raises
-    ------
-    InputError
-        If `trust`, a URL, a certificate or the link cannot be used.
-    BundleError
-        If the first bundle cannot be read.
+    Checks come `interval` seconds apart, a quarter more or less; after a message within `spread`
+    seconds, so that a fleet does not come all at once, and not before `gap` seconds have passed
+    since the last one. A release is trusted after `trial_answers` in time and `trial_seconds`; the
+    status says how it does after `report` seconds, then twice as many, up to an hour. A server may
+    be silent for `timeout` seconds, and fetching a release may take `longest`.
+
+    InputError if `trust`, a URL, a certificate or the link cannot be used; BundleError if the first
+    bundle cannot be read.
     """
 
     def __init__(
@@ -122,7 +96,7 @@ class Updater:
         self._id = device or store.state.device
         manifest = Bundle.open(first, for_device=True).manifest
         self.model = manifest.name
-        self._features = tuple(manifest.column_names if features is None else features)
+        self._features = tuple(manifest.acquired_names if features is None else features)
         self._trial, self._clock = Trial(trial_answers, trial_seconds, clock=clock), clock
         self._fetcher = BoundedFetcher(
             ca_file=ca_file, timeout=timeout, cancelled=lambda: self._trial.verdict == "failed"

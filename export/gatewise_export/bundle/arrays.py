@@ -22,8 +22,6 @@ from gatewise.errors import one_line
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.zip_files import METHODS, check_entry_list, zip_bytes
 
-__all__ = ["read_arrays", "write_arrays"]
-
 MOST_ARRAYS = 2048
 MOST_BYTES = 64 << 20
 MOST_ENTRY_BYTES = 512

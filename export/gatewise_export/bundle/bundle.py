@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from numpy.typing import NDArray
 
 from gatewise import __version__
 from gatewise.console import html_table
+from gatewise.errors import InputError
 from gatewise.formats import byte_size, threshold
 from gatewise_export.bundle.arrays import read_arrays
 from gatewise_export.bundle.decisions import expected_sample
@@ -39,11 +42,11 @@ from gatewise_export.bundle.signing import (
     Signer,
 )
 from gatewise_export.bundle.storage import Storage, open_storage, read_signature_file
-
-__all__ = ["Bundle", "open_to_sign", "set_operating_point"]
+from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
 
 MOST_MANIFEST_BYTES = 4 << 20
 MOST_SAMPLE_BYTES = 64 << 20
+MOST_BLOCK_BYTES = 32 << 20
 CHUNK = 1 << 20
 ATTEMPTS = 3
 
@@ -131,12 +134,8 @@ class Bundle:
     def claimed_keys(self) -> tuple[str, ...]:
         """Ids of the keys in the signatures of the manifest in place, unchecked.
 
-        Empty if there is no SIGNATURE file.
-
-        Raises
-        ------
-        SignatureError
-            If the file is malformed, or is of another manifest.
+        Empty without a SIGNATURE file; SignatureError if it is malformed, or is of another
+        manifest.
         """
         signatures = read_signature_file(self._storage)
         if signatures is None:
@@ -151,16 +150,8 @@ class Bundle:
     def read(self, name: str, *, most: int | None = None) -> bytes:
         """Read a file that the manifest lists, and check its size and hash again.
 
-        Parameters
-        ----------
-        name : str
-        most : int, optional
-            Refuse it unread if the manifest says that it has more bytes.
-
-        Raises
-        ------
-        DamagedFileError
-            If it is not listed, missing, not what was packed, or too large.
+        DamagedFileError if it is not listed, missing, not what was packed, or of more than `most`
+        bytes.
         """
         spec = self.manifest.files.get(name)
         if most is not None and spec is not None and spec.size > most:
@@ -192,9 +183,46 @@ class Bundle:
         arrays = read_arrays(self.read(SAMPLE, most=MOST_SAMPLE_BYTES))
         return expected_sample(self.manifest, arrays)
 
+    def read_block_models(self, check: Callable[..., None]) -> None:
+        """Read the networks that are blocks, so that the manifest's signal can compute them.
+
+        Each goes through `check` (:func:`.check_stage_graph`) first; BundleError if one is refused.
+        """
+        signal = self.manifest.signal
+        if signal is None or all(signal.models.values()):
+            return
+        models = {}
+        for block in signal.graph.blocks:
+            if isinstance(block, OnnxBlock):
+                content = models[block.file] = self.read(block.file, most=MOST_BLOCK_BYTES)
+                what = f"{block.file} of block {block.label}"
+                sizes = {"n_inputs": math.prod(block.shape), "n_outputs": len(block.features)}
+                check(content, file=what, **sizes, given=True)
+        try:
+            self.manifest = replace(self.manifest, signal=signal.with_models(models))
+        except InputError as error:
+            raise BundleError(f"bundle {self.path}: {error}") from None
+
     def with_active(self, point: int) -> Bundle:
         """Get the same bundle at another operating point, without writing anything."""
         return Bundle(self.path, self.manifest.with_active(point), self._storage, self.signed_by)
+
+    def with_functions(self, functions: Mapping[str, Callable[..., Any]]) -> Bundle:
+        """Get the same bundle with functions for the blocks of these names.
+
+        InputError if a block is left without a function.
+        """
+        signal = self.manifest.signal
+        if signal is None or not any(isinstance(b, FunctionBlock) for b in signal.graph.blocks):
+            return self
+        manifest = replace(self.manifest, signal=signal.with_functions(functions))
+        return Bundle(self.path, manifest, self._storage, self.signed_by)
+
+    @property
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """Functions of blocks that were given, by the block's name."""
+        signal = self.manifest.signal
+        return {} if signal is None else signal.functions
 
     def __repr__(self) -> str:
         return f"Bundle({self.manifest.name!r} {self.manifest.version}, {str(self.path)!r})"
@@ -219,7 +247,7 @@ class Bundle:
             f"{point.offload_rate:.3f}",
         ]
         header = ("stage", "file", "tier", "inputs", "cost if it ends here", "stops at")
-        return html_table(f"Bundle {manifest.name} {manifest.version}", header, rows, lines)
+        return html_table(f"Bundle {manifest.title}", header, rows, lines)
 
     def _read_checked(self, name: str, take: Callable[[bytes], object]) -> None:
         spec = self.manifest.files.get(name)
@@ -250,30 +278,11 @@ def set_operating_point(
 ) -> Bundle:
     """Switch a bundle to another operating point: rewrite the manifest, and no graph.
 
-    Parameters
-    ----------
-    path : str or Path
-        A bundle, directory or ``.gwb``.
-    point : int
-        Index into the manifest's operating points.
-    sign : str or Path, optional
-        NAME.key, to sign the new manifest with; a signed bundle needs it.
-    bounds : pair of tuple, optional
-        Least recall and least precision by class that the point keeps, in place of the manifest's.
-
-    Returns
-    -------
-    Bundle
-        The bundle opened anew.
-
-    Raises
-    ------
-    BundleError
-        If the bundle cannot be read, has no such point, or is signed and there is no key.
-    SignatureError
-        If it bears a signature by this very key that does not fit.
-    InputError
-        If the key cannot be used.
+    `point` is an index into the manifest's operating points, `bounds` the least recall and
+    precision by class that it keeps, in place of the manifest's. A signed bundle needs a key,
+    NAME.key, as `sign`. Returns the bundle opened anew. BundleError if it cannot be read, has no
+    such point, or is signed and there is no key; SignatureError if it bears a signature by this
+    very key that does not fit.
     """
     bundle, signer = open_to_sign(path, sign, for_device=True)
     claimed = bundle.claimed_keys()

@@ -18,25 +18,17 @@ from gatewise.decision import answers, exit_stages, split
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.bundle.manifest import Manifest
 
-__all__ = ["Outcome", "decided", "expected_sample"]
+CLOSE = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
     """Decisions on n rows, and the outputs that they follow from.
 
-    Attributes
-    ----------
-    margins : tuple of ndarray of float32, shape (n, outputs)
-        Outputs of each stage of the active point's chain, for all rows.
-    exits : ndarray of int64, shape (n,)
-        Stage that answers; the number of stages: the cloud.
-    labels : ndarray of int64 or float32, shape (n,)
-        Class indices of the answers; values, where the bundle answers with these.
-    costs : ndarray of float64, shape (n,)
-    cloud_labels : ndarray of int64, shape (n,), or None
-        The high-cost model's, for all rows; None without one.
-    cloud_probabilities : ndarray, shape (n, n_classes), or None
+    `margins`: of each stage of the active point's chain, for all rows, (n, outputs). `exits`, (n,):
+    the stage that answers, the number of stages for the cloud. `labels`, (n,): class indices, or
+    float32 values where the bundle answers with these. `costs`: (n,). `cloud_labels`, (n,), and
+    `cloud_probabilities`, (n, n_classes): the high-cost model's for all rows; None without one.
     """
 
     margins: tuple[NDArray[np.float32], ...]
@@ -76,12 +68,20 @@ def expected_sample(
 ) -> dict[str, NDArray[Any]]:
     """Check the sample's arrays and add the decisions at the active operating point.
 
-    The file holds ``X``; ``stage_<i>`` for each stage listed in the manifest, and ``bought_<i>``
-    for those of kind lazy; with a high-cost model ``cloud_label`` and ``cloud_probabilities``. The
-    result is that of :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
+    The file holds ``X``, without the values of raw windows, which ``windows`` has; ``stage_<i>``
+    for each stage listed in the manifest, and ``bought_<i>`` for those of kind lazy; with a
+    high-cost model ``cloud_label`` and ``cloud_probabilities``. The result is that of
+    :meth:`Bundle.sample`; its i counts the stages of the active point's chain.
     """
     n = len(arrays["X"]) if "X" in arrays and arrays["X"].ndim else 0
-    out = {"X": _checked(arrays, "X", np.float32, (n, len(manifest.features)))}
+    signal = manifest.signal
+    width = len(manifest.features) - (0 if signal is None else len(signal.window_names))
+    out = {"X": _checked(arrays, "X", np.float32, (n, width))}
+    if signal is not None:
+        shape, dtype = signal.shape, np.dtype(signal.dtype).type
+        out["windows"] = _checked(arrays, "windows", dtype, (n, *shape))
+        if signal.raw:
+            out["X"] = np.concatenate([out["X"], signal.values(out["windows"])], axis=1)
     margins, acquired = [], []
     for i, number in enumerate(manifest.chains[manifest.active_point.chain]):
         stage, columns = manifest.every_stage[number], None
@@ -99,6 +99,21 @@ def expected_sample(
     cloud = out.get("cloud_label"), out.get("cloud_probabilities")
     outcome = decided(manifest, margins, acquired, *cloud)
     return out | {"exit": outcome.exits, "label": outcome.labels, "cost": outcome.costs}
+
+
+def unlike_features(manifest: Manifest, sample: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Find sample windows that the blocks give other features of here, shape (n,).
+
+    Other: by more than :data:`CLOSE` of the feature's largest value in the sample; processors
+    differ in the last bits of a Fourier transform or a logarithm.
+    """
+    expected = sample["X"]
+    if manifest.signal is None:
+        return np.zeros(len(expected), np.bool_)
+    found = manifest.signal.features(sample["windows"])
+    scale = np.maximum(np.nanmax(np.abs(expected), axis=0, initial=0.0), 1e-6)
+    apart = np.abs(found - expected) > CLOSE * scale
+    return np.asarray((apart | (np.isnan(found) != np.isnan(expected))).any(axis=1))
 
 
 def _checked(

@@ -17,29 +17,13 @@ from dataclasses import dataclass
 
 from gatewise.errors import GatewiseError
 
-__all__ = [
-    "BundleError",
-    "ConversionError",
-    "DamagedFileError",
-    "ManifestError",
-    "SignatureError",
-    "VerifyError",
-    "VerifyReport",
-]
-
 
 class BundleError(GatewiseError):
     """A bundle that is missing, malformed, altered, or too new for this program."""
 
 
 class ManifestError(BundleError):
-    """A manifest with a field that is missing, of the wrong type, or out of range.
-
-    Attributes
-    ----------
-    field : str
-        Where, as ``stages[0].inputs[2]``.
-    """
+    """A manifest with a field that is missing or wrong; `field` as ``stages[0].inputs[2]``."""
 
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"manifest.json: {field}: {why}")
@@ -47,13 +31,7 @@ class ManifestError(BundleError):
 
 
 class DamagedFileError(BundleError):
-    """A file of a bundle that is missing, leaves the bundle, or is not what was packed.
-
-    Attributes
-    ----------
-    file : str
-        Its name in the manifest.
-    """
+    """A `file` of a bundle that is missing, leaves the bundle, or is not what was packed."""
 
     def __init__(self, file: str, message: str) -> None:
         super().__init__(message)
@@ -72,20 +50,9 @@ class ConversionError(GatewiseError):
 class VerifyReport:
     """How far two computations of the same decisions differ.
 
-    Attributes
-    ----------
-    rows : int
-    differing_decisions : int
-        Rows that another stage (or the cloud) answers.
-    differing_labels : int
-        Rows with another label.
-    differing_costs : int
-        Rows with another cost.
-    max_margin_difference : float
-        Largest difference of a stage's outputs.
-    cloud_label_differences : int
-        Rows to which the high-cost model gives another label, offloaded or not.
-    cloud_probability_max_difference : float
+    Rows that another stage (or the cloud) answers, with another label, with another cost; the
+    largest difference of a stage's outputs; rows to which the high-cost model gives another label,
+    offloaded or not, and how far its probabilities are apart.
     """
 
     rows: int
@@ -103,13 +70,7 @@ class VerifyReport:
 
 
 class VerifyError(GatewiseError):
-    """Graphs that do not decide as the system they were made from.
-
-    Attributes
-    ----------
-    report : VerifyReport
-        What differed.
-    """
+    """Graphs that do not decide as the system they were made from; `report` says what differed."""
 
     def __init__(self, message: str, report: VerifyReport) -> None:
         super().__init__(message)

@@ -18,8 +18,6 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import read_arrays, write_arrays
 from gatewise_export.bundle.errors import BundleError
 
-__all__ = ["ARRAYS", "read_trees", "write_trees"]
-
 MOST_BYTES = 64 << 20
 """An array takes at most this much memory: 16 million nodes, more than a device would hold."""
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 from gatewise_export.bundle.errors import ManifestError
 
-__all__ = ["JsonField"]
-
 MOST_CONTAINERS = 200_000
 """Lists and objects of a document."""
+
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -24,8 +25,6 @@ class JsonField:
 
     Every reader below returns the plain value or raises :class:`ManifestError`.
 
-    Examples
-    --------
     >>> document = JsonField.parse('{"stages": [{"outputs": 10}]}')
     >>> stage = document["stages"].items(1, 64)[0]
     >>> stage.where, stage["outputs"].integer(1, 100)
@@ -95,6 +94,14 @@ class JsonField:
         prefix = "" if self.where == "the document" else f"{self.where}."
         return JsonField(self.value[key], prefix + key)
 
+    def unique(self, values: Iterable[Any], what: str) -> None:
+        """Demand that no value that was read here stands twice."""
+        seen = set()
+        for value in values:
+            if value in seen:
+                self.fail(f"{what} {value!r} stands twice")
+            seen.add(value)
+
     # -- plain values ----------------------------------------------------------------------
 
     def text(self, longest: int = 256) -> str:
@@ -111,6 +118,17 @@ class JsonField:
         if not value.isprintable():
             self.fail(f"{value!r} holds a control character")
         return value
+
+    def matching(self, pattern: re.Pattern[str], wanted: str) -> str:
+        """Text that matches a pattern as a whole."""
+        text = self.text()
+        if pattern.fullmatch(text) is None:
+            self.fail(f"{text!r} is not {wanted}")
+        return text
+
+    def file_name(self) -> str:
+        """Name of a file, which leads to no other folder."""
+        return self.matching(_FILE_NAME, "a plain file name: letters, digits, . _ -")
 
     def choice(self, allowed: Sequence[Choice]) -> Choice:
         """One of a few words."""
@@ -136,6 +154,11 @@ class JsonField:
         if not (least <= value <= most and math.isfinite(value)):
             self.fail(f"must be {least:g} to {most:g}, not {_short(value)}")
         return float(value)
+
+    def optional_number(self, key: str, least: float, most: float) -> float | None:
+        """The number of an optional key; None where it is missing or null."""
+        field = self.get(key)
+        return None if field is None else field.number(least, most)
 
 
 def _bounded(text: str | bytes) -> None:

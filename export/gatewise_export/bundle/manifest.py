@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,185 +23,51 @@ from numpy.typing import NDArray
 from gatewise.acquisition import exit_costs
 from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import CloudPrices, FeatureCosts
-from gatewise.decision import Link, Score
+from gatewise.decision import Link
 from gatewise.models.instances import InstanceSpec
 from gatewise.tiers import Tier, cascade_costs
 from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.bundle.manifest_parts.specs import (
+    CLASS_FIGURES,
+    INSTANCE,
+    MANIFEST,
+    POINT_FIGURES,
+    SAMPLE,
+    SCHEMA_VERSION,
+    ByClass,
+    ClassLabel,
+    CloudKind,
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Measured,
+    Missing,
+    OperatingPointSpec,
+    Origin,
+    StageKind,
+    StageSpec,
+    Task,
+)
+from gatewise_signals.blocks.block import FunctionBlock
+from gatewise_signals.document import write_signal
+from gatewise_signals.signal_input import WINDOW, SignalInput
 
 __all__ = [
     "CLASS_FIGURES", "INSTANCE", "MANIFEST", "POINT_FIGURES", "SAMPLE", "SCHEMA_VERSION",
     "ByClass", "ClassLabel", "CloudKind", "CloudSpec", "FeatureSpec", "FileSpec", "GroupSpec",
     "Manifest", "Measured", "Missing", "OperatingPointSpec", "Origin", "StageKind", "StageSpec",
-    "Task",
+    "Task", "request_dtype",
 ]  # fmt: skip
 
-SCHEMA_VERSION: Final = 1
-POINT_FIGURES: Final = (
-    "weighted_accuracy", "recall", "precision", "balanced_accuracy", "log_loss", "brier_score",
-    "gate_range", "interval",
-)  # fmt: skip
-"""Keys of an operating point that are left out where they are not known."""
-CLASS_FIGURES: Final = (
-    "reference_weighted_accuracy", "reference_recall", "class_rows", "min_recall", "min_precision",
-)  # fmt: skip
-"""Keys of the manifest that are left out where they are not known."""
-MANIFEST: Final = "manifest.json"
-SAMPLE: Final = "sample.npz"
-INSTANCE: Final = "instance"
-"""Name that stands for all values of an array, as a feature and as an input."""
-
-ClassLabel = int | float | str | bool
-Missing = Literal["allowed", "refused"]
-StageKind = Literal["graph", "lazy"]
-Origin = Literal["gatewise", "given"]
-Measured = Literal["accuracy", "agreement"]
-CloudKind = Literal["margins", "classifier"]
-Task = Literal["classify", "regress", "rank"]
 Mask = NDArray[np.bool_]
-ByClass = tuple[float | None, ...]
-"""A share of each class, in the order of the classes; None: none is known, or no bound."""
 
 
-@dataclass(frozen=True)
-class FeatureSpec:
-    """A feature: name, own price, and the group it is acquired with (or None)."""
-
-    name: str
-    own: float
-    group: str | None = None
-
-
-@dataclass(frozen=True)
-class GroupSpec:
-    """A feature group: name, and the price that its features share."""
-
-    name: str
-    shared: float
-
-
-@dataclass(frozen=True)
-class StageSpec:
-    """A stage: the file of its model, what it reads, and how its outputs are to be read.
-
-    Attributes
-    ----------
-    file : str
-    inputs : tuple of str
-        Feature names, in the order of the model's columns: all that the stage may acquire.
-    bytes : int
-        Size of the file.
-    link : {"sigmoid", "softmax", "identity"}
-    score : {"margin", "column"}
-        Whether the stop score is computed from the margins or is the last output.
-    outputs : int
-        Columns of the model's output.
-    kind : {"graph", "lazy"}
-        ``graph``: an ONNX file; the stage acquires all its inputs, then runs. ``lazy``: flat node
-        arrays (:mod:`.flat_trees`); the stage acquires an input for an instance when
-        a node on its path tests it.
-    carry : tuple of int
-        Earlier stages whose outputs are further inputs; none in this version.
-    tier : {"device", "gateway", "cloud"}
-        Where the stage runs; what that costs tells :mod:`gatewise.tiers`.
-    origin : {"gatewise", "given"}
-        ``given``: a graph that was given with its operators, not written by Gatewise. It needs
-        onnxruntime, and on another kind of machine its margins may differ in their last bits.
-    """
-
-    file: str
-    inputs: tuple[str, ...]
-    bytes: int
-    link: Link
-    score: Score
-    outputs: int
-    kind: StageKind = "graph"
-    carry: tuple[int, ...] = ()
-    tier: Tier = "device"
-    origin: Origin = "gatewise"
-
-
-@dataclass(frozen=True)
-class CloudSpec:
-    """The high-cost model.
-
-    Attributes
-    ----------
-    file : str
-    inputs : tuple of str
-        Feature names, in the order of the graph's columns.
-    kind : {"margins", "classifier"}
-        ``margins``: one output, to be read by `link`. ``classifier``: two outputs, the class
-        index, int64, shape (n,), and the probabilities, float32, shape (n, n_classes).
-    link : {"sigmoid", "softmax", "identity"}
-    backend : str or None
-        What answers where `file` holds no graph: ``python:module:attribute``, or a URL. It is there
-        to be read: a worker runs only the backend that its operator names.
-    """
-
-    file: str
-    inputs: tuple[str, ...]
-    kind: CloudKind
-    link: Link
-    backend: str | None = None
-
-
-@dataclass(frozen=True)
-class OperatingPointSpec:
-    """One setting of thresholds of one chain, with what it did on validation data.
-
-    Attributes
-    ----------
-    thresholds : tuple of float or None
-        One a stage of the chain; a stage stops where its score is at least this (float32);
-        None never stops.
-    expected_cost, accuracy, offload_rate : float
-        Of a regressor or ranker, `accuracy` is its score (:class:`Manifest`, `task`).
-    guarantee : dict or None
-    accuracy_error : float
-        Standard error of the accuracy minus the high-cost model's (paired).
-    chain : int
-        Which chain the thresholds belong to.
-    agreement : float or None
-        Share of the answers that are the high-cost model's.
-    weighted_accuracy : float or None
-        Under class weights, where the models were fitted with some; `accuracy` has none.
-    recall, precision : tuple of float or None, or None
-        By class, in the order of the classes; None for a class that no row has, or no answer is.
-    balanced_accuracy, log_loss, brier_score : float or None
-    gate_range : tuple of (float or None) or None
-        Between which thresholds of the last stage on the device the manifest's `min_recall` and
-        `min_precision` hold; None in the place of one: never stops.
-    interval : tuple of float or None
-        95 % confidence interval of `accuracy`, from rows that chose no threshold.
-    measured : {"accuracy", "agreement"}
-        What `accuracy` is: where there were no labels, the agreement with the high-cost model.
-    """
-
-    thresholds: tuple[float | None, ...]
-    expected_cost: float
-    accuracy: float
-    offload_rate: float
-    guarantee: dict[str, Any] | None = None
-    accuracy_error: float = 0.0
-    chain: int = 0
-    agreement: float | None = None
-    weighted_accuracy: float | None = None
-    recall: ByClass | None = None
-    precision: ByClass | None = None
-    balanced_accuracy: float | None = None
-    log_loss: float | None = None
-    brier_score: float | None = None
-    gate_range: tuple[float | None, float | None] | None = None
-    interval: tuple[float, float] | None = None
-    measured: Measured = "accuracy"
-
-
-@dataclass(frozen=True)
-class FileSpec:
-    """SHA-256, as 64 hexadecimal digits, and size in bytes of a file."""
-
-    sha256: str
-    size: int
+def request_dtype(instance: InstanceSpec | None, signal: SignalInput | None) -> np.dtype[Any]:
+    """Type of a request's values: that of arrays and of raw windows, else float32."""
+    if instance is not None:
+        return np.dtype(instance.dtype)
+    return np.dtype(signal.dtype if signal is not None and signal.raw else "float32")
 
 
 @dataclass(frozen=True)
@@ -250,6 +116,9 @@ class Manifest:
         R² of a regressor, Average Precision@5 of a ranker.
     encoder : RowEncoder or None
         What makes the features of an instance's raw columns; None: instances are features.
+    signal : SignalInput or None
+        Windows of a signal, and the blocks that compute the features; None: instances are features.
+        If it is raw, the window's own values are the last features, and a request holds these.
     instance : InstanceSpec or None
         Shape and type of an instance that is an array; its values, in row-major order, are the
         features. None: a row of float32 features.
@@ -281,6 +150,7 @@ class Manifest:
     instance: InstanceSpec | None = None
     schema_version: int = SCHEMA_VERSION
     encoder: RowEncoder | None = None
+    signal: SignalInput | None = None
     _columns: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -288,6 +158,11 @@ class Manifest:
         object.__setattr__(self, "_columns", columns)
 
     # -- for a runtime ---------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        """Name and version, for people."""
+        return f"{self.name} {self.version}"
 
     @property
     def active_point(self) -> OperatingPointSpec:
@@ -315,6 +190,15 @@ class Manifest:
         return self.feature_names if self.encoder is None else self.encoder.names
 
     @property
+    def acquired_names(self) -> tuple[str, ...]:
+        """Names of what a device must have: the columns, or the window and functions of blocks."""
+        if self.signal is None:
+            return self.column_names
+        blocks = [b for b in self.signal.graph.blocks if isinstance(b, FunctionBlock)]
+        size = "x".join(map(str, self.signal.shape))
+        return (f"window {size}", *(f"function {block.name}" for block in blocks))
+
+    @property
     def answers_values(self) -> bool:
         """Whether answers are values, not classes: the task is regress or rank."""
         return self.task != "classify"
@@ -336,8 +220,10 @@ class Manifest:
         """Columns that a request carries, in its order.
 
         The high-cost model's, in its order; if stages are placed beyond the device, the union
-        with theirs, in the order of the columns.
+        with theirs, in the order of the columns. Those of a raw window, where it carries that.
         """
+        if self.cloud is not None and self.cloud.carries is not None and self.signal is not None:
+            return self._indices(self.signal.window_names)
         beyond = [s for s, tier in enumerate(self.tiers) if tier != "device"]
         if not beyond:
             return self.cloud_inputs()
@@ -350,6 +236,7 @@ class Manifest:
             [f.own for f in self.features],
             group=[f.group for f in self.features],
             shared={g.name: g.shared for g in self.groups},
+            requires={g.name: g.requires for g in self.groups if g.requires},
             names=self.feature_names,
         )
 
@@ -360,36 +247,23 @@ class Manifest:
     def exit_costs(self, acquired: Sequence[Mask] | None = None) -> NDArray[np.float64]:
         """Cost of an instance that leaves at each stage and, last, of an offloaded one.
 
-        Parameters
-        ----------
-        acquired : sequence of ndarray of bool, shape (n_features,) or (n, n_features), optional
-            Features that each stage acquires, for all instances or for each; by default all that
-            it may acquire, so that the costs are upper bounds where a stage is lazy.
-
-        Returns
-        -------
-        ndarray of float64, shape (n_exits,), or (n_exits, n) if some stage's is for each
-            n_exits is n_stages + 1, or n_stages without a high-cost model.
+        `acquired` are the features that each stage acquires, bool (n_features,) or (n, n_features);
+        by default all that it may, so that costs are upper bounds where a stage is lazy. Returns
+        float64 (n_exits,), or (n_exits, n): n_stages + 1 exits, one less without a high-cost model.
         """
-        costs, asked = self.feature_costs(), self.cloud_inputs()
+        costs = self.feature_costs()
         if acquired is None:
             acquired = [self.acquired(s) for s in range(len(self.stages))]
         if self.cloud is None:
             return exit_costs(costs, acquired)[:-1]
+        asked = self.cloud_inputs() if self.cloud.carries is None else self.request_inputs()
         return cascade_costs(costs, acquired, costs.mask(asked), self.prices, self.tiers)
 
     def acquired(self, stage: int, columns: Mask | None = None) -> Mask:
-        """Features that a stage acquires.
+        """Features that a stage acquires, bool (n_features,): all its inputs.
 
-        Parameters
-        ----------
-        stage : int
-        columns : ndarray of bool, shape (n, n_inputs), optional
-            Which of its inputs each instance acquires; all of them by default.
-
-        Returns
-        -------
-        ndarray of bool, shape (n_features,) or (n, n_features)
+        With `columns`, (n, n_inputs), those of its inputs that each instance acquires: (n,
+        n_features).
         """
         inputs = self.stage_inputs(stage)
         shape = (len(self.features),) if columns is None else (len(columns), len(self.features))
@@ -398,13 +272,7 @@ class Manifest:
         return acquired
 
     def with_active(self, point: int) -> Manifest:
-        """Get the same manifest at another operating point.
-
-        Raises
-        ------
-        ManifestError
-            If there is no such point.
-        """
+        """Get the same manifest at another operating point; ManifestError if there is none."""
         if not 0 <= point < len(self.operating_points):
             raise ManifestError(
                 "active", f"must be 0 to {len(self.operating_points) - 1}, not {point}"
@@ -459,7 +327,9 @@ class Manifest:
 
     def to_document(self) -> dict[str, Any]:
         """Make the JSON document: plain lists, objects, texts and numbers."""
-        encoder = {} if self.encoder is None else {"encoder": self.encoder.to_document()}
+        further = {} if self.encoder is None else {"encoder": self.encoder.to_document()}
+        if self.signal is not None:
+            further["signal"] = write_signal(self.signal)
         return {
             "schema_version": self.schema_version,
             "name": self.name,
@@ -469,9 +339,9 @@ class Manifest:
             "task": self.task,
             "classes": list(self.classes),
             "link": self.link,
-            **({} if self.instance is None else {"instance": asdict(self.instance)}),
+            **({} if self.instance is None else {"instance": self.instance.to_document()}),
             "features": [asdict(f) for f in self._listed_features()],
-            "groups": [asdict(g) for g in self.groups],
+            "groups": [_without(asdict(g), requires=()) for g in self.groups],
             "prices": {k: v for k, v in asdict(self.prices).items() if k != "item_size"},
             "missing": dict(self.missing),
             "stages": [
@@ -481,7 +351,7 @@ class Manifest:
             "chains": [list(c) for c in self.chains],
             "cloud": None
             if self.cloud is None
-            else _without(asdict(self.cloud), backend=None)
+            else _without(asdict(self.cloud), backend=None, carries=None)
             | {"inputs": self._listed(self.cloud.inputs)},
             "operating_points": [
                 _known(_without(asdict(p), measured="accuracy"), POINT_FIGURES)
@@ -491,21 +361,28 @@ class Manifest:
             "reference_accuracy": self.reference_accuracy,
             **_known({key: getattr(self, key) for key in CLASS_FIGURES}, CLASS_FIGURES),
             "files": {name: asdict(f) for name, f in sorted(self.files.items())},
-        } | encoder
+        } | further
 
     def _listed_features(self) -> Sequence[FeatureSpec]:
         """Features as they are listed: one stands for the values of an array of one price."""
-        if self.instance is None or list(self.feature_names) != self.instance.names:
-            return self.features
-        first = self.features[0]
-        if any((f.own, f.group) != (first.own, first.group) for f in self.features):
-            return self.features
-        return [replace(first, name=INSTANCE)]
+        found = list(self.features)
+        for array, names in self._arrays.items():
+            rest, values = found[: -len(names)], found[-len(names) :]
+            same = {(f.own, f.group) for f in values}
+            if tuple(f.name for f in values) == names and len(same) == 1:
+                found = [*rest, replace(values[0], name=array)]
+        return found
 
     def _listed(self, inputs: tuple[str, ...]) -> Sequence[str]:
         """Names of inputs as they are listed: one stands for all values of an array."""
-        whole = self.instance is not None and list(inputs) == self.instance.names
-        return [INSTANCE] if whole else inputs
+        return next(([array] for array, names in self._arrays.items() if inputs == names), inputs)
+
+    @property
+    def _arrays(self) -> dict[str, tuple[str, ...]]:
+        """Names of the values of an instance or a window, by the name that may stand for them."""
+        found = {} if self.instance is None else {INSTANCE: tuple(self.instance.names)}
+        window = () if self.signal is None else self.signal.window_names
+        return found | ({WINDOW: window} if window else {})
 
 
 def _without(document: dict[str, Any], **defaults: Any) -> dict[str, Any]:

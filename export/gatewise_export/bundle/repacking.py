@@ -24,8 +24,6 @@ from gatewise_export.bundle.signing import (
 from gatewise_export.bundle.storage import open_storage, sync_folder, write_file
 from gatewise_export.bundle.zip_files import zip_bytes
 
-__all__ = ["check_destination", "repack", "replacing"]
-
 
 def repack(
     bundle: str | Path,

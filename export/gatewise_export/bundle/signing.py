@@ -30,18 +30,6 @@ from typing import Final
 from gatewise.errors import InputError
 from gatewise_export.bundle.errors import SignatureError
 
-__all__ = [
-    "MANIFEST_CONTEXT",
-    "MOST_SIGNATURE_BYTES",
-    "SIGNATURE",
-    "PublicKey",
-    "Signature",
-    "Signer",
-    "keygen",
-    "read_signatures",
-    "write_signatures",
-]
-
 SIGNATURE: Final = "SIGNATURE"
 MANIFEST_CONTEXT: Final = b"gatewise manifest signature, version 1\0"
 MOST_SIGNATURE_BYTES: Final = 512
@@ -54,14 +42,8 @@ _MOST_KEY_BYTES: Final = 16 << 10
 class Signature:
     """One signature.
 
-    Attributes
-    ----------
-    key_id : str
-        16 hexadecimal digits.
-    digest : str
-        SHA-256 of the content that it signs, hexadecimal. It is a hint: the signature decides.
-    value : bytes
-        64 bytes.
+    `key_id`: 16 hexadecimal digits. `digest`: SHA-256 of the content that it signs, hexadecimal. It
+    is a hint: the signature decides. `value`: 64 bytes.
     """
 
     key_id: str
@@ -76,22 +58,9 @@ class Signature:
 class PublicKey:
     """A public key that signatures are checked with.
 
-    Parameters
-    ----------
-    source : str, Path or bytes
-        A PEM file; or its content, or the 32 bytes of the key, as bytes.
-
-    Attributes
-    ----------
-    key_id : str
-        16 hexadecimal digits.
-    raw : bytes
-        The 32 bytes of the key.
-
-    Raises
-    ------
-    InputError
-        If it is no Ed25519 public key.
+    `source`: a PEM file; or its content, or the 32 bytes of the key, as bytes. `key_id`: 16
+    hexadecimal digits. `raw`: the 32 bytes of the key. Raises InputError if it is no Ed25519 public
+    key.
     """
 
     def __init__(self, source: str | Path | bytes) -> None:
@@ -134,19 +103,8 @@ class PublicKey:
 class Signer:
     """A private key that signs.
 
-    Parameters
-    ----------
-    path : str or Path
-        NAME.key as :func:`keygen` writes it.
-
-    Attributes
-    ----------
-    public : PublicKey
-
-    Raises
-    ------
-    InputError
-        If it is no Ed25519 private key, is encrypted, or cannot be read.
+    `path`: NAME.key as :func:`keygen` writes it. Raises InputError if it is no Ed25519 private key,
+    is encrypted, or cannot be read.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -158,31 +116,19 @@ class Signer:
         key = _loaded(load, content, shown, wanted="private", other="public")
         if not isinstance(key, Ed25519PrivateKey):
             raise InputError(f"{shown} is no Ed25519 key; `gatewise keygen` makes one")
-        self._key = key
+        self.key = key
         self.public = PublicKey(key.public_key().public_bytes_raw())
 
     def sign(self, context: bytes, content: bytes) -> Signature:
         """Sign `content` under a context."""
         digest = hashlib.sha256(content).hexdigest()
-        return Signature(self.public.key_id, digest, self._key.sign(context + content))
+        return Signature(self.public.key_id, digest, self.key.sign(context + content))
 
 
 def keygen(name: str | Path) -> tuple[Path, Path]:
-    """Make a key pair: NAME.key, readable by its owner alone, and NAME.pub.
+    """Make a key pair: NAME.key, readable by its owner alone, and NAME.pub; returns their paths.
 
-    Parameters
-    ----------
-    name : str or Path
-        Where, without the endings.
-
-    Returns
-    -------
-    key, pub : Path
-
-    Raises
-    ------
-    InputError
-        If a file is there already, or cannot be written; no key is ever overwritten.
+    InputError if a file is there already, or cannot be written; no key is ever overwritten.
     """
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -28,8 +28,6 @@ from gatewise_export.bundle.signing import (
 )
 from gatewise_export.bundle.zip_files import METHODS, TAIL_BYTES, check_entry_list, zip_entry
 
-__all__ = ["Storage", "open_storage", "read_signature_file", "sync_folder", "write_file"]
-
 MOST_DIRECTORY_BYTES = 1 << 20
 """A zip file's list of entries is at most this large: it is read whole into memory."""
 
@@ -83,6 +81,18 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: beside it first, then renamed over it."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)  # by a writer that was killed
+    try:
+        write_file(fresh, content)
+        os.replace(fresh, path)
+        sync_folder(path.parent)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
 def read_signature_file(storage: Storage) -> list[Signature] | None:
     """The signatures beside a manifest; None where there is no SIGNATURE file."""
     if not storage.has(SIGNATURE):
@@ -122,21 +132,10 @@ class _Folder:
             with self.reading(MANIFEST) as file:
                 present = file.read()
             before = [s for s in read_signature_file(self) or [] if s.covers(present)]
-            self._replace(SIGNATURE, write_signatures(*before[:1], signature))
-        self._replace(MANIFEST, text)
+            replace_file(self.path / SIGNATURE, write_signatures(*before[:1], signature))
+        replace_file(self.path / MANIFEST, text)
         if signature is not None:
-            self._replace(SIGNATURE, write_signatures(signature))
-
-    def _replace(self, name: str, content: bytes) -> None:
-        for left in self.path.glob(f".{name}.*"):  # by a writer that was killed
-            left.unlink(missing_ok=True)
-        fresh = self.path / f".{name}.{secrets.token_hex(4)}"
-        try:
-            write_file(fresh, content)
-            os.replace(fresh, self.path / name)
-            sync_folder(self.path)
-        finally:
-            fresh.unlink(missing_ok=True)
+            replace_file(self.path / SIGNATURE, write_signatures(signature))
 
 
 class _Archive:
@@ -186,7 +185,8 @@ class _Archive:
                         continue
                     with old.open(name) as source, new.open(zip_entry(name), "w") as target:
                         shutil.copyfileobj(source, target)
-            _sync_file(fresh)
+            with fresh.open("rb") as written:
+                os.fsync(written.fileno())
             os.replace(fresh, self.path)
             sync_folder(self.path.parent)
         finally:
@@ -203,8 +203,3 @@ def _check_entries(path: Path) -> None:
         check_entry_list(tail, MOST_DIRECTORY_BYTES)
     except ValueError as error:
         raise BundleError(f"bundle {path}: {error}") from None
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

@@ -8,8 +8,6 @@ import zipfile
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["METHODS", "TAIL_BYTES", "check_entry_list", "zip_bytes", "zip_entry"]
-
 METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 """Compressions that may be read: the other decoders may ask for gigabytes of memory."""
 

@@ -12,21 +12,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Tables", "enumerated", "filled", "number", "quoted", "safe", "smallest"]
-
 WIDTH = 96
-SIZES = {"uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4}
+SIZES = {"int8_t": 1, "int16_t": 2, "uint8_t": 1, "uint16_t": 2, "uint32_t": 4, "float": 4}
 SECTION = "//// "
 """Begins a line of a template that names the section after it."""
 
 
 def filled(file: str, section: str = "", **values: object) -> str:
     """Fill the blanks ``${name}`` of a file of the folder ``templates``, or of a section of it."""
-    return Template(_sections(file)[section]).substitute(values)
+    return Template(sections(file)[section]).substitute(values)
 
 
 @functools.cache
-def _sections(file: str) -> dict[str, str]:
+def sections(file: str) -> dict[str, str]:
+    """Sections of a file of the folder ``templates`` by name, what comes before them by ``""``."""
     text = (resources.files(__package__) / "templates" / file).read_text("ascii")
     first, *others = ("\n" + text.removesuffix("\n")).split("\n" + SECTION)
     named = (part.split("\n", 1) for part in others)
@@ -41,8 +40,6 @@ def smallest(most: int) -> str:
 def number(value: float) -> str:
     """A float32 value as a constant of C, exact to the bit (hexadecimal, C99 6.4.4.2).
 
-    Examples
-    --------
     >>> number(0.5), number(-3.0), number(float("-inf"))
     ('0x1p-1f', '-0x1.8p+1f', '-INFINITY')
     """
@@ -64,8 +61,6 @@ def safe(value: object) -> str:
 def enumerated(prefix: str, values: Sequence[object]) -> str:
     """Lines of an enum: a constant for each value, numbered from 0, with distinct names.
 
-    Examples
-    --------
     >>> print(enumerated("M_CLASS", ["hot-dog", "hot dog"]))
         M_CLASS_HOT_DOG = 0,
         M_CLASS_HOT_DOG_1 = 1
@@ -82,8 +77,6 @@ def enumerated(prefix: str, values: Sequence[object]) -> str:
 def quoted(value: object) -> str:
     r"""A text as a string constant of C, in UTF-8; all but plain ASCII in octal.
 
-    Examples
-    --------
     >>> print(quoted('a "b" é'))
     "a \042b\042 \303\251"
     """
@@ -95,15 +88,7 @@ def quoted(value: object) -> str:
 class Tables:
     """Tables of one C file, in the order in which they were added.
 
-    Parameters
-    ----------
-    aliases : mapping of str to str, optional
-        Types by other names.
-
-    Attributes
-    ----------
-    nbytes : int
-        Of the arrays.
+    `aliases` are types by other names; `nbytes` is the size of the arrays.
     """
 
     def __init__(self, aliases: Mapping[str, str] | None = None) -> None:

@@ -12,14 +12,11 @@ import typer
 from gatewise.console import emit, table
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
-
-__all__ = ["c99", "commands"]
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+from gatewise_export.commands.options import AsJson, BundlePath
 
 
 def c99(
-    bundle: Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")],
+    bundle: BundlePath,
     out: Annotated[Path, typer.Option(help="The folder that gets the C files.")],
     coded: Annotated[
         int | None,
@@ -62,6 +59,18 @@ def c99(
     if as_json:
         emit({"bundle": str(bundle), "encoded_columns": encoded} | asdict(made))
         return
+    blocks = made.signals
+    of_blocks = (
+        ()
+        if blocks is None
+        else (
+            ("steps of blocks", blocks.n_steps),
+            ("their tables, bytes of flash", blocks.table_bytes),
+            ("their results, bytes of memory", blocks.struct_bytes),
+            ("their stack, bytes at most", blocks.stack_bytes),
+            ("windows in the self-test", blocks.sample_windows),
+        )
+    )
     table(
         f"{out}/{made.name}.c",
         ("", "figure"),
@@ -74,6 +83,7 @@ def c99(
             ("instance, bytes of memory", made.instance_bytes),
             ("stack, bytes at most", made.stack_bytes),
             ("rows in the self-test", made.sample_rows),
+            *of_blocks,
         ),
     )
     if encoded:

@@ -24,8 +24,6 @@ from gatewise_export.c99.c_text import smallest
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.trees import PackedTrees, pack_trees
 
-__all__ = ["FRAMES", "Coded", "Layout", "SlotForest", "StageLayout", "lay_out"]
-
 Coded = Literal[8, 16]
 
 FRAMES = 512
@@ -34,16 +32,9 @@ FRAMES = 512
 
 @dataclass(frozen=True, eq=False)
 class SlotForest:
-    """Trees with their tests in slots, and their thresholds' codes.
+    """Trees with their tests in slots, (n_inner,), and the thresholds' ranks, if coded, as `code`.
 
-    Attributes
-    ----------
-    trees : PackedTrees
-    slot : ndarray of int64, shape (n_inner,)
-    nan_left : ndarray of bool, shape (n_inner,)
-        False where the value is never NaN.
-    code : ndarray of int64, shape (n_inner,), or None
-        Rank of the threshold.
+    `nan_left` is False where the value is never NaN.
     """
 
     trees: PackedTrees
@@ -54,18 +45,9 @@ class SlotForest:
 
 @dataclass(frozen=True, eq=False)
 class StageLayout:
-    """A stage's slots in the order of its inputs, and its model.
+    """A stage's slots in the order of its inputs, and its model; None: it only acquires features.
 
-    Attributes
-    ----------
-    slots : ndarray of int64, shape (n_inputs,)
-    model : LinearModel, KernelModel, SlotForest or None
-        None: left out, the stage only acquires its features.
-    n_margins : int
-    lazy : bool
-        Whether it acquires node by node.
-    needs_score : bool
-        Whether C must make a stop score of its margins.
+    `lazy`: it acquires node by node. `needs_score`: C must make a stop score of its margins.
     """
 
     slots: NDArray[np.int64]
@@ -79,16 +61,8 @@ class StageLayout:
 class Layout:
     """The memory of an instance, and its sizes in bytes.
 
-    Attributes
-    ----------
-    columns : ndarray of int64, shape (n_slots,)
-        The feature that each slot holds, ascending.
-    stages : tuple of StageLayout
-    n_outputs : int
-        Most outputs of a stage.
-    coded : {8, 16} or None
-    edges : tuple of ndarray of float32
-        Of each slot; empty if not coded.
+    `columns`, (n_slots,), ascending: the feature that each slot holds. `n_outputs`: most outputs of
+    a stage. `edges`: the thresholds of each slot; empty if not coded.
     """
 
     columns: NDArray[np.int64]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise import __version__
 from gatewise.models.kernel_machine import SQUARINGS, KernelModel
 from gatewise.models.linear import LinearModel
+from gatewise_export.c99.c_files import template_names
 from gatewise_export.c99.c_text import (
     Tables,
     enumerated,
@@ -28,16 +28,7 @@ from gatewise_export.c99.c_text import (
 from gatewise_export.c99.cascade import Cascade
 from gatewise_export.c99.layout import Layout, SlotForest, StageLayout
 
-__all__ = ["MARK", "SourceText", "template_names", "write_source"]
-
 ENGINE = "engine.c"
-MARK = "Written by gatewise"
-"""In the first line of every file."""
-
-
-def template_names(prefix: str) -> dict[str, str]:
-    """What every template takes: the mark, the version, the prefix of names."""
-    return {"mark": MARK, "version": __version__, "p": prefix, "P": prefix.upper()}
 
 
 @dataclass(frozen=True)

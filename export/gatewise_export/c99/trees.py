@@ -15,28 +15,16 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
-__all__ = ["PackedTrees", "pack_trees"]
-
 
 @dataclass(frozen=True, eq=False)
 class PackedTrees:
     """An ensemble's trees, packed.
 
-    Attributes
-    ----------
-    start : ndarray of int64, shape (n_trees + 1,)
-        First inner node of each tree, and their number.
-    column : ndarray of int64, shape (n_inner,)
-        Column of the model's input that a node tests.
-    threshold : ndarray of float32, shape (n_inner,)
-    nan_left : ndarray of bool, shape (n_inner,)
-    skip : ndarray of int64, shape (n_inner,)
-        Inner nodes of the left part.
-    value : ndarray of float32, shape (n_leaves, width)
-        Leaf after leaf, in the order of the walk; the first of tree t is ``start[t] + t``.
-    output : ndarray of int64, shape (n_trees,), or None
-        Which output a tree adds to (width is 1); None if trees add to all (width n_outputs).
-    base : ndarray of float32, shape (n_outputs,)
+    Inner nodes, (n_inner,): `column` of the model's input, `threshold`, `nan_left`, and `skip`, the
+    inner nodes of the left part. `start`, (n_trees + 1,): the first inner node of each tree, and
+    their number. `value`, (n_leaves, width): leaf after leaf, in the order of the walk; the first
+    of tree t is ``start[t] + t``. `output`, (n_trees,): which output a tree adds to (width 1); None
+    if trees add to all (width n_outputs). `base`: (n_outputs,).
     """
 
     start: NDArray[np.int64]
@@ -57,8 +45,6 @@ class PackedTrees:
 def pack_trees(trees: TreeEnsemble) -> PackedTrees:
     """Pack an ensemble; the sums, in tree order and the base last, keep their bits.
 
-    Examples
-    --------
     >>> tree = TreeEnsemble(
     ...     feature=np.array([3, -1, 0, -1, -1]), threshold=np.array([0.5, 0, 2, 0, 0], np.float32),
     ...     left=np.array([1, -1, 3, -1, -1]), right=np.array([2, -1, 4, -1, -1]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,47 +10,29 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from gatewise.errors import InputError
+from gatewise_export.c99.c_files import identifier, identifier_from, template_names, write_files
 from gatewise_export.c99.c_text import Tables, filled, smallest
-from gatewise_export.c99.cascade import Cascade, cascade_of
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import Coded, Layout, lay_out
-from gatewise_export.c99.source import MARK, template_names, write_source
+from gatewise_export.c99.signals.signal_source import computable
+from gatewise_export.c99.signals.signal_writer import SignalSource, signal_files
+from gatewise_export.c99.source import write_source
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
     from gatewise_training.cascades.base import BudgetedClassifier
-
-__all__ = ["CSource", "identifier", "to_c", "write_cascade"]
-
-TAKEN = {
-    "auto", "break", "case", "char", "const", "continue", "default", "do", "double", "else",
-    "enum", "extern", "float", "for", "goto", "if", "inline", "int", "long", "main", "register",
-    "restrict", "return", "short", "signed", "sizeof", "static", "struct", "switch", "typedef",
-    "union", "unsigned", "void", "volatile", "while",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class CSource:
     """What was written, and what it takes.
 
-    Attributes
-    ----------
-    folder : Path
-    name : str
-        Begins every public name.
-    files : tuple of str
-    coded : {8, 16} or None
-        None also where there are no trees to code.
-    n_stages, n_features, n_slots, n_classes : int
-        Stages on the device, columns of an instance, those of them that stages may acquire.
-    table_bytes : int
-        Of the const arrays: flash.
-    instance_bytes : int
-        Of the struct that holds an instance: memory.
-    stack_bytes : int
-        Of stack at most, instance and callback apart.
-    sample_rows : int
-        In the self-test.
+    `name` begins every public name. `coded` is None also where there are no trees to code.
+    `n_slots` of the `n_features` columns of an instance are those that stages may acquire. Bytes:
+    of the const arrays (flash), of the struct that holds an instance (memory), of stack at most,
+    instance and callback apart. `signals`: the blocks that compute the features from windows, where
+    there are such.
     """
 
     folder: Path
@@ -66,6 +47,7 @@ class CSource:
     instance_bytes: int
     stack_bytes: int
     sample_rows: int
+    signals: SignalSource | None = None
 
 
 def to_c(
@@ -89,7 +71,9 @@ def to_c(
         to be offloaded.
     folder : str or Path
         Gets ``<name>.h``, ``<name>.c``, ``<name>_names.c``, ``<name>_selftest.c``, ``main.c`` and
-        ``Makefile``; files that were written by this before are replaced, no others.
+        ``Makefile``; files that were written by this before are replaced, no others. Where features
+        are computed from windows also ``<name>_signals.h``, ``.c`` and ``_selftest.c``: the steps
+        that features of stages and of requests need.
     coded : {8, 16}, optional
         Hold thresholds as ranks of that many bits, and code each feature once, when it is
         acquired. Smaller where many nodes share few thresholds, as boosted trees do; decisions
@@ -97,7 +81,8 @@ def to_c(
     name : str, optional
         An identifier of C that begins every public name; the bundle's, or ``model``, by default.
     sample : array-like of shape (n, n_features), optional
-        Rows for the self-test. A bundle has its own; a system's is empty without.
+        Rows for the self-test, windows where features are computed from them. A bundle has its own;
+        a system's is empty without.
     lean : bool, default False
         Leave out the models of stages that never stop at this operating point: they acquire what
         they always did, but the label of an instance that goes to the cloud is then of the last
@@ -113,7 +98,8 @@ def to_c(
         For a name that is no identifier, a folder that holds other files of these names, or a
         source that is neither.
     ConversionError
-        If it does not classify, or a feature has too many distinct thresholds for `coded`.
+        If it does not classify, a feature has too many distinct thresholds for `coded`, or a stage
+        reads a block that C cannot compute, which is named.
     BundleError
         If the bundle cannot be read.
 
@@ -124,7 +110,7 @@ def to_c(
     cascade = cascade_of(source, sample=sample, lean=lean)
     default = cascade.title.rsplit(" ", 1)[0] if " " in cascade.title else "model"
     return write_cascade(
-        cascade, Path(folder), coded=coded, name=_named(default) if name is None else name
+        cascade, Path(folder), coded=coded, name=identifier_from(default) if name is None else name
     )
 
 
@@ -139,15 +125,18 @@ def write_cascade(
     source = write_source(cascade, layout, name)
     names, n_rows = template_names(name), len(cascade.rows)
     sizes = ", ".join(map(str, cascade.outputs))
+    signals, signal_texts = _signals(cascade, layout, name)
     files = {
         f"{name}.h": source.header,
         f"{name}.c": source.code,
         f"{name}_names.c": source.names,
         f"{name}_selftest.c": _selftest(cascade, layout, names),
-        "main.c": filled("main.c", **names, n_rows=n_rows, n_outputs=sizes),
-        "Makefile": filled("Makefile.in", **names),
-    }
-    _write(folder, files)
+        "main.c": filled(
+            "main.c", n_rows=n_rows, n_outputs=sizes, **names, **_main(signals, names)
+        ),
+        "Makefile": _makefile(signals, name),
+    } | signal_texts
+    write_files(folder, files)
     return CSource(
         folder=folder,
         name=name,
@@ -161,6 +150,44 @@ def write_cascade(
         instance_bytes=layout.instance_bytes,
         stack_bytes=layout.stack_bytes,
         sample_rows=len(cascade.rows),
+        signals=signals,
+    )
+
+
+def _signals(
+    cascade: Cascade, layout: Layout, name: str
+) -> tuple[SignalSource | None, dict[str, str]]:
+    """Write the blocks that stages read, and those of a request that C can compute."""
+    signal = cascade.signal
+    if signal is None or not layout.n_slots:
+        return None, {}
+    features = set(layout.columns.tolist())
+    if cascade.offloads:
+        everything = range(len(cascade.feature_names))
+        request = everything if cascade.request is None else cascade.request.tolist()
+        features |= set(request) & computable(signal.graph)
+    return signal_files(
+        signal.graph, signal.shape, signal.dtype, name, cascade.windows, features, decides=True
+    )
+
+
+def _main(signals: SignalSource | None, names: dict[str, str]) -> dict[str, str]:
+    """Parts of the example's program that test the blocks."""
+    if signals is None:
+        return {"declared": "", "signals_test": ""}
+    text = filled("signals_main.c", "test", n_windows=signals.sample_windows, **names)
+    return {"declared": filled("signals_main.c", "declared", **names), "signals_test": text}
+
+
+def _makefile(signals: SignalSource | None, name: str) -> str:
+    more = ["_signals", "_signals_selftest"] if signals else []
+    parts = [f"{name}{part}.o" for part in ("", "_names", "_selftest", *more)]
+    return filled(
+        "Makefile.in",
+        objects=" ".join(["main.o", *parts]),
+        headers=" ".join(f"{name}{part}.h" for part in ("", *more[:1])),
+        sized=" ".join(f"{name}{part}.o" for part in ("", *more[:1])),
+        **template_names(name),
     )
 
 
@@ -190,32 +217,3 @@ def _selftest(cascade: Cascade, layout: Layout, names: dict[str, str]) -> str:
         all_outputs=flat.shape[1],
         acquired_bytes=bits.shape[1],
     )
-
-
-def identifier(name: str) -> str:
-    """Check that a name can begin names of C."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or name in TAKEN:
-        raise InputError(
-            f"name {name!r} cannot begin names of C: take small letters, digits and '_', "
-            "beginning with a letter, and no word of the language"
-        )
-    return name
-
-
-def _named(title: str) -> str:
-    """Make an identifier of a bundle's name."""
-    word = re.sub(r"[^a-z0-9]+", "_", title.lower()).strip("_")[:40]
-    return word if re.match(r"[a-z]", word) and word not in TAKEN else f"model_{word}".rstrip("_")
-
-
-def _write(folder: Path, files: dict[str, str]) -> None:
-    """Write all files, after looking that none of them would replace another's."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file: name a folder")
-    for file in files:
-        path = folder / file
-        if path.exists() and MARK not in path.read_text(errors="replace")[:200]:
-            raise InputError(f"{path} exists and is not of Gatewise: choose another folder")
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, text in files.items():
-        (folder / file).write_text(text, encoding="ascii")

@@ -1,6 +1,6 @@
-"""The sub-commands ``gatewise train``, ``frontier``, ``inspect`` and ``verify``.
+"""The sub-commands ``gatewise frontier``, ``inspect`` and ``verify``: what is in a bundle.
 
-Only ``train`` and ``verify`` need the learning libraries; ``inspect`` runs on a device.
+Only ``verify`` needs the learning libraries; ``inspect`` runs on a device.
 """
 
 from __future__ import annotations
@@ -14,192 +14,26 @@ import typer
 from gatewise.console import emit, note
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle, set_operating_point
-from gatewise_export.bundle.signing import Signer
-from gatewise_export.commands.tables import (
-    print_bundle,
-    print_checks,
-    print_frontier,
-    print_trained,
+from gatewise_export.commands.options import (
+    AsJson,
+    BlockFunctions,
+    Budget,
+    BundlePath,
+    MaxLoss,
+    MinPrecision,
+    MinRecall,
+    OffloadRate,
+    PublicKeyFile,
+    Sign,
+    Target,
+    chosen_goal,
 )
+from gatewise_export.commands.tables import print_bundle, print_checks, print_frontier
+from gatewise_signals.blocks.given_functions import load_block_functions
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
     from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
-
-__all__ = ["commands", "frontier", "inspect", "train", "verify"]
-
-BundlePath = Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
-Budget = Annotated[float | None, typer.Option(help="Mean cost per instance to spend at most.")]
-MaxLoss = Annotated[
-    float | None, typer.Option(help="Accuracy to give up at most against the high-cost model.")
-]
-OffloadRate = Annotated[float | None, typer.Option(help="Share of instances to offload at most.")]
-MinRecall = Annotated[
-    list[str] | None,
-    typer.Option(help="CLASS=SHARE: least recall of a class, as fault=0.9; may be repeated."),
-]
-MinPrecision = Annotated[
-    list[str] | None,
-    typer.Option(help="CLASS=SHARE: least precision of a class; may be repeated."),
-]
-Sign = Annotated[
-    Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
-]
-PublicKeyFile = Annotated[
-    Path | None, typer.Option("--public-key", help="NAME.pub: refuse what is not signed by it.")
-]
-Target = Annotated[
-    str | None, typer.Option(help="The label's column; target, label, class or y by itself.")
-]
-
-
-def train(
-    dataset: Annotated[
-        str, typer.Argument(help="A .csv, .parquet or .npz file, or digits, wine, breast_cancer.")
-    ],
-    out: Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")],
-    target: Target = None,
-    method: Annotated[
-        str,
-        typer.Option(
-            help="A cascade (staged, staged-lazy, adapt-gbrt, adapt-lin, adapt-lstsq, l1, "
-            "confidence) or a single model without a cloud (cegb, budget-forest, budget-prune, "
-            "greedy-miser)."
-        ),
-    ] = "staged",
-    budget: Budget = None,
-    max_loss: MaxLoss = None,
-    offload_rate: OffloadRate = None,
-    min_recall: MinRecall = None,
-    min_precision: MinPrecision = None,
-    class_weight: Annotated[
-        list[str] | None,
-        typer.Option(help="balanced, or CLASS=WEIGHT, repeated: what a row of a class counts."),
-    ] = None,
-    costs: Annotated[
-        Path | None, typer.Option(help="Prices of the features: a .toml or .csv file.")
-    ] = None,
-    default_price: Annotated[
-        float | None, typer.Option(help="Price of a column that --costs does not list.")
-    ] = None,
-    drop: Annotated[
-        list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")
-    ] = None,
-    categorical: Annotated[
-        list[str] | None, typer.Option(help="A column of categories; may be repeated.")
-    ] = None,
-    ordinal: Annotated[
-        list[str] | None, typer.Option(help="The same, as one number; may be repeated.")
-    ] = None,
-    boolean: Annotated[
-        list[str] | None, typer.Option(help="A column of y and n, 1 and 0; may be repeated.")
-    ] = None,
-    time: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="A column of dates; NAME=FORMAT for others than ISO 8601, as %d.%m.%Y, or "
-            "unix (seconds). May be repeated."
-        ),
-    ] = None,
-    na: Annotated[
-        list[str] | None,
-        typer.Option(help="A text that is an empty cell, beside NA, null, ?; may be repeated."),
-    ] = None,
-    impute: Annotated[
-        bool, typer.Option("--impute", help="Fill empty cells; a feature says which were.")
-    ] = False,
-    allow_missing: Annotated[
-        bool, typer.Option("--allow-missing", help="Take empty cells (NaN) as values.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of the split and of the models.")] = 0,
-    test_size: Annotated[float, typer.Option(help="Share of the rows held out to measure.")] = 0.25,
-    name: Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")] = None,
-    bundle_version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
-    sign: Sign = None,
-    as_json: AsJson = False,
-) -> None:
-    """Learn a system from a table under a budget, and pack it into a bundle.
-
-    Without a budget: the cheapest operating point within 0.01 of the high-cost model's
-    accuracy. The rows held out (or the file's own test part) measure what is printed; they are
-    kept beside the bundle, as bundle-test.csv, for verify, edge and simulate.
-
-    Columns that are not numbers are encoded, and the encoders go into the bundle; say which are
-    categories and dates, or have `gatewise init` write a file of kinds and prices.
-
-    Example:
-
-        gatewise train table.csv --target label --costs prices.toml --budget 6 --out bundle
-        gatewise train log.csv --drop id --categorical supplier --time when --impute --out bundle
-    """
-    from dataclasses import asdict
-
-    from gatewise_export.commands.manifest_frontier import by_class_option
-    from gatewise_export.training_run import TrainingSettings, rows_beside, train_bundle
-    from gatewise_training.data.table_columns import ColumnOptions
-    from gatewise_training.operating_points.recall_check import recall_remark
-
-    weights: Any = class_weight
-    if weights is not None and weights != ["balanced"]:
-        weights = by_class_option("--class-weight", weights)
-    objectives = {
-        "min_recall": by_class_option("--min-recall", min_recall or ()) or None,
-        "min_precision": by_class_option("--min-precision", min_precision or ()) or None,
-        "class_weight": "balanced" if weights == ["balanced"] else weights,
-    }
-    goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
-    if sign is not None:
-        Signer(sign)  # refuse a key that cannot be used before the training
-    settings = TrainingSettings(
-        dataset=dataset,
-        out=out,
-        target=target,
-        method=method,
-        goal=goal,
-        parameters={name: value for name, value in objectives.items() if value is not None},
-        costs=costs,
-        default_price=default_price,
-        columns=ColumnOptions(
-            categorical=tuple(categorical or ()),
-            ordinal=tuple(ordinal or ()),
-            boolean=tuple(boolean or ()),
-            time=dict(_with_format(text) for text in time or ()),
-            drop=tuple(drop or ()),
-            impute=impute,
-            missing_words=tuple(na or ()),
-        ),
-        allow_missing=allow_missing,
-        seed=seed,
-        test_size=test_size,
-        name=name,
-        version=bundle_version,
-        sign=sign,
-        rows=rows_beside(out),
-    )
-    run = train_bundle(settings, quiet=as_json)
-    manifest = run.bundle.manifest
-    result = {
-        "bundle": str(run.bundle.path),
-        "bytes": sum(f.size for f in manifest.files.values()),
-        "dataset": run.data.name,
-        "method": method,
-        "operating_point": asdict(manifest.active_point),
-        "test": run.measure(),
-        "remarks": [remark] if (remark := recall_remark(run.system)) else [],
-        "verify": asdict(run.verification),
-        "test_rows": str(settings.rows),
-        "troubles": run.troubles,
-    }
-    if as_json:
-        emit(result)
-    else:
-        note(f"packed {run.bundle.path}")
-        print_trained(result, manifest)
-    for trouble in run.troubles:
-        note(f"gatewise: {trouble}")
-    if run.troubles or run.verification.differing_decisions:
-        raise typer.Exit(1)
 
 
 def frontier(
@@ -235,7 +69,7 @@ def frontier(
     )
 
     opened = Bundle.open(bundle, for_device=True)
-    goal = _goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
+    goal = chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     bounds = bounds_of(
         opened.manifest,
         by_class_option("--min-recall", min_recall or ()),
@@ -256,8 +90,7 @@ def frontier(
     manifest = opened.manifest
     curve, points = frontier_of(manifest), points_of(manifest)
     if plot is not None:
-        title = f"{manifest.name} {manifest.version}"
-        _draw(curve, points[manifest.active], title, plot)
+        _draw(curve, points[manifest.active], manifest.title, plot)
     if as_json:
         emit(_frontier_document(curve, points, manifest) | {"bundle": str(bundle)})
         return
@@ -308,6 +141,14 @@ def verify(
         str | None, typer.Option(help="Rows to check on: a .csv, .parquet or .npz file.")
     ] = None,
     target: Target = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="python:MODULE:ATTRIBUTE|URL",
+            help="What runs the high-cost model, as of gatewise cloud: where the bundle has none.",
+        ),
+    ] = None,
+    block: BlockFunctions = None,
     public_key: PublicKeyFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -323,18 +164,20 @@ def verify(
     """
     from dataclasses import asdict
 
-    from gatewise_export.commands.run_verify import check_data, compared_parts
+    from gatewise_export.commands.run_verify import backend_answers, check_data, compared_parts
     from gatewise_export.packing.verification import self_test
 
     opened = Bundle.open(bundle, public_key=public_key, for_device=True)
-    sample = self_test(opened)
+    opened = opened.with_functions(load_block_functions(block or ()))
+    answers = None if backend is None else backend_answers(opened, backend)
+    sample = self_test(opened, answers)
     checks: dict[str, Any] = {"sample": asdict(sample)}
     good = sample.agrees and sample.cloud_label_differences == 0
     if data is not None:
-        report, measured = check_data(opened, data, target)
+        report, measured = check_data(opened, data, target, answers)
         checks["data"] = asdict(report) | measured
         good = good and report.agrees
-    checked = compared_parts(opened, with_data=data is not None)
+    checked = compared_parts(opened, with_data=data is not None, backend=backend)
     if as_json:
         summary = {"bundle": str(bundle), "task": opened.manifest.task, "agrees": good}
         emit(summary | checks | {"checked": checked})
@@ -346,7 +189,6 @@ def verify(
 
 
 commands: dict[str, Callable[..., None]] = {
-    "train": train,
     "frontier": frontier,
     "inspect": inspect,
     "verify": verify,
@@ -354,19 +196,6 @@ commands: dict[str, Callable[..., None]] = {
 
 
 # -- parts ---------------------------------------------------------------------------------
-
-
-def _with_format(text: str) -> tuple[str, str]:
-    """Take ``NAME`` or ``NAME=FORMAT`` apart."""
-    name, equals, form = text.rpartition("=")
-    return (name, form) if equals else (text, "iso")
-
-
-def _goal(**options: float | None) -> dict[str, float]:
-    given = {name: value for name, value in options.items() if value is not None}
-    if len(given) > 1:
-        raise InputError("give one of --budget, --max-loss and --offload-rate, not several")
-    return given
 
 
 def _frontier_document(

@@ -12,24 +12,19 @@ import typer
 
 from gatewise.console import emit, note
 from gatewise.errors import InputError
+from gatewise_export.commands.options import AsJson, Target
 
 if TYPE_CHECKING:
     from gatewise_training.data.table_columns import ColumnFacts
-
-__all__ = ["commands", "init"]
 
 _ID_NAMES = ("id", "uid", "uuid", "guid", "index", "serial", "key", "nr", "no")
 
 
 def init(
     data: Annotated[Path, typer.Argument(help="A .csv or .parquet file.")],
-    target: Annotated[
-        str | None, typer.Option(help="The label's column; target, label, class or y by itself.")
-    ] = None,
+    target: Target = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("prices.toml"),
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document instead.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a file of prices for a table, with what each column seems to hold, to edit.
 
@@ -58,7 +53,9 @@ def init(
     odd = dict.fromkeys(word for n, f in columns.items() if kinds[n] != "drop" for word in f.odd)
     for word in odd:
         words += ["--na", word]
-    if odd or any(_may_be_filled(facts, kinds[name]) for name, facts in columns.items()):
+    if odd or any(
+        f.missing and kinds[n] in ("number", "boolean", "time") for n, f in columns.items()
+    ):
         words.append("--impute")
     command = shlex.join([*words, "--out", "bundle"])
     lines = [_line(name, facts, kinds[name]) for name, facts in columns.items()]
@@ -110,10 +107,6 @@ def _kind(name: str, facts: ColumnFacts) -> str:
     if facts.kind == "number" and facts.distinct == facts.rows and set(words) & set(_ID_NAMES):
         return "drop"
     return facts.kind
-
-
-def _may_be_filled(facts: ColumnFacts, kind: str) -> bool:
-    return facts.missing > 0 and kind in ("number", "boolean", "time")
 
 
 def _line(name: str, facts: ColumnFacts, kind: str) -> str:

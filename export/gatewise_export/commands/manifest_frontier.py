@@ -11,33 +11,14 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
 
-__all__ = ["bounds_of", "by_class_option", "chosen_point", "frontier_of", "points_of"]
-
 
 def points_of(manifest: Manifest) -> tuple[OperatingPoint, ...]:
     """Get the operating points, in the manifest's order."""
-    return tuple(
-        OperatingPoint(
-            thresholds=p.thresholds,
-            cost=p.expected_cost,
-            accuracy=p.accuracy,
-            offload_rate=p.offload_rate,
-            accuracy_error=p.accuracy_error,
-            agreement=p.agreement,
-            chain=p.chain,
-            guarantee=p.guarantee,
-            weighted_accuracy=p.weighted_accuracy,
-            recall=p.recall,
-            precision=p.precision,
-            balanced_accuracy=p.balanced_accuracy,
-            log_loss=p.log_loss,
-            brier_score=p.brier_score,
-            gate_range=p.gate_range,
-            interval=p.interval,
-            measured=p.measured,
-        )
-        for p in manifest.operating_points
-    )
+    found = []
+    for spec in manifest.operating_points:
+        figures = dict(vars(spec))
+        found.append(OperatingPoint(cost=figures.pop("expected_cost"), **figures))
+    return tuple(found)
 
 
 def frontier_of(manifest: Manifest) -> Frontier:
@@ -82,8 +63,6 @@ def chosen_point(manifest: Manifest, goal: Mapping[str, float], bounds: ClassBou
 def by_class_option(name: str, texts: Sequence[str]) -> dict[str, float]:
     """Read an option that is given as ``class=number``, once a class.
 
-    Examples
-    --------
     >>> by_class_option("--min-recall", ["fault=0.9"])
     {'fault': 0.9}
     """

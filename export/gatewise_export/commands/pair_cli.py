@@ -11,13 +11,20 @@ import numpy as np
 import typer
 
 from gatewise.console import emit, note
-from gatewise.errors import InputError
 from gatewise.formats import byte_size
 from gatewise_export.bundle.repacking import check_destination
 from gatewise_export.bundle.signing import Signer
+from gatewise_export.commands.options import (
+    AsJson,
+    Budget,
+    BundleName,
+    BundleVersion,
+    OffloadRate,
+    Out,
+    Sign,
+    chosen_goal,
+)
 from gatewise_export.commands.tables import point_text, print_frontier
-
-__all__ = ["commands", "pair"]
 
 SAMPLE_ROWS = 64
 
@@ -28,31 +35,30 @@ def pair(
     data: Annotated[
         Path, typer.Option(help="Rows that neither was trained on: .npz, .npy, .csv or .parquet.")
     ],
-    out: Annotated[Path, typer.Option(help="Where the bundle goes: a directory or a .gwb file.")],
+    out: Out,
     target: Annotated[
         str | None,
         typer.Option(help="The labels' array or column; without it, agreement is measured."),
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="Mean cost to spend at most.")] = None,
+    budget: Budget = None,
     max_loss: Annotated[
         float | None, typer.Option(help="Accuracy or agreement to give up at most.")
     ] = None,
-    offload_rate: Annotated[
-        float | None, typer.Option(help="Share of instances to offload at most.")
-    ] = None,
+    offload_rate: OffloadRate = None,
     classes: Annotated[
         str | None, typer.Option(help="Labels in the order of the scores, with commas between.")
     ] = None,
     gate: Annotated[
         str, typer.Option(help="threshold, or learned: for a few thousand rows and more.")
     ] = "threshold",
+    jpeg: Annotated[
+        bool, typer.Option("--jpeg", help="Devices may be given, and send, images as JPEG files.")
+    ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the rows that choose thresholds.")] = 0,
-    name: Annotated[str | None, typer.Option(help="Of the bundle; the data's by default.")] = None,
-    bundle_version: Annotated[str, typer.Option(help="Version of the bundle.")] = "1",
-    sign: Annotated[
-        Path | None, typer.Option(help="NAME.key as `gatewise keygen` writes it: sign the bundle.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    name: BundleName = None,
+    bundle_version: BundleVersion = "1",
+    sign: Sign = None,
+    as_json: AsJson = False,
 ) -> None:
     """Put a threshold between two given models, and pack them into a bundle.
 
@@ -71,10 +77,7 @@ def pair(
     from gatewise_training.cascades.pair import PairCascade
     from gatewise_training.data.instance_files import load_instances
 
-    wanted = {"budget": budget, "max_loss": max_loss, "offload_rate": offload_rate}
-    goal: dict[str, Any] = {k: v for k, v in wanted.items() if v is not None}
-    if len(goal) > 1:
-        raise InputError("give one of --budget, --max-loss and --offload-rate, not several")
+    goal: dict[str, Any] = chosen_goal(budget=budget, max_loss=max_loss, offload_rate=offload_rate)
     check_destination(out)
     if sign is not None:
         Signer(sign)  # refuse a key that cannot be used before the work
@@ -85,6 +88,7 @@ def pair(
         high_cost_model=high_cost_model,
         classes=names,
         gate=gate,
+        encoding="jpeg" if jpeg else None,
         random_state=seed,
         **goal,
     ).fit(x, y)
@@ -100,7 +104,7 @@ def pair(
         "bytes": total,
         "low_cost_bytes": system.low_cost_bytes_,
         "request_bytes": system.request_bytes_,
-        "instance": asdict(system.instance_),
+        "instance": system.instance_.to_document(),
         "instances": len(x),
         "measured": point.measured,
         "reference_accuracy": system.frontier_.reference_accuracy,

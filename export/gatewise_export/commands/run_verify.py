@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,25 +11,43 @@ from numpy.typing import NDArray
 from gatewise.columns.encoders import RowEncoder
 from gatewise.errors import InputError
 from gatewise.formats import plural
+from gatewise.models.opaque_models import PYTHON
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.decisions import Outcome
 from gatewise_export.bundle.errors import VerifyReport
 from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.onnx_files.graph_rules import check_stage_graph
 from gatewise_export.packing.verification import graph_outcome, verify_graphs
+from gatewise_export.seen_rows import SeenRows
 
-if TYPE_CHECKING:
-    from gatewise_training.data.datasets import Dataset
+HighCost = Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]]
+"""Class indices and probabilities of rows of all features."""
 
-__all__ = ["check_data", "compared_parts"]
+
+def backend_answers(bundle: Bundle, backend: str) -> HighCost:
+    """What answers for a bundle without a high-cost model of its own: a function of all columns."""
+    from gatewise_training.learners.high_cost_model import HTTP, HighCostModel
+
+    manifest = bundle.manifest
+    if manifest.cloud is None or manifest.cloud.backend is None:
+        raise InputError(f"{bundle.path} needs no --backend: all that answers is in the bundle")
+    if not backend.startswith((PYTHON, *HTTP)) or "/v2/models/" in backend:
+        raise InputError(
+            f"--backend {backend}: give python:module:attribute or the URL of a JSON service"
+        )
+    inputs = manifest.cloud_inputs()
+    model = HighCostModel.given(backend, np.array(manifest.classes), len(inputs))
+    return lambda x: model.answers(np.ascontiguousarray(x[:, inputs]))
 
 
 def check_data(
-    bundle: Bundle, source: str, target: str | None
-) -> tuple[VerifyReport, dict[str, float]]:
+    bundle: Bundle, source: str, target: str | None, answers: HighCost | None = None
+) -> tuple[VerifyReport, dict[str, Any]]:
     """Compare a bundle's graphs with their flat arrays on the rows of a table.
 
     Columns are found by name. Gives the comparison, and ``accuracy`` (of a regressor ``r2``; of a
-    ranker nothing, since a table has no queries), mean ``cost`` and ``offload_rate`` on the rows.
+    ranker nothing, since a table has no queries), mean ``cost`` and ``offload_rate`` on the rows;
+    ``seen_in_training``, and in ``remarks`` what that means, where it is known.
     """
     from gatewise_training.data import datasets
     from gatewise_training.data.instance_files import load_instances
@@ -39,29 +58,35 @@ def check_data(
             f"{bundle.path} is for devices, without {bundle.absent()[0]}: check it without --data, "
             "or the bundle that it was made of"
         )
-    if manifest.cloud is not None and manifest.cloud.backend is not None:
+    if manifest.cloud is not None and manifest.cloud.backend is not None and answers is None:
         raise InputError(
-            f"{bundle.path} has its high-cost model in a backend, {manifest.cloud.backend}: check "
-            "it without --data"
+            f"{bundle.path} has its high-cost model in a backend, {manifest.cloud.backend}: name "
+            "what answers with --backend python:module:attribute or --backend http(s)://..., or "
+            "check it without --data"
         )
-    if manifest.instance is not None:
+    if manifest.signal is not None:
+        bundle.read_block_models(check_stage_graph)
+        given, y = load_instances(source, target)
+        x = manifest.signal.features(given)
+    elif manifest.instance is not None:
         given, y = load_instances(source, target)
         x = manifest.instance.flat(given)
     elif manifest.encoder is None:
         data = datasets.load(source, target=target)
-        x, y = _columns(data, manifest, source), data.y
+        x, y = np.ascontiguousarray(data.columns(manifest.feature_names, source)), data.y
     else:
         x, y = _raw_columns(source, target, manifest.encoder)
     _check_missing(x, manifest, source)
-    outcome = graph_outcome(bundle, x)
+    outcome = graph_outcome(bundle, x, cloud=None if answers is None else answers(x))
     merit = {} if y is None else _merit(outcome, y, manifest, source)
     return verify_graphs(bundle, x, outcome), merit | {
         "cost": float(outcome.costs.mean()),
         "offload_rate": float(np.mean(outcome.exits == len(manifest.stages))),
+        **_seen(bundle, x),
     }
 
 
-def compared_parts(bundle: Bundle, *, with_data: bool) -> list[str]:
+def compared_parts(bundle: Bundle, *, with_data: bool, backend: str | None = None) -> list[str]:
     """What ``gatewise verify`` compares with what, a line each."""
     manifest = bundle.manifest
     answer = "value" if manifest.answers_values else "label"
@@ -84,6 +109,8 @@ def compared_parts(bundle: Bundle, *, with_data: bool) -> list[str]:
         ]
     if bundle.absent():
         lines.append(f"not run: {bundle.absent()[0]}, which a bundle for devices lacks")
+    elif backend is not None:
+        lines.append(f"high-cost model: label and probabilities of the sample, by {backend}")
     elif manifest.cloud is not None and manifest.cloud.backend is not None:
         lines.append(
             f"not run: the high-cost model, which a worker's backend has: {manifest.cloud.backend}"
@@ -116,12 +143,13 @@ def _merit(outcome: Outcome, y: NDArray[Any], manifest: Manifest, source: str) -
     return {"r2": float(1.0 - error_squares / spread) if spread > 0 else float("nan")}
 
 
-def _columns(data: Dataset, manifest: Manifest, source: str) -> NDArray[np.float32]:
-    place = {name: k for k, name in enumerate(data.feature_names)}
-    absent = [name for name in manifest.feature_names if name not in place]
-    if absent:
-        raise InputError(f"{source} has no column {absent[0]!r}, which the bundle knows")
-    return np.ascontiguousarray(data.X[:, [place[name] for name in manifest.feature_names]])
+def _seen(bundle: Bundle, x: NDArray[np.float32]) -> dict[str, Any]:
+    seen = SeenRows.find(bundle)
+    if seen is None:
+        return {}
+    count = seen.count(x)
+    remark = seen.remark(count, len(x))
+    return {"seen_in_training": count, "remarks": [remark] if remark else []}
 
 
 def _raw_columns(

@@ -13,15 +13,12 @@ from gatewise.errors import InputError
 from gatewise_export.bundle.repacking import repack
 from gatewise_export.bundle.signing import PublicKey
 from gatewise_export.bundle.signing import keygen as make_keys
-
-__all__ = ["commands", "keygen", "pack"]
-
-_Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
+from gatewise_export.commands.options import AsJson, BundlePath
 
 
 def keygen(
     out: Annotated[Path, typer.Option(help="NAME: writes NAME.key and NAME.pub.")],
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a key pair that signs bundles.
 
@@ -41,7 +38,7 @@ def keygen(
 
 
 def pack(
-    bundle: Annotated[Path, typer.Argument(help="The bundle: a directory or a .gwb file.")],
+    bundle: BundlePath,
     out: Annotated[Path, typer.Option(help="Where: a .gwb file, or else a directory.")],
     sign: Annotated[
         Path | None, typer.Option(help="NAME.key: sign it; else a signature goes along.")
@@ -49,7 +46,7 @@ def pack(
     for_: Annotated[
         str, typer.Option("--for", help="workers (all of it) or device (no high-cost model).")
     ] = "workers",
-    as_json: _Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Pack an existing bundle anew: into one file, signed, or for devices.
 
@@ -70,7 +67,7 @@ def pack(
         return
     signed = f"signed by key {keys[0]}" if keys else "not signed"
     left = "".join(f", without {name}" for name in made.absent())
-    print(f"{out}: {made.manifest.name} {made.manifest.version}, {size} bytes, {signed}{left}")
+    print(f"{out}: {made.manifest.title}, {size} bytes, {signed}{left}")
 
 
 commands: dict[str, Callable[..., None]] = {"keygen": keygen, "pack": pack}

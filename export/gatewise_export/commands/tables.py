@@ -13,8 +13,7 @@ from gatewise.formats import byte_size, threshold
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.manifest import Manifest
-
-__all__ = ["print_bundle", "print_checks", "print_frontier", "print_trained"]
+from gatewise_signals.signal_input import SignalInput
 
 MERITS = {"classify": "accuracy", "regress": "R²", "rank": "AP@5"}
 """Names of an operating point's `accuracy`, by task."""
@@ -36,11 +35,18 @@ def print_bundle(manifest: Manifest) -> None:
     features = f"{len(manifest.features)}, price {manifest.feature_costs().total:g}{groups}"
     active = f"{manifest.active} of {len(manifest.operating_points)}: {point_text(manifest)}"
     raw: list[tuple[str, str]] = []
+    if (signal := manifest.signal) is not None:
+        shape = " x ".join(map(str, signal.shape))
+        raw = [("windows", f"{shape}, {signal.dtype}; {len(signal.graph.blocks)} blocks")]
+        if (prices := signal.prices) is not None:
+            power = "" if prices.watts is None else f", at {prices.watts:g} W"
+            unit = {"us": "microseconds", "uj": "microjoules"}[prices.unit]
+            raw.append(("prices", f"{unit}{power}, measured on {prices.machine}"))
     if manifest.encoder is not None:
         kinds = Counter(column.kind for column in manifest.encoder.columns)
         raw = [("raw columns", ", ".join(f"{kind}: {n}" for kind, n in kinds.items()))]
     table(
-        f"{manifest.name} {manifest.version}",
+        manifest.title,
         ("", ""),
         [
             ("created", manifest.created),
@@ -76,6 +82,23 @@ def print_bundle(manifest: Manifest) -> None:
         rows.append(("cloud", file, len(manifest.cloud.inputs), price, "", byte_size(size)))
     print()
     table("stages", ("stage", "file", "inputs", "cost if it ends here", "stops at", "size"), rows)
+    if signal is not None:
+        _print_steps(manifest, signal)
+
+
+def _print_steps(manifest: Manifest, signal: SignalInput) -> None:
+    """Print what is computed from a window, at which price, and which stage is the first to."""
+    first: dict[str, str] = {}
+    for s, stage in enumerate(manifest.stages):
+        for block in signal.graph.with_inputs(signal.graph.labels(stage.inputs)):
+            first.setdefault(block, str(s))
+    prices = {group.name: group.shared for group in manifest.groups}
+    print()
+    table(
+        "computed from a window",
+        ("step", "price", "first read by stage"),
+        [(s.label, f"{prices[s.label]:g}", first.get(s.label, "")) for s in signal.graph.steps],
+    )
 
 
 def _backend_line(manifest: Manifest) -> list[tuple[str, str]]:
@@ -125,10 +148,9 @@ def point_text(manifest: Manifest) -> str:
     if point.interval is not None:
         low, high = point.interval
         merit += f" (95 %: {low:.4f} to {high:.4f})"
-    return (
-        f"cost {point.expected_cost:.4g}, {merit}, offload {point.offload_rate:.3f} "
-        "(on validation rows)"
-    )
+    groups = point.validation_groups
+    rows = "on validation rows" + ("" if groups is None else f" of {groups} groups")
+    return f"cost {point.expected_cost:.4g}, {merit}, offload {point.offload_rate:.3f} ({rows})"
 
 
 def _merit(manifest: Manifest) -> str:
@@ -201,7 +223,8 @@ def print_trained(result: dict[str, Any], manifest: Manifest) -> None:
     head = ["", "accuracy", "balanced"]
     head += ["weighted accuracy"] * ("weighted_accuracy" in test["system"])
     head += ["log loss", "Brier", "cost", "offload"]
-    table(f"on {test['rows']} test rows", head, rows)
+    of_groups = f" of {test['groups']} groups" if "groups" in test else ""
+    table(f"on {test['rows']} test rows{of_groups}", head, rows)
     print()
     _print_classes(test, policies, manifest)
     print_frontier(manifest, hull_only=True)
@@ -246,6 +269,7 @@ def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
         "r2": "R²",
         "cost": "mean cost",
         "offload_rate": "offloaded",
+        "seen_in_training": "rows that training saw",
     }
     rows = [
         (text, *(f"{c[key]:.6g}" if key in c else "" for c in checks.values()))
@@ -256,3 +280,5 @@ def print_checks(checks: dict[str, Any], checked: Sequence[str]) -> None:
     print()
     for line in checked:
         print(f"checked: {line}")
+    for remark in checks.get("data", {}).get("remarks", ()):
+        print(f"note: {remark}")

@@ -1,7 +1,7 @@
 """Rules for a high-cost model's graph: what it may not do to a worker; see :mod:`.graph_rules`.
 
 Converters use many operators, so this is a list of what is refused, and shapes are followed only
-through those that are common: a value whose shape is not known is not judged.
+through those that are common: a value whose shape is not known is not checked.
 """
 
 from __future__ import annotations
@@ -12,18 +12,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from gatewise_export.onnx_files.onnx_parts import Graph, Model, Node, Tensor
+from gatewise_export.onnx_files.onnx_parts import ML_DOMAIN, Graph, Model, Node, Tensor
 from gatewise_export.onnx_files.protobuf import Malformed
 from gatewise_export.onnx_files.tree_rules import TREE_OPERATORS, read_trees_node
-
-__all__ = ["check_cloud"]
 
 MOST_ELEMENTS: Final = 1 << 26
 """Numbers that one value may hold for a row (256 MiB as float32)."""
 MOST_NODES: Final = 20_000
 MOST_TREE_NODES: Final = 1 << 26
 
-_DOMAINS: Final = ("", "ai.onnx", "ai.onnx.ml")
+_DOMAINS: Final = ("", "ai.onnx", ML_DOMAIN)
 #: Refused: they loop as long as a value says, run what a value chooses, or read a file
 _NEVER: Final = frozenset({"Loop", "If", "SequenceMap", "Optional", "ImageDecoder"})
 #: Inputs that say how large the result is
@@ -67,11 +65,7 @@ class _CloudCheck:
         self.nodes = 0
 
     def graph(
-        self,
-        graph: Graph,
-        shapes: Mapping[str, Known],
-        constants: Mapping[str, Tensor],
-        depth: int,
+        self, graph: Graph, shapes: Mapping[str, Known], constants: Mapping[str, Tensor], depth: int
     ) -> None:
         if graph.n_sparse:
             raise Malformed("it holds sparse tensors")

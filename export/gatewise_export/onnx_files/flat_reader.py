@@ -22,8 +22,6 @@ from gatewise_export.onnx_files.onnx_reader import read_model
 from gatewise_export.onnx_files.protobuf import Malformed
 from gatewise_export.onnx_files.tree_rules import read_trees_node
 
-__all__ = ["read_flat", "read_stage"]
-
 MOST_NODES = 1 << 24
 """Of a tree ensemble: a high-cost model may be large."""
 LINEAR = (

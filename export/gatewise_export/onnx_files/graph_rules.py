@@ -18,17 +18,14 @@ from typing import Final
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.cloud_rules import check_cloud
 from gatewise_export.onnx_files.given_rules import MOST_GIVEN_PARTS, check_given
-from gatewise_export.onnx_files.onnx_parts import Model
+from gatewise_export.onnx_files.onnx_parts import ML_DOMAIN, Model
 from gatewise_export.onnx_files.onnx_reader import read_model
+from gatewise_export.onnx_files.operator_shapes.layers import LAYER_RULES
+from gatewise_export.onnx_files.operator_shapes.layout import LAYOUT_RULES
+from gatewise_export.onnx_files.operator_shapes.ml_operators import ML_RULES
 from gatewise_export.onnx_files.protobuf import Malformed
-from gatewise_export.onnx_files.stage_rules import (
-    INPUT,
-    MARGINS,
-    ML_DOMAIN,
-    MOST_TREE_NODES,
-    StageGraph,
-    check_stage,
-)
+from gatewise_export.onnx_files.stage_rules import INPUT, MARGINS, StageGraph, check_stage
+from gatewise_export.onnx_files.tree_rules import MOST_TREE_NODES
 
 __all__ = [
     "INPUT",
@@ -43,6 +40,7 @@ __all__ = [
 MOST_STAGE_BYTES: Final = 32 << 20
 MOST_PARTS: Final = 4096
 _DOMAINS: Final = {"", "ai.onnx", ML_DOMAIN}
+_GIVEN_RULES: Final = {"": {**LAYER_RULES, **LAYOUT_RULES}, ML_DOMAIN: ML_RULES}
 
 
 def check_stage_graph(
@@ -57,7 +55,7 @@ def check_stage_graph(
         model = read_model(content, file, most_bytes=MOST_STAGE_BYTES, most_parts=MOST_GIVEN_PARTS)
         try:
             _check_model(model)
-            check_given(model, n_inputs, n_outputs)
+            check_given(model, _GIVEN_RULES, n_inputs, n_outputs)
         except Malformed as error:
             raise BundleError(f"{file} is refused: {error}") from None
         return

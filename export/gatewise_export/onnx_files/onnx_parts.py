@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from gatewise_export.onnx_files.protobuf import FIXED32, FIXED64, VARINT, Malformed, Run, Wire
 
-__all__ = ["DTYPES", "FLOAT", "INT64", "Attribute", "Graph", "Model", "Node", "Tensor", "ValueInfo"]
-
+ML_DOMAIN: Final = "ai.onnx.ml"
 FLOAT: Final = 1
 INT64: Final = 7
 STRING: Final = 8
@@ -43,15 +42,8 @@ Shape = tuple[int | str | None, ...]
 class Tensor:
     """A constant.
 
-    Attributes
-    ----------
-    name : str
-    kind : int
-        TensorProto.DataType.
-    shape : tuple of int
-        As the file says; :meth:`check` holds it against the bytes.
-    external : bool
-        Whether it says that its bytes are in another file.
+    `kind`: TensorProto.DataType. `shape`: as the file says; :meth:`check` holds it against the
+    bytes. `external`: whether it says that its bytes are in another file.
     """
 
     name: str
@@ -123,14 +115,8 @@ class Tensor:
 class Attribute:
     """A setting of a node.
 
-    Attributes
-    ----------
-    name : str
-    kind : int
-        AttributeProto.AttributeType: 1 float, 2 int, 3 text, 4 tensor, 5 graph; 6 to 10 lists
-        of these.
-    held : object
-        Its value; for lists of numbers where they lie.
+    `kind`: AttributeProto.AttributeType: 1 float, 2 int, 3 text, 4 tensor, 5 graph; 6 to 10 lists
+    of these. `held`: its value; for lists of numbers where they lie.
     """
 
     name: str
@@ -178,15 +164,9 @@ class Node:
 class ValueInfo:
     """A graph's description of an input or output.
 
-    Attributes
-    ----------
-    name : str
-    kind : str
-        ``tensor``, ``sequence``, ``map``, ``opaque``, ``sparse``, ``optional`` or ``nothing``.
-    element : int
-        A tensor's TensorProto.DataType.
-    shape : tuple of int, str or None, or None
-        A tensor's: numbers, names, None where nothing is said; None altogether without a shape.
+    `kind`: ``tensor``, ``sequence``, ``map``, ``opaque``, ``sparse``, ``optional`` or ``nothing``.
+    `element`: a tensor's TensorProto.DataType. `shape`: a tensor's: numbers, names, None where
+    nothing is said; None altogether without a shape.
     """
 
     name: str
@@ -212,18 +192,8 @@ class Graph:
 class Model:
     """An ONNX file.
 
-    Attributes
-    ----------
-    ir_version : int
-    opsets : dict of str to int
-        Version of each operator domain; "" is ONNX's own.
-    graph : Graph
-    functions : tuple of str
-        Names of functions that it brings along.
-    metadata : dict of str to str
-    producer : str
-    others : tuple of str
-        Parts that were passed over: ``training``, ``devices``.
+    `opsets`: version of each operator domain; "" is ONNX's own. `functions`: names of functions
+    that it brings along. `others`: parts that were passed over: ``training``, ``devices``.
     """
 
     ir_version: int

@@ -37,8 +37,6 @@ from gatewise_export.onnx_files.protobuf import (
     signed,
 )
 
-__all__ = ["MOST_BYTES", "read_model"]
-
 MOST_BYTES: Final = 1 << 30
 MOST_PARTS: Final = 200_000
 """Nodes, attributes, tensors, names and the like of a file."""

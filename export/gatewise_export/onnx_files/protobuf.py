@@ -19,11 +19,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "BYTES", "FIXED32", "FIXED64", "VARINT", "Field", "Fields", "Found", "Malformed", "Run", "Wire",
-    "signed",
-]  # fmt: skip
-
 VARINT: Final = 0
 FIXED64: Final = 1
 BYTES: Final = 2
@@ -68,12 +63,6 @@ Found = dict[int, list[Field]]
 class Wire:
     """Bytes to be read as messages.
 
-    Parameters
-    ----------
-    content : bytes
-
-    Examples
-    --------
     >>> wire = Wire(bytes([0x08, 0x96, 0x01, 0x12, 0x02, 0x68, 0x69]))
     >>> [(f.number, f.value or wire.bytes(f.start, f.end)) for f in wire.fields(0, 7)]
     [(1, 150), (2, b'hi')]
@@ -208,11 +197,7 @@ class Wire:
 class Fields:
     """Fields of messages, counted, and none twice.
 
-    Parameters
-    ----------
-    content : bytes
-    most_parts : int
-        Fields that the whole file may have; long lists of numbers count as one.
+    `most_parts`: fields that the whole file may have; long lists of numbers count as one.
     """
 
     def __init__(self, content: bytes, most_parts: int) -> None:

@@ -12,44 +12,28 @@ from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
-from gatewise_export.onnx_files.onnx_parts import FLOAT, INT64, Model, Node, ValueInfo
+from gatewise_export.onnx_files.onnx_parts import FLOAT, INT64, ML_DOMAIN, Model, Node, ValueInfo
 from gatewise_export.onnx_files.protobuf import Malformed
-from gatewise_export.onnx_files.tree_rules import Trees, read_trees_node
-
-__all__ = ["INPUT", "MARGINS", "ML_DOMAIN", "MOST_TREE_NODES", "StageGraph", "check_stage"]
+from gatewise_export.onnx_files.shapes import ROWS, Shape, joint_shape, row_size, written
+from gatewise_export.onnx_files.tree_rules import MOST_TREE_NODES, Trees, read_trees_node
 
 INPUT, MARGINS = "x", "margins"
-ML_DOMAIN: Final = "ai.onnx.ml"
 
 MOST_NODES: Final = 64
-MOST_TREE_NODES: Final = 1 << 21
 MOST_ELEMENTS: Final = 1 << 24
 """Numbers that all values of a graph may hold together for one row (64 MiB)."""
 #: Versions under which the operators mean what they mean here
 _OPSETS: Final = {"": range(13, 22), ML_DOMAIN: range(1, 5)}
 _IR_VERSIONS: Final = range(4, 11)
 
-Shape = tuple[int, ...]
-"""Of a value; `ROWS` stands for the number of rows."""
-ROWS: Final = -1
-
 
 @dataclass(frozen=True, eq=False)
 class StageGraph:
     """A stage's graph that may be run.
 
-    Attributes
-    ----------
-    nodes : tuple of Node
-        In an order in which they can be run, one after the other.
-    constants : dict of str to ndarray
-    trees : dict of str to Trees
-        By the output of the node that holds them.
-    columns : dict of str to int
-        Of each value that is a matrix.
-    elements : int
-        Numbers that all values hold together for one row.
-    n_inputs, n_outputs : int
+    `nodes`: in an order in which they can be run, one after the other. `trees`: by the output of
+    the node that holds them. `columns`: of each value that is a matrix. `elements`: numbers that
+    all values hold together for one row.
     """
 
     nodes: tuple[Node, ...]
@@ -103,9 +87,9 @@ class _StageCheck:
                 raise Malformed(f"{node.op_type[:64]}: {error}") from None
         made = self.values.get(MARGINS)
         if made is None or made[:2] != ((ROWS, self.n_outputs), FLOAT):
-            found = "nothing" if made is None else _written(made.shape)
+            found = "nothing" if made is None else written(made.shape)
             raise Malformed(
-                f"its nodes give {found} as {MARGINS!r}, not {_written((ROWS, self.n_outputs))}"
+                f"its nodes give {found} as {MARGINS!r}, not {written((ROWS, self.n_outputs))}"
             )
         return StageGraph(
             nodes=self.graph.nodes,
@@ -138,10 +122,7 @@ class _StageCheck:
             raise Malformed(f"the value {name!r} is made twice, or has no name")
         if len(value.shape) > 4:
             raise Malformed(f"a value of {len(value.shape)} dimensions")
-        size = 1
-        for d in value.shape:
-            size *= 1 if d == ROWS else d
-        self.elements += size
+        self.elements += row_size(value.shape)
         if self.elements > MOST_ELEMENTS:
             raise Malformed(f"its values hold more than {MOST_ELEMENTS} numbers a row")
         self.values[name] = value
@@ -171,7 +152,7 @@ class _StageCheck:
 
     def read_trees(self, node: Node, shape: Shape) -> Shape:
         if len(shape) != 2 or shape[0] != ROWS:
-            raise Malformed(f"trees that read {_written(shape)}")
+            raise Malformed(f"trees that read {written(shape)}")
         strange = set(node.attributes) - _TREE_ATTRIBUTES
         if strange:
             raise Malformed(f"the attribute {min(strange)[:64]!r}, which no stage uses")
@@ -190,11 +171,6 @@ def _is_matrix(value: ValueInfo, name: str, columns: int) -> bool:
         and not isinstance(shape[0], int)
         and shape[1] == columns
     )
-
-
-def _written(shape: Shape) -> str:
-    """A shape as errors show it."""
-    return "(" + ", ".join("n" if d == ROWS else str(d) for d in shape) + ")"
 
 
 # -- one rule an operator ------------------------------------------------------------------
@@ -231,17 +207,7 @@ def _number(value: _Value, *ndims: int) -> int:
 
 
 def _broadcast(node: Node, values: list[_Value]) -> Shape:
-    one, two = (v.shape for v in values)
-    width = max(len(one), len(two))
-    one, two = (1,) * (width - len(one)) + one, (1,) * (width - len(two)) + two
-    shape = []
-    for a, b in zip(one, two, strict=True):
-        if a != b and 1 not in (a, b):
-            raise Malformed(
-                f"{_written(values[0].shape)} and {_written(values[1].shape)} do not fit"
-            )
-        shape.append(b if a == 1 else a)
-    return tuple(shape)
+    return joint_shape([v.shape for v in values])
 
 
 def _unsqueeze(node: Node, values: list[_Value]) -> Shape:
@@ -261,7 +227,7 @@ def _cumsum(node: Node, values: list[_Value]) -> Shape:
 def _gather(node: Node, values: list[_Value]) -> Shape:
     shape, index = values[0].shape, _number(values[1], 0, 1)
     if node.get("axis", 0) != 1 or len(shape) < 2 or not 0 <= index < shape[1]:
-        raise Malformed(f"index {index} on axis 1 of {_written(shape)}")
+        raise Malformed(f"index {index} on axis 1 of {written(shape)}")
     kept = () if values[1].shape == () else (1,)
     return (shape[0], *kept, *shape[2:])
 

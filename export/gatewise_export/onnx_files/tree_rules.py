@@ -17,13 +17,13 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_export.onnx_files.onnx_parts import Node, Tensor
 from gatewise_export.onnx_files.protobuf import Malformed
 
-__all__ = ["MOST_DEPTH", "TREE_OPERATORS", "Trees", "read_trees_node"]
-
 #: Operators, and what their leaves' entries are called
 TREE_OPERATORS: Final = {"TreeEnsembleRegressor": "target", "TreeEnsembleClassifier": "class"}
 MOST_DEPTH: Final = 1024
 """Nodes on a path: a runtime that builds its trees by calling itself has stack for these."""
 MOST_OUTPUTS: Final = 65536
+MOST_TREE_NODES: Final = 1 << 21
+"""Nodes of all trees of a stage."""
 
 _NODE_ARRAYS: Final = (
     "nodes_treeids", "nodes_nodeids", "nodes_featureids", "nodes_truenodeids",
@@ -40,19 +40,9 @@ Ints = NDArray[np.int32]
 class Trees:
     """Checked trees; nodes are numbered through all trees, in the file's order.
 
-    Attributes
-    ----------
-    feature : ndarray of int32, shape (n_nodes,)
-        -1 at a leaf.
-    threshold : ndarray of float32, shape (n_nodes,)
-    left, right : ndarray of int32, shape (n_nodes,)
-        Children where the test holds and where not; -1 at a leaf.
-    nan_left : ndarray of bool, shape (n_nodes,)
-    roots : ndarray of int32, shape (n_trees,)
-    leaf, target : ndarray of int32, shape (n_entries,)
-        What a leaf adds to which output:
-    weight : ndarray of float32, shape (n_entries,)
-    base : ndarray of float32, shape (n_outputs,)
+    Nodes, (n_nodes,): `feature` (-1 at a leaf), `threshold`, the children `left` where the test
+    holds and `right` where not (-1 at a leaf), `nan_left`. `roots`: (n_trees,). Entries,
+    (n_entries,): `leaf` adds `weight` to the output `target`. `base`: (n_outputs,).
     """
 
     feature: Ints

@@ -8,7 +8,6 @@ does. The same system gives the same files, byte for byte; only `created` differ
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,51 +17,31 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import is_regressor
 
 from gatewise.columns.encoders import RowEncoder
-from gatewise.decision import ALWAYS_STOP
 from gatewise.errors import InputError
 from gatewise.models.graph_model import GraphModel
-from gatewise.models.instances import InstanceSpec
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.bundle.arrays import write_arrays
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_export.bundle.errors import VerifyError
 from gatewise_export.bundle.flat_trees import write_trees
-from gatewise_export.bundle.manifest import (
-    MANIFEST,
-    SAMPLE,
-    CloudSpec,
-    FeatureSpec,
-    FileSpec,
-    GroupSpec,
-    Manifest,
-    OperatingPointSpec,
-    StageSpec,
-    Task,
-)
+from gatewise_export.bundle.manifest import MANIFEST, SAMPLE
 from gatewise_export.bundle.repacking import check_destination, replacing
 from gatewise_export.bundle.signing import MANIFEST_CONTEXT, SIGNATURE, Signer, write_signatures
 from gatewise_export.packing.converters import CloudGraph, high_cost_graph
 from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_export.packing.verification import HighCostAnswers, run_cloud, verify
+from gatewise_export.packing.system_manifest import BACKEND, CLOUD, manifest_of_system, stage_file
+from gatewise_export.packing.verification import HighCostAnswers, on_features, run_cloud, verify
+from gatewise_signals.signal_input import SignalInput
 
 if TYPE_CHECKING:
     from gatewise.models.stage import Stage
     from gatewise_training.cascades.base import BudgetedClassifier
     from gatewise_training.data.table_encoder import TableEncoder
     from gatewise_training.learners.high_cost_model import HighCostModel
-    from gatewise_training.operating_points.frontier import OperatingPoint
 
-__all__ = ["pack"]
-
-CLOUD = "cloud.onnx"
-BACKEND = "backend.json"
-"""In place of the graph of a high-cost model that stays opaque: what serves it."""
 MOST_SAMPLE_ROWS = 64
-MOST_CLASSES_LISTED = 64
-"""With more, operating points have no figures by class."""
 CLOSE = 1e-3
 """Rows whose two best classes lie closer than this are left out of the sample."""
 CLOUD_TOLERANCE = 0.05
@@ -90,7 +69,8 @@ def pack(
         Where: a directory, or one zip file if it ends in ``.gwb``. A bundle that is there is
         replaced, anything else refused.
     sample : array-like of shape (n, n_features)
-        A few real rows for the self-test that a device runs; 64 at most are taken.
+        A few real rows for the self-test that a device runs; 64 at most are taken. Windows, where
+        the system was fitted on blocks.
     name, version : str
         Of the bundle; levels of MQTT topics, so without ``/ + #``.
     created : datetime, optional
@@ -104,7 +84,7 @@ def pack(
     Returns
     -------
     Bundle
-        As it was written, opened anew.
+        As it was written, opened anew, with the system's own functions for its blocks.
 
     Raises
     ------
@@ -128,12 +108,19 @@ def pack(
     if rows is not None:
         _check_encoder(system, rows)
         sample = _encoded(rows, sample)
+    signal: SignalInput | None = getattr(system, "signal_input_", None)
+    windows = None
+    if signal is not None:
+        windows = signal.checked(sample)[:MOST_SAMPLE_ROWS].astype(signal.dtype)
+        signal = signal.on_device
+        sample, system = signal.features(windows), on_features(system)
     x = _sample_rows(system, sample)
     chains = getattr(system, "chains_", (system.stages_,))
     stages = list(dict.fromkeys(stage for chain in chains for stage in chain))
     f0 = system.high_cost_model_
     cloud = None if f0 is None or f0.opaque is not None else high_cost_graph(f0)
-    files = {_file(i, stage): _content(stage) for i, stage in enumerate(stages)}
+    files = {stage_file(i, stage): _content(stage) for i, stage in enumerate(stages)}
+    files |= {} if signal is None else signal.models
     if f0 is not None and cloud is not None:
         files[CLOUD] = _bytes(cloud.model)
     elif f0 is not None:
@@ -142,10 +129,15 @@ def pack(
     if answers is not None:
         clear = _clear_calls(answers[1])
         x, answers = x[clear], (answers[0][clear], answers[1][clear])
-    files[SAMPLE] = write_arrays(_sample_arrays(x, stages, answers))
-    manifest = _manifest(
+        windows = None if windows is None else windows[clear]
+    arrays = _sample_arrays(x, stages, answers)
+    if signal is not None and windows is not None:
+        arrays |= {"X": x[:, : len(signal.graph.feature_names)], "windows": windows}
+    files[SAMPLE] = write_arrays(arrays)
+    manifest = manifest_of_system(
         system, stages, [[stages.index(s) for s in c] for c in chains], cloud, files,
         name, version, datetime.now(UTC) if created is None else created.astimezone(UTC), rows,
+        signal,
     )  # fmt: skip
     text = files[MANIFEST] = manifest.to_json().encode()
     if signer is not None:
@@ -153,14 +145,11 @@ def pack(
     with replacing(path, files) as fresh:
         opaque = None if answers is None or cloud is not None else HighCostAnswers(answers, answers)
         _prove(system, Bundle.open(fresh), x, opaque)
-    return Bundle.open(path, public_key=None if signer is None else signer.public.raw)
+    bundle = Bundle.open(path, public_key=None if signer is None else signer.public.raw)
+    return bundle if signal is None else bundle.with_functions(signal.functions)
 
 
 # -- parts ---------------------------------------------------------------------------------
-
-
-def _file(number: int, stage: Stage) -> str:
-    return f"stage_{number}.npz" if stage.acquisition == "node" else f"stage_{number}.onnx"
 
 
 def _content(stage: Stage) -> bytes:
@@ -231,93 +220,6 @@ def _sample_arrays(
     return arrays
 
 
-def _manifest(
-    system: BudgetedClassifier,
-    stages: Sequence[Stage],
-    chains: Sequence[Sequence[int]],
-    cloud: CloudGraph | None,
-    files: dict[str, bytes],
-    name: str,
-    version: str,
-    created: datetime,
-    encoder: RowEncoder | None,
-) -> Manifest:
-    names, costs = system.feature_names_, system.feature_costs_
-    groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
-    points = system.operating_points_
-    specs = tuple(
-        StageSpec(
-            file=_file(i, stage),
-            kind="lazy" if stage.acquisition == "node" else "graph",
-            inputs=tuple(names[k] for k in stage.features),
-            bytes=len(files[_file(i, stage)]),
-            link=stage.link,
-            score=stage.score,
-            outputs=stage.model.n_outputs,
-            tier=stage.tier,
-            origin="given" if isinstance(stage.model, GraphModel) else "gatewise",
-        )
-        for i, stage in enumerate(stages)
-    )
-    f0, cloud_spec = system.high_cost_model_, None
-    if f0 is not None:
-        asked = tuple(names[k] for k in f0.features)
-        if cloud is None:
-            cloud_spec = CloudSpec(BACKEND, asked, "classifier", "identity", f0.backend)
-        else:
-            cloud_spec = CloudSpec(CLOUD, asked, cloud.kind, cloud.link)
-    return Manifest(
-        name=name,
-        version=version,
-        created=created.isoformat(timespec="seconds"),
-        task=_task(system),
-        instance=_instance(system),
-        classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
-        link=specs[-1].link,
-        features=tuple(
-            FeatureSpec(n, float(own), g)
-            for n, own, g in zip(names, costs.own, groups, strict=True)
-        ),
-        groups=tuple(
-            GroupSpec(g, float(price))
-            for g, price in zip(costs.group_names, costs.shared, strict=True)
-        ),
-        prices=system.cloud_prices_,
-        missing=dict(system.missing_),
-        every_stage=specs,
-        chains=tuple(tuple(c) for c in chains),
-        cloud=cloud_spec,
-        operating_points=tuple(
-            OperatingPointSpec(
-                # without a cloud the last stage's answer stands, whatever its score
-                thresholds=p.thresholds if f0 else (*p.thresholds[:-1], ALWAYS_STOP),
-                expected_cost=p.cost,
-                accuracy=p.accuracy,
-                offload_rate=p.offload_rate,
-                guarantee=None if p.guarantee is None else dict(p.guarantee),
-                accuracy_error=p.accuracy_error,
-                agreement=p.agreement if f0 else None,
-                chain=p.chain,
-                **_class_figures(p),
-                interval=p.interval,
-                measured=p.measured,
-            )
-            for p in points
-        ),
-        active=points.index(system.operating_point_),
-        files={
-            n: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
-            for n, content in files.items()
-        },
-        reference_accuracy=system.frontier_.reference_accuracy,
-        encoder=encoder,
-        reference_weighted_accuracy=system.frontier_.reference_weighted_accuracy,
-        reference_recall=_rounded(system.frontier_.reference_recall),
-        class_rows=system.frontier_.class_rows or None,
-        **_bounds(system),
-    )
-
-
 def _check_encoder(system: BudgetedClassifier, encoder: RowEncoder) -> None:
     """Refuse an encoder with other features than the system was fitted on."""
     if not isinstance(encoder, RowEncoder):
@@ -335,45 +237,6 @@ def _encoded(encoder: RowEncoder, sample: Any) -> Any:
     if columns and columns != list(encoder.feature_names) and set(encoder.names) <= set(columns):
         return encoder.rows(sample[list(encoder.names)].to_numpy(object).tolist())
     return sample
-
-
-def _class_figures(point: OperatingPoint) -> dict[str, Any]:
-    """Figures of a point beyond accuracy; by class only where the manifest stays small."""
-    found = {name: getattr(point, name) for name in ("weighted_accuracy", "gate_range")}
-    for name in ("balanced_accuracy", "log_loss", "brier_score"):
-        value = getattr(point, name)
-        found[name] = None if value is None else round(value, 6)
-    return found | {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
-
-
-def _rounded(shares: tuple[float | None, ...] | None) -> tuple[float | None, ...] | None:
-    if shares is None or len(shares) > MOST_CLASSES_LISTED:
-        return None
-    return tuple(None if share is None else round(share, 6) for share in shares)
-
-
-def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
-    """Bounds on classes; none of a regressor or ranker."""
-    bounds = getattr(system, "class_bounds_", None)
-    return {
-        name: getattr(bounds, name)
-        for name in ("min_recall", "min_precision")
-        if bounds and any(share is not None for share in getattr(bounds, name))
-    }
-
-
-def _instance(system: BudgetedClassifier) -> InstanceSpec | None:
-    """Shape and type of instances that are arrays; None for rows of float32 features."""
-    spec: InstanceSpec | None = getattr(system, "instance_", None)
-    if spec is None or (len(spec.shape) == 1 and spec.dtype == "float32"):
-        return None
-    return spec
-
-
-def _task(system: BudgetedClassifier) -> Task:
-    if hasattr(system, "classes_"):
-        return "classify"
-    return "regress" if is_regressor(system) else "rank"
 
 
 def _prove(

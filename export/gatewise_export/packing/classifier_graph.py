@@ -1,4 +1,4 @@
-"""Classifiers' graphs from elsewhere: checked, and given the outputs that a worker expects.
+"""Classifiers' graphs from elsewhere, given the outputs that a worker expects.
 
 skl2onnx's graphs and users' own give their own labels; a bundle's give class indices. A few nodes
 at the end turn one into the other, and nothing inside changes.
@@ -11,73 +11,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from gatewise.errors import one_line
 from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, GraphParts, tensor
-from gatewise_training.learners.given_graph import GraphForm
+from gatewise_training.graphs.given_graph import GraphForm
+from gatewise_training.graphs.graph_files import inner_graphs
 from gatewise_training.learners.high_cost_model import HighCostModel
-
-__all__ = ["read_given", "with_class_indices"]
-
-NUMBERS = (
-    TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.UINT8,
-    TensorProto.INT8, TensorProto.INT32, TensorProto.INT64,
-)  # fmt: skip
-"""Element types of an input that rows are cast to."""
-
-
-def read_given(content: bytes) -> onnx.ModelProto:
-    """Read and check a graph that a user gave."""
-    try:
-        model = onnx.load_model_from_string(content)
-    except Exception as error:  # protobuf's DecodeError is not public
-        raise ConversionError(f"high-cost model: not an ONNX file: {error}") from error
-    outside = [t.name for t in _tensors(model.graph) if t.data_location == TensorProto.EXTERNAL]
-    if outside:
-        raise ConversionError(
-            f"high-cost model: its ONNX file keeps {outside[0]!r} in another file; save it as one"
-        )
-    strange = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
-    if strange or model.functions:
-        raise ConversionError(
-            "high-cost model: its ONNX file uses operators that onnxruntime alone does not know "
-            f"({', '.join(sorted(strange)) or 'functions'})"
-        )
-    try:
-        onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
-        raise ConversionError(
-            f"high-cost model: its ONNX file is malformed: {one_line(error)}"
-        ) from error
-    known = {t.name for t in model.graph.initializer}
-    inputs = [i.type.tensor_type.elem_type for i in model.graph.input if i.name not in known]
-    if len(inputs) != 1 or inputs[0] not in NUMBERS:
-        raise ConversionError("high-cost model: its ONNX file must have one input of numbers")
-    if not model.graph.output:
-        raise ConversionError("high-cost model: its ONNX file has no outputs")
-    return model
-
-
-def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
-    found = list(graph.initializer)
-    for node in graph.node:
-        for attribute in node.attribute:
-            found += [attribute.t, *attribute.tensors]
-        for inner in _inner_graphs(node):
-            found += _tensors(inner)
-    return found
-
-
-def _inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
-    """Bodies of a node that loops or branches."""
-    single = [a.g for a in node.attribute if a.HasField("g")]
-    return single + [g for a in node.attribute for g in a.graphs]
-
-
-# -- the same outputs for all --------------------------------------------------------------
 
 
 def with_class_indices(
@@ -90,13 +30,12 @@ def with_class_indices(
     int64 (n,), and ``probabilities``, float32 (n, n_classes).
     """
     graph = model.graph
-    order = _without_zipmap(graph, form.score) if form.zipmap and form.score is not None else None
     _rename(graph, {})
     known = {t.name for t in graph.initializer}
     head, tail = GraphParts(), GraphParts()
-    _add_input(head, [i for i in graph.input if i.name not in known], form)
+    head.add("Identity", INPUT, next(i.name for i in graph.input if i.name not in known))
     if form.score is not None:
-        _add_scores(tail, graph.output[form.score].name, form, order)
+        _add_scores(tail, graph.output[form.score].name, form)
     if form.label is not None:
         label = graph.output[form.label]
         tail.value("flat", np.array([-1]))
@@ -135,50 +74,11 @@ def with_class_indices(
     return model
 
 
-def _without_zipmap(graph: onnx.GraphProto, place: int) -> NDArray[np.intp]:
-    """Take the matrix before a ZipMap as output; the order in which its keys are sorted."""
-    name = graph.output[place].name
-    node = next((n for n in graph.node if n.op_type == "ZipMap" and n.output[0] == name), None)
-    if node is None:
-        raise ConversionError(
-            "high-cost model: its ONNX file gives a list of tables that no ZipMap writes; export "
-            "it with a tensor of probabilities"
-        )
-    keys = [k for a in node.attribute for k in (a.ints or [word.decode() for word in a.strings])]
-    graph.output[place].CopyFrom(tensor(node.input[0], TensorProto.FLOAT, "n", len(keys)))
-    graph.node.remove(node)
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), np.intp)
-
-
-def _add_input(parts: GraphParts, sources: Sequence[onnx.ValueInfoProto], form: GraphForm) -> None:
-    """Nodes from rows of numbers to what the graph takes: its columns, numbers or images."""
-    if len(sources) > 1:
-        parts.add("Split", INPUT, " ".join(i.name for i in sources), axis=1)
-        return
-    source, value = sources[0], INPUT
-    if form.shape is not None:
-        parts.value("instance", np.array([-1, *form.shape]))
-        parts.add("Reshape", f"{value} instance", "instances")
-        value = "instances"
-    kind = source.type.tensor_type.elem_type
-    if kind == TensorProto.FLOAT:
-        parts.add("Identity", value, source.name)
-    else:
-        parts.add("Cast", value, source.name, to=kind)
-
-
-def _add_scores(
-    parts: GraphParts, name: str, form: GraphForm, order: NDArray[np.intp] | None
-) -> None:
+def _add_scores(parts: GraphParts, name: str, form: GraphForm) -> None:
     """Nodes from the graph's scores to probabilities, a column for each of its own classes."""
     parts.value("matrix", np.array([-1, form.columns]))
     parts.add("Cast", name, "scores", to=TensorProto.FLOAT)
-    parts.add("Reshape", "scores matrix", "score_columns")
-    if order is None or np.array_equal(order, np.arange(len(order))):
-        parts.add("Identity", "score_columns", "own_scores")
-    else:
-        parts.value("order", order.astype(np.int64))
-        parts.add("Gather", "score_columns order", "own_scores", axis=1)
+    parts.add("Reshape", "scores matrix", "own_scores")
     logits = form.scores == "logits"
     if form.columns > 1:
         parts.add(
@@ -207,7 +107,7 @@ def _rename(graph: onnx.GraphProto, names: dict[str, str]) -> None:
     for node in graph.node:
         node.name = node.doc_string = ""
         node.input[:] = [fresh(name) for name in node.input]
-        for inner in _inner_graphs(node):
+        for inner in inner_graphs(node):
             _rename(inner, names)
         node.output[:] = [fresh(name) for name in node.output]
     for value in graph.output:

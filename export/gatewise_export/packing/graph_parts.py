@@ -15,11 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from gatewise import __version__
 
-__all__ = [
-    "INPUT", "MARGINS", "ML_DOMAIN", "ML_OPSET", "OPSET", "GraphParts", "Output", "constant",
-    "tensor",
-]  # fmt: skip
-
 INPUT = "x"
 MARGINS = "margins"
 ML_DOMAIN = "ai.onnx.ml"

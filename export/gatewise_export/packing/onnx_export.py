@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from gatewise_training.cascades.base import BudgetedClassifier
 
-__all__ = ["to_onnx"]
-
 
 def to_onnx(
     model: BudgetedClassifier | Stage | BaseEstimator,

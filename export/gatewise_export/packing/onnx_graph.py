@@ -25,16 +25,12 @@ from gatewise.models.linear import LinearModel
 from gatewise.models.stage import FlatModel
 from gatewise.models.trees import TreeEnsemble
 from gatewise_export.packing.graph_parts import INPUT, MARGINS, ML_DOMAIN, GraphParts, Output
-from gatewise_training.learners.tree_attributes import attributes_of as tree_attributes
-
-__all__ = ["flat_graph"]
+from gatewise_training.graphs.tree_attributes import attributes_of as tree_attributes
 
 
 def flat_graph(model: FlatModel) -> onnx.ModelProto:
     """Write a flat model as a graph from ``x`` to ``margins``; the same model gives the same bytes.
 
-    Examples
-    --------
     >>> import numpy as np
     >>> one = np.ones(1, np.float32)
     >>> graph = flat_graph(LinearModel(0 * one, one, np.array([[2]], np.float32), one)).graph

@@ -19,8 +19,6 @@ from gatewise_export.bundle.errors import ConversionError
 from gatewise_export.packing.graph_parts import INPUT, ML_DOMAIN, ML_OPSET, OPSET
 from gatewise_export.packing.system_graph import make_system_graph, outputs_of
 
-__all__ = ["ESTIMATORS", "pipeline_graph", "register_converters"]
-
 ESTIMATORS = (
     "AdaptGBRT", "AdaptLin", "AdaptLstsq", "BudgetForest", "BudgetPrune", "CEGBClassifier",
     "CEGBRanker", "CEGBRegressor", "ConfidenceCascade", "GreedyMiser", "L1Cascade",

@@ -28,8 +28,6 @@ from gatewise_export.packing.onnx_graph import flat_graph
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
 
-__all__ = ["append_stage", "label_tensor", "make_system_graph", "outputs_of"]
-
 
 def outputs_of(system: BudgetedClassifier) -> tuple[Output, ...]:
     """Outputs of a fitted system's graph, in order.
@@ -123,13 +121,18 @@ def append_stage(nodes: GraphParts, prefix: str, stage: Stage) -> str:
     model = flat_graph(stage.model)
     nodes.value(f"{prefix}features", stage.features.astype(np.int64))
     nodes.add("Gather", f"{INPUT} {prefix}features", f"{prefix}{INPUT}", axis=1)
+    own = {name: prefix + name for name in (INPUT, MARGINS)}
+
+    def placed(name: str) -> str:  # a constant may be called as one of the answers is
+        return own.get(name, f"{prefix}model_{name}")
+
     for node in model.graph.node:
-        node.input[:] = [prefix + name for name in node.input]
-        node.output[:] = [prefix + name for name in node.output]
+        node.input[:] = map(placed, node.input)
+        node.output[:] = map(placed, node.output)
         node.name = prefix + node.name if node.name else ""
         nodes.nodes.append(node)
     for known in model.graph.initializer:
-        known.name = prefix + known.name
+        known.name = placed(known.name)
         nodes.constants.append(known)
     _answers(nodes, prefix, stage)
     return prefix

@@ -12,6 +12,7 @@ compared with
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from gatewise import _onnxruntime
 from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import one_line
 from gatewise_export.bundle.bundle import Bundle
-from gatewise_export.bundle.decisions import Outcome, decided
+from gatewise_export.bundle.decisions import Outcome, decided, unlike_features
 from gatewise_export.bundle.errors import BundleError, VerifyReport
 from gatewise_export.bundle.flat_trees import read_trees
 from gatewise_export.bundle.manifest import CloudKind
@@ -33,8 +34,6 @@ from gatewise_export.onnx_files.graph_rules import (
 
 if TYPE_CHECKING:
     from gatewise_training.cascades.base import BudgetedClassifier
-
-__all__ = ["HighCostAnswers", "graph_outcome", "run_cloud", "self_test", "verify", "verify_graphs"]
 
 _Cloud = tuple[NDArray[np.int64] | None, NDArray[Any] | None]
 
@@ -70,21 +69,12 @@ def verify(
     *,
     high_cost: HighCostAnswers | None = None,
 ) -> VerifyReport:
-    """Compare a bundle's graphs with the fitted system that it was made from.
+    """Compare a bundle's graphs with the fitted system that it was made from, at its active point.
 
-    Parameters
-    ----------
-    system : fitted system
-        At the bundle's active operating point.
-    bundle : Bundle
-    X : array-like of shape (n, n_features)
-    high_cost : HighCostAnswers, optional
-        Of these rows, where they are known already.
-
-    Returns
-    -------
-    VerifyReport
+    `X` has shape (n, n_features); `high_cost` are the answers to these rows where they are known.
     """
+    if hasattr(system, "signal_input_"):
+        X, system = system.signal_input_.features(X), on_features(system)
     x = _matrix(X)
     known = HighCostAnswers.computed(system, bundle, x) if high_cost is None else high_cost
     rows = X if hasattr(X, "columns") else _named(system, x)
@@ -108,6 +98,13 @@ def verify(
         cloud_probabilities=answers[1],
     )
     return _compare(graph_outcome(bundle, x, cloud=known.graph), of_system)
+
+
+def on_features(system: BudgetedClassifier) -> BudgetedClassifier:
+    """Get the same system for the features of blocks, in the place of windows."""
+    twin = copy.copy(system)
+    twin.__dict__.pop("signal_input_", None)
+    return twin
 
 
 class _Answered:
@@ -146,20 +143,9 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     """Compare a bundle's graphs with their flat arrays, read back and summed in numpy.
 
     A given stage, or a high-cost model that is not made of flat arrays, is not compared: its own
-    outputs stand on both sides.
-
-    Parameters
-    ----------
-    bundle : Bundle
-    X : array-like of shape (n, n_features)
-        In the order of the manifest's features.
-    outcome : Outcome, optional
-        What :func:`graph_outcome` gave for these rows.
-
-    Raises
-    ------
-    BundleError
-        If a stage's graph is not of the forms that Gatewise writes.
+    outputs stand on both sides. `X` has shape (n, n_features), in the order of the manifest's
+    features; `outcome` is what :func:`graph_outcome` gave for these rows. BundleError if a stage's
+    graph is not of the forms that Gatewise writes.
     """
     # numba, which this loads, is no part of what a device installs
     from gatewise_export.onnx_files.flat_reader import read_flat, read_stage
@@ -183,9 +169,21 @@ def verify_graphs(bundle: Bundle, X: ArrayLike, outcome: Outcome | None = None) 
     return _compare(of_graphs, decided(manifest, margins, acquired, *cloud))
 
 
-def self_test(bundle: Bundle) -> VerifyReport:
-    """Compare a bundle's graphs, run here, with what its sample expects."""
+def self_test(
+    bundle: Bundle,
+    answers: Callable[[NDArray[np.float32]], tuple[NDArray[np.int64], NDArray[Any]]] | None = None,
+) -> VerifyReport:
+    """Compare a bundle's graphs, run here, with what its sample expects.
+
+    `answers` gives those of a high-cost model that is in a backend, of rows of all features.
+    """
     sample = bundle.sample()
+    bundle.read_block_models(check_stage_graph)
+    if unlike := int(unlike_features(bundle.manifest, sample).sum()):
+        raise BundleError(
+            f"{bundle}: of {unlike} sample windows the blocks give other features here than where "
+            "it was packed"
+        )
     expected = Outcome(
         margins=tuple(sample[f"stage_{s}"] for s in range(len(bundle.manifest.stages))),
         exits=sample["exit"],
@@ -197,7 +195,9 @@ def self_test(bundle: Bundle) -> VerifyReport:
     # a bundle for devices comes without the high-cost model, others have it in a backend: then its
     # outputs stay unchecked
     unseen = bundle.absent() or _has_backend(bundle)
-    given = (expected.cloud_labels, expected.cloud_probabilities) if unseen else None
+    given: _Cloud | None = (expected.cloud_labels, expected.cloud_probabilities) if unseen else None
+    if answers is not None:
+        given = answers(sample["X"])
     return _compare(graph_outcome(bundle, sample["X"], cloud=given), expected)
 
 
@@ -232,6 +232,7 @@ def graph_outcome(
 
 def _check_graphs(bundle: Bundle) -> None:
     """Refuse graphs that a device or a worker would refuse, before any is opened."""
+    bundle.read_block_models(check_stage_graph)
     for stage in bundle.manifest.stages:
         if stage.kind == "graph":
             content = bundle.read(stage.file, most=MOST_STAGE_BYTES)

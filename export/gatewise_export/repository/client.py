@@ -29,8 +29,6 @@ from gatewise_export.repository.release import (
     read_offers,
 )
 
-__all__ = ["RepositoryClient", "Seen"]
-
 _LOG = logging.getLogger(__name__)
 #: Seconds that all metadata of a check may take.
 _METADATA_SECONDS: Final = 60.0

@@ -26,8 +26,6 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from gatewise.errors import InputError
 
-__all__ = ["BoundedFetcher"]
-
 _CHUNK: Final = 64 << 10
 _HEADERS: Final = {"User-Agent": "gatewise", "Accept-Encoding": "identity"}
 

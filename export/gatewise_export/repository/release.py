@@ -26,21 +26,10 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from gatewise.errors import InputError
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_export.bundle.manifest import FileSpec
-from gatewise_export.bundle.manifest_reader import FILE_NAME
+from gatewise_export.bundle.manifest_parts.files import read_files
 
 if TYPE_CHECKING:
     from tuf.api.metadata import Targets
-
-__all__ = [
-    "MOST_RELEASE_BYTES",
-    "RELEASE",
-    "WHOLE",
-    "OfferedRelease",
-    "Release",
-    "check_name",
-    "has_file",
-    "read_offers",
-]
 
 RELEASE: Final = "release.json"
 MOST_RELEASE_BYTES: Final = 1 << 20
@@ -48,7 +37,6 @@ MOST_RELEASE_BYTES: Final = 1 << 20
 WHOLE: Final = 10_000
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
-_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _KEYS: Final = ("release", "model", "version", "features", "runtime", "hardware", "files")
 
 
@@ -56,17 +44,9 @@ _KEYS: Final = ("release", "model", "version", "features", "runtime", "hardware"
 class Release:
     """A version of a model.
 
-    Attributes
-    ----------
-    model, version : str
-    files : dict of str to FileSpec
-        Every file of the bundle but the high-cost model, by name.
-    features : tuple of str
-        Names of the features, in the manifest's order.
-    runtime : str
-        The oldest version of Gatewise that runs it.
-    hardware : tuple of str
-        Machines that it is for, as ``platform.machine()`` names them; empty: all.
+    `files`: every file of the bundle but the high-cost model, by name. `features`: names of the
+    features, in the manifest's order. `runtime`: the oldest version of Gatewise that runs it.
+    `hardware`: machines that it is for, as ``platform.machine()`` names them; empty: all.
     """
 
     model: str
@@ -95,12 +75,9 @@ class Release:
         document.keys(_KEYS)
         document["release"].integer(1, 1)
         return cls(
-            model=_name(document["model"]),
-            version=_name(document["version"]),
-            files={
-                _file_name(JsonField(name, "files")): FileSpec(_digest(spec), _size(spec))
-                for name, spec in document["files"].entries(4096).items()
-            },
+            model=document["model"].matching(_NAME, "a name of a release"),
+            version=document["version"].matching(_NAME, "a name of a release"),
+            files=read_files(document["files"], most=4096, most_bytes=1 << 40),
             features=_texts(document["features"], 65535),
             runtime=document["runtime"].text(64),
             hardware=_texts(document["hardware"], 64),
@@ -196,34 +173,8 @@ def check_name(what: str, name: str) -> str:
     return name
 
 
-def _name(field: JsonField) -> str:
-    text = field.text(64)
-    if not _NAME.fullmatch(text):
-        field.fail("is no name of a release's")
-    return text
-
-
-def _file_name(field: JsonField) -> str:
-    text = field.text(256)
-    if not FILE_NAME.fullmatch(text):
-        field.fail("is no plain file name")
-    return text
-
-
 def _texts(field: JsonField, most: int) -> tuple[str, ...]:
     return tuple(item.text(256) for item in field.items(0, most))
-
-
-def _digest(spec: JsonField) -> str:
-    spec.keys(("sha256", "size"))
-    digest = spec["sha256"].text(64)
-    if not _SHA256.fullmatch(digest):
-        spec["sha256"].fail("must be 64 hexadecimal digits")
-    return digest
-
-
-def _size(spec: JsonField) -> int:
-    return spec["size"].integer(0, 1 << 40)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

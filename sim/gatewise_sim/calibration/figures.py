@@ -34,8 +34,6 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.report.output import write_text
 
-__all__ = ["ASSUMED_SERVICE", "KIND", "Calibration"]
-
 KIND: Final = "gatewise-calibration"
 _WHAT: Final = "calibration file"
 _FIGURES: Final = ("broker_us", "hop_ms", "proxy_ms")
@@ -53,22 +51,15 @@ _ASSUMED_HOP_MS: Final = 0.16
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """How long devices, broker and workers take for what they do.
+    """How long devices, broker and workers take for what they do; InputError on an impossible time.
 
-    Raises
-    ------
-    InputError
-        If a time is negative or not finite.
-
-    Notes
-    -----
-    The assumed figures are those of a 2-core x86-64 machine, by ``make bench-edge`` and
-    ``make bench-cloud`` (``benchmarks/results/edge.json``, ``cloud.json``): a device of one stage
-    answers in 45 us, a cascade of 8 stages in 245 us (so 15 us, and 30 us a stage); a support
-    vector machine's run takes 144 us alone and 1041 us for 32 (115 us, and 29 us each); one worker
-    carries 2441 requests a second (410 us each, 265 us of them beside the run); mosquitto routes
-    a message in 20 to 40 us; one request at a time takes 783 us, which leaves 160 us a hop. A
-    Raspberry Pi is several times slower: measure there, or write a file.
+    The assumed figures are those of a 2-core x86-64 machine, by ``make bench-edge`` and ``make
+    bench-cloud`` (``benchmarks/results/edge.json``, ``cloud.json``): a device of one stage answers
+    in 45 us, a cascade of 8 stages in 245 us (so 15 us, and 30 us a stage); a support vector
+    machine's run takes 144 us alone and 1041 us for 32 (115 us, and 29 us each); one worker carries
+    2441 requests a second (410 us each, 265 us of them beside the run); mosquitto routes a message
+    in 20 to 40 us; one request at a time takes 783 us, which leaves 160 us a hop. A Raspberry Pi is
+    several times slower: measure there, or write a file.
     """
 
     model: str

@@ -16,6 +16,7 @@ import platform
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from importlib.metadata import version
@@ -27,26 +28,24 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 from gatewise_cloud.broker.mqtt_client import shared_subscriptions_work
-from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.batch_sizes import Timing, measure
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_signals.blocks.block import Function
 from gatewise_sim.calibration.figures import Calibration, model_of
 from gatewise_sim.errors import RunError
 from gatewise_sim.fleet.answers import Answers
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.progress import Listeners, ProgressListener, Snapshot
-from gatewise_sim.fleet.routes import NO_LABEL, Routes
+from gatewise_sim.fleet.routes import NO_LABEL, Routes, cloud_model
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.brokers import RunBroker, clear_status
-from gatewise_sim.live.deployment import start_workers
+from gatewise_sim.live.deployment import backend_option, start_workers
 from gatewise_sim.live.run import run_live
-
-__all__ = ["calibrate"]
 
 PACKAGES: Final = ("gatewise", "numpy", "onnxruntime", "paho-mqtt", "cbor2")
 #: A link that the proxy emulates while it is measured; it loses nothing.
@@ -68,12 +67,15 @@ def calibrate(
     rows: ArrayLike,
     *,
     broker: str | None = None,
+    backend: str | None = None,
+    functions: Mapping[str, Function] | None = None,
     exchanges: int = 300,
     watch: ProgressListener | None = None,
 ) -> Calibration:
     """Measure the service times of this machine, with a bundle and rows.
 
-    Shapes: `rows` (n, n_features).
+    Shapes: `rows` (n, n_features). `backend` runs the high-cost model, as of ``gatewise cloud``;
+    `functions` are those of the bundle's blocks.
     """
     if exchanges < 2 * _LEAST:
         raise InputError(f"exchanges is {exchanges}; give at least {2 * _LEAST}")
@@ -85,28 +87,26 @@ def calibrate(
         assert watch is not None
         watch.advance(Snapshot(at=time.monotonic() - began, done=share))
 
-    bundle = Bundle.open(path)
+    bundle = Bundle.open(path).with_functions(functions or {})
     table = np.ascontiguousarray(rows, np.float32)[:_ROWS]
-    routes = Routes.from_bundle(bundle, table)
+    routes = Routes.from_bundle(bundle, table, backend=backend)
     assumed = Calibration.assumed(routes)
     if not routes.plan.has_cloud or not (routes.cloud_label != NO_LABEL).any():
         edge_ms = _stages(_edge_alone(bundle, table), routes)
         watch.end("calibrated: the bundle has no cloud model")
         return replace(assumed, edge_ms=edge_ms, source="measured", about=_about(routes))
     done(0.1)
-    timing = _timed(bundle, table[routes.cloud_label != NO_LABEL], routes)
+    timing = _timed(bundle, table[routes.cloud_label != NO_LABEL], routes, backend)
     done(0.2)
     possible = np.flatnonzero(routes.cloud_label != NO_LABEL)
-    settings = _in_turn(routes, LinkProfile("none"), exchanges)
+    settings = replace(_in_turn(routes, LinkProfile("none"), exchanges), backend=backend)
     with ExitStack() as stack:
         used = stack.enter_context(RunBroker(broker))
-        found = _exchange(
-            path, table[np.resize(possible, exchanges)], used, max_batch=settings.max_batch
-        )
+        found = _exchange(bundle, table[np.resize(possible, exchanges)], used, settings)
         done(0.5)
         plain = _live(path, table, settings, used.url)
         done(0.8)
-        probe = _in_turn(routes, PROBE, exchanges // 2)
+        probe = replace(_in_turn(routes, PROBE, exchanges // 2), backend=backend)
         proxied = _beyond_device(_live(path, table, probe, used.url))
     edge_ms = _stages(_by_stage(plain, routes) or _edge_alone(bundle, table), routes)
     run = ServiceTime.from_timing(timing)
@@ -156,21 +156,22 @@ class _Exchanges:
 
 
 def _exchange(
-    bundle_path: Path, rows: NDArray[np.float32], broker: RunBroker, *, max_batch: int
+    bundle: Bundle, rows: NDArray[np.float32], broker: RunBroker, live: FleetSettings
 ) -> _Exchanges:
     """Send rows to a real worker, one after another, and measure processor times.
 
-    A worker that has measured its model answers some requests a little quicker; `max_batch` is
-    the live run's.
+    A worker that has measured its model answers some requests a little quicker: batches and
+    backend are the live run's.
     """
     name = f"calibrate-{time.monotonic_ns():x}"
     shared = broker.kind != "embedded"
     if not broker.is_own:
         shared = shared_subscriptions_work(broker.url) is not False
     options = {
-        "bundles": [str(bundle_path)],
+        "bundles": [str(bundle.path)],
         "broker": broker.url,
-        "max_batch": max_batch,
+        "max_batch": live.max_batch,
+        **backend_option(live.backend),
         **({"pool": f"gw-{name}"} if shared else {"shared": False}),
     }
     with ExitStack() as stack:
@@ -180,7 +181,7 @@ def _exchange(
         link = MqttLink(broker.url, device=name)
         device = stack.enter_context(
             Device(
-                Bundle.open(bundle_path),
+                bundle,
                 link=link,
                 policy="cloud-only",
                 deadline_ms=DEADLINE_MS,
@@ -313,8 +314,10 @@ def _stages(found: dict[int, list[float]], routes: Routes) -> tuple[float, ...]:
     return tuple(round(ms, 6) for ms in filled.tolist())
 
 
-def _timed(bundle: Bundle, table: NDArray[np.float32], routes: Routes) -> Timing:
-    model = CloudModel.from_bundle(bundle)
+def _timed(
+    bundle: Bundle, table: NDArray[np.float32], routes: Routes, backend: str | None
+) -> Timing:
+    model = cloud_model(bundle, backend)
     try:
         return measure(model.run, np.ascontiguousarray(table[:, routes.plan.request_inputs]))
     finally:

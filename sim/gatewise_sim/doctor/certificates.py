@@ -14,14 +14,6 @@ from gatewise_sim.doctor.findings import DeviceSettings, Finding, note, ok, prob
 if TYPE_CHECKING:
     from cryptography import x509
 
-__all__ = [
-    "common_name",
-    "failed_handshake",
-    "own_certificate",
-    "refused_certificate",
-    "server_certificate",
-]
-
 #: By OpenSSL's codes of a verification that failed (x509_vfy.h).
 _UNVERIFIED: Final = {
     9: "clock-behind the certificate",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,8 +20,6 @@ from gatewise_sim.doctor.findings import DeviceSettings, Finding, note, ok, prob
 
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
-
-__all__ = ["examine"]
 
 #: Module and the distribution that brings it.
 _NEEDED: Final = {
@@ -37,21 +35,7 @@ _SLACK: Final = datetime.timedelta(minutes=10)
 def examine(settings: DeviceSettings) -> Iterator[Finding]:
     """Run all checks, from the machine itself outwards, up to the first that fails.
 
-    Parameters
-    ----------
-    settings : DeviceSettings
-
-    Yields
-    ------
-    Finding
-        As they are made.
-
-    Raises
-    ------
-    InputError
-        If the URL or a file's name is wrong: nothing to examine.
-    WireError
-        If the device id cannot be a topic level.
+    InputError if the URL or a file's name is wrong, WireError if the device id is no topic level.
     """
     packages, missing = _check_packages()
     if missing:
@@ -71,7 +55,7 @@ def examine(settings: DeviceSettings) -> Iterator[Finding]:
     yield packages
     bundle: Any = None
     if settings.bundle is not None:
-        bundle = yield from _check_bundle(settings.bundle)
+        bundle = yield from _check_bundle(settings.bundle, settings.blocks)
     else:
         yield skipped("clock", "no bundle, so there is no date that this clock must be after")
     if settings.broker is None:
@@ -96,22 +80,23 @@ def _check_packages() -> tuple[Finding, bool]:
     return found, bool(missing)
 
 
-def _check_bundle(path: Path) -> Generator[Finding, None, Bundle | None]:
+def _check_bundle(path: Path, blocks: Sequence[str]) -> Generator[Finding, None, Bundle | None]:
     """Open the bundle and run its self-test; give it if it holds. Looks at the clock, too."""
     from gatewise_edge.errors import SelfTestError
     from gatewise_edge.stages.stages import StageRunner, self_test
     from gatewise_export.bundle.bundle import Bundle
+    from gatewise_signals.blocks.given_functions import load_block_functions
 
     try:
         bundle = Bundle.open(path, for_device=True)
+        bundle = bundle.with_functions(load_block_functions(blocks))
         self_test(bundle, StageRunner(bundle))
     except GatewiseError as error:
         case = "self-test" if isinstance(error, SelfTestError) else "bundle-unusable"
         yield problem(case, error=error)
         return None
     manifest = bundle.manifest
-    name = f"{manifest.name} {manifest.version}"
-    yield ok("bundle", f"{name} computes here as where it was packed")
+    yield ok("bundle", f"{manifest.title} computes here as where it was packed")
     yield _check_clock(manifest.created)
     return bundle
 

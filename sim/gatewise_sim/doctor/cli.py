@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from gatewise.errors import InputError
+from gatewise_export.commands.options import BlockFunctions
 from gatewise_sim.doctor.checkup import examine
 from gatewise_sim.doctor.findings import DeviceSettings, Finding
-
-__all__ = ["commands", "doctor"]
 
 
 def doctor(
@@ -26,6 +25,7 @@ def doctor(
     device: Annotated[
         str | None, typer.Option(help="The device's id; without it the name in its certificate.")
     ] = None,
+    block: BlockFunctions = None,
     ca_file: Annotated[Path | None, typer.Option(help="Authorities trusted for mqtts://.")] = None,
     cert_file: Annotated[Path | None, typer.Option(help="The device's certificate.")] = None,
     key_file: Annotated[Path | None, typer.Option(help="Its key.")] = None,
@@ -54,6 +54,7 @@ def doctor(
         broker=broker,
         device=device,
         bundle=bundle,
+        blocks=tuple(block or ()),
         ca_file=ca_file,
         cert_file=cert_file,
         key_file=key_file,

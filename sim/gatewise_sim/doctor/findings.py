@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from gatewise_edge.link.mqtt import Endpoint
 
-__all__ = ["DeviceSettings", "Finding", "note", "ok", "problem", "skipped"]
-
 State = Literal["ok", "problem", "note", "skipped"]
 
 
@@ -309,6 +307,8 @@ class DeviceSettings:
     """The device's id; without it the common name of `cert_file`, else ``gatewise-doctor``."""
     bundle: Path | None = None
     """Without it no model's answer is tried."""
+    blocks: tuple[str, ...] = ()
+    """``NAME=module:function``: functions of its blocks."""
     ca_file: Path | None = None
     cert_file: Path | None = None
     key_file: Path | None = None

@@ -20,8 +20,6 @@ from gatewise_cloud.broker.mqtt_client import close_client
 from gatewise_edge.errors import LinkError
 from gatewise_edge.link.mqtt import Endpoint
 
-__all__ = ["DENIED", "NOBODY", "TAKEN", "UNKNOWN", "Probe"]
-
 # Reason codes of MQTT 5 (section 2.4).
 TAKEN: Final = 0x00
 NOBODY: Final = 0x10

@@ -18,8 +18,6 @@ from gatewise_sim.doctor.certificates import (
 )
 from gatewise_sim.doctor.findings import DeviceSettings, Finding, ok, problem
 
-__all__ = ["reach"]
-
 _ALERT_SECONDS: Final = 0.5
 #: By the reason codes that paho gives to the return codes of a CONNACK.
 _REFUSALS: Final = {

@@ -20,8 +20,6 @@ from gatewise_sim.doctor.mqtt_probe import DENIED, NOBODY, UNKNOWN, Probe
 if TYPE_CHECKING:
     from gatewise_export.bundle.bundle import Bundle
 
-__all__ = ["check_round_trips"]
-
 _FAILURE: Final = 0x80
 #: The model of a request where there is no bundle: a worker says that it does not serve it.
 _NO_MODEL: Final = ("gatewise-doctor", "0")

@@ -19,17 +19,6 @@ from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.workload.kinds import Diurnal, Replay, Workload
 
-__all__ = [
-    "REQUESTS",
-    "Baseline",
-    "fill",
-    "lighter",
-    "make_baselines",
-    "oracle",
-    "row_weights",
-    "sampled",
-]
-
 _STEPS: Final = 1000  # in which a mix is averaged
 
 
@@ -54,7 +43,7 @@ def make_baselines(
 
     Shapes: `weights` (n,).
     """
-    unpaced = replace(settings, pace=None)
+    unpaced = replace(settings, pace=None, audit=None)
     found = [Baseline("edge_only", routes, replace(unpaced, policy="edge-only"))]
     if not routes.plan.has_cloud:
         return found
@@ -82,8 +71,6 @@ def fill(order: NDArray[np.intp], weight: NDArray[np.float64], rate: float) -> N
 
     Shapes: returns (n,).
 
-    Examples
-    --------
     >>> fill(np.array([2, 0, 1]), np.ones(4), 0.5).tolist()
     [True, False, True, False]
     """

@@ -10,8 +10,6 @@ import typer
 from gatewise_sim.fleet.network.profiles import PROFILES
 from gatewise_sim.signal_handling import exit_on_termination
 
-__all__ = ["commands", "demo"]
-
 
 def demo(
     dataset: Annotated[

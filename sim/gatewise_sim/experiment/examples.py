@@ -11,8 +11,6 @@ from gatewise_export.bundle.manifest import Manifest
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.report.model import ExampleInstance
 
-__all__ = ["choose_examples"]
-
 _OF_EACH: Final = 3
 #: Values that a report holds of an instance, at most.
 _MOST_FEATURES: Final = 1024

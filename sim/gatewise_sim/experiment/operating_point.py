@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -16,21 +17,25 @@ from gatewise_export.commands.manifest_frontier import (
     frontier_of,
     points_of,
 )
+from gatewise_export.onnx_files.graph_rules import check_stage_graph
+from gatewise_signals.blocks.block import Function
 from gatewise_sim.report.model import OperatingPoints, PointOnFrontier
 from gatewise_training.operating_points.frontier import OperatingPoint
 
-__all__ = ["at_goal", "on_disk", "open_whole", "operating_points"]
 
-
-def open_whole(path: str | Path) -> Bundle:
-    """Open a bundle that has its cloud model, too."""
-    bundle = Bundle.open(path, for_device=True)
+def open_whole(
+    given: Bundle | str | Path, functions: Mapping[str, Function] | None = None
+) -> Bundle:
+    """Open a bundle that has its cloud model, too, with all that its blocks compute with."""
+    path = given.path if isinstance(given, Bundle) else given
+    bundle = given if isinstance(given, Bundle) else Bundle.open(given, for_device=True)
     if bundle.absent():
         raise InputError(
             f"{path} is for devices, without {bundle.absent()[0]}: simulate the bundle that it "
             "was made of"
         )
-    return bundle
+    bundle.read_block_models(check_stage_graph)
+    return bundle.with_functions(functions or {})
 
 
 def at_goal(bundle: Bundle, goal: Mapping[str, float]) -> Bundle:
@@ -73,17 +78,7 @@ def operating_points(bundle: Bundle) -> OperatingPoints:
     shown = sorted({*curve.points, active}, key=lambda p: (p.cost, p.accuracy))
 
     def point(p: OperatingPoint) -> PointOnFrontier:
-        return PointOnFrontier(
-            cost=p.cost,
-            accuracy=p.accuracy,
-            offload_rate=p.offload_rate,
-            weighted_accuracy=p.weighted_accuracy,
-            balanced_accuracy=p.balanced_accuracy,
-            log_loss=p.log_loss,
-            brier_score=p.brier_score,
-            recall=p.recall,
-            precision=p.precision,
-        )
+        return PointOnFrontier(**{f.name: getattr(p, f.name) for f in fields(PointOnFrontier)})
 
     return OperatingPoints(
         points=tuple(map(point, shown)),

@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_edge.link.wire import request_topic, response_topic
 from gatewise_export.bundle.manifest import Manifest
+from gatewise_sim.fleet.energy.computation import step_shares
 from gatewise_sim.fleet.energy.device import DeviceEnergy, joules_per_device_day
 from gatewise_sim.fleet.energy.radio import HEADER, packets
 from gatewise_sim.fleet.estimate.intervals import Estimate, binomial_interval
 from gatewise_sim.fleet.estimate.result import FleetEstimate
-from gatewise_sim.fleet.messages import publish_bytes
+from gatewise_sim.fleet.messages import part_packet, request_packet, response_packet
 from gatewise_sim.fleet.money import Prices, Usage
 from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
@@ -28,16 +28,15 @@ from gatewise_sim.report.model import ClassResult, StageResult, TimelineBin
 from gatewise_sim.report.policy_result import (
     POLICY_NAMES,
     AnswerCounts,
+    AuditUse,
     ByteUse,
     JouleUse,
     LatencyHistogram,
     Measurement,
     PolicyResult,
+    StepUse,
 )
 
-__all__ = ["EnergyTotals", "PolicyRun", "stage_results"]
-
-_NAME: Final = "0" * 8  # of a device, in its topics
 _WORKER_US: Final = 1000
 
 
@@ -87,7 +86,12 @@ class PolicyRun:
         )
 
     def result(
-        self, *, labelled: bool, energy: DeviceEnergy | None, prices: Prices | None
+        self,
+        *,
+        labelled: bool,
+        energy: DeviceEnergy | None,
+        prices: Prices | None,
+        manifest: Manifest,
     ) -> PolicyResult:
         """Lay the run out for the report."""
         estimate, means, used = self.estimate, self.estimate.means, self.energy(energy)
@@ -119,6 +123,8 @@ class PolicyRun:
             ),
             breakdown_ms=dict(estimate.breakdown_ms),
             reasons=dict(estimate.reasons),
+            computation=self.computation(manifest),
+            audit=self.audit(),
         )
 
     def _accuracy(self) -> Measurement | None:
@@ -145,6 +151,32 @@ class PolicyRun:
             lost=self.lost,
         )
 
+    def audit(self) -> AuditUse | None:
+        """What audits took and found; None if nothing was audited."""
+        counted, settings = self.estimate.devices, self.settings
+        promised = self.routes.disagreement_bound
+        if settings.audit is None or promised is None or "audit_instances" not in counted:
+            return None
+        tested = counted["audit_instances"]
+        return AuditUse(
+            share=settings.audit,
+            sent=round(self.total("audited")),
+            compared=round(counted["audits"]),
+            disagreed=round(counted["audits_disagreed"]),
+            agreement=1.0 - counted["audit_weighted"] / tested if tested else None,
+            promised=1.0 - promised,
+            bytes=self.mean("audit_bytes"),
+            feature_cost=self.audit_cost,
+            change=settings.data_change,
+            alarms=self.estimate.alarms,
+        )
+
+    @property
+    def audit_cost(self) -> float:
+        """Feature cost of audits, per instance of the fleet."""
+        spent, n = self.estimate.devices.get("audit_cost", 0.0), self.estimate.instances
+        return spent / n if n else 0.0
+
     def byte_parts(self) -> dict[str, float]:
         """Bytes of an instance: both payloads, and what the protocol puts around them."""
         request, response = self.mean("payload_up"), self.mean("payload_down")
@@ -155,6 +187,26 @@ class PolicyRun:
     def joule_parts(self) -> dict[str, float]:
         """Joules of an instance by what drew them."""
         return {name: self.mean(key) for name, key in _JOULES.items()}
+
+    def computation(self, manifest: Manifest) -> dict[str, StepUse]:
+        """Lay out what the steps of blocks took; nothing for a bundle without blocks."""
+        signal = manifest.signal
+        if signal is None:
+            return {}
+        shares = step_shares(signal.graph, self.routes.acquired_sets, self.estimate.sets)
+        price = {group.name: group.shared for group in manifest.groups}
+        if (table := signal.prices) is None:
+            return {step: StepUse(share=s, price=price[step]) for step, s in shares.items()}
+        energy = {step: table.microjoules(step) for step in shares}
+        return {
+            step: StepUse(
+                share=share,
+                price=price[step],
+                ms=table.microseconds[step] / 1e3,
+                joules=None if (uj := energy[step]) is None else uj / 1e6,
+            )
+            for step, share in shares.items()
+        }
 
     def classes(self, labels: Sequence[Any]) -> tuple[ClassResult, ...]:
         """Figures by true class, with the bundle's labels."""
@@ -181,18 +233,19 @@ def _billed(run: PolicyRun, energy: EnergyTotals) -> Usage:
     sizes, settings = run.routes.sizes, run.settings
     request, response = sizes.request(int(settings.deadline_ms)), sizes.response(_WORKER_US)
     # Repeated ones and refusals are among them.
-    requests = run.total("payload_up") / request
-    responses = run.total("payload_down") / response
-    up = publish_bytes(request_topic(_NAME), request)
-    down = publish_bytes(response_topic(_NAME), response)
-    headers = HEADER * (requests * (packets(up) + 1) + responses * (packets(down) + 1))
+    requests = run.total("payload_up") / (request + sum(sizes.parts))
+    responses = run.total("payload_down") / (response + sizes.acceptance)
+    up = [request_packet(request), *map(part_packet, sizes.parts)]
+    down = [response_packet(size) for size in (response, sizes.acceptance) if size]
+    sent, received = (sum(packets(each) + 1 for each in way) for way in (up, down))
+    headers = HEADER * (requests * sent + responses * received)
     return Usage(
         seconds=settings.seconds,
         devices=settings.devices,
         workers=0 if run.key == "edge_only" else settings.workers,
         bytes=run.total("bytes_up") + run.total("bytes_down") + headers,
         joules=energy.active + energy.idle,
-        feature_units=run.total("feature_cost"),
+        feature_units=run.total("feature_cost") + run.audit_cost * run.estimate.instances,
         requests=requests,
     )
 
@@ -215,7 +268,7 @@ def stage_results(
     weight = np.ones(len(routes)) if weights is None else weights
     steps = [(f"stage {s}", manifest.stage_inputs(s)) for s in range(len(manifest.stages))]
     if manifest.cloud is not None:
-        steps.append(("cloud", manifest.cloud_inputs()))
+        steps.append(("cloud", manifest.request_inputs()))
     acquired = np.zeros(costs.n_features, bool)
     found = []
     for s, (name, inputs) in enumerate(steps):

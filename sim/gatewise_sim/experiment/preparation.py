@@ -16,8 +16,6 @@ from gatewise_sim.fleet.money import Prices
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 
-__all__ = ["Prepared", "prepare"]
-
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
@@ -63,7 +61,7 @@ def prepare(
         from gatewise_sim.live.checks import check_live
 
         check_live(scenario.settings(), broker=scenario.broker)
-    routes = Routes.from_bundle(bundle, rows.X, rows.truth)
+    routes = Routes.from_bundle(bundle, rows.X, rows.truth, backend=scenario.backend)
     if calibration is None:
         calibration = (
             Calibration.assumed(routes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +10,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from gatewise.columns.encoders import RowEncoder
+from gatewise.columns.csv_file import csv_rows
 from gatewise.errors import InputError
-from gatewise_edge.sensors.table import read_cells, read_csv
+from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.manifest import Manifest
 from gatewise_training.data import datasets
-
-__all__ = ["UNKNOWN_CLASS", "Rows", "class_indices"]
+from gatewise_training.data.instance_files import arrays_of, load_instances
 
 UNKNOWN_CLASS: Final = -2
 """A label that the bundle has no class for: no answer to it is ever right."""
@@ -37,9 +35,11 @@ class Rows:
     def from_arrays(cls, name: str, X: ArrayLike, y: ArrayLike | None, manifest: Manifest) -> Rows:
         """Take arrays `X` (n, n_features) and labels `y` (n,) as users write them.
 
-        Rows of a bundle for arrays may have their shape.
+        Rows of a bundle for arrays may have their shape; of windows the features are computed.
         """
         values = np.asarray(X)
+        if manifest.signal is not None and values.shape[1:] == manifest.signal.shape:
+            values = manifest.signal.features(values)
         if manifest.instance is not None and values.shape[1:] == manifest.instance.shape:
             values = values.reshape(len(values), -1)
         n_features = len(manifest.features)
@@ -78,22 +78,19 @@ class Rows:
         """Read a table."""
         if source in datasets.names():
             data = datasets.load(source)
-            return cls.from_arrays(
-                source, _columns(source, data.X, data.feature_names, manifest), data.y, manifest
-            )
+            X = data.columns(manifest.feature_names, source)
+            return cls.from_arrays(source, X, data.y, manifest)
         path = Path(source)
         kind = path.suffix.lower()
+        if kind == ".csv":
+            return _csv(path, manifest, target)
         if manifest.encoder is not None:
-            return _encoded(path, kind, manifest, manifest.encoder, target)
+            X, y = datasets.read_raw_rows(path, manifest.encoder, target=target)
+            return cls.from_arrays(path.stem, X, y, manifest)
         if kind == ".npz":
             return _npz(path, manifest)
         if kind == ".parquet":
             return _parquet(path, manifest, target)
-        if kind == ".csv":
-            values, others = read_csv(path, manifest.feature_names)
-            column = _target(path, others, target)
-            labels = None if column is None else _column(path, column)
-            return cls.from_arrays(path.stem, values, labels, manifest)
         raise InputError(
             f"{source}: give a .csv, .parquet or .npz file, or one of {', '.join(datasets.names())}"
         )
@@ -104,8 +101,6 @@ def class_indices(labels: Iterable[Any], classes: Sequence[Any]) -> NDArray[np.i
 
     A label is a class if it is equal to it, reads the same, or is the same number.
 
-    Examples
-    --------
     >>> class_indices(["7", "3.0", "x", 3], (3, 7)).tolist()
     [1, 0, -2, 0]
     """
@@ -139,16 +134,6 @@ def _number(label: Any) -> float | None:
         return None
 
 
-def _columns(
-    source: object, X: NDArray[Any], names: Sequence[str], manifest: Manifest
-) -> NDArray[Any]:
-    place = {name: k for k, name in enumerate(names)}
-    for name in manifest.feature_names:
-        if name not in place:
-            raise InputError(f"{source} has no column {name!r}, which the bundle needs")
-    return X[:, [place[name] for name in manifest.feature_names]]
-
-
 def _target(path: Path, others: Sequence[str], target: str | None) -> str | None:
     if target is not None:
         if target not in others:
@@ -161,24 +146,23 @@ def _target(path: Path, others: Sequence[str], target: str | None) -> str | None
     return found[0] if len(found) == 1 else None
 
 
-def _column(path: Path, name: str) -> NDArray[Any]:
-    # The same reading as of the features, so that lines correspond.
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file, skipinitialspace=True, strict=True)
-        header = [cell.strip() for cell in next(reader)]
-        if header.count(name) > 1:
-            raise InputError(f"{path} has the column {name!r} twice")
-        at = header.index(name)
-        cells = []
-        for row in reader:
-            if row:
-                cells.append(row[at].strip())
-                if not cells[-1]:
-                    raise InputError(
-                        f"{path}, line {reader.line_num}: the label {name!r} is missing; fill it, "
-                        "or leave the whole column out"
-                    )
-    return np.array(cells)
+def _csv(path: Path, manifest: Manifest, target: str | None) -> Rows:
+    """Rows of a CSV file, read (and, with an encoder, encoded) as devices do."""
+    encoder, names = manifest.encoder, manifest.column_names
+    _, header = next(csv_rows(path))
+    column = _target(path, [name for name in header if name not in names], target)
+    table = read_table(path, names, encoder, keep=[] if column is None else [column])
+    labels = None
+    if column is not None:
+        labels = np.array([kept[column] for kept in table.kept])
+        for line, label in zip(table.lines, labels, strict=True):
+            if not label:
+                raise InputError(
+                    f"{path}, line {line}: the label {column!r} is missing; fill it, or leave the "
+                    "whole column out"
+                )
+    X = table.rows if encoder is None else encoder.rows([*table.rows])
+    return Rows.from_arrays(path.stem, X, labels, manifest)
 
 
 def _parquet(path: Path, manifest: Manifest, target: str | None) -> Rows:
@@ -192,31 +176,23 @@ def _parquet(path: Path, manifest: Manifest, target: str | None) -> Rows:
             raise InputError(f"{path}: the label {column!r} is missing in some rows; fill it")
         labels = frame[column].to_numpy()
     for name in manifest.feature_names:
-        if name in frame.columns and frame[name].dtype.kind not in "biuf":
+        if name not in frame.columns:
+            raise InputError(f"{path} has no column {name!r}, which the bundle needs")
+        if frame[name].dtype.kind not in "biuf":
             raise InputError(f"{path}: column {name!r} is not numbers")
-    kept = [name for name in manifest.feature_names if name in frame.columns]
-    X = _columns(path, frame[kept].to_numpy(np.float64), kept, manifest)
+    X = frame[list(manifest.feature_names)].to_numpy(np.float64)
     return Rows.from_arrays(path.stem, X, labels, manifest)
-
-
-def _encoded(
-    path: Path, kind: str, manifest: Manifest, encoder: RowEncoder, target: str | None
-) -> Rows:
-    """Rows of raw columns, encoded as devices do."""
-    if kind == ".csv":
-        cells, others = read_cells(path, encoder)
-        column = _target(path, others, target)
-        labels = None if column is None else _column(path, column)
-        return Rows.from_arrays(path.stem, encoder.rows(cells), labels, manifest)
-    X, y = datasets.read_raw_rows(path, encoder, target=target)
-    return Rows.from_arrays(path.stem, X, y, manifest)
 
 
 def _npz(path: Path, manifest: Manifest) -> Rows:
     if not path.is_file():
         raise InputError(f"{path} does not exist")
+    if manifest.signal is not None:
+        target = next((name for name in _USUAL_TARGETS if name in arrays_of(path)), None)
+        windows, y = load_instances(path, target)
+        return Rows.from_arrays(path.stem, windows, y, manifest)
     data = datasets.load(path)
-    X, y = _columns(path, data.X, data.feature_names, manifest), data.y
+    X, y = data.columns(manifest.feature_names, path), data.y
     test = data.parts.get("test")
     if test is not None:
         X, y = X[test], y[test]

@@ -13,6 +13,7 @@ import numpy as np
 
 from gatewise.console import plain
 from gatewise.formats import millis
+from gatewise_export.seen_rows import SeenRows
 from gatewise_sim.experiment.baselines import make_baselines, row_weights, sampled
 from gatewise_sim.experiment.examples import choose_examples
 from gatewise_sim.experiment.operating_point import on_disk, operating_points
@@ -42,8 +43,6 @@ from gatewise_sim.report.policy_result import POLICY_NAMES
 if TYPE_CHECKING:
     from gatewise_sim.fleet.progress import ProgressListener
     from gatewise_sim.live.run import LiveRun
-
-__all__ = ["run_scenario"]
 
 _EDGE, _CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
 _TWIN_MEANS: Final = ("accuracy", "offload_rate", "fallback", "cost", "bytes_up", "bytes_down")
@@ -124,7 +123,12 @@ def _report(
         "transport": Transport(kind="virtual", broker="simulated", link=settings.link.name),
         "engine": scenario.engine,
         "policies": tuple(
-            one.result(labelled=prepared.labelled, energy=prepared.energy, prices=prepared.prices)
+            one.result(
+                labelled=prepared.labelled,
+                energy=prepared.energy,
+                prices=prepared.prices,
+                manifest=prepared.bundle.manifest,
+            )
             for one in runs
         ),
         "timeline": system.timeline(),
@@ -180,6 +184,9 @@ def _too_late(prepared: Prepared, system: PolicyRun) -> tuple[str, ...]:
 def _notes(prepared: Prepared) -> tuple[str, ...]:
     """Remarks that do not follow from the other keys."""
     notes = prepared.rows.notes
+    if prepared.labelled and (seen := SeenRows.find(prepared.bundle)) is not None:
+        rows = prepared.rows.X
+        notes += tuple(filter(None, [seen.remark(seen.count(rows), len(rows))]))
     plan, calibration = prepared.routes.plan, prepared.calibration
     if not plan.has_cloud:
         notes += ("The bundle has no cloud model: every answer is the device's own.",)

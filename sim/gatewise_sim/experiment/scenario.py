@@ -23,22 +23,12 @@ from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.row_mix import RowMix
 from gatewise_sim.fleet.workload.spans import DAY, read_clock
 
-__all__ = ["GOALS", "Engine", "Scenario", "option_words"]
-
 Engine = Literal["virtual", "live"]
 GOALS: Final = ("budget", "max_loss", "offload_rate")
 """Ways to choose an operating point."""
 
-_WHOLE: Final = (
-    "devices",
-    "workers",
-    "outstanding",
-    "queue",
-    "max_batch",
-    "parallel",
-    "seed",
-    "processes",
-)
+_COUNTS: Final = ("devices", "workers", "outstanding", "queue", "max_batch", "parallel", "seed")
+_AS_THEY_ARE: Final = (*_COUNTS, "breaker", "pace", "audit", "backend")
 _UNTIL_KNOWN: Final = ServiceTime(0.001, 0.0)  # a calibration says it
 #: Options of the command line that have another name than their field.
 _OPTIONS: Final = {"seconds": "time", "outages": "outage"}
@@ -68,13 +58,17 @@ class Scenario:
     pace : str or None
         Budget of every device's pacer, as ``offload_rate=0.1``.
     audit : float or None
-        Share of the devices' own answers that is audited, for the live engine.
+        Share of the devices' own answers that is sent to the high-cost model, too, and tested; see
+        :class:`gatewise_edge.device.auditor.Audit`.
     breaker : bool
     outstanding : int
         Requests that a device has out at most.
     queue, max_batch, parallel : int
     wait_ms : float
         As of :class:`gatewise_cloud.worker.worker.Worker`.
+    backend : str or None
+        What runs the high-cost model, on this machine: ``python:module:attribute`` or a URL, as of
+        ``gatewise cloud``. Needed where the bundle does not carry it.
     budget, max_loss, offload_rate : float or None
         At most one: which of the bundle's operating points; the active one by default.
     engine : {"virtual", "live"}
@@ -113,6 +107,7 @@ class Scenario:
     max_batch: int = 16
     wait_ms: float = 0.0
     parallel: int = 1
+    backend: str | None = None
     budget: float | None = None
     max_loss: float | None = None
     offload_rate: float | None = None
@@ -126,16 +121,16 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in _WHOLE:
+        for name in (*_COUNTS, "processes"):
             value = getattr(self, name)
             if name == "processes" and value is None:
                 continue
             least = 0 if name == "seed" else 1
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
                 raise InputError(f"{name} is {value!r}; give a whole number, at least {least}")
-        for name in ("seconds", "deadline_ms", "wait_ms", *GOALS):
+        for name in ("seconds", "deadline_ms", "wait_ms", "audit", *GOALS):
             value = getattr(self, name)
-            if name in GOALS and value is None:
+            if name in ("audit", *GOALS) and value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"{name} is {value!r}, not a number")
@@ -146,7 +141,7 @@ class Scenario:
         if sum(getattr(self, name) is not None for name in GOALS) > 1:
             raise InputError("give one of budget, max_loss and offload_rate, not several")
         if self.engine != "live":
-            for name in ("broker", "processes", "audit"):
+            for name in ("broker", "processes"):
                 if getattr(self, name) is not None:
                     raise InputError(f"{name} goes with the live engine (--engine live)")
         if self.pace is not None:
@@ -159,34 +154,22 @@ class Scenario:
     def settings(self, labels: Sequence[int] | NDArray[np.int64] | None = None) -> FleetSettings:
         """Describe the deployment as both engines take it; service times are yet to be applied.
 
-        Parameters
-        ----------
-        labels : array-like of int, shape (n,), optional
-            Class of each row, which a class mix needs; without it the mix is left out.
+        `labels` (class of each row, shape (n,)) are for a class mix; without them it is left out.
         """
         day_begins = read_clock(self.day_start, "day_start") % DAY
         mix = None
         if self.mix is not None and labels is not None:
             mix = RowMix.parse(self.mix, labels)
         return FleetSettings(
-            devices=self.devices,
+            **{name: getattr(self, name) for name in _AS_THEY_ARE},
             seconds=float(self.seconds),
+            deadline_ms=float(self.deadline_ms),
+            wait_ms=float(self.wait_ms),
             workload=parse(self.workload, day_begins=day_begins),
             mix=mix,
             link=profile(self.link),
-            workers=self.workers,
             service=_UNTIL_KNOWN,
-            deadline_ms=float(self.deadline_ms),
-            outstanding=self.outstanding,
-            breaker=self.breaker,
-            pace=self.pace,
-            audit=self.audit,
-            queue=self.queue,
-            max_batch=self.max_batch,
-            wait_ms=float(self.wait_ms),
-            parallel=self.parallel,
             outages=Outages.parse(self.outages, day_begins=day_begins),
-            seed=self.seed,
         )
 
     @property
@@ -195,13 +178,7 @@ class Scenario:
         return {g: getattr(self, g) for g in GOALS if getattr(self, g) is not None}
 
     def changed(self, **changes: Any) -> Self:
-        """Copy the scenario with other values.
-
-        Raises
-        ------
-        InputError
-            If a name or a value is not known.
-        """
+        """Copy the scenario with other values; InputError if a name or a value is not known."""
         known = {field.name for field in fields(self)}
         for name in changes:
             if name not in known:

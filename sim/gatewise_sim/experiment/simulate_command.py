@@ -13,13 +13,12 @@ import typer
 
 from gatewise.console import emit, note, progress
 from gatewise.errors import InputError
+from gatewise_export.commands.options import BlockFunctions
 from gatewise_sim.signal_handling import exit_on_termination
 
 if TYPE_CHECKING:
     from gatewise_sim.experiment.simulation import Job
     from gatewise_sim.fleet.progress import ProgressListener
-
-__all__ = ["calibrated_once", "commands", "simulate"]
 
 _LIVE_SECONDS: Final = 60.0
 _OUT: Final = Path("sim-out")
@@ -38,6 +37,7 @@ def simulate(
         str | None,
         typer.Option(help="Their label's column; target, label, class or y by itself."),
     ] = None,
+    block: BlockFunctions = None,
     devices: Annotated[int, typer.Option(help="Devices.", min=1)] = 100,
     workers: Annotated[int, typer.Option(help="Cloud workers.", min=1)] = 1,
     time: Annotated[
@@ -113,13 +113,20 @@ def simulate(
     ] = False,
     audit: Annotated[
         float | None,
-        typer.Option(help="Live: share of the devices' own answers to audit, as 0.02."),
+        typer.Option(help="Share of the devices' own answers to audit, as 0.02."),
     ] = None,
     outstanding: Annotated[int, typer.Option(help="Unanswered requests of a device.", min=1)] = 32,
     queue: Annotated[int, typer.Option(help="Requests that a worker queues.", min=1)] = 1024,
     max_batch: Annotated[int, typer.Option(help="Instances in a worker's run.", min=1)] = 16,
     wait_ms: Annotated[float, typer.Option(help="A worker's wait for a fuller batch.")] = 0.0,
     parallel: Annotated[int, typer.Option(help="A worker's runs at a time.", min=1)] = 1,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="python:MODULE:ATTRIBUTE|URL",
+            help="What runs the high-cost model, as of gatewise cloud: where the bundle has none.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of all randomness.", min=0)] = 0,
     jobs: Annotated[
         int | None, typer.Option(help="Processes to compute with; one a core.", min=1)
@@ -165,7 +172,7 @@ def simulate(
         breaker=not no_breaker,
         baselines=not no_baselines,
     )
-    job = Job(str(bundle), data, target, scenario)
+    job = Job(str(bundle), data, target, scenario, blocks=tuple(block or ()))
     with exit_on_termination():
         if sweep:
             failed = _sweep(job, sweep, out, calibrate=calibrate, jobs=jobs, as_json=as_json)
@@ -230,7 +237,14 @@ def _calibrated(job: Job, watch: ProgressListener | None) -> Job:
 
     opened, rows = job.open()
     with on_disk(opened) as path:
-        measured = calibrate(path, rows.X, broker=job.scenario.broker, watch=watch)
+        measured = calibrate(
+            path,
+            rows.X,
+            functions=opened.functions,
+            broker=job.scenario.broker,
+            backend=job.scenario.backend,
+            watch=watch,
+        )
     return replace(job, calibration=measured)
 
 

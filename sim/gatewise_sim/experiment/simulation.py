@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from numpy.typing import ArrayLike
 
 from gatewise_export.bundle.bundle import Bundle
+from gatewise_signals.blocks.block import Function
+from gatewise_signals.blocks.given_functions import load_block_functions
 from gatewise_sim.experiment.operating_point import at_goal, open_whole
 from gatewise_sim.experiment.preparation import Prepared, prepare
 from gatewise_sim.experiment.rows import Rows
@@ -23,24 +26,14 @@ if TYPE_CHECKING:
     from gatewise_sim.calibration.figures import Calibration
     from gatewise_sim.fleet.progress import ProgressListener
 
-__all__ = ["Job", "Simulation", "simulate"]
-
 
 @dataclass(frozen=True)
 class Job:
     """A simulation by names alone, which another process can run.
 
-    Attributes
-    ----------
-    bundle : str
-        Path of a bundle.
-    data : str
-        File of the rows, see :meth:`gatewise_sim.experiment.rows.Rows.load`.
-    target : str or None
-        Their label's column.
-    scenario : Scenario
-    calibration : Calibration or None
-        Measured just now, in place of the scenario's.
+    `bundle` and `data` are paths (see :meth:`gatewise_sim.experiment.rows.Rows.load`), `target` the
+    column of the labels; a `calibration` measured just now takes the place of the scenario's, and
+    `blocks`, ``NAME=module:function``, are functions of the bundle's blocks.
     """
 
     bundle: str
@@ -48,16 +41,12 @@ class Job:
     target: str | None = None
     scenario: Scenario = field(default_factory=Scenario)
     calibration: Calibration | None = None
+    blocks: tuple[str, ...] = ()
 
     def open(self) -> tuple[Bundle, Rows]:
-        """Read the bundle, at the operating point asked for, and the rows.
-
-        Raises
-        ------
-        InputError, BundleError
-            If something is not there, or does not fit.
-        """
-        bundle = at_goal(open_whole(self.bundle), self.scenario.goal)
+        """Read the bundle, at the operating point asked for, and the rows that must fit it."""
+        opened = open_whole(self.bundle, load_block_functions(self.blocks))
+        bundle = at_goal(opened, self.scenario.goal)
         return bundle, Rows.load(self.data, bundle.manifest, target=self.target)
 
     def prepare(self) -> Prepared:
@@ -70,6 +59,7 @@ class Job:
         words = ["gatewise simulate", shlex.quote(self.bundle), "--data", shlex.quote(self.data)]
         if self.target is not None:
             words += ["--target", shlex.quote(self.target)]
+        words += [f"--block {shlex.quote(given)}" for given in self.blocks]
         words += self.scenario.words()
         if self.calibration is not None and calibration is not None:
             words += ["--calibration", shlex.quote(str(calibration))]
@@ -107,6 +97,7 @@ def simulate(
     X: ArrayLike,
     y: ArrayLike | None = None,
     *,
+    blocks: Mapping[str, Function] | None = None,
     scenario: Scenario | None = None,
     watch: ProgressListener | None = None,
     jobs: int = 2,
@@ -118,9 +109,11 @@ def simulate(
     ----------
     bundle : Bundle or path
     X : array-like of shape (n, n_features)
-        Columns in the manifest's order.
+        Columns in the manifest's order; windows, for a bundle with blocks.
     y : array-like of shape (n,), optional
         Labels as the user writes them.
+    blocks : mapping of str to callable, optional
+        Functions of the bundle's blocks that are Python functions, by the block's name.
     scenario : Scenario, optional
     watch : ProgressListener, optional
     jobs : int, default 2
@@ -133,7 +126,7 @@ def simulate(
     GatewiseError
         For bad input, or a part of a live run that does not start.
     """
-    opened = bundle if isinstance(bundle, Bundle) else open_whole(bundle)
+    opened = open_whole(bundle, blocks)
     asked = (Scenario() if scenario is None else scenario).changed(**changes)
     rows = Rows.from_arrays(opened.manifest.name, X, y, opened.manifest)
     prepared = prepare(opened, rows, asked)

@@ -14,8 +14,6 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.energy.radio import Radio, radio_joules
 from gatewise_sim.fleet.routes import ROUTES, Routes
 
-__all__ = ["FEATURES_ACQUIRED", "REASON", "REASONS", "AnswerRules", "Answers", "exchange_joules"]
-
 REASONS: Final = (
     "stopped",
     "edge-only",
@@ -38,7 +36,7 @@ REASONS: Final = (
 )
 """As in :class:`gatewise_edge.device.answer.Answer`; ``value``: one is missing or infinite."""
 REASON: Final = {reason: i for i, reason in enumerate(REASONS)}
-_CLOUD: Final = ROUTES.index("cloud")
+_EDGE, _CLOUD = ROUTES.index("edge"), ROUTES.index("cloud")
 _LOCAL: Final = np.isin(REASONS, ("stopped", "edge-only", "value"))
 _REQUESTED: Final = np.array([r == "timeout" or r.startswith("cloud:") for r in REASONS])
 FEATURES_ACQUIRED: Final = _REQUESTED | np.isin(
@@ -102,6 +100,19 @@ class Answers:
             none = np.empty(0)
             return cls.empty(none, none, none)
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
+
+    @property
+    def audited(self) -> NDArray[np.bool_]:
+        """Whether the device's own answer was sent to the high-cost model, too, shape (n,)."""
+        return np.asarray((self.route == _EDGE) & (self.payload_up > 0), np.bool_)
+
+    def observed_before(self, change: float | None, devices: int) -> NDArray[np.int64]:
+        """Instances of each device that audits could test before a time (s), shape (devices,).
+
+        Fallbacks are no evidence. None: zeros.
+        """
+        seen = np.isin(self.route, (_EDGE, _CLOUD)) & (self.time < (change or 0.0))
+        return np.bincount(self.device[seen], minlength=devices)
 
     def take(self, which: NDArray[Any]) -> Answers:
         """Some of them, by indices or a mask."""
@@ -190,13 +201,18 @@ def exchange_joules(
     """Energy (J) that each instance's messages cost its device's radio, shape (n,).
 
     The answers are at least all that were sent, in any order; `before` are the seconds from an
-    instance's arrival until its request enters the link. An exchange ends with its answer.
+    instance's arrival until its request enters the link. An exchange ends with its answer, and that
+    of an audit after as long as half of the others take.
     """
     sent = np.flatnonzero(answers.payload_up > 0)
     begin = answers.time[sent] + before[sent]
     order = np.lexsort((begin, answers.device[sent]))
     sent, begin = sent[order], begin[order]
     end = np.maximum(begin, answers.time[sent] + answers.latency_ms[sent] / 1000.0)
+    by_cloud = answers.route[sent] == _CLOUD
+    if by_cloud.any():
+        usual = float(np.median((end - begin)[by_cloud]))
+        end = np.where(answers.audited[sent], begin + usual, end)
     device, up, down = (
         getattr(answers, name)[sent].astype(np.int64) for name in ("device", "up", "down")
     )

@@ -17,8 +17,6 @@ from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 
-__all__ = ["DETECT_SECONDS", "RECONNECT_SECONDS", "Availability", "VirtualBroker"]
-
 DETECT_SECONDS: Final = 3.5
 """Silence of the link that a device notices after so long (TCP_USER_TIMEOUT of 3 s)."""
 RECONNECT_SECONDS: Final = 1.0
@@ -135,6 +133,15 @@ class VirtualBroker:
                     self._hand(worker, make_ticket)
                 return
         self.unsubscribed += 1
+
+    def pass_on(self, worker: VirtualWorker, ticket: VirtualTicket, index: int) -> None:
+        """Give a part to the worker that accepted its request."""
+        if self._availability.broker_up:
+            self._clock.at(self._clock.now + self._hop, self._hand_part, worker, ticket, index)
+
+    def _hand_part(self, worker: VirtualWorker, ticket: VirtualTicket, index: int) -> None:
+        if worker.up:
+            worker.receive_part(ticket, index)
 
     def _hand(self, worker: VirtualWorker, make_ticket: Callable[[float], VirtualTicket]) -> None:
         if worker.up:

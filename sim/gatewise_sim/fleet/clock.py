@@ -7,14 +7,10 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
-__all__ = ["Clock"]
-
 
 class Clock:
     """Seconds that pass only from one event to the next, and the number of events so far.
 
-    Examples
-    --------
     >>> clock, done = Clock(), []
     >>> clock.at(2.0, done.append, "b")
     >>> clock.at(1.0, done.append, "a")

@@ -14,16 +14,19 @@ from typing import Final
 
 import numpy as np
 
+from gatewise_edge.device.auditor import AUDIT_PATIENCE, Auditor
 from gatewise_edge.device.pacer import Pace
 from gatewise_edge.link.breaker import Breaker, BreakerCounts
 from gatewise_edge.link.offload import RESEND, InFlight, OffloadCounts, Offloads
 from gatewise_sim.fleet.answers import REASON, AnswerRules, Answers
+from gatewise_sim.fleet.audits import AuditRules
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.messages import (
     PUBACK_BYTES,
     Messages,
     Sizes,
+    part_packet,
     request_packet,
     response_packet,
 )
@@ -31,11 +34,11 @@ from gatewise_sim.fleet.network.link import VirtualLink
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.worker import VirtualTicket, VirtualWorker
 
-__all__ = ["FleetState", "VirtualDevice"]
-
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
 _ONE_ROW: Final = np.zeros((1, 0), np.float32)
 Continuation = Callable[[], None]
+#: Parts under way to the broker at a time, as the device's link sends them.
+_PARTS_AHEAD: Final = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -60,15 +63,20 @@ class FleetState:
     guard: float
     outstanding: int
     model: tuple[str, str]
+    audits: AuditRules | None = None
     offload_counts: OffloadCounts = field(default_factory=OffloadCounts)
     breaker_counts: BreakerCounts = field(default_factory=BreakerCounts)
 
 
 class VirtualDevice:
-    """One device; without a `breaker_draw` it has no breaker, without a `pace` no pacer."""
+    """One device; without a `breaker_draw` it has no breaker, without a `pace` no pacer.
+
+    It audits its answers if the fleet does.
+    """
 
     __slots__ = (
-        "_breaker", "_breaker_draw", "_pace", "_replies", "link", "name", "offloads", "state",
+        "_breaker", "_breaker_draw", "_pace", "_replies", "auditor", "link", "name", "offloads",
+        "state",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +99,7 @@ class VirtualDevice:
         self._breaker_draw = breaker_draw
         self._replies = 0
         self._pace = pace
+        self.auditor = None if state.audits is None else state.audits.auditor(index)
 
     def take(self, answers: Answers, i: int, row: int, then: Continuation | None = None) -> None:
         """Decide about an instance after its stages, and see to its answer; then call `then`.
@@ -110,8 +119,10 @@ class VirtualDevice:
         if sends:
             self._offload(answers, i, row, then)
         else:
-            state.rules.answer_locally(answers, i)
+            if answers.route.item(i) < 0:  # else it was answered with many others at once
+                state.rules.answer_locally(answers, i)
             self._observe(answers, i, row, sent=False)
+            self._audit(answers, i, row)
             if then is not None:
                 then()
 
@@ -129,6 +140,7 @@ class VirtualDevice:
                     self._breaker.release(now)
             else:
                 item = state.messages.request(deadline)
+                item.content = b"0" if state.sizes.parts else b""
                 if not self.offloads.open(item, now):
                     item = None
         if item is None:
@@ -151,7 +163,7 @@ class VirtualDevice:
 
     def _record_outcome(self, item: InFlight, now: float) -> None:
         """Report a request's end to the breaker, made when one first goes without a reply."""
-        if self._breaker_draw is None or item.outcome is None:
+        if self._breaker_draw is None or item.outcome is None or item.audit is not None:
             return
         replied = item.outcome.response is not None
         if self._breaker is None:
@@ -210,8 +222,29 @@ class VirtualDevice:
     ) -> None:
         answers.latency_ms[i] = 1000.0 * (self.state.clock.now + late - answers.time.item(i))
         self._observe(answers, i, row, sent=sent)
+        self._audit(answers, i, row)
         if then is not None:
             then()
+
+    def _audit(self, answers: Answers, i: int, row: int) -> None:
+        """Send an answered instance to the high-cost model if the auditor chooses it."""
+        state, auditor = self.state, self.auditor
+        if state.audits is None or auditor is None or not state.availability.connected:
+            return
+        mark = state.audits.choose(auditor, answers.route.item(i), row)
+        now = state.clock.now
+        if mark is None or not self.offloads.admit_audit(now):
+            return
+        item = state.messages.request(now + AUDIT_PATIENCE)
+        item.audit = mark
+        item.content = b"0" if state.sizes.parts else b""
+        if self.offloads.open(item, now):
+            ttl_ms = math.floor(1000.0 * (item.deadline - now))
+            # The instance is over: nobody waits.
+            request = _VirtualRequest(
+                self, item, answers, i, row, ttl_ms / 1000.0, None, auditor=auditor, over=True
+            )
+            request.transmit(state.messages.audit_size(mark, ttl_ms))
 
     def _observe(self, answers: Answers, i: int, row: int, *, sent: bool) -> None:
         """Report an answer to the pacer, as the device does."""
@@ -229,7 +262,10 @@ class VirtualDevice:
 
 @dataclass(slots=True, eq=False)
 class _VirtualRequest:
-    """One request of a device: sent, at the broker, and back; `ttl` in s."""
+    """One request of a device: sent, at the broker, and back; `ttl` in s.
+
+    Of an audit the `auditor` gets the response.
+    """
 
     device: VirtualDevice
     item: InFlight
@@ -238,6 +274,7 @@ class _VirtualRequest:
     row: int
     ttl: float
     then: Continuation | None
+    auditor: Auditor | None = None
     size: int = 0
     worker_us: int = 0
     up: int = 0
@@ -245,6 +282,7 @@ class _VirtualRequest:
     payload_up: int = 0
     payload_down: int = 0
     over: bool = False
+    next_part: int = 0
 
     def enter_bytes(self) -> None:
         """Enter what was sent and received into the answer."""
@@ -261,6 +299,8 @@ class _VirtualRequest:
         packet = request_packet(payload)
         self.payload_up += payload
         self.up += packet
+        if self.over:
+            self.enter_bytes()
         if state.availability.link_delivers:
             due = self.device.link.send(state.clock.now, packet, True)
             state.clock.at(due, self._arrive_at_broker)
@@ -290,40 +330,100 @@ class _VirtualRequest:
             self.device.link.send(state.clock.now, PUBACK_BYTES, False)
         state.broker.handle(state.broker.deliver, self._ticket)
 
+    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
+        """See :class:`gatewise_sim.fleet.worker.Requester`."""
+        broker, size = self.device.state.broker, self.device.state.sizes.acceptance
+        broker.return_response(self._let_go, self._accepted, size, worker, ticket)
+
+    def _accepted(self, size: int, worker: VirtualWorker, ticket: VirtualTicket) -> None:
+        device = self.device
+        state = device.state
+        self._take_in(size)
+        item = device.offloads.accept(state.messages.acceptance(self.item.id), state.clock.now)
+        if item is not None:
+            self.next_part = 0
+            for _ in range(_PARTS_AHEAD):
+                self._send_part(worker, ticket, item.transfers)
+
+    def _send_part(self, worker: VirtualWorker, ticket: VirtualTicket, transfer: int) -> None:
+        """Send the next part, as long as it is waited for."""
+        device, item, index = self.device, self.item, self.next_part
+        state = device.state
+        ended = item.outcome is not None or state.clock.now >= item.deadline
+        ended = ended or index == len(state.sizes.parts) or transfer != item.transfers
+        if ended or not state.availability.link_delivers:
+            return
+        self.next_part += 1
+        payload = state.sizes.parts[index]
+        packet = part_packet(payload)
+        self.payload_up += payload
+        self.up += packet
+        if self.over:
+            self.enter_bytes()
+        device.offloads.sent_part(item, payload, state.clock.now)
+        due = device.link.send(state.clock.now, packet, True)
+        state.clock.at(due, self._part_at_broker, worker, ticket, index, transfer)
+
+    def _part_at_broker(
+        self, worker: VirtualWorker, ticket: VirtualTicket, index: int, transfer: int
+    ) -> None:
+        state = self.device.state
+        if not state.availability.broker_up:
+            return
+        self.down += PUBACK_BYTES
+        if self.over:
+            self.enter_bytes()
+        if state.availability.link_delivers:
+            acknowledged = self.device.link.send(state.clock.now, PUBACK_BYTES, False)
+            state.clock.at(acknowledged, self._send_part, worker, ticket, transfer)
+        state.broker.handle(state.broker.pass_on, worker, ticket, index)
+
     def _ticket(self, now: float) -> VirtualTicket:
+        audits = self.device.state.audits
         return VirtualTicket(
             device=self.device.name,
             id=self.item.id,
             digest=b"",
             model=self.device.state.model,
+            audit=self.item.audit,
+            label=-1 if audits is None else audits.cloud_labels[self.row],
             rows=_ONE_ROW,
             arrived=now,
             expires=now + self.ttl,
             requester=self,
+            parts=len(self.device.state.sizes.parts),
         )
 
     def reply(self, error: str | None, worker_us: int) -> None:
         """See :class:`gatewise_sim.fleet.worker.Requester`."""
         state = self.device.state
         size = state.sizes.busy if error is not None else state.sizes.response(worker_us)
-        state.broker.return_response(self._leave_broker, error, size, worker_us)
+        state.broker.return_response(self._let_go, self._arrive, size, error, worker_us)
 
-    def _leave_broker(self, error: str | None, size: int, worker_us: int) -> None:
+    def _let_go(self, then: Callable[..., None], size: int, *args: object) -> None:
+        """Send a response on its way from the broker; on arrival do what follows."""
         state = self.device.state
         if state.availability.link_delivers:
-            packet = response_packet(size)
-            due = self.device.link.send(state.clock.now, packet, False)
-            state.clock.at(due, self._arrive, error, size, packet, worker_us)
+            due = self.device.link.send(state.clock.now, response_packet(size), False)
+            state.clock.at(due, then, size, *args)
 
-    def _arrive(self, error: str | None, size: int, packet: int, worker_us: int) -> None:
+    def _take_in(self, size: int) -> None:
+        """Count a response, and acknowledge it."""
+        state = self.device.state
+        self.payload_down += size
+        self.down += response_packet(size)
+        self.up += PUBACK_BYTES
+        if state.availability.link_delivers:
+            self.device.link.send(state.clock.now, PUBACK_BYTES, True)
+
+    def _arrive(self, size: int, error: str | None, worker_us: int) -> None:
         device = self.device
         state = device.state
         now = state.clock.now
-        self.payload_down += size
-        self.down += packet
-        self.up += PUBACK_BYTES
-        if state.availability.link_delivers:
-            device.link.send(now, PUBACK_BYTES, True)
+        self._take_in(size)
+        if self.auditor is not None and error is None:
+            self._receive_audit(now)
+            return
         item = device.offloads.receive(state.messages.response(self.item.id, error), now)
         if self.over:
             self.enter_bytes()
@@ -333,3 +433,15 @@ class _VirtualRequest:
         elif self.item.outcome is None:
             # An error may have moved the time of the retry.
             state.clock.at(self.item.wake_at, self.poll)
+
+    def _receive_audit(self, now: float) -> None:
+        """Compare an audited answer with the high-cost model's, if that has come in time."""
+        self.enter_bytes()
+        state, mark, auditor = self.device.state, self.item.audit, self.auditor
+        assert state.audits is not None
+        assert mark is not None
+        assert auditor is not None
+        response = state.messages.audited(self.item.id, state.audits.cloud_labels[self.row])
+        item = self.device.offloads.receive(response, now)
+        if item is not None and item.outcome is not None and item.outcome.kind == "answered":
+            auditor.compare(mark, response)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Self
 
 import numpy as np
 
-from gatewise_edge.link.messages import Request, Response
+from gatewise_edge.link.messages import AuditMark, Request, Response
 from gatewise_edge.link.offload import InFlight
 from gatewise_edge.link.wire import (
     BUSY,
-    encode_request,
+    cut_parts,
+    encode_in_parts,
     encode_response,
+    part_topic,
     request_topic,
     response_topic,
 )
 from gatewise_edge.stages.plan import StagePlan
-
-__all__ = ["BYTES_FORMULA", "PUBACK_BYTES", "Messages", "Sizes", "publish_bytes"]
 
 PUBACK_BYTES: Final = 4
 BYTES_FORMULA: Final = (
@@ -28,26 +28,36 @@ BYTES_FORMULA: Final = (
     "the messages a device sent and received; without TCP/IP, keepalives and connecting"
 )
 _NAME: Final = "0" * 8  # as long as a virtual device's
+_WORKER: Final = "0" * 16  # as long as the name that a worker draws
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
     """Payload bytes of messages about one instance, with a time to live and a worker's time of 0.
 
-    `busy` is a refusal by a worker with a full queue.
+    `busy` is a refusal by a worker with a full queue. A request that is larger than a message has
+    `parts` behind it, which a worker accepts first with an `acceptance`.
     """
 
     request0: int
     response0: int
     busy: int
+    parts: tuple[int, ...] = ()
+    acceptance: int = 0
 
     @classmethod
     def from_plan(cls, plan: StagePlan, *, exits: bool) -> Self:
         """Encode one of each; `exits`: whether responses name the stage that answered."""
         request, response = _example(plan, exits=exits)
         busy = Response.refusal(request, BUSY, "the queue is full")
+        payload, content = encode_in_parts(request)
+        acceptance = Response.acceptance(request, _WORKER)
         return cls(
-            len(encode_request(request)), len(encode_response(response)), len(encode_response(busy))
+            len(payload),
+            len(encode_response(response)),
+            len(encode_response(busy)),
+            tuple(len(part) for part in cut_parts(request.id, content)) if content else (),
+            len(encode_response(acceptance)) if content else 0,
         )
 
     def request(self, ttl_ms: int) -> int:
@@ -65,13 +75,22 @@ class Messages:
     def __init__(self, plan: StagePlan) -> None:
         self._plan = plan
         self._ids = 0
-        _, self._response = _example(plan, exits=False)
+        self._request, self._response = _example(plan, exits=False)
+        self._acceptance = Response.acceptance(self._request, _WORKER)
 
     def request(self, deadline: float) -> InFlight:
         """Make the next request; ids are numbers, so that every run has the same."""
         self._ids += 1
         plan = self._plan
         return InFlight(plan.model, plan.version, deadline, 1, self._ids.to_bytes(16, "big"))
+
+    def audit_size(self, mark: AuditMark, ttl_ms: int) -> int:
+        """Bytes of a request that audits an answer."""
+        return len(encode_in_parts(replace(self._request, audit=mark, ttl_ms=ttl_ms))[0])
+
+    def audited(self, id: bytes, label: int) -> Response:  # noqa: A002
+        """Make a worker's response to an audit, with the high-cost model's class index."""
+        return replace(self._response, id=id, labels=np.array([label]))
 
     def response(self, id: bytes, error: str | None) -> Response:  # noqa: A002
         """Make a worker's response to a request; one object for all answers."""
@@ -80,6 +99,17 @@ class Messages:
             object.__setattr__(self._response, "id", id)
             return self._response
         return Response(id=id, model=self._plan.model, version=self._plan.version, error=error)
+
+    def acceptance(self, id: bytes) -> Response:  # noqa: A002
+        """Make a worker's acceptance of a request in parts; one object for all."""
+        object.__setattr__(self._acceptance, "id", id)
+        return self._acceptance
+
+
+@lru_cache(maxsize=4096)
+def part_packet(payload: int) -> int:
+    """Bytes of a part of so many payload bytes as the link carries it."""
+    return publish_bytes(part_topic(_NAME, _WORKER), payload)
 
 
 @lru_cache(maxsize=4096)
@@ -97,8 +127,6 @@ def response_packet(payload: int) -> int:
 def publish_bytes(topic: str, payload: int, *, qos: int = 1) -> int:
     """Bytes of an MQTT 3.1.1 PUBLISH packet with so many bytes of payload.
 
-    Examples
-    --------
     >>> publish_bytes("gw/v1/a/req", 100)
     117
     """

@@ -24,8 +24,6 @@ from gatewise.errors import InputError
 from gatewise.prices import PRICE_TABLES
 from gatewise.toml_settings import SettingsTable, take_number, take_text
 
-__all__ = ["MONTH", "Bill", "Prices", "Usage"]
-
 MONTH: Final = 365.25 / 12 * 86_400.0  # seconds
 _KWH: Final = 3.6e6  # joules
 
@@ -74,21 +72,8 @@ class Bill:
 
 @dataclass(frozen=True)
 class Prices:
-    """A list of prices; see the module's head.
+    """A list of prices, all 0 by default; InputError if one is negative or not finite.
 
-    Parameters
-    ----------
-    currency : str, default "EUR"
-    per_mb, per_worker_hour, per_joule, per_feature_unit : float, default 0
-    per_million_requests, per_device_month : float, default 0
-
-    Raises
-    ------
-    InputError
-        If a price is negative or not finite.
-
-    Examples
-    --------
     A thousand devices that send a megabyte each in a day:
 
     >>> bill = Prices(per_mb=0.01).month(Usage(86_400, devices=1000, bytes=1e9))
@@ -111,14 +96,7 @@ class Prices:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Self:
-        """Read a TOML list of prices.
-
-        Raises
-        ------
-        InputError
-            If it cannot be read, has a key that is not known, or a price that cannot be; the
-            message names the file and the key.
-        """
+        """Read a TOML list of prices; InputError names the file and the key."""
         names = [field.name for field in fields(cls)]
         known = (*names, "per_kwh")
         table = SettingsTable.read(Path(path), "price file", (*known, *PRICE_TABLES))

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-__all__ = ["Listeners", "ProgressListener", "Snapshot"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
@@ -26,8 +24,8 @@ class Snapshot:
     error: int = 0
     """The same by route."""
     right: int | None = None
-    """Right answers among the judged; None without truth."""
-    judged: int | None = None
+    """Right answers among those to labelled rows; None without labels."""
+    labelled: int | None = None
     """Answers with a known truth; None = all answered."""
     p50_ms: float | None = None
     p95_ms: float | None = None
@@ -72,10 +70,7 @@ class ProgressListener(Protocol):
 class Listeners:
     """Listeners listeners as one, called in the order given; none at all: nothing is reported.
 
-    Parameters
-    ----------
-    *listeners : ProgressListener or None
-        None is left out.
+    A listener that is None is left out.
     """
 
     def __init__(self, *listeners: ProgressListener | None) -> None:

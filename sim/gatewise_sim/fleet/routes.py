@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from gatewise.errors import InputError
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.answer import Answer
+from gatewise_edge.device.auditor import disagreement_bound
 from gatewise_edge.device.device import Device
 from gatewise_edge.errors import SensorError
 from gatewise_edge.link.link import Receive
@@ -24,8 +25,6 @@ from gatewise_edge.stages.plan import StagePlan
 from gatewise_edge.stages.stages import StageRunner
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.messages import Sizes
-
-__all__ = ["NO_LABEL", "ROUTES", "Routes"]
 
 NO_LABEL: Final = -1
 ROUTES: Final = ("edge", "cloud", "fallback", "error")
@@ -75,6 +74,10 @@ class Routes:
     """The largest probability in the device's own answer; NaN where it has none."""
     gate_limits: tuple[float | None, float | None] | None = None
     """The least and the most that a pacer may set the threshold to."""
+    stop_score: NDArray[np.float32] | None = None
+    """Stop score of the last stage that ran on the device; NaN where none could."""
+    disagreement_bound: float | None = None
+    """See :func:`gatewise_edge.device.auditor.disagreement_bound`."""
     chance: float = 0.0
     """Share that is sent of the instances whose row is not: drawn anew from those that come."""
 
@@ -82,22 +85,19 @@ class Routes:
         return len(self.exit)
 
     @classmethod
-    def from_bundle(cls, bundle: Bundle, X: ArrayLike, truth: ArrayLike | None = None) -> Self:
+    def from_bundle(
+        cls,
+        bundle: Bundle,
+        X: ArrayLike,
+        truth: ArrayLike | None = None,
+        *,
+        backend: str | None = None,
+    ) -> Self:
         """Send every row through a device without a link, and through the cloud model.
 
-        Parameters
-        ----------
-        bundle : Bundle
-        X : array-like of shape (n, n_features)
-            In the manifest's order.
-        truth : array-like of int, shape (n,), optional
-            Class indices.
-
-        Raises
-        ------
-        InputError
-            If the bundle answers with values, places stages on a gateway (not simulated), or the
-            rows do not fit it.
+        `X` has shape (n, n_features) in the manifest's order, `truth` class indices of shape (n,);
+        `backend` runs the high-cost model (:func:`.chosen_backend`). InputError if the bundle
+        answers with values, places stages on a gateway (not simulated), or the rows do not fit it.
         """
         manifest = bundle.manifest
         plan = StagePlan.from_manifest(manifest)
@@ -126,7 +126,7 @@ class Routes:
             goes_on &= can_offload
             in_trouble |= stuck
             _acquire_in_vain(bundle, rows, np.flatnonzero(stuck), local)
-            cloud, names_stage = _in_cloud(bundle, plan, rows, can_offload)
+            cloud, names_stage = _in_cloud(bundle, plan, rows, can_offload, backend)
         sets, which = np.unique(
             np.concatenate([local, local | carried]), axis=0, return_inverse=True
         )
@@ -134,6 +134,7 @@ class Routes:
         costs = manifest.feature_costs()
         prices = np.array([costs.price(s) for s in sets], np.float64)
         threshold = manifest.active_point.thresholds[plan.n_here - 1]
+        scores = _stop_scores(bundle, plan, rows, device.exits)
         return cls(
             plan=plan,
             sizes=Sizes.from_plan(plan, exits=names_stage),
@@ -147,7 +148,9 @@ class Routes:
             cloud_stage=cloud[1],
             request_cost=prices[which[1]],
             alone_cost=float(costs.price(carried)),
-            score=_gate_scores(bundle, plan, rows, device.exits),
+            score=np.where(device.exits == plan.n_here - 1, scores, np.float32(np.nan)),
+            stop_score=scores,
+            disagreement_bound=disagreement_bound(manifest),
             sets=sets,
             local_set=which[0],
             request_set=which[1],
@@ -190,6 +193,13 @@ class Routes:
         if not 0 <= chance <= 1:
             raise InputError(f"chance is {chance}; it must lie between 0 and 1")
         return replace(self, offload=np.zeros(len(self), bool), chance=float(chance))
+
+    @property
+    def acquired_sets(self) -> NDArray[np.bool_]:
+        """`sets`, and last that of a request alone, shape (n_sets + 1, n_features)."""
+        carried = np.zeros((1, self.sets.shape[1]), np.bool_)
+        carried[0, self.plan.request_inputs] = self.plan.has_cloud
+        return np.concatenate([self.sets, carried])
 
     @property
     def share(self) -> float:
@@ -273,12 +283,25 @@ def _can_offload(plan: StagePlan, rows: NDArray[np.float32]) -> NDArray[np.bool_
     return np.asarray(~refused.any(axis=1), np.bool_)
 
 
+def cloud_model(bundle: Bundle, backend: str | None) -> CloudModel:
+    """Load a bundle's high-cost model, or what an operator names in its place."""
+    if backend is None:
+        return CloudModel.from_bundle(bundle)
+    from gatewise_cloud.models.opaque_backends import chosen_backend
+
+    return CloudModel.from_bundle(bundle, backend=chosen_backend(backend)(bundle.manifest))
+
+
 def _in_cloud(
-    bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], send: NDArray[np.bool_]
+    bundle: Bundle,
+    plan: StagePlan,
+    rows: NDArray[np.float32],
+    send: NDArray[np.bool_],
+    backend: str | None,
 ) -> tuple[NDArray[np.int64], bool]:
     """Label and stage of the rows to `send`; whether responses name the stage."""
     found = np.full((2, len(rows)), NO_LABEL, np.int64)
-    model = CloudModel.from_bundle(bundle)
+    model = cloud_model(bundle, backend)
     names_stage = False
     try:
         chosen = np.flatnonzero(send)
@@ -293,13 +316,17 @@ def _in_cloud(
     return found, names_stage
 
 
-def _gate_scores(
+def _stop_scores(
     bundle: Bundle, plan: StagePlan, rows: NDArray[np.float32], exits: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     scores = np.full(len(rows), np.nan, np.float32)
-    there = np.flatnonzero(exits == plan.n_here - 1)
-    if plan.has_cloud and len(there):
-        runner, gate = StageRunner(bundle), plan.n_here - 1
-        columns = runner.inputs[gate]
-        scores[there] = runner.run(gate, np.ascontiguousarray(rows[np.ix_(there, columns)])).score
+    if not plan.has_cloud:
+        return scores
+    runner = StageRunner(bundle)
+    for stage in range(plan.n_here):
+        there = np.flatnonzero(exits == stage)
+        if len(there):
+            columns = runner.inputs[stage]
+            found = runner.run(stage, np.ascontiguousarray(rows[np.ix_(there, columns)]))
+            scores[there] = found.score
     return scores

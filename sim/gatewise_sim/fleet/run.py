@@ -25,16 +25,22 @@ from gatewise_cloud.worker.batcher import Plan
 from gatewise_edge.device.pacer import Pace, Pacer
 from gatewise_edge.link.offload import RoundTrip
 from gatewise_sim.fleet.answers import AnswerRules, Answers, exchange_joules
+from gatewise_sim.fleet.audits import AuditRules, audit_sums
 from gatewise_sim.fleet.broker import Availability, VirtualBroker
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.device import FleetState, VirtualDevice
-from gatewise_sim.fleet.messages import PUBACK_BYTES, Messages, request_packet, response_packet
+from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
+from gatewise_sim.fleet.messages import (
+    PUBACK_BYTES,
+    Messages,
+    part_packet,
+    request_packet,
+    response_packet,
+)
 from gatewise_sim.fleet.network.link import DeviceDraws, VirtualLink
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import VirtualWorker
-
-__all__ = ["FleetRun", "VirtualFleet", "simulate_fleet"]
 
 _GUARD: Final = 0.005  # as the device keeps before its deadline
 _TRIPS: Final = 32
@@ -88,6 +94,7 @@ class VirtualFleet:
             guard=min(_GUARD, settings.deadline_ms / 1e4),
             outstanding=settings.outstanding,
             model=(routes.plan.model, routes.plan.version),
+            audits=_audit_rules(routes, settings),
         )
         breaks = any(window.what == "link" for window in settings.outages.windows)
         self._link_outages = settings.outages if breaks else None
@@ -95,9 +102,24 @@ class VirtualFleet:
         self._devices: dict[int, VirtualDevice] = {}
 
     @property
-    def device_counts(self) -> dict[str, int]:
+    def device_counts(self) -> dict[str, float]:
         """Sums of the devices' counters."""
-        return asdict(self.state.offload_counts) | asdict(self.state.breaker_counts)
+        sums = asdict(self.state.offload_counts) | asdict(self.state.breaker_counts)
+        auditors = (device.auditor for device in self._devices.values())
+        return sums | audit_sums(a.counters | a.gauges for a in auditors if a is not None)
+
+    @property
+    def alarms(self) -> RaisedAlarms | None:
+        """Alarms of audits up to now; None if there are no audits."""
+        if self.state.audits is None:
+            return None
+        devices = {
+            index: device.auditor.test.alarm_at
+            for index, device in sorted(self._devices.items())
+            if device.auditor is not None and device.auditor.test.alarm_at is not None
+        }
+        found = [each for w in self.state.workers for each in w.audits.snapshot().values()]
+        return RaisedAlarms(devices, [each["alarm_at"] for each in found if each["alarm"]])
 
     def device(self, index: int) -> VirtualDevice:
         """Get a device; it is made when it is first needed."""
@@ -126,7 +148,12 @@ class VirtualFleet:
             limits=routes.gate_limits,
             local=float(routes.local_cost[at_gate].mean()) if at_gate.any() else 0.0,
             offload=float(offload[at_gate].mean()) if at_gate.any() else 1.0,
-            bytes=float(routes.sizes.request(1000) + routes.sizes.response(1000)),
+            bytes=float(
+                routes.sizes.request(1000)
+                + sum(routes.sizes.parts)
+                + routes.sizes.acceptance
+                + routes.sizes.response(1000)
+            ),
         )
 
     def run_open(
@@ -141,7 +168,12 @@ class VirtualFleet:
         parts: list[Answers] = []
         for times, device, row in self._settings.chunks(len(self._routes)):
             sent = self._sent(row)
-            if on_local is not None:
+            if self.state.audits is not None and self._settings.pace is None:
+                # Their devices take them in one by one, but all that is theirs is known.
+                answers = Answers.empty(times, device, row)
+                rules.answer_locally(answers, np.flatnonzero(~self._sends[row]))
+                stepped = np.arange(len(answers))
+            elif on_local is not None:
                 on_local(times[~sent], row[~sent])
                 answers = Answers.empty(times[sent], device[sent], row[sent])
                 stepped = np.arange(len(answers))
@@ -161,7 +193,7 @@ class VirtualFleet:
 
     def _sent(self, row: NDArray[Any]) -> NDArray[np.bool_]:
         """Which instances a device must step, since they may be offloaded."""
-        if self._settings.pace is not None:
+        if self._settings.pace is not None or self.state.audits is not None:
             return np.ones(len(row), bool)
         sent: NDArray[np.bool_] = self._sends[row]
         if self._chance:
@@ -237,6 +269,13 @@ class VirtualFleet:
             i += 1
 
 
+def _audit_rules(routes: Routes, settings: FleetSettings) -> AuditRules | None:
+    """What the devices audit by; None if they do not, as without a cloud."""
+    if settings.audit is None or settings.policy != "system" or not routes.plan.has_cloud:
+        return None
+    return AuditRules.from_routes(routes, settings.audit, settings.seed)
+
+
 def _workers(routes: Routes, settings: FleetSettings, clock: Clock) -> list[VirtualWorker]:
     service_rng = random.Random(f"{settings.seed}/service")
     return [
@@ -248,6 +287,7 @@ def _workers(routes: Routes, settings: FleetSettings, clock: Clock) -> list[Virt
             parallel=settings.parallel,
             payload=bytes(routes.sizes.response(1000)),
             rng=service_rng,
+            promised=routes.disagreement_bound,
         )
         for _ in range(settings.workers)
     ]
@@ -265,6 +305,10 @@ def _usual_trip(routes: Routes, settings: FleetSettings) -> RoundTrip:
         begin = 1000.0 * (k + 1)
         there = link.send(begin, up, True)
         link.send(there, PUBACK_BYTES, False)  # which the response cannot overtake
+        if routes.sizes.parts:
+            accepted = link.send(there + between, response_packet(routes.sizes.acceptance), False)
+            for payload in routes.sizes.parts:
+                there = link.send(accepted, part_packet(payload), True)
         back = link.send(there + between, down, False)
         trip.update(back - begin)
     return trip
@@ -280,9 +324,9 @@ class FleetRun:
     """What each instance's messages cost its device's radio, shape (n,); see
     :func:`gatewise_sim.fleet.energy.radio.radio_joules`. An exchange ends with its answer.
     """
-    devices: dict[str, int]
+    devices: dict[str, float]
     """Sums over the devices of :class:`gatewise_edge.link.offload.OffloadCounts` and
-    :class:`gatewise_edge.link.breaker.BreakerCounts`.
+    :class:`gatewise_edge.link.breaker.BreakerCounts`, and of what their auditors count.
     """
     workers: list[dict[str, float]]
     """Each worker's :class:`gatewise_sim.fleet.worker.WorkerCounts`."""
@@ -292,22 +336,12 @@ class FleetRun:
     """When the last answer was given, in virtual time."""
     events: int
     """Events stepped."""
+    alarms: RaisedAlarms | None = None
+    """Those of audits; None if there are none."""
 
 
 def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
-    """Let a fleet answer its instances in virtual time.
-
-    Parameters
-    ----------
-    routes : Routes
-        The rows that instances are.
-    settings : FleetSettings
-
-    Raises
-    ------
-    InputError
-        If the settings do not fit the routes.
-    """
+    """Let a fleet answer its instances in virtual time; InputError if the routes do not fit."""
     fleet = VirtualFleet(routes, settings)
     state = fleet.state
     answers = Answers.join(
@@ -323,4 +357,5 @@ def simulate_fleet(routes: Routes, settings: FleetSettings) -> FleetRun:
         unsubscribed=state.broker.unsubscribed,
         seconds=float(ends.max(initial=0.0)),
         events=state.clock.events,
+        alarms=fleet.alarms,
     )

@@ -12,14 +12,13 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise.toml_settings import take_number
 from gatewise_edge.device.answer import Policy
+from gatewise_edge.device.auditor import Audit
 from gatewise_sim.fleet.network.link import LinkProfile
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.fleet.workload.arrivals import draw_arrivals, parse
 from gatewise_sim.fleet.workload.kinds import Workload
 from gatewise_sim.fleet.workload.row_mix import RowMix
-
-__all__ = ["Arrivals", "Chunk", "FleetSettings"]
 
 Chunk = tuple[NDArray[np.float64], NDArray[Any], NDArray[Any]]
 Arrivals = Callable[[int, float, np.random.Generator], Iterable[Chunk]]
@@ -28,13 +27,7 @@ Arrivals = Callable[[int, float, np.random.Generator], Iterable[Chunk]]
 
 @dataclass(frozen=True, kw_only=True)
 class FleetSettings:
-    """How a fleet is deployed and used.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
-    """
+    """How a fleet is deployed and used; InputError if a setting is out of range."""
 
     devices: int
     seconds: float
@@ -64,12 +57,16 @@ class FleetSettings:
     pace: str | None = None
     """Budget of every device's pacer, as ``offload_rate=0.1``."""
     audit: float | None = None
-    """Share of the devices' own answers that a live run audits."""
+    """Share of the devices' own answers that is audited, as of
+    :class:`gatewise_edge.device.auditor.Audit`.
+    """
     queue: int = 1024
     max_batch: int = 16
     wait_ms: float = 0.0
     parallel: int = 1
     """These four as of :class:`gatewise_cloud.worker.worker.Worker`."""
+    backend: str | None = None
+    """What runs a live run's high-cost model, as of ``gatewise cloud``."""
     edge_ms: float | Sequence[float] = 0.1
     """Until a stage has answered, by stage; one number for all."""
     broker_us: float = 30.0
@@ -104,6 +101,13 @@ class FleetSettings:
             raise InputError("outage of a gateway: gateways are not simulated in virtual time")
         if self.pace is not None and self.policy != "system":
             raise InputError("a pacer needs policy system: there is nothing to pace")
+        if self.audit is not None:
+            Audit(self.audit)
+
+    @property
+    def data_change(self) -> float | None:
+        """When the data begin to change, in s since the beginning; None if they do not."""
+        return None if self.mix is None else self.mix.changes_at
 
     def chunks(self, n_rows: int) -> Iterable[Chunk]:
         """All arrivals of a table of `n_rows` rows, chunk by chunk of time."""

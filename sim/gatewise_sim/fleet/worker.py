@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 
 from gatewise.errors import InputError
 from gatewise_cloud.worker.batch_sizes import Timing
-from gatewise_cloud.worker.batcher import Batch, Batcher, Plan, Ticket, Verdict
+from gatewise_cloud.worker.batcher import Batch, Batcher, ModelKey, Plan, Ticket, Verdict
+from gatewise_cloud.worker.counters import FleetAudit
+from gatewise_edge.device.audit import AgreementTest
 from gatewise_sim.fleet.clock import Clock
-
-__all__ = ["Requester", "ServiceTime", "VirtualTicket", "VirtualWorker", "WorkerCounts"]
 
 
 class Requester(Protocol):
@@ -27,34 +27,30 @@ class Requester(Protocol):
     def reply(self, error: str | None, worker_us: int) -> None:
         """Take the worker's response: an error's code, or None for an answer."""
 
+    def accept(self, worker: VirtualWorker, ticket: VirtualTicket) -> None:
+        """Take the worker's acceptance of a request in parts."""
+
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class VirtualTicket(Ticket):
-    """A ticket with the device's side of its request."""
+    """A ticket with the device's side of its request.
+
+    `parts`: how many come behind it. `label`: of a request that audits an answer, the high-cost
+    model's class index.
+    """
 
     requester: Requester
+    parts: int = 0
+    label: int = -1
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceTime:
     """How long a worker takes for a run of n instances: ``base + each * n`` seconds.
 
-    Parameters
-    ----------
-    base, each : float
-        Seconds.
-    message : float, default 0
-        Seconds for a request beside the model: reading, checking, writing.
-    spread : {"fixed", "exponential"}, default "fixed"
-        Exponential: drawn with that mean.
+    `message` is what a request takes beside the model (reading, checking, writing); with `spread`
+    ``exponential`` times are drawn with that mean. InputError if a time is negative, or all are 0.
 
-    Raises
-    ------
-    InputError
-        If a time is negative, or all are 0.
-
-    Examples
-    --------
     >>> ServiceTime(80e-6, 20e-6).mean(4, 4)
     0.00016
     """
@@ -70,20 +66,20 @@ class ServiceTime:
             raise InputError(f"service time {times}: give seconds, not all of them 0")
 
     @classmethod
-    def from_timing(cls, timing: Timing, *, message: float = 0.0) -> Self:
+    def from_timing(cls, timing: Timing) -> Self:
         """Fit a line to a measurement, see :func:`gatewise_cloud.worker.batch_sizes.measure`."""
         if not timing.seconds:
             raise InputError("no run of the cloud model was timed")
         sizes = np.array(list(timing.seconds), np.float64)
         taken = np.array(list(timing.seconds.values()), np.float64)
         if len(sizes) == 1:
-            return cls(0.0, float(taken[0] / sizes[0]), message)
+            return cls(0.0, float(taken[0] / sizes[0]))
         # Relative errors count: a run of one must come out as well as a run of 32.
         lines = np.column_stack([np.ones_like(sizes), sizes]) / taken[:, None]
         (base, each), *_ = np.linalg.lstsq(lines, np.ones_like(taken))
         if base < 0 or each < 0:
             base, each = 0.0, float(np.mean(taken / sizes))
-        return cls(float(base), float(each), message)
+        return cls(float(base), float(each))
 
     def mean(self, instances: int, requests: int) -> float:
         """Seconds of a run, on average."""
@@ -99,11 +95,14 @@ class ServiceTime:
 class WorkerCounts:
     """Counters of a worker: requests, runs (`batches`), seconds in runs and seconds of waiting.
 
-    `lost` are requests queued or running when it went down; only answered ones count as waiting.
+    `audits` are among those answered. `lost` are requests queued or running when it went down;
+    only answered ones count as waiting.
     """
 
     received: int = 0
+    parts: int = 0
     answered: int = 0
+    audits: int = 0
     busy: int = 0
     expired: int = 0
     duplicates: int = 0
@@ -114,11 +113,16 @@ class WorkerCounts:
     queued_seconds: float = 0.0
 
 
+def _no_log(model: ModelKey, test: AgreementTest) -> None:
+    """Leave it at the test's own record of its alarm."""
+
+
 class VirtualWorker:
     """One worker, with at most `capacity` requests queued and `parallel` runs at a time.
 
     `plan` bounds a run's instances and the wait for company; `payload` is an answer of the usual
-    length, to be remembered.
+    length, to be remembered. `promised` is the share of instances that audits may find to be
+    answered otherwise than by the high-cost model; with None they are not tested.
     """
 
     def __init__(
@@ -131,8 +135,10 @@ class VirtualWorker:
         parallel: int,
         payload: bytes,
         rng: random.Random,
+        promised: float | None = None,
     ) -> None:
         self.up = True
+        self.audits = FleetAudit(_no_log)
         self.counts = WorkerCounts()
         self._clock = clock
         self._service = service
@@ -143,12 +149,32 @@ class VirtualWorker:
         self._parallel = parallel
         self._payload = payload
         self._rng = rng
+        self._promised = promised
         self._running: set[Batch] = set()
+        self._missing: dict[bytes, set[int]] = {}  # parts, by request
         self._wakes: float | None = None
 
     def receive(self, ticket: VirtualTicket) -> None:
         """Queue a request, refuse it, or answer it again, as a real worker does."""
         self.counts.received += 1
+        verdict = self._batcher.foresee(ticket, self._clock.now).verdict if ticket.parts else None
+        if verdict is Verdict.QUEUED:
+            self._missing.setdefault(ticket.id, set(range(ticket.parts)))
+            ticket.requester.accept(self, ticket)
+        else:
+            self._queue(ticket)
+
+    def receive_part(self, ticket: VirtualTicket, index: int) -> None:
+        """Take in a part; queue its request if it was the last."""
+        self.counts.parts += 1
+        missing = self._missing.get(ticket.id)
+        if missing is not None:
+            missing.discard(index)
+            if not missing:
+                del self._missing[ticket.id]
+                self._queue(replace(ticket, arrived=self._clock.now))
+
+    def _queue(self, ticket: VirtualTicket) -> None:
         verdict, answer = self._batcher.offer(ticket, self._clock.now)
         if verdict is Verdict.BUSY:
             self.counts.busy += 1
@@ -167,7 +193,9 @@ class VirtualWorker:
             self.up = False
             self.counts.lost += len(self._batcher) + sum(len(b.tickets) for b in self._running)
             self._running.clear()
+            self._missing.clear()
             self._batcher = self._make()
+            self.audits = FleetAudit(_no_log)
 
     def recover(self) -> None:
         """Come back, empty."""
@@ -206,5 +234,8 @@ class VirtualWorker:
             self._batcher.finish(ticket, self._payload, now)
             self.counts.answered += 1
             assert isinstance(ticket, VirtualTicket)
+            if ticket.audit is not None:
+                self.counts.audits += 1
+                self.audits.observe(ticket.model, ticket.audit, ticket.label, self._promised)
             ticket.requester.reply(None, int(1e6 * (now - ticket.arrived)))
         self._serve()

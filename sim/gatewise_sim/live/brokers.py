@@ -13,8 +13,6 @@ from gatewise_cloud.broker.mqtt_client import close_client, open_client
 from gatewise_edge.link.mqtt import Endpoint, make_client
 from gatewise_edge.link.wire import status_topic
 
-__all__ = ["RunBroker", "clear_status"]
-
 _CLEAR_SECONDS: Final = 2.0
 
 

@@ -11,8 +11,6 @@ from gatewise_edge.link.broker_url import Endpoint
 from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.settings import FleetSettings
 
-__all__ = ["check_live"]
-
 _MOST_NAMED: Final = 16**4
 
 

@@ -23,10 +23,9 @@ from gatewise_sim.fleet.network.proxy import DelayProxy
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker, clear_status
 
-__all__ = ["Deployment", "start_workers"]
-
 _READY_SECONDS: Final = 60.0
 _CHECK_SECONDS: Final = 0.05
+_WORKER_OPTIONS: Final = ("queue", "max_batch", "wait_ms", "parallel")
 OnFault = Callable[[str, bool, float], None]
 
 
@@ -50,8 +49,9 @@ def start_workers(stack: ExitStack, count: int, options: Mapping[str, Any]) -> l
     return workers
 
 
-def _worker_options(settings: FleetSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in ("queue", "max_batch", "wait_ms", "parallel")}
+def backend_option(backend: str | None) -> dict[str, Any]:
+    """Option of a worker with this backend, if any."""
+    return {} if backend is None else {"backend": {"url": backend}}
 
 
 def _failure(child: ChildProcess) -> RunError:
@@ -108,7 +108,8 @@ class Deployment:
             "bundles": [str(bundle)],
             "broker": broker.url,
             **pool,
-            **_worker_options(settings),
+            **{name: getattr(settings, name) for name in _WORKER_OPTIONS},
+            **backend_option(settings.backend),
         }
         self._stack = stack
         self._slots = [

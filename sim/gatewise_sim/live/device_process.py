@@ -4,14 +4,15 @@ Exchanges JSON, one document a line. The first line on standard input is the job
 
     {"bundle": path, "rows": path of a .npy, "broker": url, "devices": [name, ...],
      "options": {"deadline_ms": 500, "outstanding": 32, "breaker": true}, "pace": null,
-     "audit": null, "policy": "system", "schedule": path of a .npz, "pause_ms": 0}
+     "audit": null, or {"share": 0.02, "seeds": {name: 7, ...}}, "policy": "system",
+     "schedule": path of a .npz, "pause_ms": 0}
 
 (see :class:`~gatewise_sim.live.scheduler.Schedule`); it answers ``{"event": "ready"}``, waits for
 ``{"go": t}``, begins at `t` on the machine's monotonic clock, and prints several times a second
 ``{"event": "answers", "answers": [[...], ...], "late": [[number, bytes], ...], "out": n,
 "up": n}``: the fields of :class:`~gatewise_sim.live.metered.LiveAnswer`, bytes of instances
 reported before, instances out, links that are ready. At last
-``{"event": "done", "counters": {...}, "figures": {...}}``.
+``{"event": "done", "counters": {...}, "gauges": {name: {...}, ...}, "figures": {...}}``.
 When standard input closes it ends, whatever it is doing. Imports what a device has, nothing
 more.
 """
@@ -43,6 +44,7 @@ from gatewise_edge.device.auditor import Audit
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.device.pacer import Pacer
 from gatewise_edge.errors import LinkError
+from gatewise_edge.link.messages import MAX_VALUES
 from gatewise_edge.link.mqtt import MqttLink
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.live.metered import AnswerBox, MeteredLink
@@ -53,8 +55,6 @@ from gatewise_sim.live.scheduler import (
     Schedule,
     Scheduler,
 )
-
-__all__ = ["main"]
 
 _CONNECT_SECONDS: Final = 30.0
 #: Connections in the making at a time: fewer than a listening broker has room for.
@@ -116,8 +116,11 @@ def _work(job: Job, messages: queue.SimpleQueue[Job]) -> None:
         counters = Counter[str]()
         for slot in slots:
             counters.update(slot.device.counters)
+        gauges = {slot.name: slot.device.gauges for slot in slots}
         figures = _figures(scheduler.behind, used)
-        send_message({"event": "done", "counters": dict(counters), "figures": figures})
+        send_message(
+            {"event": "done", "counters": dict(counters), "gauges": gauges, "figures": figures}
+        )
 
 
 def _schedule(job: Job) -> Schedule:
@@ -135,7 +138,9 @@ def _connected_devices(
     job: Job, stack: ExitStack, box: AnswerBox, deliveries: Deliveries
 ) -> list[DeviceSlot]:
     """Make the devices and connect them, a few at a time."""
-    installed = Installed.load(Bundle.open(job["bundle"]), sensors=None, may_offload=True)
+    installed = Installed.load(
+        Bundle.open(job["bundle"]), sensors=None, most_bytes=MAX_VALUES, functions=None
+    )
     policy, slots = job["policy"], list[DeviceSlot]()
     connecting: deque[MqttLink] = deque()
     stack.callback(_close, slots)
@@ -149,7 +154,8 @@ def _connected_devices(
         if job["pace"] is not None and policy == "system":
             options["pacer"] = Pacer.parse(job["pace"])
         if job["audit"] is not None and policy == "system":
-            options["audit"] = Audit(job["audit"])
+            options["audit"] = Audit(job["audit"]["share"])
+            options["seed"] = job["audit"]["seeds"][name]
         device = LogicalDevice(installed, link=link, policy=policy, **options)
         slots.append(DeviceSlot(name, device, link))
         if len(connecting) >= _CONNECTING:

@@ -19,8 +19,6 @@ from gatewise_sim.errors import RunError
 from gatewise_sim.live.metered import ByteCounts, LiveAnswer
 from gatewise_sim.live.scheduler import Schedule
 
-__all__ = ["DeviceProcesses", "DeviceReports"]
-
 _READY_SECONDS: Final = 60.0
 #: A device process reports several times a second while it works; silence for so long is its end.
 _SILENCE_SECONDS: Final = 30.0
@@ -36,13 +34,15 @@ _Event = tuple[ChildProcess, Mapping[str, Any] | None]
 class DeviceReports:
     """What the device processes have reported so far; answers by the instance's number.
 
-    `counters` are sums over the devices of :attr:`.Device.counters`. `figures` are of each process
+    `counters` are sums over the devices of :attr:`.Device.counters`, `gauges` by device those at
+    its end. `figures` are of each process
     that ended in good order: ``behind_ms`` (median, 99 % and longest delay of an instance's
     beginning), ``cpu_s``, ``peak_mb``. `seconds` is the wall time of the run.
     """
 
     answers: dict[int, LiveAnswer] = field(default_factory=dict)
     counters: Counter[str] = field(default_factory=Counter)
+    gauges: dict[str, dict[str, float]] = field(default_factory=dict)
     figures: list[dict[str, Any]] = field(default_factory=list)
     seconds: float = 0.0
     _states: dict[ChildProcess, tuple[int, int]] = field(default_factory=dict)
@@ -179,6 +179,7 @@ class DeviceProcesses:
             else:
                 del last_report[child]
                 self._reports.counters.update(document["counters"])
+                self._reports.gauges.update(document["gauges"])
                 self._reports.figures.append(document["figures"])
         self._reports.seconds = time.monotonic() - began
         return self._reports

@@ -16,8 +16,6 @@ from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.metered import ByteCounts, LiveAnswer
 from gatewise_sim.live.scheduler import Schedule
 
-__all__ = ["Instances"]
-
 
 @dataclass(frozen=True, eq=False)
 class Instances:

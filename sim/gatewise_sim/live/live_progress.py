@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,8 @@ from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.live.device_processes import DeviceReports
 from gatewise_sim.live.metered import LiveAnswer
 
-__all__ = ["UPDATE_SECONDS", "LiveProgress"]
-
 UPDATE_SECONDS: Final = 0.25
 _RECENT: Final = 500
-
-
-def _no_answers() -> dict[str, int]:
-    return dict.fromkeys(ROUTES, 0)
 
 
 @dataclass(eq=False)
@@ -33,9 +27,9 @@ class LiveProgress:
     total: int
     truth: NDArray[np.int64] | None
     _reports: DeviceReports = field(default_factory=DeviceReports)
-    _routes: dict[str, int] = field(default_factory=_no_answers)
+    _routes: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(ROUTES, 0))
     _right: int = 0
-    _judged: int = 0
+    _labelled: int = 0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
     _next: float = 0.0
 
@@ -46,7 +40,7 @@ class LiveProgress:
             self._routes[answer.route] += 1
             self._recent.append(answer.latency_ms)
             if self.truth is not None and self.truth[answer.row] >= 0:
-                self._judged += 1
+                self._labelled += 1
                 self._right += answer.label == int(self.truth[answer.row])
 
     def advance(self, at: float, workers_up: int, *, last: bool = False) -> None:
@@ -63,12 +57,9 @@ class LiveProgress:
             Snapshot(
                 at=max(at, 0.0),
                 answered=answered,
-                edge=self._routes["edge"],
-                cloud=self._routes["cloud"],
-                fallback=self._routes["fallback"],
-                error=self._routes["error"],
+                **self._routes,
                 right=self._right if has_truth else None,
-                judged=self._judged if has_truth else None,
+                labelled=self._labelled if has_truth else None,
                 p50_ms=p50,
                 p95_ms=p95,
                 in_flight=self._reports.out,

@@ -9,19 +9,19 @@ from __future__ import annotations
 import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
-from gatewise_edge.link.link import Link, Receive
-from gatewise_edge.link.wire import request_topic, response_topic
+from gatewise_edge.link.link import PartLink, Receive
+from gatewise_edge.link.wire import part_topic, request_topic, response_topic
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
-
-__all__ = ["AnswerBox", "ByteCounts", "InstanceTraffic", "LiveAnswer", "MeteredLink"]
 
 #: Requests of a device whose responses can still be told apart, as many as the device remembers.
 _REMEMBERED: Final = 256
-#: How every message begins: a map whose first entries are ``v`` 1 and ``id``, 16 bytes.
+#: Two entries of every message, as the wire writes them: ``v`` 1, and ``id``, 16 bytes. Only the
+#: three of an audit's mark come before them.
 _ID: Final = b"\x61v\x01\x62id\x50"
+_ID_WITHIN: Final = 48  # bytes
 
 
 class ByteCounts(NamedTuple):
@@ -115,13 +115,16 @@ class MeteredLink:
     `current` to the instance that the device is at work on.
     """
 
-    def __init__(self, inner: Link, device: str, box: AnswerBox, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, inner: PartLink, device: str, box: AnswerBox, wake: Callable[[], None]
+    ) -> None:
         self.current: InstanceTraffic | None = None
         self._sent = 0  # counted on the thread that sends, and the responses on the link's
         self._responses = 0
         self._inner = inner
         self._box = box
         self._wake = wake
+        self._device = device
         self._topics = request_topic(device), response_topic(device)
         self._by_id: OrderedDict[bytes, InstanceTraffic] = OrderedDict()
 
@@ -165,6 +168,21 @@ class MeteredLink:
             self._sent += 1
         return sent
 
+    def send_parts(self, parts: Iterator[bytes], worker: str) -> None:
+        """See :class:`gatewise_edge.link.link.PartLink`."""
+        self._sent += 1  # the acceptance was a response; another one is to come
+        topic = part_topic(self._device, worker)
+
+        def count() -> Iterator[bytes]:
+            for payload in parts:
+                traffic = self._by_id.get(_id_of(payload))
+                if traffic is not None:
+                    size = publish_bytes(topic, len(payload))
+                    self._box.add_bytes(traffic, ByteCounts(size, PUBACK_BYTES, len(payload), 0))
+                yield payload
+
+        self._inner.send_parts(count(), worker)
+
     def close(self) -> None:
         """See :class:`gatewise_edge.link.link.Link`."""
         self._inner.close()
@@ -172,4 +190,5 @@ class MeteredLink:
 
 def _id_of(payload: bytes) -> bytes:
     """The id of a message, read in place as the wire writes it; empty of another payload."""
-    return payload[8:24] if payload[1:8] == _ID else b""
+    at = payload.find(_ID, 0, _ID_WITHIN)
+    return b"" if at < 0 else payload[at + len(_ID) : at + len(_ID) + 16]

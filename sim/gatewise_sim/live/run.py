@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.fleet.answers import Answers, exchange_joules
+from gatewise_sim.fleet.audits import audit_seed, audit_sums
+from gatewise_sim.fleet.estimate.alarms import RaisedAlarms
 from gatewise_sim.fleet.progress import Listeners, ProgressListener
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.live.brokers import RunBroker
@@ -31,12 +33,11 @@ from gatewise_sim.live.instances import Instances
 from gatewise_sim.live.live_progress import UPDATE_SECONDS, LiveProgress
 from gatewise_sim.signal_handling import exit_on_termination
 
-__all__ = ["LiveRun", "run_live"]
-
 #: Devices of a process: paho waits with select(), which knows file descriptors below 1024 only, and
 #: a device has three.
 _MOST_DEVICES: Final = 250
 _USUAL_PROCESSES: Final = 2
+_DEVICE_OPTIONS: Final = ("deadline_ms", "outstanding", "breaker")
 #: File descriptors that the broker and the links need for a device, and for all else.
 _FILES: Final = 4, 256
 #: From the last deadline until a run that has not ended is ended.
@@ -54,8 +55,10 @@ class LiveRun:
     """
     joules: NDArray[np.float64]
     """What each instance's messages cost its device's radio, as in virtual time, shape (n,)."""
-    devices: dict[str, int]
-    """Sums over the devices of :attr:`.Device.counters`, without those of a process that died."""
+    devices: dict[str, float]
+    """Sums over the devices of :attr:`.Device.counters`, and of audits' gauges,
+    without those of a process that died.
+    """
     workers: list[dict[str, float]]
     """Each worker's counters since it was started last, with the names of virtual time
     (:class:`gatewise_sim.fleet.worker.WorkerCounts`), and its ``restarts``; empty of one that died.
@@ -77,6 +80,8 @@ class LiveRun:
     cpu_seconds: float
     peak_mb: float
     """Of the device processes while instances came; memory of the largest of them."""
+    alarms: RaisedAlarms | None = None
+    """Those of audits, as in virtual time."""
 
 
 def run_live(
@@ -129,13 +134,9 @@ def run_live(
                 "rows": str(folder / "rows.npy"),
                 "broker": deployment.url,
                 "policy": settings.policy,
-                "options": {
-                    "deadline_ms": settings.deadline_ms,
-                    "outstanding": settings.outstanding,
-                    "breaker": settings.breaker,
-                },
+                "options": {name: getattr(settings, name) for name in _DEVICE_OPTIONS},
                 "pace": settings.pace,
-                "audit": settings.audit,
+                "audit": None if settings.audit is None else _audits(settings, names),
             },
             [names[p::count] for p in range(count)],
             [instances.process_schedule(p, count, settings) for p in range(count)],
@@ -162,7 +163,7 @@ def run_live(
         joules=exchange_joules(
             answers, answers.device_ms.astype(np.float64) / 1e3, settings.link.radio
         ),
-        devices=dict(reports.counters),
+        devices=dict(reports.counters) | audit_sums(reports.gauges.values()),
         workers=[_worker_counts(counted) for counted in workers],
         troubles=[*devices.troubles, *deployment.troubles],
         lost=len(instances.row) - len(answers),
@@ -173,6 +174,26 @@ def run_live(
         behind_ms=dict(zip(("p50", "p99", "max"), behind.tolist(), strict=True)),
         cpu_seconds=sum(figure["cpu_s"] for figure in figures),
         peak_mb=max((figure["peak_mb"] for figure in figures), default=0.0),
+        alarms=None if settings.audit is None else _alarms(names, reports.gauges, workers),
+    )
+
+
+def _audits(settings: FleetSettings, names: Sequence[str]) -> dict[str, Any]:
+    """Share and seeds by which device processes audit the instances that virtual time does."""
+    seeds = {name: audit_seed(settings.seed, index) for index, name in enumerate(names)}
+    return {"share": settings.audit, "seeds": seeds}
+
+
+def _alarms(
+    names: Sequence[str],
+    gauges: Mapping[str, Mapping[str, float]],
+    workers: Sequence[Mapping[str, Any]],
+) -> RaisedAlarms:
+    found = {i: gauges.get(name, {}).get("audit_alarm_at") for i, name in enumerate(names)}
+    tests = [test for counted in workers for test in counted.get("audits", {}).values()]
+    return RaisedAlarms(
+        {index: int(at) for index, at in found.items() if at},
+        [test["alarm_at"] for test in tests if test.get("alarm")],
     )
 
 
@@ -187,6 +208,7 @@ def _worker_counts(counted: Mapping[str, Any]) -> dict[str, float]:
         return numbers
     return {
         **numbers,
+        "audits": sum(test["audits"] for test in counted.get("audits", {}).values()),
         "busy": counted["errors"].get("busy", 0),
         "busy_seconds": counted["model_us"] / 1e6,
         "queued_seconds": counted["queue_us"] / 1e6,

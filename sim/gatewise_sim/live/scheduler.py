@@ -26,8 +26,6 @@ from gatewise_edge.device.pending import Pending
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.live.metered import AnswerBox, InstanceTraffic, LiveAnswer, MeteredLink
 
-__all__ = ["Deliveries", "DeviceSlot", "LogicalDevice", "Schedule", "Scheduler"]
-
 Deliveries = queue.SimpleQueue[int]
 """Where links leave the index of the device that they delivered to."""
 

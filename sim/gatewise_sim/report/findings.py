@@ -21,20 +21,9 @@ from gatewise.formats import (
     percent,
     plural,
 )
+from gatewise_sim.fleet.estimate.alarms import AlarmCount
 from gatewise_sim.report.model import FaultSpan, Report, TimelineBin
 from gatewise_sim.report.policy_result import Measurement, PolicyResult, value
-
-__all__ = [
-    "KeyFigure",
-    "OutageEffect",
-    "answer",
-    "bounds",
-    "caveats",
-    "fault_name",
-    "key_figures",
-    "outage_effect",
-    "when",
-]
 
 _BUSY: Final = 0.85  # of the workers' time: queues grow without bound soon after
 _NOTICED: Final = 0.002  # of accuracy
@@ -301,11 +290,51 @@ def key_figures(report: Report) -> list[KeyFigure]:
     return found
 
 
+def audit_findings(report: Report) -> str:
+    """What audits of the system's answers found, in words; empty without audits."""
+    audit = report.system.audit
+    if audit is None:
+        return ""
+    text = f"Audits: {count(audit.sent)} of the devices' own answers were sent to the high-cost "
+    text += f"model, {number(audit.bytes)} bytes per instance"
+    if audit.agreement is not None:
+        text += f"; it agrees with about {percent(audit.agreement)} of all instances"
+    text += f" ({percent(audit.promised)} promised)."
+    if not audit.alarms:
+        return (
+            f"{text} Alarms are known only of a run that is stepped whole: give fewer devices "
+            "or a shorter time."
+        )
+    since = "" if audit.change is None else f" after the data changed at {duration(audit.change)}"
+    for found in audit.alarms:
+        text += f" {_alarms(found, since)}."
+    return text
+
+
+def _alarms(found: AlarmCount, since: str) -> str:
+    """Alarms at one place, and after how many instances they came."""
+    device = found.place == "device"
+    if found.raised == 0:
+        return f"No {'device' if device else 'worker'} raised an alarm"
+    if device:
+        text = f"{count(found.raised)} of {plural(found.tests, 'device')} raised an alarm"
+        of = "of their own (median)"
+    else:
+        text = "The fleet's alarm was raised"
+        if found.tests > 1:
+            text += f" by {count(found.raised)} of {plural(found.tests, 'worker')}"
+        of = "of all devices"
+    if found.early:
+        which = f", {count(found.early)} of them" if found.raised > 1 else ""
+        text += f"{which} before the data changed"
+    if found.instances is not None:
+        text += f", {count(found.instances)} instances {of}{since}"
+    return text
+
+
 def fault_name(fault: FaultSpan) -> str:
     """What was down.
 
-    Examples
-    --------
     >>> fault_name(FaultSpan(what="cloud", begin=0, end=1))
     'cloud was down'
     >>> fault_name(FaultSpan(what="workers", begin=0, end=1, count=2))
@@ -319,8 +348,6 @@ def fault_name(fault: FaultSpan) -> str:
 def when(begin: float, end: float) -> str:
     """A span of the run's time.
 
-    Examples
-    --------
     >>> when(3600, 4200), when(0, 45)
     ('from 1:00 to 1:10 h', 'from 0 to 45 s')
     """

@@ -16,8 +16,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from gatewise.errors import InputError
 
-__all__ = ["from_document", "to_document"]
-
 
 def to_document(value: Any) -> Any:
     """Turn a dataclass, and all that is in it, into what JSON can hold."""

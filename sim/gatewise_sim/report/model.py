@@ -18,28 +18,6 @@ from gatewise_sim.fleet.money import Bill
 from gatewise_sim.report.json_fields import from_document, to_document
 from gatewise_sim.report.policy_result import AnswerCounts, PolicyResult, value
 
-__all__ = [
-    "DEMO_KIND",
-    "KINDS",
-    "POINT_KIND",
-    "SCHEMA_VERSION",
-    "SIMULATION_KIND",
-    "SWEEP_KIND",
-    "Breakdown",
-    "ClassResult",
-    "DataCounts",
-    "EnergyUse",
-    "FaultSpan",
-    "OperatingPoints",
-    "PointOnFrontier",
-    "Report",
-    "RowCheck",
-    "StageResult",
-    "TimelineBin",
-    "Transport",
-    "TwinFigures",
-]
-
 SCHEMA_VERSION: Final = 2
 """Of the reports written; those without one are of version 1."""
 

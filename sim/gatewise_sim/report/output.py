@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,16 +14,7 @@ from typing import Any, Final
 
 from gatewise.console import plain
 from gatewise.errors import InputError
-
-__all__ = [
-    "DEMO",
-    "SIMULATION",
-    "OutputFolder",
-    "check_folder",
-    "json_text",
-    "kind_of",
-    "write_text",
-]
+from gatewise_export.bundle.storage import replace_file
 
 _REPORT: Final = "report.json"
 
@@ -34,18 +26,12 @@ class OutputFolder:
     By the `kind` in its report a folder is known as one of ours. `files` are all that it may
     write, in this order; ``report.json`` is the last: a folder that has one is complete.
 
-    Examples
-    --------
     >>> DEMO.files[-1], SIMULATION.kind
     ('report.json', 'gatewise-simulation')
     """
 
     kind: str
     files: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not self.files or self.files[-1] != _REPORT:
-            raise ValueError(f"the last file of {self.kind} must be {_REPORT}")
 
     def check(self, folder: Path) -> None:
         """Refuse a folder that holds something else than an earlier run's output."""
@@ -61,8 +47,6 @@ class OutputFolder:
         All is written beside its place first; what then can still go wrong is a rename. What an
         earlier run left and this one has not goes away; files of others stay.
         """
-        if not {_REPORT} <= set(contents) <= set(self.files):
-            raise ValueError(f"give {_REPORT}, and only files among {', '.join(self.files)}")
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as beside:
             new, old = Path(beside, "new"), Path(beside, "old")
@@ -136,16 +120,7 @@ def json_text(document: Mapping[str, Any]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: beside it first, then renamed over it."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        # A temporary file is for its owner's eyes; a report is an ordinary file.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    """Write a file whole or not at all."""
+    if path.is_dir():  # one such as "." has no name of its own
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    replace_file(path, text.encode())

@@ -19,9 +19,11 @@ from markupsafe import Markup
 
 from gatewise.formats import duration, listed, percent, plural
 from gatewise_sim.report import tables
+from gatewise_sim.report.csv_tables import csv_files
 from gatewise_sim.report.findings import (
     KeyFigure,
     answer,
+    audit_findings,
     caveats,
     fault_name,
     key_figures,
@@ -32,13 +34,12 @@ from gatewise_sim.report.plots.examples import pictures_plot
 from gatewise_sim.report.plots.run_plots import (
     breakdown_plot,
     classes_plot,
+    computation_plot,
     frontier_plot,
     latency_plot,
 )
 from gatewise_sim.report.plots.timeline import timeline_plots
 from gatewise_sim.report.tables import PageTable
-
-__all__ = ["Page", "Plot", "Section", "render", "report_files", "write_page"]
 
 _PACKAGE: Final = "gatewise_sim.report"
 _LINE: Final = 80
@@ -147,7 +148,7 @@ def render(report: Report) -> str:
     """Make the page of a run as HTML."""
     devices = int(report.settings.get("devices") or 0)
     sections = [_frontier(report), _latency(report), _examples(report)]
-    sections += [_breakdown(report), _timeline(report)]
+    sections += [_breakdown(report), _computation(report), _timeline(report)]
     sections += [_classes(report), _answers(report), _checks(report), _stages(report)]
     sections += [_policies(report), _repeat(report)]
     return write_page(
@@ -166,7 +167,7 @@ def render(report: Report) -> str:
 def report_files(report: Report, calibration: str) -> dict[str, str]:
     """Texts by file name: page, report, tables, and the service times as they are given."""
     return {
-        **tables.csv_files(report),
+        **csv_files(report),
         "calibration.json": calibration,
         "report.html": render(report),
         "report.json": report.to_json(),
@@ -234,6 +235,30 @@ def _breakdown(report: Report) -> Section | None:
     )
 
 
+def _computation(report: Report) -> Section | None:
+    found = tables.computations(report)
+    if not found:
+        return None
+    first = found[0]
+    mean, all_steps = (sum(use.values()) for use in (first.policies[report.system.name], first.one))
+    return Section(
+        key="computation",
+        title="What blocks compute",
+        text=f"Pale: what each step takes for a window. Dark: what it takes per instance, since "
+        f"many are answered before it is needed; {first.form(mean)} of {first.form(all_steps)} "
+        f"({first.unit}) in all. As measured for the bundle; not among the figures above.",
+        wide=len(found) > 1,
+        figures=[
+            Plot(
+                title=each.unit.capitalize() if len(found) > 1 else "",
+                plot=computation_plot(each.unit, each.one, each.policies[report.system.name]),
+                table=each.table,
+            )
+            for each in found
+        ],
+    )
+
+
 def _timeline(report: Report) -> Section | None:
     plots = timeline_plots(report)
     if not plots:
@@ -281,7 +306,8 @@ def _answers(report: Report) -> Section:
         key="answers",
         title="Who answered, and why",
         text="Every instance gets exactly one answer. Fallback: the cloud did not answer in time, "
-        "so the device did. Late: responses that came after the deadline and were not used.",
+        "so the device did. Late: responses that came after the deadline and were not used. "
+        + audit_findings(report),
         wide=not _most_offloaded(report),
         tables=tables.answer_tables(report),
     )

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
 
 from gatewise.errors import InputError
+from gatewise_sim.fleet.estimate.alarms import AlarmCount
 from gatewise_sim.fleet.money import Bill
-
-__all__ = [
-    "POLICY_NAMES",
-    "AnswerCounts",
-    "ByteUse",
-    "JouleUse",
-    "LatencyHistogram",
-    "Measurement",
-    "PolicyResult",
-    "value",
-]
 
 POLICY_NAMES: Final = {
     "system": "Gatewise",
@@ -113,6 +103,52 @@ class JouleUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepUse:
+    """A step of blocks: the part of the instances for which it was computed, and what one takes.
+
+    `price` in the unit of the feature costs; `ms` and `joules` where the bundle has them. Means per
+    instance stand beside them in JSON.
+    """
+
+    json_properties: ClassVar[tuple[str, ...]] = ("mean_ms", "mean_joules")
+
+    share: float
+    price: float
+    ms: float | None = None
+    joules: float | None = None
+
+    @property
+    def mean_ms(self) -> float | None:
+        """Milliseconds per instance."""
+        return None if self.ms is None else self.share * self.ms
+
+    @property
+    def mean_joules(self) -> float | None:
+        """Joules per instance."""
+        return None if self.joules is None else self.share * self.joules
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditUse:
+    """Audits of the devices' own answers: what they took, and what they found.
+
+    `agreement` is the estimated share of the instances answered as the high-cost model would, and
+    `promised` the least that the bundle promises.
+    """
+
+    share: float  # of the devices' own answers that should be sent
+    sent: int
+    compared: int
+    disagreed: int
+    agreement: float | None  # None before the first instance
+    promised: float
+    bytes: float  # per instance of the fleet, both ways
+    feature_cost: float  # per instance, beside that of the answers
+    change: float | None = None  # when the data begin to change, in s
+    alarms: tuple[AlarmCount, ...] = ()  # none if only a part of the run was stepped
+
+
+@dataclass(frozen=True, kw_only=True)
 class LatencyHistogram:
     """Instances by latency: all, and those that were to be offloaded; one more edge than bins."""
 
@@ -146,3 +182,5 @@ class PolicyResult:
     histogram: LatencyHistogram
     breakdown_ms: dict[str, float]  # mean per instance on device, network, cloud; waiting in vain
     reasons: dict[str, float]  # answers by their reason
+    computation: dict[str, StepUse] = field(default_factory=dict)  # of bundles with blocks, by step
+    audit: AuditUse | None = None

@@ -17,8 +17,6 @@ from gatewise_sim.fleet.progress import Listeners, ProgressListener, Snapshot
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["PlainLines", "TerminalBars", "shown_progress"]
-
 _EVERY: Final = 2.0  # s between two plain lines at least,
 _AFTER: Final = 30.0  # and at most, under a policy that hardly moves
 _SAME: Final = 1.0  # s: an event announced ahead, and once more when it comes
@@ -28,8 +26,6 @@ _SAME: Final = 1.0  # s: an event announced ahead, and once more when it comes
 def shown_progress(*, quiet: bool = False) -> Iterator[ProgressListener]:
     """Show a simulation's progress on standard error while it is entered.
 
-    Examples
-    --------
     >>> with shown_progress(quiet=True) as listener:
     ...     listener.begin("ten devices for a minute", 60.0, 100)
     ...     listener.advance(Snapshot(at=30.0, answered=50, edge=40, cloud=10, done=0.5))
@@ -96,9 +92,9 @@ def _state(snapshot: Snapshot, answered_per_second: float | None) -> str:
         parts.append(f"{percent(rate)} offloaded")
     if snapshot.fallback:
         parts.append(f"{count(snapshot.fallback)} by fallback")
-    judged = snapshot.answered if snapshot.judged is None else snapshot.judged
-    if snapshot.right is not None and judged:
-        parts.append(f"{percent(snapshot.right / judged)} right")
+    labelled = snapshot.answered if snapshot.labelled is None else snapshot.labelled
+    if snapshot.right is not None and labelled:
+        parts.append(f"{percent(snapshot.right / labelled)} right")
     if snapshot.p50_ms is not None:
         parts.append(f"p50 {millis(snapshot.p50_ms)}, p95 {millis(snapshot.p95_ms)}")
     if snapshot.in_flight:

@@ -10,8 +10,6 @@ import typer
 
 from gatewise.console import emit
 
-__all__ = ["commands", "report"]
-
 
 def report(
     reports: Annotated[

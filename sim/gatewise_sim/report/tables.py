@@ -1,39 +1,22 @@
-"""The tables of a run, for its page and its CSV files."""
+"""The tables of a run, for its page."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from gatewise.formats import Format, count, joules, listed, millis, number, percent
 from gatewise_sim.report.findings import bounds, when
 from gatewise_sim.report.model import ClassResult, ExampleInstance, Report, StageResult, TimelineBin
-from gatewise_sim.report.policy_result import Measurement, PolicyResult
-
-__all__ = [
-    "Cell",
-    "PageTable",
-    "Parts",
-    "answer_tables",
-    "breakdowns",
-    "class_table",
-    "csv_files",
-    "details",
-    "example_table",
-    "frontier_table",
-    "latency_table",
-    "plain_text",
-    "policy_rows",
-    "policy_table",
-    "stage_table",
-    "timeline_table",
-    "to_csv",
-    "twin_table",
-]
+from gatewise_sim.report.policy_result import (
+    AnswerCounts,
+    AuditUse,
+    Measurement,
+    PolicyResult,
+    StepUse,
+)
 
 Cell = str | tuple[str, str] | tuple[str, str, str]
 """A text; or a text, a smaller one below it, and what it is sorted by."""
@@ -168,20 +151,10 @@ def class_table(report: Report) -> PageTable:
 def answer_tables(report: Report) -> list[PageTable]:
     """Answers by route and policy, the system's by reason, and the workers' queues."""
     routes = [
-        route
-        for route in (
-            "edge",
-            "cloud",
-            "fallback",
-            "error",
-            "late",
-            "retries",
-            "audits",
-            "audits_disagreed",
-            "lost",
-        )
-        if route in ("edge", "cloud", "fallback", "lost")
-        or any(getattr(p.answers, route) for p in report.policies)
+        field.name
+        for field in fields(AnswerCounts)
+        if field.name in ("edge", "cloud", "fallback", "lost")
+        or any(getattr(p.answers, field.name) for p in report.policies)
     ]
     tables = [
         PageTable(
@@ -202,10 +175,34 @@ def answer_tables(report: Report) -> list[PageTable]:
             if n > 0
         ]
         tables.append(PageTable("Gatewise's answers by their reason", [], rows))
+    if report.system.audit is not None:
+        tables.append(_audit_table(report.system.audit))
     workers = [p for p in report.policies if p.key in ("system", "cloud_only") and p.workers]
     if workers:
         tables.append(_worker_table(workers))
     return tables
+
+
+def _audit_table(audit: AuditUse) -> PageTable:
+    rows: list[list[Cell]] = [
+        ["sent to the high-cost model", count(audit.sent)],
+        ["compared", count(audit.compared)],
+        ["answered otherwise", count(audit.disagreed)],
+        ["agreement, of all instances", percent(audit.agreement, 2)],
+        ["promised, at least", percent(audit.promised, 2)],
+        ["bytes per instance", number(audit.bytes)],
+        ["feature cost per instance", number(audit.feature_cost)],
+    ]
+    for found in audit.alarms:
+        tests = "devices" if found.place == "device" else "workers, for the fleet"
+        rows.append([f"{tests} with an alarm", f"{count(found.raised)} of {count(found.tests)}"])
+        if audit.change is not None:
+            rows.append(["of these before the data changed", count(found.early)])
+        if found.instances is not None:
+            of = "median of its own" if found.place == "device" else "of all devices"
+            since = "" if audit.change is None else " after the change"
+            rows.append([f"instances{since} until the alarm", (count(found.instances), of)])
+    return PageTable("Audits of the devices' own answers", [], rows)
 
 
 def _worker_table(policies: Sequence[PolicyResult]) -> PageTable:
@@ -232,6 +229,50 @@ def stage_table(report: Report) -> PageTable:
         "acquired anew": lambda s: _names(s.acquires),
     }
     return _table("Stage by stage", report.stages, columns)
+
+
+@dataclass(frozen=True)
+class Computation:
+    """What the steps of blocks take per instance, of one kind: milliseconds, joules, or price."""
+
+    unit: str
+    form: Format
+    one: dict[str, float]  # each step, once
+    policies: dict[str, dict[str, float]]  # name to what each step takes, the system first
+
+    @property
+    def table(self) -> PageTable:
+        """A row for each step, a column for each policy; what all take is the last row."""
+        rows: list[list[Cell]] = [
+            [step, self.form(one), *(self.form(use[step]) for use in self.policies.values())]
+            for step, one in self.one.items()
+        ]
+        every = [sum(use.values()) for use in (self.one, *self.policies.values())]
+        rows.append(["all", *map(self.form, every)])
+        return PageTable(
+            f"Computation, {self.unit}", ["", "once", *self.policies], rows, marked=len(rows) - 1
+        )
+
+
+def computations(report: Report) -> list[Computation]:
+    """What the steps of blocks take, in each kind that is known; none without blocks."""
+    kinds: list[tuple[str, Format, Callable[[StepUse], float | None]]] = [
+        ("milliseconds", number, lambda use: use.ms),
+        ("joules", joules, lambda use: use.joules),
+        ("price", number, lambda use: use.price),
+    ]
+    found: list[Computation] = []
+    for unit, form, each in kinds:
+        one = {step: each(use) for step, use in report.system.computation.items()}
+        known = {step: value for step, value in one.items() if value is not None}
+        if not known or (unit == "price" and found):  # the unit of prices is one of the others
+            continue
+        policies = {
+            policy.name: {s: use.share * known[s] for s, use in policy.computation.items()}
+            for policy in report.policies
+        }
+        found.append(Computation(unit, form, known, policies))
+    return found
 
 
 def example_table(report: Report) -> PageTable:
@@ -319,14 +360,10 @@ def breakdowns(report: Report) -> list[Parts]:
     idle = report.breakdown.joules.get("idle") or 0.0
 
     def joule_parts(policy: PolicyResult) -> dict[str, float]:
-        use = policy.joules
-        return {
-            "radio": use.radio, "features": use.features, "stages": use.stages, "idle": idle,
-        }  # fmt: skip
+        return {**vars(policy.joules), "idle": idle}
 
     def byte_parts(policy: PolicyResult) -> dict[str, float]:
-        use = policy.bytes
-        return {"request": use.request, "response": use.response, "protocol": use.protocol}
+        return {part: getattr(policy.bytes, part) for part in ("request", "response", "protocol")}
 
     def time_parts(policy: PolicyResult) -> dict[str, float]:
         parts = policy.breakdown_ms.items()
@@ -395,53 +432,3 @@ def plain_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def csv_files(report: Report) -> dict[str, str]:
-    """Write the tables of a run as CSV."""
-    document = report.to_dict()
-    return {
-        f"{name}.csv": to_csv([_flat(row, skip) for row in document[name]])
-        for name, skip in (("legs", {"histogram"}), ("timeline", set()), ("classes", set()))
-    }
-
-
-def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    r"""Write rows as CSV; columns are those of all rows, in their order of appearance.
-
-    A text that a spreadsheet would take for a formula gets an apostrophe before it.
-
-    Examples
-    --------
-    >>> to_csv([{"a": -1}, {"a": None, "b": "x,y"}, {"b": "=1+1"}])
-    'a,b\n-1,\n,"x,y"\n,\'=1+1\n'
-    """
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    out = io.StringIO()
-    writer = csv.DictWriter(out, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _no_formula(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
-
-
-def _no_formula(value: object) -> object:
-    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
-        return value
-    try:
-        float(value)
-    except ValueError:
-        return f"'{value}"
-    return value
-
-
-def _flat(row: Mapping[str, Any], skip: Iterable[str]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in row.items():
-        if name in skip:
-            continue
-        if isinstance(value, Mapping):
-            for inner, x in _flat(value, ()).items():
-                flat[name if inner == "value" else f"{name}_{inner}"] = x
-        else:
-            flat[name] = value
-    return flat

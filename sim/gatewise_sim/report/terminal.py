@@ -6,12 +6,10 @@ from pathlib import Path
 
 from gatewise.console import emit, table
 from gatewise.formats import count
-from gatewise_sim.report.findings import answer, caveats
+from gatewise_sim.report.findings import answer, audit_findings, caveats
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.policy_result import Measurement, value
 from gatewise_sim.report.tables import policy_rows
-
-__all__ = ["print_report", "show_run"]
 
 
 def show_run(report: Report, folder: Path, *, as_json: bool) -> None:
@@ -37,4 +35,5 @@ def print_report(report: Report) -> None:
             rows.append([name, *map(count, counts)])
     print(f"{report.method}: {report.instances:,} instances")
     table("", ["", *(policy.name for policy in policies)], rows)
-    print("\n".join(["", "".join(answer(report)), *caveats(report)]))
+    found = filter(None, [audit_findings(report)])
+    print("\n".join(["", "".join(answer(report)), *found, *caveats(report)]))

@@ -28,14 +28,15 @@ COSTS = FeatureCosts(
     shared=SHARED,
 )
 SMALL = {
-    "staged": {"families": ("linear", "boosting"), "n_stages": 3, "max_trees": 40},
-    "staged-lazy": {"n_stages": 3, "max_trees": 40},
-    "adapt-gbrt": {"p_full": (0.3, 0.7), "penalties": (0.01, 0.1)},
-    "adapt-lin": {"p_full": (0.2, 0.5), "penalties": (0.3, 0.05), "n_starts": 1},
+    "staged": {"families": ("linear", "boosting"), "n_stages": 2, "max_trees": 20, "effort": "low"},
+    "staged-lazy": {"n_stages": 2, "max_trees": 20, "effort": "low"},
+    "adapt-gbrt": {"p_full": (0.3,), "penalties": (0.01, 0.1), "n_rounds": 20, "warm_up": 5},
+    "adapt-lin": {"p_full": (0.3,), "penalties": (0.3, 0.05), "n_starts": 1},
     "adapt-lstsq": {"p_full": (0.3,), "penalties": (0.3,), "n_starts": 1, "max_alternations": 20},
     "cegb": {"penalties": (0.001, 0.01), "n_rounds": 15},
     "budget-forest": {"n_estimators": 6},
     "budget-prune": {"n_estimators": 6},
+    "confidence": {"low_cost_model": "linear", "n_subsets": 4},
     "greedy-miser": {"n_rounds": 15},
 }
 
@@ -76,12 +77,9 @@ class Counted:
         return own + sum(SHARED[g] for g in touched)
 
 
-FAST = ("staged-lazy", "cegb", "budget-forest")  # the others are left to `make test`
-
-
 @pytest.mark.parametrize(
     "name",
-    [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in methods.names()],
+    ["cegb", *(pytest.param(n, marks=pytest.mark.slow) for n in methods.names() if n != "cegb")],
 )
 def test_a_device_acquires_what_training_charged(name, tmp_path):
     X, y = rows()

@@ -17,13 +17,15 @@ from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge import Device, InProcessLink
 from gatewise_export import pack
 from gatewise_training import AdaptGBRT, FeatureCosts, GreedyMiser, StagedCascade
-from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages
+from gatewise_training.cascades.fitting import TrainedClassifier
 
 K = 10
-LINEAR_OR_BOOSTING = StagedCascade(families=("linear", "boosting"))
-ADAPT = AdaptGBRT(p_full=(0.1, 0.3), penalties=(1e-3, 1e-2))
-NODE_BY_NODE = StagedCascade(acquisition="node", n_stages=3, max_trees=90)
+LINEAR_OR_BOOSTING = StagedCascade(
+    families=("linear", "boosting"), n_stages=3, max_trees=30, effort="low"
+)
+ADAPT = AdaptGBRT(p_full=(0.3,), penalties=(1e-3, 1e-2), n_rounds=20, warm_up=5)
+NODE_BY_NODE = StagedCascade(acquisition="node", n_stages=2, max_trees=30)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +41,7 @@ NODE_BY_NODE = StagedCascade(acquisition="node", n_stages=3, max_trees=90)
 )
 def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
     X, y = make_classification(
-        1000, K, n_informative=6, n_classes=classes, flip_y=0.02, random_state=0
+        800, K, n_informative=6, n_classes=classes, flip_y=0.02, random_state=0
     )
     X = (X + 1e4).astype(np.float32)  # an offset makes float32 matter
     costs = FeatureCosts(
@@ -73,7 +75,7 @@ def test_device_agrees_with_the_estimator(cascade, classes, tmp_path):
     assert routes == {"edge", "cloud"}
 
 
-class Forest(BudgetedClassifier):
+class Forest(TrainedClassifier):
     """A forest without a cloud that acquires node by node, as every single budgeted model does."""
 
     max_loss, allow_missing, random_state, n_jobs, verbose = 0.01, True, 0, None, 0

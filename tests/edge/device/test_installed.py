@@ -190,7 +190,7 @@ def test_errors_of_any_class_are_observed_and_counted(bundle, monkeypatch):
     with Device(bundle, observe=seen.append) as device:
         with pytest.raises(InputError):
             device.answer([1.0, 2.0])
-        monkeypatch.setattr(device._installed.runner, "visit", lambda *_, **__: 1 / 0)
+        monkeypatch.setattr(device._active.installed.runner, "visit", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             device.answer(EASY)
         assert device.counters["errors"] == 2

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from gatewise.columns.encoders import NumberColumn, RowEncoder
+from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_edge import Device, SensorError, Sensors
-from gatewise_edge.sensors.feature_reader import Meter, Reading
+from gatewise_edge.sensors.feature_reader import Meter, RawRowSource, Reading
 from gatewise_edge.sensors.sources import open_source
 from gatewise_edge.stop_request import Stop
 from gatewise_export import Bundle, pack
@@ -64,6 +66,40 @@ def test_raw_rows_are_answered_as_training_answers(made, rows, tmp_path):
         ]
 
 
+def test_a_column_that_a_row_lacks_is_an_empty_cell(made, rows):
+    system, encoder, path = made
+    with Device(path) as device:
+        for name in PRICES:
+            part = rows.drop(columns=name)
+            empty = rows.assign(**{name: None})
+            lacking = [device.answer(row) for row in part.to_dict("records")]
+            of_empty = device.answer_many(empty.to_dict("records"))
+            assert [(a.label, a.route, a.cost) for a in lacking] == [
+                (a.label, a.route, a.cost) for a in of_empty
+            ]
+            x = encoder.transform(empty)
+            here = ~system.offload(x)
+            labels = np.array([a.label for a in lacking])
+            assert labels[here].tolist() == system.predict(x)[here].tolist()
+        with pytest.raises(InputError, match="none of the columns, as 'supplier'"):
+            device.answer({"serial": "x1"})
+
+
+def test_a_lacking_column_is_named_where_no_value_may_be_missing():
+    columns = [NumberColumn(name=name, features=(name,)) for name in ("mass", "heat")]
+    encoder = RowEncoder((*columns, NumberColumn(name="age", features=("age",), fill=(7.0,))))
+    names = encoder.feature_names
+    costs = FeatureCosts(np.ones(3), names=names)
+
+    def acquired(allow_missing):
+        reading = Reading(RawRowSource({"mass": "2"}, encoder), names, Meter(costs))
+        return reading.acquire(np.arange(3), allow_missing=allow_missing, timeout=1.0).tolist()
+
+    assert str(acquired(allow_missing=True)) == "[2.0, nan, 7.0]"
+    with pytest.raises(SensorError, match=r"'heat' is missing \(NaN\)"):
+        acquired(allow_missing=False)
+
+
 def test_rows_in_the_order_of_another_bundle(made, rows):
     names = ["mass", "serial", "ok", "heat", "when", "supplier"]
     with Device(made[2], row_names=names) as turned, Device(made[2]) as device:
@@ -80,11 +116,12 @@ def test_a_bundle_with_encoders_takes_over_from_one_of_numbers(tmp_path):
     frame, y = machine_table()
     old = frame[["heat", "mass"]].fillna(60.0)
     f0 = LogisticRegression()
-    plain = ConfidenceCascade(f0, random_state=0, max_loss=0.2).fit(old, y)
+    quick = {"low_cost_model": "linear", "n_subsets": 2, "random_state": 0, "max_loss": 0.2}
+    plain = ConfidenceCascade(f0, **quick).fit(old, y)
     pack(plain, tmp_path / "old", sample=old)
     encoder = TableEncoder(impute=True).fit(frame[["mass", "heat"]])
     x = encoder.transform(frame)
-    new = ConfidenceCascade(f0, random_state=0, max_loss=0.2).fit(x, y)
+    new = ConfidenceCascade(f0, **quick).fit(x, y)
     bundle = pack(new, tmp_path / "new", sample=x, encoder=encoder)
     with Device(tmp_path / "old", row_names=["heat", "mass"]) as device:
         device.adopt(bundle)

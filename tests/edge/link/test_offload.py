@@ -48,6 +48,35 @@ def test_answer_in_time_settles():
     assert offloads.round_trip.smoothed == 0.2
 
 
+def accepted(item: InFlight, **changes: object) -> Response:
+    return Response(**({"id": item.id, "model": "m", "version": "1", "parts_to": "w"} | changes))
+
+
+def test_each_copy_of_a_request_in_parts_is_accepted_once():
+    """The retry waits anew with each part; then another worker may have all of them."""
+    offloads = measured(0.1)
+    item = InFlight("m", "1", 5.0, id=new_id(), payload=b"head", content=b"values")
+    offloads.open(item, 0.0)
+    assert offloads.accept(accepted(item, model="other"), 0.1) is None
+    assert offloads.accept(accepted(item), 0.15) is item
+    assert offloads.accept(accepted(item, parts_to="w2"), 0.16) is None
+    for now in (0.2, 0.3, 0.4):
+        offloads.sent_part(item, 1000, now)
+        assert offloads.poll(item, now + 0.15) == WAIT
+    assert offloads.poll(item, 0.7) == RESEND
+    assert offloads.accept(accepted(item, parts_to="w2"), 0.8) is item
+    offloads.sent_part(item, 1000, 0.9)
+    assert (item.transfers, item.retries) == (2, 1)
+    assert offloads.poll(item, 2.0) == WAIT
+    assert offloads.receive(answer(item.id), 2.1) is item
+    assert item.bytes_per_row == 2 * len(b"head") + 4000
+    assert offloads.accept(accepted(item), 2.2) is None
+    whole = opened(offloads, now=3.0, deadline=4.0)
+    assert offloads.accept(accepted(whole), 3.1) is None
+    counts = offloads.counts
+    assert (counts.mismatched, counts.late, counts.retries) == (2, 1, 1)
+
+
 def test_deadline_settles_and_a_late_answer_is_counted():
     offloads = Offloads()
     item = opened(offloads)
@@ -296,4 +325,4 @@ class AnyHistory(RuleBasedStateMachine):
 
 
 TestAnyHistory = AnyHistory.TestCase
-TestAnyHistory.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestAnyHistory.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

@@ -16,12 +16,10 @@ from gatewise.costs import request_bytes
 from gatewise_edge.errors import WireError
 from gatewise_edge.link import wire
 from gatewise_edge.link.wire import Request, Response
+from tests.edge.link.test_topics import names
 
 ID = bytes(range(16))
 
-names = st.text(
-    st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/+#"), min_size=1
-).filter(lambda s: len(s.encode()) <= 64)
 shapes = st.tuples(st.integers(1, 20), st.integers(1, 40))
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 shares = st.floats(0, 1, width=32)
@@ -44,6 +42,11 @@ def message(**changes: object) -> dict[str, object]:
     }
     entries.update(changes)
     return {k: v for k, v in entries.items() if v is not None}
+
+
+def request_of(X: object, **changes: object) -> Request:
+    fields: dict[str, object] = {"id": ID, "model": "m", "version": "1", "ttl_ms": 500}
+    return Request(**(fields | changes), X=X)
 
 
 def read(payload: bytes) -> Request | WireError:
@@ -158,12 +161,6 @@ def test_exits_come_back_and_older_messages_go_without(exits):
     assert entries == without_checksum(plain)
 
 
-@pytest.mark.parametrize("exits", [[], [0, 1], [[0]], [-1], [1025]])
-def test_exits_that_cannot_be(exits):
-    with pytest.raises(WireError, match=r"exits|stage"):
-        Response(id=ID, model="m", version="1", labels=[0], probabilities=[[1, 0]], exits=exits)
-
-
 @pytest.mark.parametrize("exits", [b"", b"\0", bytes(4), b"\1\4", 7])
 def test_exits_of_a_wrong_shape_or_range_are_refused(exits):
     good = Response(id=ID, model="m", version="1", labels=[0], probabilities=[[1, 0]], exits=[1])
@@ -175,7 +172,7 @@ def test_exits_of_a_wrong_shape_or_range_are_refused(exits):
 
 @given(code=st.sampled_from([wire.BUSY, wire.NO_MODEL, wire.FAILED, "x"]), detail=st.text())
 def test_refusal_comes_back_with_its_code(code, detail):
-    request = Request(id=ID, model="m", version="2", ttl_ms=1, X=np.ones((1, 1), np.float32))
+    request = request_of(np.ones((1, 1), np.float32), version="2")
     got = wire.decode_response(wire.encode_response(Response.refusal(request, code, detail)))
     assert (got.id, got.model, got.version, got.error) == (ID, "m", "2", code)
     assert got.retryable == (code in {"busy", "no-model"})
@@ -201,15 +198,13 @@ def test_error_without_a_model_is_allowed():
 def test_the_formula_of_the_prices_holds(model, version, item_size):
     dtype = np.float32 if item_size == 4 else np.float16
     for n in range(1, 601):
-        request = Request(
-            id=ID, model=model, version=version, ttl_ms=480, X=np.zeros((1, n), dtype)
-        )
+        request = request_of(np.zeros((1, n), dtype), model=model, version=version)
         size = len(wire.encode_request(request))
         said = request_bytes(n, item_size=item_size)
         # Names of another length move the overhead by a few bytes: that shows below 16 features.
         slack = 0.05 * size if (len(model) == 8 or n >= 16) else 5
         assert abs(size - said) <= slack, n
-    many = Request(id=ID, model=model, version=version, ttl_ms=480, X=np.zeros((64, 64), dtype))
+    many = request_of(np.zeros((64, 64), dtype), model=model, version=version)
     said = request_bytes(64, rows=64, item_size=item_size)
     assert len(wire.encode_request(many)) == pytest.approx(said, rel=0.05)
 
@@ -232,7 +227,7 @@ def test_noise_is_refused_with_a_reason(payload):
 def test_a_message_with_flipped_bits_is_never_read_as_another(flips):
     """Without a checksum 4 of 121,365 answers over a link with flipped bits were wrong."""
     draw = random.Random(flips)
-    request = Request(id=ID, model="digits", version="1", ttl_ms=500, X=np.ones((1, 2)))
+    request = request_of(np.ones((1, 2)), model="digits")
     response = Response(
         id=ID, model="digits", version="1", labels=[1], probabilities=[[0.25, 0.75]], worker_us=40
     )
@@ -292,7 +287,7 @@ def test_an_entry_of_a_wrong_kind_is_refused(key, value):
         ({"ttl": 1.5}, "type"),
         ({"n": 2}, "shape"),
         ({"n": 0}, "range"),
-        ({"k": 65536}, "range"),
+        ({"k": (1 << 20) + 1}, "range"),
         ({"n": True}, "type"),
         ({"x": None}, "type"),
         ({"x": b"12345678"}, "type"),
@@ -374,81 +369,15 @@ def test_size_is_bounded_both_ways():
     with pytest.raises(WireError) as caught:
         wire.decode_request(bytes(wire.MAX_PAYLOAD + 1))
     assert caught.value.reason == "size"
-    big = Request(id=ID, model="m", version="1", ttl_ms=1, X=np.zeros((600, 600), np.float32))
     with pytest.raises(WireError, match="at most"):
-        wire.encode_request(big)
-
-
-def test_request_refuses_what_cannot_travel():
-    good = {"id": ID, "model": "m", "version": "1", "ttl_ms": 1}
-    for X in (np.zeros(3), np.zeros((0, 3)), np.zeros((1, 0)), np.full((1, 1), np.inf)):
-        with pytest.raises(WireError):
-            Request(**good, X=X)
-    assert Request(**good, X=[[1, 2]]).X.dtype == np.float32
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"labels": [2]},
-        {"labels": [-1]},
-        {"labels": [0, 1]},
-        {"labels": [[0]]},
-        {"probabilities": [[np.nan, 1]]},
-        {"probabilities": [[5.0, 0.0]]},
-        {"probabilities": [[-1.0, 1.0]]},
-        {"probabilities": [[1.0]]},
-        {"probabilities": [0.5, 0.5]},
-        {"worker_us": -1},
-    ],
-)
-def test_response_refuses_nonsense(changes):
-    good = {"labels": np.array([1]), "probabilities": np.array([[0.25, 0.75]])}
-    Response(id=ID, model="m", version="1", **good)
-    # as sums in half precision come out
-    Response(id=ID, model="m", version="1", labels=[1], probabilities=[[-0.0005, 1.0005]])
-    with pytest.raises(WireError):
-        Response(id=ID, model="m", version="1", **(good | changes))
-
-
-@given(device=names)
-def test_topics_lead_back_to_the_device(device):
-    if device in {"model", "dead"}:
-        return
-    for topic in (wire.request_topic, wire.response_topic, wire.status_topic, wire.metrics_topic):
-        assert wire.device_of(topic(device)) == device
-        assert topic(device).count("/") <= 7
-
-
-@pytest.mark.parametrize(
-    "device",
-    ["", "a/b", "a+", "#", "a\0", "a\n", "\x85", "x" * 65, "é" * 33, "model", "dead", "\ud800"],
-)
-def test_bad_device_ids(device):
-    with pytest.raises(WireError):
-        wire.check_device(device)
-
-
-@pytest.mark.parametrize("topic", ["gw/v1/model/x/manifest", "gw/v2/a/req", "a", "gw/v1/dead/req"])
-def test_topics_of_no_device(topic):
-    with pytest.raises(WireError):
-        wire.device_of(topic)
-
-
-def test_other_topics():
-    assert wire.manifest_topic("digits") == "gw/v1/model/digits/manifest"
-    assert wire.dead_topic("cbor") == "gw/v1/dead/cbor"
-    assert wire.shared("gw") == "$share/gw/gw/v1/+/req"
-    assert len(wire.new_id()) == 16
-    assert wire.new_id() != wire.new_id()
+        wire.encode_request(request_of(np.zeros((600, 600), np.float32)))
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int16", "float16", "float32"])
 @pytest.mark.parametrize("deflate", [False, True])
 def test_arrays_keep_their_type(dtype, deflate):
     x = (np.arange(600).reshape(3, 200) % 5).astype(dtype)
-    request = Request(id=ID, model="m", version="1", ttl_ms=500, X=x, deflate=deflate)
-    payload = wire.encode_request(request)
+    payload = wire.encode_request(request_of(x, deflate=deflate))
     found = wire.decode_request(payload)
     assert found.X.dtype == x.dtype
     np.testing.assert_array_equal(found.X, x)
@@ -457,13 +386,8 @@ def test_arrays_keep_their_type(dtype, deflate):
 
 def test_what_does_not_shrink_is_sent_as_it_is():
     x = np.random.default_rng(0).integers(0, 256, (1, 64), dtype=np.uint8)
-    payloads = {
-        wire.encode_request(
-            Request(id=ID, model="m", version="1", ttl_ms=500, X=x, deflate=deflate)
-        )
-        for deflate in (False, True)
-    }
-    assert len(payloads) == 1
+    plain, deflated = (wire.encode_request(request_of(x, deflate=d)) for d in (False, True))
+    assert plain == deflated
 
 
 @pytest.mark.parametrize(

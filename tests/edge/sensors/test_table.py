@@ -9,14 +9,17 @@ import pytest
 
 from gatewise.errors import InputError
 from gatewise_edge.sensors.table import (
+    parse_json_line,
     read_arrays,
-    read_csv,
-    read_json_line,
     read_row,
     read_table,
 )
 
 NAMES = ("a", "b")
+
+
+def read_line(line, names):
+    return read_row(parse_json_line(line), names)
 
 
 @pytest.fixture
@@ -30,14 +33,14 @@ def table(tmp_path):
 
 
 def test_columns_are_matched_by_name(table):
-    values, ignored = read_csv(table("target, b ,a\nyes,2,1\nno,,-1e3\n\n"), NAMES)
-    np.testing.assert_array_equal(values, [[1, 2], [-1000, np.nan]])
-    assert ignored == ("target",)
+    found = read_table(table("target, b ,a\nyes,2,1\nno,,-1e3\n\n"), NAMES)
+    np.testing.assert_array_equal(found.rows, [[1, 2], [-1000, np.nan]])
+    assert found.ignored == ("target",)
 
 
 def test_missing_values_and_a_byte_order_mark(table):
-    values, _ = read_csv(table("\ufeffa,b\n?,NA\nnan,inf\n"), NAMES)
-    np.testing.assert_array_equal(values, [[np.nan, np.nan], [np.nan, np.inf]])
+    found = read_table(table("\ufeffa,b\n?,NA\nnan,inf\n"), NAMES)
+    np.testing.assert_array_equal(found.rows, [[np.nan, np.nan], [np.nan, np.inf]])
 
 
 @pytest.mark.parametrize(
@@ -58,21 +61,21 @@ def test_missing_values_and_a_byte_order_mark(table):
 )
 def test_bad_tables(table, content, says):
     with pytest.raises(InputError, match=says):
-        read_csv(table(content), NAMES)
+        read_table(table(content), NAMES)
 
 
 def test_no_table(tmp_path):
     with pytest.raises(InputError, match=r"none\.csv does not exist"):
-        read_csv(tmp_path / "none.csv", NAMES)
+        read_table(tmp_path / "none.csv", NAMES)
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
-        read_csv(tmp_path, NAMES)
+        read_table(tmp_path, NAMES)
 
 
 def test_json_lines():
-    assert read_json_line('{"b": 2, "x": "ignored", "a": 1.5}', NAMES).tolist() == [1.5, 2.0]
-    assert read_json_line("[1, 2]", NAMES).tolist() == [1.0, 2.0]
-    assert np.isnan(read_json_line("[null, NaN]", NAMES)).all()
-    assert read_json_line(f"[1, {10**400}]", NAMES)[1] == np.inf
+    assert read_line('{"b": 2, "x": "ignored", "a": 1.5}', NAMES).tolist() == [1.5, 2.0]
+    assert read_line("[1, 2]", NAMES).tolist() == [1.0, 2.0]
+    assert np.isnan(read_line("[null, NaN]", NAMES)).all()
+    assert read_line(f"[1, {10**400}]", NAMES)[1] == np.inf
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_json_lines():
 )
 def test_bad_json_lines(line, says):
     with pytest.raises(InputError, match=says):
-        read_json_line(line, NAMES)
+        read_line(line, NAMES)
 
 
 def test_arrays_are_read_flat(tmp_path):
@@ -102,7 +105,7 @@ def test_arrays_are_read_flat(tmp_path):
     for name in ("a.npy", "a.npz"):
         assert read_arrays(tmp_path / name, names).tolist() == X.reshape(2, 6).tolist()
     nested = json.dumps(X[1].tolist())
-    assert read_json_line(nested, names).tolist() == X[1].ravel().tolist()
+    assert read_line(nested, names).tolist() == X[1].ravel().tolist()
     for name, message in (("b.npz", "no array 'X'"), ("c.npy", "does not exist")):
         with pytest.raises(InputError, match=message):
             read_arrays(tmp_path / name, names)
@@ -112,15 +115,15 @@ def test_arrays_are_read_flat(tmp_path):
 
 def test_a_table_may_lack_columns_and_keep_others(table):
     path = table("id,b,when\n7,2,now\n8,,then\n")
-    found = read_table(path, NAMES, keep=["when", "id"])
+    found = read_table(path, NAMES, keep=["when", "id"], partial=True)
     np.testing.assert_array_equal(found.rows, [[np.nan, 2], [np.nan, np.nan]])
     assert found.kept == [{"when": "now", "id": "7"}, {"when": "then", "id": "8"}]
     assert (found.ignored, found.absent) == ((), ("a",))
-    assert read_table(path, NAMES).ignored == ("id", "when")
+    assert read_table(path, NAMES, partial=True).ignored == ("id", "when")
     with pytest.raises(InputError, match=r"--keep x: .* has no such column"):
-        read_table(path, NAMES, keep=["x"])
+        read_table(path, NAMES, keep=["x"], partial=True)
     with pytest.raises(InputError, match="has no column 'c'"):
-        read_table(path, ["c", "d"])
+        read_table(path, ["c", "d"], partial=True)
 
 
 def test_an_object_may_lack_features_but_not_all():

@@ -14,6 +14,8 @@ import pytest
 
 from gatewise.cli import main
 from tests.support.mqtt_clients import MqttClient
+from tests.support.processes import run_here
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.slow  # processes and brokers start
 
@@ -34,7 +36,10 @@ def rows(tmp_path):
     return path
 
 
-def run(*args: object, given: str = "") -> subprocess.CompletedProcess[str]:
+def run(*args: object, given: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command: in this process unless it reads standard input."""
+    if given is None:
+        return run_here("edge", *args)
     return subprocess.run(
         [*COMMAND, *map(str, args)], input=given, capture_output=True, text=True, timeout=60
     )
@@ -360,14 +365,16 @@ def test_a_killed_run_is_resumed_behind_its_last_answer(bundle, tmp_path):
     data, log = tmp_path / "many.csv", tmp_path / "answers.jsonl"
     data.write_text("\n".join([HEADER, *(ROWS[i % 3] for i in range(n))]) + "\n")
     arguments = [*COMMAND, bundle.path, "--data", data, "--resume", log, "--parallel", "2"]
-    for _ in range(4):
-        before = log.stat().st_size if log.exists() else 0
+
+    def written() -> int:
+        return log.stat().st_size if log.exists() else 0
+
+    for _ in range(3):
+        enough = written() + 20_000
         with subprocess.Popen(
             [*map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as process:
-            while (log.stat().st_size if log.exists() else 0) < before + 20_000:
-                if process.poll() is not None:
-                    break
+            wait_until(lambda n=enough, p=process: written() > n or p.poll() is not None)
             process.kill()
     done = subprocess.run([*map(str, arguments)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -176,7 +176,9 @@ def cascade(name: str) -> tuple[StagedCascade, np.ndarray]:
     f0 = LogisticRegression(max_iter=20)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        system = StagedCascade(f0.fit(x, y), n_stages=2, families=families, random_state=0)
+        system = StagedCascade(
+            f0.fit(x, y), n_stages=2, families=families, effort="low", max_trees=60, random_state=0
+        )
         system.fit(x[::2], y[::2], validation=(x[1::2], y[1::2]))
     return system, np.ascontiguousarray(x[1::2])
 
@@ -192,20 +194,25 @@ def with_most_exits(bundle: Bundle, x: np.ndarray) -> Bundle:
     return set_operating_point(bundle.path, max(points, key=exits))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["lines", "kernels", "trees"])
-def test_a_device_without_onnxruntime_answers_alike(name: str, tmp_path: Path) -> None:
-    system, x = cascade(name)
-    bundle = with_most_exits(pack(system, tmp_path / "bundle", sample=x[:20]), x)
-    np.save(tmp_path / "rows.npy", x)
+def without_onnxruntime(bundle: Bundle, x: np.ndarray, folder: Path) -> dict:
+    """What a device in a process that has no onnxruntime answers to rows."""
+    np.save(folder / "rows.npy", x)
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, str(bundle.path), str(tmp_path / "rows.npy")],
+        [sys.executable, "-c", WITHOUT, str(bundle.path), str(folder / "rows.npy")],
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lines", "kernels", "trees"])
+def test_a_device_without_onnxruntime_answers_alike(name: str, tmp_path: Path) -> None:
+    system, x = cascade(name)
+    bundle = with_most_exits(pack(system, tmp_path / "bundle", sample=x[:20]), x)
+    found = without_onnxruntime(bundle, x, tmp_path)
     assert found["tested"] == len(bundle.sample()["X"])
     with Device(bundle) as device:
         answers = [device.answer(row) for row in x]
@@ -223,18 +230,10 @@ def test_both_runners_pass_the_self_test(bundle: Bundle) -> None:
 
 
 def test_a_small_device_without_onnxruntime(bundle: Bundle, tools, tmp_path: Path) -> None:
-    np.save(tmp_path / "rows.npy", tools.sample_rows())
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, str(bundle.path), str(tmp_path / "rows.npy")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
+    found = without_onnxruntime(bundle, tools.sample_rows(), tmp_path)
     with Device(bundle) as device:
         expected = [device.answer(x) for x in tools.sample_rows()]
-    said = json.loads(done.stdout)["said"]
-    assert [s[:3] for s in said] == [[a.label, a.stage, a.cost] for a in expected]
+    assert [s[:3] for s in found["said"]] == [[a.label, a.stage, a.cost] for a in expected]
 
 
 def test_what_is_not_to_be_had_is_said(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:

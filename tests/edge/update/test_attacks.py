@@ -14,10 +14,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tuf.api.metadata import Metadata
 
-from gatewise_export.repository import repository as repository_module
-from gatewise_export.repository.repository import LIFETIMES, Repository, _signer
+from gatewise_export.repository import signed_metadata
+from gatewise_export.repository.repository import Repository
+from gatewise_export.repository.signed_metadata import LIFETIMES, read_signer
 from tests.edge.update.conftest import EASY, PATIENCE, Server
 from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.slow  # attacks take their time
 
 
 @pytest.fixture
@@ -52,7 +55,7 @@ def signed(path, *keys):
         change(metadata.signed)
         metadata.signatures.clear()
         for key in keys:
-            metadata.sign(_signer(key), append=True)
+            metadata.sign(read_signer(key), append=True)
         metadata.to_file(str(path))
 
     return sign
@@ -261,21 +264,23 @@ def silent(handler):
 )
 def test_bad_servers_burn_nothing(device, fleet, server, behave, monkeypatch):
     """A bad redirect burnt a serial; slow headers and 100 Continue held the updater for ever."""
-    monkeypatch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 1.5)
     fleet.publish("9")
     server.behave["/metadata/timestamp.json"] = behave
-    refused(device, "fetch")
+    with monkeypatch.context() as patch:
+        patch.setattr("gatewise_export.repository.client._METADATA_SECONDS", 0.5)
+        refused(device, "fetch")
     server.behave.clear()
     device.reaches("9")
     # The same with a file of a release.
     device.passes()
     fleet.publish("10")
     path = next((fleet.folder / "targets/small/10").glob("*.manifest.json"))
-    device.updater._client._longest = 1.5
     server.behave[f"/targets/small/10/{path.name}"] = behave
     before = device.updater.counters["fetch"]
-    device.news()
-    wait_until(lambda: device.updater.counters["fetch"] > before, "the refusal", PATIENCE)
+    with monkeypatch.context() as patch:
+        patch.setattr(device.updater._client, "_longest", 0.5)
+        device.news()
+        wait_until(lambda: device.updater.counters["fetch"] > before, "the refusal", PATIENCE)
     assert device.version == "9"
     server.behave.clear()
     device.reaches("10")
@@ -334,7 +339,7 @@ def test_a_publisher_whose_clock_was_in_2036(device, fleet, monkeypatch):
         def now(cls, tz=None):
             return datetime.now(tz) + timedelta(days=3650)
 
-    monkeypatch.setattr(repository_module, "datetime", Ahead)
+    monkeypatch.setattr(signed_metadata, "datetime", Ahead)
     fleet.publish("9")
     monkeypatch.undo()
     assert datetime.now(UTC).year < 2030

@@ -123,7 +123,10 @@ def test_killed_at_random_moments(launch, fleet, tmp_path):
         time.sleep(rng.uniform(0.0, span))
         device.process.kill()
         device.process.join(60)
-        kills += device.process.exitcode == -signal.SIGKILL
+        if device.process.exitcode == -signal.SIGKILL:
+            kills += 1
+        else:  # it was done before
+            span *= 0.8
     assert kills >= NUMBER // 3
     reach(launch, store, version)
 

@@ -17,6 +17,8 @@ import pytest
 
 from gatewise.cli import main
 
+pytestmark = pytest.mark.slow  # processes start
+
 COMMAND = [
     sys.executable, "-c", "import sys; from gatewise.cli import main; sys.exit(main(sys.argv[1:]))",
     "edge",

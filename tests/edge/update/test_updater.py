@@ -261,7 +261,7 @@ def test_starts_without_an_answer_put_a_release_off_and_not_away(run, fleet):
     fleet.publish("8")
     device = run()
     device.reaches("8")
-    device.store.unlock()
+    device.updater.close()  # before the store, which its thread would lock again
     for _ in range(6):  # killed: nothing is closed in good order
         device.store = type(device.store)(device.store.folder, pause=0.2)
         paths = device.store.start()
@@ -370,7 +370,7 @@ def test_a_store_that_cannot_be_written_stops_no_answers(run, fleet, monkeypatch
     def full(path, content):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("gatewise_edge.update.state.write_file", full)
+    monkeypatch.setattr("gatewise_edge.update.state.replace_file", full)
     device.updater._accounted -= 100.0
     device.updater.observe(device.device.answer(EASY))
     device.news()

@@ -18,7 +18,7 @@ from gatewise.columns.encoders import (
     RowEncoder,
     TimeColumn,
 )
-from gatewise_export import Bundle
+from gatewise_export import Bundle, BundleError
 from gatewise_export.bundle.manifest import (
     CLASS_FIGURES,
     POINT_FIGURES,
@@ -82,9 +82,9 @@ def test_it_knows_the_keys_that_are_left_out_where_they_are_not_known(document):
         assert {f.name for f in fields(spec)} == set(definitions[name]["properties"])
     shares = [0.5, None]
     document |= {
-        "instance": {"shape": [2, 2], "dtype": "uint8"}, "reference_weighted_accuracy": 0.5,
-        "reference_recall": shares, "class_rows": [3, 4], "min_recall": shares,
-        "min_precision": [None, None],
+        "instance": {"shape": [2, 2], "dtype": "uint8", "encoding": "jpeg"},
+        "reference_weighted_accuracy": 0.5, "reference_recall": shares, "class_rows": [3, 4],
+        "min_recall": shares, "min_precision": [None, None],
     }  # fmt: skip
     document["operating_points"][0] |= {
         "measured": "agreement", "interval": [0.1, 0.2], "weighted_accuracy": 0.5, "recall": shares,
@@ -94,7 +94,19 @@ def test_it_knows_the_keys_that_are_left_out_where_they_are_not_known(document):
     document["stages"][0]["origin"] = "given"
     document["cloud"]["backend"] = "python:a:b"
     check(document)
-    read_manifest(json.dumps(document))
+    instance = document["instance"]
+    assert rewritten(document)["instance"] == instance
+    for change in ({"encoding": "png"}, {"dtype": "int8"}, {"shape": [4]}):
+        document["instance"] = instance | change
+        with pytest.raises(BundleError, match=r"^manifest\.json: instance"):
+            rewritten(document)
+    document["instance"] = {"shape": [2, 2], "dtype": "uint8"}  # none is written as none
+    assert rewritten(document)["instance"] == document["instance"]
+
+
+def rewritten(document):
+    """A manifest's document, read and written again."""
+    return json.loads(read_manifest(json.dumps(document)).to_json())
 
 
 def test_encoders_are_taken(document):

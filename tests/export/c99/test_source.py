@@ -234,7 +234,7 @@ def special(cascade: Cascade) -> st.SearchStrategy[float]:
 
 
 @settings(
-    max_examples=250, deadline=None, derandomize=True,
+    max_examples=120, deadline=None, derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )  # fmt: skip
 @given(data=st.data())

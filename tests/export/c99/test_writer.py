@@ -21,7 +21,7 @@ from gatewise_edge import Device
 from gatewise_edge.errors import SensorError
 from gatewise_export import pack, set_operating_point, to_c
 from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.c99.cascade import cascade_of
+from gatewise_export.c99.cascade_reader import cascade_of
 from gatewise_export.c99.layout import lay_out
 from gatewise_training import (
     BudgetForest,
@@ -48,7 +48,7 @@ COSTS = FeatureCosts(
 def tiered() -> StagedCascade:
     f0 = ExtraTreesClassifier(20, random_state=0)
     return StagedCascade(f0, COSTS, n_stages=3, tiers={"device": 1, "gateway": None},
-                         families=("linear", "svm"), random_state=0)  # fmt: skip
+                         families=("linear", "svm"), effort="low", random_state=0)  # fmt: skip
 
 
 #: Fitted in tests/export/conftest.py.

@@ -13,7 +13,7 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from gatewise import _onnxruntime
 from gatewise_export.bundle.errors import BundleError
 from gatewise_export.onnx_files.graph_rules import check_stage_graph
-from gatewise_training.learners.pair_graphs import PairGraph
+from gatewise_training.graphs.given_graph import FormedGraph
 from tests.support.image_models import conv_graph, digit_images, graph_of
 from tests.support.onnx_graphs import edited, external_data, node
 
@@ -185,10 +185,7 @@ def test_data_in_another_file_and_graphs_inside_are_refused() -> None:
 def test_changed_graphs_that_pass_give_what_was_inferred() -> None:
     """Random changes: refused in words, or what onnxruntime computes has the shape that follows."""
     images, y = digit_images()
-    model = PairGraph(
-        conv_graph(images[:200], y[:200]), images.reshape(-1, 64)[:32].astype(np.float32),
-        (8, 8), "model",
-    ).low_cost_model(None)[0]  # fmt: skip
+    model = FormedGraph(conv_graph(images[:200], y[:200]), (8, 8), "model").margins_model(None)[0]
     rng, operators = np.random.default_rng(0), ["MaxPool", "Flatten", "Gemm", "Split", "TopK"]
     good = onnx.load_model_from_string(model.content)
     names = [name for node in good.graph.node for name in node.output]

@@ -74,7 +74,7 @@ def agree(model, X, y):
 
 def table():
     X, y = load_breast_cancer(return_X_y=True)
-    X = X[:, :6]
+    X, y = X[::3, :6], y[::3]
     return ((X - X.min(axis=0)) / np.ptp(X, axis=0)).astype(np.float32), y
 
 

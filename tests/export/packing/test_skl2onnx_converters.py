@@ -61,8 +61,8 @@ def test_every_estimator_of_the_project_is_known():
     tried = {name.split("-")[0] for name in MODELS}
     fitted = {n for n in gt.__all__ if hasattr(getattr(gt, n), "fit")}
     assert set(ESTIMATORS) == tried
-    # Two given models are packed as they are, and encoders belong to the bundle.
-    assert fitted - tried == {"PairCascade", "TableEncoder"}
+    # Two given models are packed as they are; encoders and blocks belong to the bundle.
+    assert fitted - tried == {"BlockFeatures", "PairCascade", "TableEncoder"}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,7 +17,8 @@ from gatewise.columns.cells import MISSING_WORDS, check_time_format, read_time
 from gatewise.columns.document import read_encoder
 from gatewise.columns.encoders import CategoryColumn, NumberColumn, RowEncoder, TimeColumn
 from gatewise.errors import InputError
-from gatewise_edge.sensors.table import read_cells, read_row
+from gatewise_edge.sensors import table
+from gatewise_edge.sensors.table import read_row
 from gatewise_export.bundle.json_reader import JsonField
 from gatewise_training.data.datasets import read_table
 from gatewise_training.data.table_columns import ColumnOptions
@@ -76,9 +77,11 @@ def test_a_device_encodes_as_training_does(tmp_path_factory, drawn):
     assert device == encoder.encoder_
     trained = encoder.transform(frame)
     assert trained.columns.tolist() == list(device.feature_names)
-    cells, ignored = read_cells(path, device)
-    assert (bits(device.rows(cells)), ignored) == (bits(trained), ("label",))
-    by_name = [read_row(dict(zip(device.names, row, strict=True)), (), device) for row in cells]
+    found = table.read_table(path, device.names, device)
+    assert (bits(device.rows(found.rows)), found.ignored) == (bits(trained), ("label",))
+    by_name = [
+        read_row(dict(zip(device.names, row, strict=True)), (), device) for row in found.rows
+    ]
     assert bits(device.rows(by_name)) == bits(trained)
     # the same cells with their types, as a program has them
     assert bits(encode_frame(device, frame.astype(object))) == bits(trained)

@@ -68,8 +68,12 @@ def test_processor_time_is_that_of_the_process():
 
 
 @pytest.fixture(scope="module")
-def measured(small):
+def measured(small, make_once):
     """A calibration, and the events of its listener."""
+    return make_once("measured", lambda _: _measured(small))
+
+
+def _measured(small):
     events: list[object] = []
 
     class Listener:

@@ -1,25 +1,18 @@
 """The command: its lines, its document, its exit status."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.support import small_bundle
 from tests.support.ports import free_port
-
-pytestmark = pytest.mark.slow  # processes start
+from tests.support.processes import run_here
 
 bundle = small_bundle.bundle
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "gatewise", "doctor", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-    )
+    return run_here("doctor", *arguments)
 
 
 def test_the_command(bundle):
@@ -34,18 +27,6 @@ def test_the_command(bundle):
     assert done.returncode == 1
     document = json.loads(done.stdout)
     assert (document["healthy"], document["problems"]) == (False, 1)
-
-
-def test_it_loads_nothing_that_a_device_has_not(bundle):
-    heavy = ("sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "numba", "pandas")
-    probe = (
-        "import sys\nfrom gatewise.cli import main\n"
-        f"assert main(['doctor', {str(bundle.path)!r}]) == 0\n"
-        f"print('heavy:', *[m for m in {heavy!r} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "heavy:"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +12,15 @@ import pytest
 from gatewise import cli
 from gatewise_cloud.broker.broker import MosquittoBroker, find_mosquitto
 from gatewise_edge.device.device import Device
-from gatewise_edge.sensors.table import read_csv
+from gatewise_edge.sensors.table import read_table
 from gatewise_export.bundle.bundle import Bundle
 from gatewise_sim.experiment.demo import DemoSettings
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.experiment.simulation import Job
 from gatewise_sim.report.output import DEMO
 from tests.sim.command import GATEWISE, gatewise
+from tests.support.mosquitto import needs_mosquitto
+from tests.support.processes import run_here
 
 KEYS = {
     "dataset": None,
@@ -33,11 +35,6 @@ KEYS = {
     "answers": {"edge", "cloud", "fallback", "late", "lost"},
     "transport": {"kind", "broker", "link"},
 }
-QUICK = ("--dataset", "breast_cancer", "--method", "confidence", "--link", "none")
-
-
-def demo(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    return gatewise(folder, "demo", *args)
 
 
 def check_report(report: dict) -> None:
@@ -62,18 +59,8 @@ def check_report(report: dict) -> None:
 
 
 @pytest.mark.slow
-def test_a_method_that_knows_no_missing_values(tmp_path):
-    done = demo(tmp_path, "--dataset", "breast_cancer", "--method", "adapt-lin", "--link", "none")
-    assert done.returncode == 0, done.stderr
-    check_report(json.loads((tmp_path / "demo-out" / "report.json").read_text()))
-    refused = demo(tmp_path, *QUICK[:2], "--method", "adapt-lin", "--allow-missing")
-    assert refused.returncode == 2
-    assert "takes no missing values" in refused.stderr
-
-
-@pytest.mark.slow
 def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
-    done = demo(tmp_path)
+    done = gatewise(tmp_path, "demo")
     assert done.returncode == 0, done.stderr
     out = tmp_path / "demo-out"
     assert {p.name for p in out.iterdir()} == set(DEMO.files)
@@ -86,12 +73,15 @@ def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
     assert report["cost_reduction"] >= 0.5
     assert "demo-out/report.html" in done.stdout
     assert report["command"] in (out / "report.html").read_text()
+    assert "Adapt-GBRT" in report["notes"][-1]
+    assert "adapt-gbrt" in (out / "frontier.svg").read_text()
 
     # what was written can be used: the bundle on the instances gives the same answers
     bundle = Bundle.open(out / "bundle")
     assert bundle.manifest.feature_names[:2] == ("pixel_0_0", "pixel_0_1")
-    rows, others = read_csv(out / "instances.csv", bundle.manifest.feature_names)
-    assert others == ("label",)
+    table = read_table(out / "instances.csv", bundle.manifest.feature_names)
+    rows = table.rows
+    assert table.ignored == ("label",)
     with Device(bundle, policy="edge-only") as device:
         answers = [device.answer(row) for row in rows.astype(np.float32)]
     mean = sum(a.cost for a in answers) / len(rows)
@@ -104,50 +94,31 @@ def test_the_default_demo_as_a_new_user_runs_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_json_goes_to_stdout_and_a_second_run_replaces_the_first(tmp_path):
-    first = demo(tmp_path, *QUICK, "--json", "--instances", "40")
-    assert first.returncode == 0, first.stderr
-    report = json.loads(first.stdout)
+@needs_mosquitto
+@pytest.mark.usefixtures("small_fits")
+def test_a_second_run_on_a_real_broker_with_two_workers_gives_the_same_report(quick_demo, tmp_path):
+    report = json.loads(quick_demo.printed)
     check_report(report)
-    assert report["instances"] == 40
-    again = demo(tmp_path, *QUICK, "--json", "--instances", "40")
-    assert again.returncode == 0, again.stderr
-    repeated = json.loads(again.stdout)
-    for key in ("accuracy", "feature_cost", "offload_rate", "frontier", "stages"):
+    assert report["instances"] == 90
+    shutil.copytree(quick_demo.folder, tmp_path / "demo-out")
+    with MosquittoBroker() as broker:
+        more = ("--broker", broker.url, "--workers", "2")
+        done = run_here(*quick_demo.words, *more, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    repeated = json.loads(done.stdout)
+    check_report(repeated)
+    for key in ("accuracy", "feature_cost", "offload_rate", "frontier"):
         assert repeated[key] == report[key]
     assert {p.name for p in (tmp_path / "demo-out").iterdir()} == set(DEMO.files)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
-def test_a_real_broker_and_two_workers(tmp_path):
-    with MosquittoBroker() as broker:
-        done = demo(tmp_path, *QUICK, "--broker", broker.url, "--workers", "2", "--json")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
-    check_report(report)
-    assert report["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
-    workers = report["run"]["workers"]
+    assert repeated["transport"] == {"kind": "mqtt", "broker": broker.url, "link": "none"}
+    workers = repeated["run"]["workers"]
     assert len(workers) == 2
     assert min(counts["answered"] for counts in workers) > 2
 
 
-def test_a_device_process_loads_what_a_device_has():
-    code = (
-        "import sys, gatewise_sim.live.device_process; "
-        "print(*{m.split('.')[0] for m in sys.modules})"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    heavy = {"sklearn", "scipy", "lightgbm", "onnx", "skl2onnx", "matplotlib", "pandas", "jinja2"}
-    assert heavy.isdisjoint(done.stdout.split())
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
-)
-def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status, processes):
-    arguments = ["--dataset", "iris", "--method", "confidence", "--link", "satellite"]
+def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, processes):
+    arguments = ["--dataset", "iris", "--link", "satellite"]
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     demo = subprocess.Popen(
@@ -167,12 +138,12 @@ def test_an_interrupted_demo_leaves_nothing_behind(tmp_path, number, status, pro
 
     try:
         assert processes.eventually(routing)
-        demo.send_signal(number)
+        demo.send_signal(signal.SIGINT)
         out, err = demo.communicate(timeout=processes.seconds)
     finally:
         demo.kill()
         demo.communicate()
-    assert demo.returncode == status, err
+    assert demo.returncode == 130, err
     assert out == ""
     assert len(children) >= 3  # broker, worker, device processes
     assert processes.eventually(lambda: not any(processes.command(p) for p in children))
@@ -242,6 +213,10 @@ def test_a_bad_table_is_one_line_and_nothing_is_written(here, capsys, name):
         (["--dataset", "data.csv", "--costs", "missing.toml"], "no price for feature 'b'"),
         (["--dataset", "data.csv", "--costs", "unknown.toml"], "unknown feature 'c'"),
         (["--dataset", "data.csv", "--method", "magic"], "no method 'magic'"),
+        (
+            ["--dataset", "data.csv", "--method", "adapt-lin", "--allow-missing"],
+            "takes no missing values",
+        ),
         (["--dataset", "data.csv", "--instances", "99"], "9 rows are held out"),
         (["--dataset", "data.csv", "--budget", "1", "--offload-rate", "0.1"], "--budget and"),
         (["--link", "wlan"], "no link 'wlan'"),

@@ -6,14 +6,16 @@ import pytest
 from scipy.stats import binomtest
 
 from gatewise.errors import InputError
-from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_sim import simulate
 from gatewise_sim.experiment.scenario import Scenario
 from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.run import simulate_fleet
-from gatewise_sim.report.findings import answer
+from gatewise_sim.report.findings import answer, audit_findings
+from gatewise_sim.report.model import Report
 from gatewise_sim.report.output import SIMULATION
+from gatewise_sim.report.tables import answer_tables
+from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -28,8 +30,8 @@ def report_of(small, **changes) -> dict:
 
 
 @pytest.fixture(scope="module")
-def whole(small):
-    return report_of(small)
+def whole(small, make_once):
+    return make_once("whole-report", lambda _: report_of(small))
 
 
 def leg(report, key):
@@ -119,7 +121,11 @@ def test_the_same_seed_gives_the_same_bytes_on_any_number_of_processes(small):
 
 
 @pytest.fixture(scope="module")
-def halves(tmp_path_factory):
+def halves(make_once):
+    return make_once("halves", _halves)
+
+
+def _halves(folder):
     """A bundle that needs its cloud: half of its rows are an exclusive or, to a linear stage."""
     from sklearn.ensemble import ExtraTreesClassifier
 
@@ -139,8 +145,7 @@ def halves(tmp_path_factory):
         max_loss=0.01,
         random_state=0,
     ).fit(X[trained], y[trained], validation=(X[judges], y[judges]))
-    folder = tmp_path_factory.mktemp("halves") / "bundle"
-    return pack(system, folder, sample=X[:16]), X[test], y[test]
+    return pack(system, folder / "bundle", sample=X[:16]), X[test], y[test]
 
 
 def test_an_outage_in_the_middle(halves):
@@ -265,6 +270,39 @@ def test_a_mix_that_drifts(small):
         simulate(small.bundle, small.rows, strange, scenario=QUICK, mix=mix)
 
 
+def test_audits_find_that_the_data_changed(small):
+    """Of nines, which come alone from then on, the device gets more wrong than it promised."""
+    mix = f"steps,0s={'1/' * 9}1,5min={'0/' * 9}1"
+    plain = report_of(small, mix=mix, baselines=False)
+    done = simulate(small.bundle, small.rows, small.truth, scenario=QUICK, mix=mix, audit=0.2)
+    report = done.report.to_dict()
+    system = leg(report, "system")
+    audit = system["audit"]
+    assert Report.from_dict(report).to_dict() == report
+    # No answer is another one; the bytes, and the load of the worker, are what audits add.
+    for key in ("accuracy", "offload_rate", "feature_cost"):
+        assert system[key] == leg(plain, "system")[key]
+    assert audit["sent"] == audit["compared"] == report["answers"]["audits"]
+    assert 0.15 < audit["sent"] / report["answers"]["edge"] < 0.25
+    assert audit["promised"] < 1
+    before, after = (leg(r, "system")["bytes"] for r in (plain, report))
+    added = sum(after[way]["value"] - before[way]["value"] for way in ("up", "down"))
+    assert added == pytest.approx(audit["bytes"], rel=0.01)
+    assert system["workers"]["audits"] == audit["sent"]
+    assert system["utilisation"] > 1.5 * leg(plain, "system")["utilisation"]
+    assert system["joules"]["radio"] > leg(plain, "system")["joules"]["radio"]
+    assert all("audit" not in leg(report, key) for key in LEGS[1:])
+    # Found by all devices together, and before one alone could know.
+    assert audit["change"] == 300.0
+    fleet = next(found for found in audit["alarms"] if found["place"] == "fleet")
+    assert (fleet["raised"], fleet["early"]) == (1, 0)
+    assert 20 < fleet["instances"] < 500
+    assert f"{fleet['instances']:.0f} instances of all devices after the data changed at 5 min" in (
+        audit_findings(done.report)
+    )
+    assert "Audits of the devices' own answers" in [t.name for t in answer_tables(done.report)]
+
+
 def test_without_labels_nothing_is_said_about_accuracy(small):
     report = simulate(small.bundle, small.rows, scenario=QUICK).report.to_dict()
     assert report["accuracy"] == {"system": None, "edge_only": None, "cloud_only": None}
@@ -332,7 +370,7 @@ def test_no_arrival_is_told(small):
         simulate(small.bundle, small.rows, devices=1, seconds=1.0, workload="poisson:1/day")
 
 
-@pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
+@needs_mosquitto
 def test_live_at_another_operating_point(small, processes):
     before = processes.below()
     scenario = Scenario(

@@ -55,7 +55,7 @@ def test_another_operating_point_takes_the_place_of_the_one_before():
     assert scenario.changed(max_loss=0.01).goal == {"max_loss": 0.01}
     assert scenario.changed(devices=7) == Scenario(budget=4.0, devices=7)
     with pytest.raises(
-        InputError, match="no setting 'colour'; there are audit, baselines, breaker"
+        InputError, match="no setting 'colour'; there are audit, backend, baselines"
     ):
         scenario.changed(colour="red")
 

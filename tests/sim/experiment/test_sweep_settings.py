@@ -33,6 +33,7 @@ TEXTS = {
     ),
     "outages": st.one_of(st.just("none"), st.lists(OUTAGE, min_size=1, max_size=3).map(",".join)),
     "pace": st.sampled_from(["none", "offload_rate=0.1", "offload_rate=0.25"]),
+    "audit": st.one_of(st.just("none"), st.floats(1e-3, 1).map("{:.12g}".format)),
     "baselines": st.sampled_from(["yes", "no"]),
 }
 
@@ -101,6 +102,8 @@ def test_combinations_are_the_product_the_last_fastest(shape):
         ("devices=\u0661", "sweep devices: '\u0661' is not a whole number"),
         ("max_loss=nan", "sweep max_loss: 'nan' is not a number"),
         ("max_loss=-1", "sweep max_loss: max_loss is -1.0; it must be at least 0"),
+        ("audit=often", "sweep audit: 'often' is not a number"),
+        ("audit=2", "sweep audit: audit: the share is 2.0; give one above 0, up to 1"),
         ("deadline_ms=0", "sweep deadline_ms: deadline_ms is 0"),
         ("seconds=60", "sweep seconds: '60' is not a span of time"),
         ("link=4g|5g", "sweep link: no link '5g'; choose one of none, wifi"),

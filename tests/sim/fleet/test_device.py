@@ -11,11 +11,13 @@ import pytest
 
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_cloud.worker.batcher import Plan
+from gatewise_edge.device.auditor import Audit, disagreement_bound
 from gatewise_edge.device.device import Device
 from gatewise_edge.device.pending import Pending
 from gatewise_edge.link import wire
 from gatewise_edge.link.breaker import Breaker
 from gatewise_sim.fleet.answers import REASONS
+from gatewise_sim.fleet.audits import audit_seed
 from gatewise_sim.fleet.clock import Clock
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
 from gatewise_sim.fleet.network.link import DeviceDraws, LinkProfile, VirtualLink
@@ -27,6 +29,7 @@ from gatewise_sim.fleet.worker import ServiceTime, VirtualTicket, VirtualWorker
 
 NAME = "0" * 8
 SERVICE = ServiceTime(0.004, 0.001)
+SEED = 0
 
 
 class Reply:
@@ -61,6 +64,7 @@ class ClockLink:
     def __init__(self, clock, way, worker, model) -> None:
         self.clock, self.way, self.worker, self.model = clock, way, worker, model
         self.came = lambda: None
+        self.audits = []
 
     def open(self, receive) -> None:
         self.receive = receive
@@ -69,6 +73,9 @@ class ClockLink:
         pass
 
     def send(self, payload: bytes) -> bool:
+        mark = wire.decode_request(payload).audit
+        if mark is not None:
+            self.audits.append((self.clock.now, mark.class_index))
         size = publish_bytes(wire.request_topic(NAME), len(payload))
         self.clock.at(self.way.send(self.clock.now, size, True), self.at_worker, payload)
         return True
@@ -77,6 +84,7 @@ class ClockLink:
         self.way.send(self.clock.now, PUBACK_BYTES, False)
         request = wire.decode_request(payload)
         now = self.clock.now
+        label = int(self.model.answer(request.X)[0][0])
         ticket = VirtualTicket(
             device=NAME,
             id=request.id,
@@ -86,6 +94,8 @@ class ClockLink:
             arrived=now,
             expires=now + request.ttl_ms / 1000.0,
             requester=Reply(self, request),
+            audit=request.audit,
+            label=label,
         )
         if self.worker.up:
             self.worker.receive(ticket)
@@ -96,10 +106,10 @@ class ClockLink:
         self.came()
 
 
-def real(small, times, rows, link, *, queue, deadline_ms, down):
-    """Answers of the real device, in the order of the instances; and its counters."""
+def real(small, times, rows, link, *, queue, deadline_ms, down, audit=None):
+    """Answers of the real device, in the order of the instances; its counts, audits, the worker."""
     clock = Clock()
-    rng = DeviceDraws(0, 0)
+    rng = DeviceDraws(SEED, 0)
     way = VirtualLink(link, rng, back=rng)
     worker = VirtualWorker(
         clock,
@@ -109,6 +119,7 @@ def real(small, times, rows, link, *, queue, deadline_ms, down):
         parallel=1,
         payload=b"",
         rng=random.Random(0),
+        promised=disagreement_bound(small.bundle.manifest),
     )
     for begin, end in down:
         clock.at(begin, worker.fail)
@@ -121,6 +132,8 @@ def real(small, times, rows, link, *, queue, deadline_ms, down):
         link=clock_link,
         deadline_ms=deadline_ms,
         breaker=Breaker(draw=rng.random),
+        audit=None if audit is None else Audit(audit),
+        seed=audit_seed(SEED, 0),
         check=False,
         clock=clock,
     ) as device:
@@ -142,51 +155,68 @@ def real(small, times, rows, link, *, queue, deadline_ms, down):
             clock.at(when, lambda i=i, row=row: step(i, device.begin(small.rows[row])))
         clock.run()
         model.close()
-        return [answered[i] for i in range(len(times))], device.counters
+        counts = device.counters | device.gauges
+        return [answered[i] for i in range(len(times))], counts, clock_link.audits, worker
 
 
 @pytest.mark.parametrize(
-    ("link", "queue", "deadline_ms", "gap", "down"),
+    ("link", "queue", "deadline_ms", "gap", "down", "audit"),
     [
-        (LinkProfile("fine", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, ()),
-        (LinkProfile("lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.1, ()),
-        (LinkProfile("slow", 700, 100, 64, 32, 0.02), 1024, 800.0, 0.3, ()),
-        (LinkProfile("quick", 2, 1), 1, 60.0, 0.004, ()),
+        (LinkProfile("fine", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), None),
+        (LinkProfile("lossy", 200, 150, 300, 100, 0.15), 1024, 600.0, 0.1, (), None),
+        (LinkProfile("slow", 700, 100, 64, 32, 0.02), 1024, 800.0, 0.3, (), None),
+        (LinkProfile("quick", 2, 1), 1, 60.0, 0.004, (), None),
+        # Audits: of a good link, of one whose worker refuses many, and of one without responses.
+        (LinkProfile("audited", 45, 15, 100_000, 50_000), 1024, 500.0, 0.05, (), 0.3),
+        (LinkProfile("busy", 2, 1), 1, 60.0, 0.004, (), 0.5),
+        (LinkProfile("deaf", 60, 20, 1e5, 1e5, 0.01), 1024, 400.0, 0.1, ((5.0, 25.0),), 0.3),
         (
             LinkProfile("gone", 60, 20, 1e5, 1e5, 0.01),
             1024,
             400.0,
             0.1,
             ((5.0, 12.0), (20.0, 21.0)),
+            None,
         ),
     ],
     ids=lambda v: getattr(v, "name", ""),
 )
-def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, down):
+def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, down, audit):
     rng = np.random.default_rng(7)
     n = 400
     times = np.cumsum(rng.exponential(gap, n))
+    routes = Routes.from_bundle(small.bundle, small.rows, small.truth)
     rows = rng.integers(0, len(small.rows), n)
-    answers, counters = real(
-        small, times.tolist(), rows, link, queue=queue, deadline_ms=deadline_ms, down=down
+    if audit is not None:  # the data change: of what the device answers itself, much is wrong
+        wrong = ~routes.offload & (routes.local_label != routes.cloud_label)
+        rows[n // 2 :: 2] = rng.choice(np.flatnonzero(wrong), len(rows[n // 2 :: 2]))
+    answers, counters, audits, worker = real(
+        small,
+        times.tolist(),
+        rows,
+        link,
+        queue=queue,
+        deadline_ms=deadline_ms,
+        down=down,
+        audit=audit,
     )
     outages = ",".join(f"cloud:+{b:g}s-+{e:g}s" for b, e in down)
-    run = simulate_fleet(
-        Routes.from_bundle(small.bundle, small.rows, small.truth),
-        FleetSettings(
-            devices=1,
-            seconds=float(times[-1]) + 1,
-            arrivals=lambda devices, seconds, rng: [(times, np.zeros(n), rows)],
-            link=link,
-            service=SERVICE,
-            deadline_ms=deadline_ms,
-            queue=queue,
-            max_batch=4,
-            edge_ms=0.0,
-            broker_us=0.0,
-            outages=Outages.parse(outages),
-        ),
+    settings = FleetSettings(
+        devices=1,
+        seconds=float(times[-1]) + 1,
+        arrivals=lambda devices, seconds, rng: [(times, np.zeros(n), rows)],
+        link=link,
+        service=SERVICE,
+        deadline_ms=deadline_ms,
+        queue=queue,
+        max_batch=4,
+        edge_ms=0.0,
+        broker_us=0.0,
+        outages=Outages.parse(outages),
+        audit=audit,
+        seed=SEED,
     )
+    run = simulate_fleet(routes, settings)
     a = run.answers
     assert [ROUTES[r] for r in a.route] == [x.route for x in answers]
     reasons = [{"last-stage": "stopped"}.get(x.reason, x.reason) for x in answers]
@@ -198,3 +228,12 @@ def test_it_does_what_the_real_one_does(small, link, queue, deadline_ms, gap, do
     assert a.payload_up.sum() == counters["bytes_up"]
     assert a.payload_down.sum() == counters["bytes_down"]
     assert {k: counters[k] for k in run.devices} == run.devices
+    if audit is None:
+        assert run.alarms is None
+        return
+    # The same instances are audited, and the tests of device and worker raise the same alarms.
+    assert len(audits) > 50
+    assert list(zip(a.time[a.audited], a.label[a.audited], strict=True)) == audits
+    assert run.alarms.devices == {0: counters["audit_alarm_at"]}
+    (fleet,) = worker.audits.snapshot().values()
+    assert run.alarms.workers == [fleet["alarm_at"]]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_edge.link.wire import request_topic, response_topic
+from gatewise_edge.link.wire import part_topic, request_topic, response_topic
 from gatewise_sim.fleet.answers import REASON
 from gatewise_sim.fleet.energy.radio import Radio
 from gatewise_sim.fleet.messages import PUBACK_BYTES, publish_bytes
@@ -75,6 +75,43 @@ def test_without_a_queue_latency_is_the_sum_of_its_parts(made_up):
     assert run.answers.up.tolist() == [up + PUBACK_BYTES]
     assert run.answers.down.tolist() == [down + PUBACK_BYTES]
     assert_all_answered(run)
+
+
+def in_parts(routes: Routes, *parts: int) -> Routes:
+    return replace(routes, sizes=replace(routes.sizes, parts=parts, acceptance=100))
+
+
+def test_a_request_in_parts_takes_a_round_trip_more_and_all_its_bytes(made_up):
+    link = LinkProfile("slow", rtt_ms=100, down_kbps=64, up_kbps=320)
+    routes = in_parts(made_up(), *[5000] * 7, 3000)
+    run = simulate_fleet(
+        routes, settings(arrivals=at([1.0]), link=link, service=ServiceTime(0.010, 0.0))
+    )
+    sizes = routes.sizes
+    head = publish_bytes(request_topic(NAME), sizes.request(1_000_000))
+    parts = [publish_bytes(part_topic(NAME, "0" * 16), each) for each in sizes.parts]
+    down = [publish_bytes(response_topic(NAME), each) for each in (100, sizes.response(15_000))]
+    # The link holds fewer than four parts in a round trip: it is never idle.
+    least = 2 * 100.0 + (head + sum(parts)) * 8 / 320 + sum(down) * 8 / 64 + 10.0
+    assert run.answers.latency_ms[0] == pytest.approx(least, rel=0.02)
+    assert run.answers.up.tolist() == [head + sum(parts) + 2 * PUBACK_BYTES]
+    assert run.answers.down.tolist() == [sum(down) + 9 * PUBACK_BYTES]
+    assert run.workers[0]["parts"] == 8
+    assert_all_answered(run)
+
+
+def test_parts_that_a_failed_worker_has_are_sent_again_to_another(made_up):
+    """As with the real link: the retry, and every part once more."""
+    link = LinkProfile("slow", rtt_ms=20, down_kbps=1000, up_kbps=100)
+    routes = in_parts(made_up(), *[5000] * 8)
+    outages = Outages.parse("workers:1:+3s-+1000s")
+    run = simulate_fleet(
+        routes, settings(arrivals=at([1.0]), link=link, workers=2, outages=outages)
+    )
+    assert_all_answered(run)
+    assert run.devices["retries"] == 1
+    assert run.workers[0]["parts"] < 8 == run.workers[1]["parts"]
+    assert run.answers.payload_up[0] > 80_000
 
 
 def test_requests_that_meet_run_in_batches(made_up):

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
-from gatewise_cloud.broker.broker import find_mosquitto
 from gatewise_sim.fleet.routes import ROUTES
 from gatewise_sim.fleet.settings import FleetSettings
 from gatewise_sim.fleet.worker import ServiceTime
 from gatewise_sim.live.run import LiveRun, run_live
-
-needs_mosquitto = pytest.mark.skipif(find_mosquitto() is None, reason="needs mosquitto")
 
 EDGE, CLOUD, FALLBACK, _ = range(len(ROUTES))
 
@@ -18,7 +13,7 @@ EDGE, CLOUD, FALLBACK, _ = range(len(ROUTES))
 def settings(**changes) -> FleetSettings:
     common = {
         "devices": 20,
-        "seconds": 10.0,
+        "seconds": 6.0,
         "deadline_ms": 10_000.0,
         "service": ServiceTime(0.001, 0.0),
         "seed": 3,

@@ -8,7 +8,8 @@ from gatewise.errors import InputError
 from gatewise_cloud.broker.broker import EmbeddedBroker, MosquittoBroker
 from gatewise_sim.fleet.network.outages import Outages
 from gatewise_sim.live.checks import check_live
-from tests.sim.live.runs import needs_mosquitto, run, settings
+from tests.sim.live.runs import run, settings
+from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gatewise_edge.link.messages import new_id
+from gatewise_edge.link.messages import MAX_SKIPPED, AuditMark, new_id
 from gatewise_edge.link.wire import (
     Request,
     Response,
@@ -105,6 +105,19 @@ def test_each_response_is_booked_to_the_instance_that_asked(box):
     assert link.awaited == 0
     assert traffics[0].bytes == plus(up(payloads[0]), down(replies[1]))
     assert traffics[1].bytes == plus(up(payloads[1]), down(replies[0]))
+
+
+def test_a_response_to_an_audit_is_booked_too(sending):
+    link, wire, traffic = sending
+    name = new_id()
+    mark = AuditMark(class_index=60_000, probability=0.02, skipped=MAX_SKIPPED)
+    X = np.zeros((1, 5), np.float32)
+    asked = Request(id=name, model="m", version="1", ttl_ms=9999, X=X, audit=mark)
+    payload, reply = encode_request(asked), response(name)
+    link.send(payload)
+    wire.deliver(reply)
+    assert link.awaited == 0
+    assert traffic.bytes == plus(up(payload), down(reply))
 
 
 def test_a_copy_weighs_as_much_again(sending):

@@ -19,8 +19,9 @@ from gatewise_sim.fleet.progress import Snapshot
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.fleet.run import simulate_fleet
 from gatewise_sim.live.run import LiveRun, run_live
-from tests.sim.live.runs import CLOUD, EDGE, needs_mosquitto, run, settings
+from tests.sim.live.runs import CLOUD, EDGE, run, settings
 from tests.sim.recorder import Recorder
+from tests.support.mosquitto import needs_mosquitto
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +91,7 @@ def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes):
     assert last.answered == len(answers)
     assert (last.edge, last.cloud) == ((~sent).sum(), sent.sum())
     assert last.right == (answers.label == small.truth[answers.row]).sum()
-    assert last.judged == len(answers)
+    assert last.labelled == len(answers)
     assert last.done == 1.0
     assert last.in_flight == 0
     assert last.workers_up == 1
@@ -100,18 +101,33 @@ def test_a_live_fleet_decides_and_sends_exactly_as_virtual_time(small, routes):
 
 
 @needs_mosquitto
-def test_audits_are_counted_and_change_no_answer(small, routes):
-    chosen = settings(audit=0.5)
+def test_audits_are_those_of_virtual_time(small, routes):
+    """The same instances audited at the same seed, and the same alarms."""
+    # Rows of which a device gets many wrong, so that there are alarms.
+    wrong = np.flatnonzero(~routes.offload & (routes.local_label != routes.cloud_label))
+    rng = np.random.default_rng(0)
+    times, device = np.sort(rng.uniform(0, 10, 200)), rng.integers(0, 20, 200)
+    row = np.where(rng.random(200) < 0.3, rng.choice(wrong, 200), rng.integers(0, 300, 200))
+    chosen = settings(audit=0.5, arrivals=lambda *_: [(times, device, row)])
     live = run(small, chosen, truth=small.truth.astype(np.int64))
     virtual = simulate_fleet(routes, chosen)
-    for name in COLUMNS[:-3]:
+    for name in COLUMNS:
         assert (getattr(live.answers, name) == getattr(virtual.answers, name)).all(), name
-    own = (live.answers.route == EDGE).sum()
-    assert 0.3 * own < live.devices["audits"] < 0.7 * own
-    assert live.devices["audits_disagreed"] <= live.devices["audits"]
+    assert (live.answers.audited == virtual.answers.audited).all()
     # What audits send and receive is part of what their instances cost.
-    audited = (live.answers.route == EDGE) & (live.answers.up > 0)
-    assert audited.sum() >= live.devices["audits"]
+    audited = virtual.answers.audited
+    for name in ("up", "payload_up"):
+        assert (getattr(live.answers, name) == getattr(virtual.answers, name))[audited].all(), name
+    # (but for the digits of the worker's time in a response)
+    assert np.abs(live.answers.down - virtual.answers.down)[audited].max() <= 4
+    own = (live.answers.route == EDGE).sum()
+    assert 0.3 * own < audited.sum() == live.devices["audits"] < 0.7 * own
+    counted = {k: v for k, v in virtual.devices.items() if k.startswith("audit")}
+    assert {k: live.devices[k] for k in counted} == counted
+    assert live.workers[0]["audits"] == virtual.workers[0]["audits"] == audited.sum()
+    assert len(virtual.alarms.devices) > 3
+    assert live.alarms.devices == virtual.alarms.devices
+    assert live.alarms.workers == virtual.alarms.workers
 
 
 @needs_mosquitto

@@ -11,6 +11,7 @@ import pytest
 from gatewise_cloud.models.cloud_model import CloudModel
 from gatewise_edge.device.installed import Installed
 from gatewise_edge.link.link import InProcessLink
+from gatewise_edge.link.messages import MAX_VALUES
 from gatewise_sim.fleet.routes import Routes
 from gatewise_sim.live.metered import AnswerBox, LiveAnswer, MeteredLink
 from gatewise_sim.live.scheduler import Deliveries, DeviceSlot, LogicalDevice, Schedule, Scheduler
@@ -56,7 +57,7 @@ def fleet(small, cloud):
     made: list[LogicalDevice] = []
 
     def make(devices: int, seconds: float | None = 0.0, **options) -> SimpleNamespace:
-        shared = Installed.load(small.bundle, sensors=None, may_offload=True)
+        shared = Installed.load(small.bundle, sensors=None, most_bytes=MAX_VALUES)
         box, deliveries, slots = AnswerBox(), Deliveries(), []
         for index in range(devices):
             near = InProcessLink(cloud.answer)
@@ -175,6 +176,6 @@ def test_parts_of_a_latency_add_up(fleet, routes):
 
 def test_devices_share_their_stages_and_nothing_else(fleet):
     first, second = (slot.device for slot in fleet(2).slots)
-    assert first._installed.runner is second._installed.runner
-    assert first._installed.gate is not second._installed.gate
+    assert first._active.installed.runner is second._active.installed.runner
+    assert first._active.installed.gate is not second._active.installed.gate
     assert first._uplink is not second._uplink

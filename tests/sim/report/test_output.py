@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from gatewise.errors import InputError
-from gatewise_sim.report.output import DEMO, SIMULATION, OutputFolder, write_text
+from gatewise_sim.report.output import DEMO, SIMULATION, write_text
 
 
 @pytest.fixture
@@ -68,15 +68,6 @@ def test_a_write_that_fails_halfway_leaves_the_earlier_run_whole(tmp_path, simul
         SIMULATION.write(out, {**simulation, "legs.csv": "new", "report.html": "\ud800"})
     assert tree(out) == set(SIMULATION.files)
     assert (out / "legs.csv").read_text() == "legs.csv"
-
-
-def test_a_folder_without_a_report_or_with_a_stranger_is_not_written(tmp_path, simulation):
-    for wrong in ({"legs.csv": ""}, {**simulation, "thesis.tex": ""}):
-        with pytest.raises(ValueError, match=r"report\.json, and only"):
-            SIMULATION.write(tmp_path / "out", wrong)
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="last file"):
-        OutputFolder("gatewise-x", ("report.json", "x.csv"))
 
 
 def test_an_interrupted_run_does_not_block_the_next(tmp_path, demo):

@@ -101,6 +101,7 @@ def test_a_short_outage_in_a_long_run_is_drawn_once_more_larger():
     assert found.count("<svg/>") == 2 + render(report).count("<svg/>")
 
 
+@pytest.mark.slow
 def test_names_with_markup_are_only_text():
     evil = "</title><script>alert(1)</script>&\"'$"
     report = made_up(
@@ -181,10 +182,12 @@ def test_many_classes(number):
     assert "none" in text(found)
 
 
+@pytest.mark.slow  # plots
 @pytest.mark.parametrize("report", [made_up(accuracy=None), made_up(keys=("system",), faults=())])
 def test_plots_of_what_is_hardly_known(report):
     assert drawings(render(report))
 
 
+@pytest.mark.slow
 def test_the_same_report_gives_the_same_page(page):
     assert render(made_up(money=30.0)) == page

@@ -12,7 +12,6 @@ from tests.sim.report.reports import DRAWN, live, made_up
 pytestmark = pytest.mark.slow  # a real browser
 
 WIDTHS = (360, 700, 800, 1400)
-SEEN = "svg[role=img]"
 
 #: Texts of one drawing that lie over each other, in pairs, and those that stick out.
 OVERLAPS = """

@@ -1,65 +1,21 @@
-"""Tables of a run: for its page, the terminal and CSV files."""
+"""Tables of a run: for its page and the terminal."""
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 
 import pytest
 
 from gatewise_sim.report import tables
 from gatewise_sim.report.model import DataCounts, StageResult
-from gatewise_sim.report.policy_result import POLICY_NAMES
+from gatewise_sim.report.page import render
+from gatewise_sim.report.policy_result import POLICY_NAMES, StepUse
 from gatewise_sim.report.terminal import print_report
 from tests.sim.report.reports import live, made_up
 
 
-def read(text: str) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def cells(table) -> dict[str, list]:
     return {row[0]: list(row[1:]) for row in table.rows}
-
-
-def test_a_report_comes_back_from_its_csv_files():
-    report = made_up(money=30.0)
-    files = tables.csv_files(report)
-    assert set(files) == {"legs.csv", "timeline.csv", "classes.csv"}
-    for row, policy in zip(read(files["legs.csv"]), report.policies, strict=True):
-        assert row["key"] == policy.key
-        assert float(row["accuracy"]) == policy.accuracy.value
-        assert float(row["latency_ms_p95_high"]) == policy.latency_ms["p95"].high
-        assert int(row["answers_fallback"]) == policy.answers.fallback
-        assert float(row["money_total"]) == policy.money.total
-        assert not any(name.startswith("histogram") for name in row)
-    timeline = read(files["timeline.csv"])
-    assert sum(float(row["fallback"]) for row in timeline) == 40.0
-    classes = read(files["classes.csv"])
-    assert len(classes) == len(report.classes)
-    assert classes[5]["accuracy"] == ""
-
-
-def test_rows_of_different_columns_share_one_header():
-    assert tables.to_csv([{"a": 1}, {"b": 'x,"y'}]) == 'a,b\n1,\n,"x,""y"\n'
-
-
-@pytest.mark.parametrize(
-    ("label", "written"),
-    [
-        ("=HYPERLINK(0)", "'=HYPERLINK(0)"),
-        ("+1+1", "'+1+1"),
-        ("-x", "'-x"),
-        ("@SUM", "'@SUM"),
-        ("\t=1", "'\t=1"),
-        ("-1.5", "-1.5"),
-        (-1.5, "-1.5"),
-        ("a=b", "a=b"),
-    ],
-)
-def test_no_text_is_a_formula_to_a_spreadsheet(label, written):
-    assert tables.to_csv([{"class": label}]) == f"class\n{written}\n"
 
 
 def test_figures_have_their_intervals_below_them():
@@ -139,3 +95,22 @@ def test_a_run_on_a_terminal(capsys):
     assert "lost" not in lines
     assert "offloading every instance" in out
     assert "is assumed" in out
+
+
+@pytest.mark.parametrize(
+    ("joules", "units"), [(None, ["milliseconds"]), (2e-5, ["milliseconds", "joules"])]
+)
+def test_computation_is_split_by_step_and_policy(joules, units):
+    report = made_up()
+    each = {"price": 8.0, "ms": 0.25, "joules": joules}
+    policies = tuple(
+        replace(p, computation={"fft": StepUse(share=0.5 if p.key == "system" else 1.0, **each)})
+        for p in report.policies
+    )
+    found = tables.computations(replace(report, policies=policies))
+    assert [f.unit for f in found] == units
+    assert found[0].policies["Gatewise"] == {"fft": 0.125}
+    assert found[0].policies["All cloud"] == {"fft": 0.25}
+    assert cells(found[0].table)["all"][:2] == ["0.25", "0.125"]
+    assert tables.computations(report) == []
+    assert "What blocks compute" in render(replace(report, policies=policies))

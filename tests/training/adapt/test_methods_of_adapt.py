@@ -8,8 +8,10 @@ from scipy.special import expit, logit
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
 
+from gatewise.errors import InputError
 from gatewise.models.losses import log_loss
 from gatewise_training import FeatureCosts, L1Cascade
+from gatewise_training.adapt import base
 from gatewise_training.adapt.alternation import alternate, pose
 from gatewise_training.adapt.gbrt import grow
 from gatewise_training.adapt.prox_newton import solve as solve_m_step
@@ -21,7 +23,7 @@ from tests.support.budgeted_methods import N_FEATURES, ready, table
 
 def test_l1_fits_f1_and_then_the_gate_on_the_features_chosen():
     X, _, y, _ = table()
-    system = ready("l1", X, y, penalties=(0.1,), max_loss=0.0).fit(X, y)
+    system = ready("l1", X, y, stop="gate", penalties=(0.1,), max_loss=0.0).fit(X, y)
     (stage,) = system.stages_
     assert 0 < len(stage.features) < N_FEATURES
     x = X.to_numpy(np.float32)[:, stage.features].astype(np.float64)
@@ -42,7 +44,7 @@ def test_l1_chooses_features_without_the_gate_in_mind():
     hard = x[:, 1] > 0.5
     y = np.where(hard, rng.random(1500) < 0.5, x[:, 0] > 0).astype(int)
     f0 = RandomForestClassifier(5, random_state=0).fit(x, y)
-    system = L1Cascade(f0, penalties=(0.3,), random_state=0, max_loss=0.0).fit(x, y)
+    system = L1Cascade(f0, stop="gate", penalties=(0.3,), random_state=0, max_loss=0.0).fit(x, y)
     assert [s.features.tolist() for chain in system.chains_ for s in chain] == [[0]]
 
 
@@ -66,6 +68,47 @@ def test_confidence_sorts_classes_by_the_difference_of_the_two_best():
     lead = best[:, 0] - best[:, 1]
     sent = np.full(len(lead), True) if threshold is None else lead < np.float32(threshold)
     np.testing.assert_array_equal(system.offload(X_test), sent)
+
+
+@pytest.mark.parametrize("method", ["adapt-gbrt", "adapt-lin", "adapt-lstsq", "l1"])
+def test_one_fit_gives_the_gate_and_the_margin_and_validation_chooses(method, monkeypatch):
+    X, X_test, y, y_test = table()
+    gated, kept = [], {}
+
+    def fitted(stop):
+        system = ready(method, X, y, stop=stop)
+        settle = system._settle
+
+        def settled(problem, candidates, calibration):
+            kept[stop] = candidates
+            settle(problem, candidates, calibration)
+
+        monkeypatch.setattr(system, "_settle", settled)
+        return system.fit(X, y, validation=(X_test, y_test))
+
+    stopped = base._stopped_stages
+
+    def counting(fit, *args):
+        return stopped(lambda rows: gated.append(fit(rows)) or gated[-1], *args)
+
+    monkeypatch.setattr(base, "_stopped_stages", counting)
+    gate, margin, auto = fitted("gate"), fitted("margin"), fitted("auto")
+    settings = len(kept["gate"])
+    assert len(kept["auto"]) == 2 * settings == 2 * len(kept["margin"])
+    # margins of the one stage are those of the other, from the same fits; the gate's features go
+    rows = X_test.to_numpy(np.float32)
+    scores = {c.stages[0].score for c in kept["auto"]}
+    assert scores == {"column", "margin"}
+    assert {s.score for chain in margin.chains_ for s in chain} == {"margin"}
+    assert {s.score for chain in gate.chains_ for s in chain} == {"column"}
+    assert len(gated) == 2  # no further fits
+    for alone in (c.stages[0] for c in kept["auto"] if c.stages[0].score == "margin"):
+        pairs = [c.stages[0] for c in kept["auto"] if c.stages[0].score == "column"]
+        same = [p for p in pairs if np.array_equal(p.margins(rows)[:, :-1], alone.margins(rows))]
+        assert same
+        assert any(set(alone.features) <= set(p.features) for p in same)
+    for point in (*gate.frontier_.points, *margin.frontier_.points):
+        assert auto.at(budget=point.cost).operating_point_.accuracy >= point.accuracy
 
 
 def plain_sample(n=400):
@@ -119,12 +162,29 @@ def test_the_derivatives_of_gbrt_are_those_of_opt(p_full):
             assert value == pytest.approx(-gradient[rows].sum() / hessian[rows].sum(), rel=1e-4)
 
 
+def test_the_first_trees_are_stages_too():
+    X, X_test, y, _ = table()
+    given = plain_sample()
+    method = ready("adapt-gbrt", X, y, penalties=(0.001,), prefixes=(0.3, 1.0))
+    short, whole = method._fit_path(given, 0.3, 0)
+    n_trees = whole.model.n_trees
+    assert short.model.n_trees == round(0.3 * n_trees)
+    assert set(short.features) <= set(whole.features)
+    first, _ = whole.model.select_trees(range(short.model.n_trees))
+    rows = X_test.to_numpy(np.float32)
+    np.testing.assert_array_equal(short.margins(rows), first.margins(rows[:, whole.features]))
+    with pytest.raises(InputError, match="prefixes must be shares"):
+        ready("adapt-gbrt", X, y, prefixes=(0.0, 1.0)).fit(X, y)
+
+
 def test_trees_grow_with_the_data():
     def leaves_and_rate(growth, *size):
         settings = tree_settings(growth, *size)
         return settings["num_leaves"], settings["learning_rate"]
 
     growth = Growth()
+    assert tree_settings(growth, 5000, 2, few_leaves=8)["num_leaves"] == 8
+    assert tree_settings(growth, 5001, 2, few_leaves=8)["num_leaves"] == 127
     assert leaves_and_rate(growth, 5000, 2) == leaves_and_rate(growth, 5000, 5) == (31, 0.1)
     assert leaves_and_rate(growth, 5001, 2) == (127, 0.2)
     assert leaves_and_rate(growth, 5001, 5) == (63, 0.1)

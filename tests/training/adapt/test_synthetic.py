@@ -15,7 +15,11 @@ from sklearn.svm import SVC
 
 from gatewise_training import AdaptLin, FeatureCosts, L1Cascade
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Rows stand cluster by cluster.
+    pytest.mark.filterwarnings("ignore::gatewise.errors.GroupsWarning"),
+]
 
 CENTRES = np.array([[-1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, -1.0]])
 CLASSES = np.array([1, 0, 1, 0])

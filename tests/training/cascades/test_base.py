@@ -28,10 +28,14 @@ QUICK = StagedCascade(
 
 
 @pytest.fixture(scope="module", params=[(m, b) for m in METHODS for b in (True, False)], ids=str)
-def fitted(request):
+def fitted(request, make_once):
     method, binary = request.param
     X, X_test, y, y_test = table(binary)
-    return ready(method, X, y, max_loss=0.03).fit(X, y), X_test, y_test
+
+    def make(_folder):
+        return ready(method, X, y, max_loss=0.03).fit(X, y)
+
+    return make_once(f"{method}-{binary}", make), X_test, y_test
 
 
 def counted(system, X):
@@ -85,7 +89,8 @@ def test_points_are_measured_where_they_are_claimed(fitted):
     point = system.operating_point_
     # expectation on validation rows against the test rows: same order of magnitude
     assert abs(system.cost(X).mean() - point.cost) < 0.35 * system.feature_costs_.total
-    assert abs(system.score(X, y) - point.accuracy) < 0.08
+    error = np.hypot(point.accuracy_error, (point.accuracy * (1 - point.accuracy) / len(y)) ** 0.5)
+    assert abs(system.score(X, y) - point.accuracy) < max(0.08, 2.5 * error)  # of 54 or 171 rows
     assert system.score(X, y) > 0.75
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewise_training import StagedCascade
+from gatewise_training import FeatureCosts, StagedCascade
 from gatewise_training.cascades import family_selection
 from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.learners.model_families import Bounds
@@ -15,10 +15,10 @@ SETS = [np.arange(6)[:k] for k in (2, 3, 4, 5, 6)]
 BOTH = ("boosting", "linear")
 
 
-def selection(n, *, families=BOTH, probe=3, bounds=None):
+def selection(n, *, families=BOTH, probe=3, bounds=None, costs=None):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(n, 6)).astype(np.float32)
-    problem = problem_of(x, x @ np.ones(6) + rng.normal(size=n) > 0)  # a linear rule
+    problem = problem_of(x, x @ np.ones(6) + rng.normal(size=n) > 0, costs)  # a linear rule
     fits: list[tuple[int, int]] = []
     report = lambda *progress: fits.append(progress)  # noqa: E731
     return FamilySelection(problem, families, bounds or Bounds(), report, probe), fits
@@ -45,6 +45,24 @@ def test_on_many_rows_sets_between_probes_try_what_was_selected_beside_them(monk
     for probe in (0, 3, 4):
         key = tuple(SETS[probe].tolist())
         assert few[key].family == thorough[key].family
+
+
+def test_sets_of_blocks_are_tried_as_on_many_rows(monkeypatch) -> None:
+    monkeypatch.setattr(family_selection, "FAR_WORSE", np.inf)
+    costs = FeatureCosts(np.zeros(6), group=list("aaabbb"), shared={"a": 1.0, "b": 1.0})
+    found, fits = selection(1200, costs=costs)
+    assert set(found.select(SETS)) == {tuple(s.tolist()) for s in SETS}
+    assert len(fits) == 8
+
+
+def test_a_block_whose_features_work_together_is_found_with_little_effort() -> None:
+    """Neither sign tells anything alone; a penalty on first uses would pay for the block twice."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 6)).astype(np.float32)
+    costs = FeatureCosts(np.zeros(6), group=list("aabbcc"), shared=dict.fromkeys("abc", 1.0))
+    problem = problem_of(x, (x[:, 2] > 0) ^ (x[:, 3] > 0), costs)
+    for sets in StagedCascade(n_stages=3, effort="low")._feature_sets(problem):
+        assert sets[0].tolist() == [2, 3]
 
 
 def test_on_many_rows_a_family_that_is_far_worse_is_given_up(monkeypatch) -> None:

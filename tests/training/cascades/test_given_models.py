@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import load_breast_cancer
-from sklearn.ensemble import AdaBoostClassifier, RandomForestClassifier
+from sklearn.ensemble import AdaBoostClassifier, BaggingClassifier, RandomForestClassifier
 from sklearn.frozen import FrozenEstimator
 from sklearn.gaussian_process import GaussianProcessClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures
+from sklearn.svm import LinearSVC
 
 from gatewise.errors import InputError
 from gatewise_training import AdaptLin, ConfidenceCascade, L1Cascade, StagedCascade
@@ -164,6 +165,7 @@ def test_rows_without_weight_lose_their_probabilities_too():
             r"PolynomialFeatures \(in Pipeline\): it has no form",
         ),
         (GaussianProcessClassifier(), "gatewise cloud --backend python:module:function"),
+        (BaggingClassifier(LinearSVC()), "its estimator gives no probabilities"),
         (RandomForestClassifier, "give an instance"),
         (3, "give a classifier"),
     ],

@@ -23,14 +23,15 @@ def data(binary):
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["binary", "classes"])
-def fitted(request):
+def fitted(request, make_once):
     X, y, X_test, y_test = data(request.param)
     f0 = LogisticRegression(max_iter=10_000)
     system = StagedCascade(
         f0, priced(X.shape[1]), cloud_prices=CloudPrices(request=1.5), acquisition="node",
         n_stages=4, max_loss=0.02, random_state=0,
     )  # fmt: skip
-    return system.fit(X, y), X_test, y_test
+    name = f"lazy-stages-{request.param}"
+    return make_once(name, lambda _: system.fit(X, y)), X_test, y_test
 
 
 def counted_rows(system, X, accounting="union"):

@@ -6,11 +6,15 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import helper
-from sklearn.datasets import load_iris
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.datasets import load_breast_cancer, load_iris
+from sklearn.ensemble import ExtraTreesClassifier, RandomForestClassifier, VotingClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
-from sklearn.svm import LinearSVC
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.naive_bayes import GaussianNB
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, LinearSVC
 
 import gatewise as gw
 from gatewise.decision import labels, stop_score
@@ -42,7 +46,6 @@ def scores_graph(*nodes, columns=3, dtype=np.float32, **constants) -> bytes:
 
 IDENTITY = helper.make_node("Identity", ["v"], ["out"])
 SOFTMAX = helper.make_node("Softmax", ["v"], ["out"], axis=1)
-ARGMAX = helper.make_node("ArgMax", ["v"], ["out"], axis=1, keepdims=0)
 
 
 def test_images_from_two_strange_graphs_are_answered_as_the_graphs_do(image_models):
@@ -148,6 +151,55 @@ def test_named_classes_are_brought_together(texts):
         gw.PairCascade(low_cost_model=small, high_cost_model=big).fit(X)
 
 
+class Contrary(ExtraTreesClassifier):
+    """A forest that predicts in a way of its own."""
+
+    def predict(self, X):
+        return super().predict(X)[::-1]
+
+
+def two_classes():
+    X, y = load_breast_cancer(return_X_y=True)
+    return X[:, :6].astype(np.float32), y
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        CalibratedClassifierCV(make_pipeline(StandardScaler(), LinearSVC()), cv=2),
+        VotingClassifier(
+            [("a", GaussianNB()), ("b", ExtraTreesClassifier(5, random_state=0))],
+            voting="soft", weights=[2, 1],
+        ),
+        GridSearchCV(make_pipeline(StandardScaler(), LinearSVC()), {"linearsvc__C": [0.1, 1.0]}),
+    ],
+    ids=lambda model: type(model).__name__,
+)  # fmt: skip
+def test_classifiers_of_scikit_learn_decide_as_they_do_there(model):
+    X, y = two_classes()
+    high = ExtraTreesClassifier(5, random_state=0).fit(X, y)
+    pair = gw.PairCascade(low_cost_model=model.fit(X, y), high_cost_model=high).fit(X)
+    own = pair.at(offload_rate=0.0)
+    assert np.mean(own.predict(X) == model.predict(X)) > 0.99
+    if hasattr(model, "predict_proba"):
+        np.testing.assert_allclose(own.predict_proba(X), model.predict_proba(X), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (make_pipeline(StandardScaler(), SVC()), "Pipeline decides otherwise on"),
+        (Contrary(5, random_state=0), "cannot convert Contrary"),
+    ],
+    ids=["SVC", "Contrary"],
+)
+def test_a_graph_that_decides_otherwise_is_refused(model, message):
+    X, y = two_classes()
+    high = ExtraTreesClassifier(5, random_state=0).fit(X, y)
+    with pytest.raises(gw.InputError, match=message):
+        gw.PairCascade(low_cost_model=model.fit(X, y), high_cost_model=high).fit(X)
+
+
 def test_decision_functions_and_labels_alone():
     X, y = load_iris(return_X_y=True)
     x = X.astype(np.float32)
@@ -166,6 +218,18 @@ def test_decision_functions_and_labels_alone():
     assert set(np.unique(pair.high_cost_model_.predict_proba(x))) == {0.0, 1.0}
     with pytest.raises(gw.InputError, match="gives labels alone"):
         gw.PairCascade(low_cost_model=big, high_cost_model=small).fit(X)
+
+
+def test_one_column_is_of_the_second_label_that_the_model_names():
+    v = np.random.default_rng(2).normal(size=(80, 1)).astype(np.float32)
+    low = gw.OnnxModel(scores_graph(IDENTITY, columns=1), classes=["yes", "no"])
+    node = helper.make_node("Neg", ["v"], ["out"])
+    high = gw.OnnxModel(scores_graph(node, columns=1), classes=["no", "yes"])
+    pair = gw.PairCascade(low_cost_model=low, high_cost_model=high).fit(v)
+    expected = np.where(v[:, 0] > 0, "no", "yes")
+    for system in (pair, pair.at(offload_rate=1.0)):
+        np.testing.assert_array_equal(system.predict(v), expected)
+    assert pair.operating_point_.agreement == 1.0
 
 
 ARGMAX_W = helper.make_node("ArgMax", ["w"], ["out"], axis=1, keepdims=0)

@@ -9,6 +9,7 @@ from sklearn.metrics import r2_score
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
+from gatewise_training.adapt import gbrt
 from gatewise_training.adapt.greedy_miser import GreedyMiser
 from gatewise_training.cegb.classifier import CEGBClassifier
 from gatewise_training.cegb.growth import TreeGrowth
@@ -35,11 +36,18 @@ def by_class(X, y, seed=0):
 # -- what instances pay ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
-@pytest.mark.parametrize("subsample", [1.0, 0.6])
-@pytest.mark.parametrize("load", [load_breast_cancer, load_wine])
+@pytest.mark.parametrize(
+    ("accounting", "subsample", "load"),
+    [
+        ("lazy", 1.0, load_wine),
+        ("lazy", 0.6, load_breast_cancer),
+        ("coupled", 1.0, load_breast_cancer),
+        ("coupled", 0.6, load_wine),
+    ],
+)
 def test_costs_are_those_of_the_paths(accounting, subsample, load):
-    (X, y), (X_val, y_val) = by_class(*load(return_X_y=True))
+    (X, y), held = by_class(*load(return_X_y=True))
+    X_val, y_val = (part[:70] for part in held)
     k = X.shape[1]
     own = (0.5 + np.arange(k) % 4).tolist()
     group = [None if i % 3 == 0 else f"g{i % 5}" for i in range(k)]
@@ -62,16 +70,16 @@ def test_costs_are_those_of_the_paths(accounting, subsample, load):
 
 
 @pytest.mark.parametrize("accounting", ["lazy", "coupled"])
-@pytest.mark.parametrize("budget", [0.0, 0.7, 2.0, 5.5])
+@pytest.mark.parametrize("budget", [0.0, 2.0])
 def test_a_budget_is_met_on_validation_rows(accounting, budget):
     (X, y), (X_val, y_val) = by_class(*load_breast_cancer(return_X_y=True))
-    model = CEGBClassifier(accounting=accounting, budget=budget, n_penalties=12, random_state=0)
+    model = CEGBClassifier(accounting=accounting, budget=budget, **FEW)
     model.fit(X, y, validation=(X_val, y_val))
     bills, _ = counted(model, X_val, FeatureCosts.uniform(30))
     assert bills.mean() <= budget + 1e-9
     if budget == 0.0:  # no feature: the more frequent class
         assert len(set(model.predict(X_val))) == 1
-    if budget >= 2.0:
+    else:
         assert model.score(X_val, y_val) > 0.85
 
 
@@ -141,10 +149,10 @@ def test_coupled_costs_are_the_same_for_all():
 # -- GreedyMiser is a special case -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("load", [load_breast_cancer, load_wine])
-@pytest.mark.parametrize("penalty", [0.02, 0.003])
-def test_greedy_miser_is_first_order_breadth_first_and_coupled(load, penalty):
-    """CEGB, section 4.3: with these settings both grow the same trees."""
+@pytest.mark.parametrize(("load", "penalty"), [(load_breast_cancer, 0.02), (load_wine, 0.003)])
+def test_greedy_miser_is_first_order_breadth_first_and_coupled(load, penalty, monkeypatch):
+    """CEGB, section 4.3: with these settings both grow the same trees, on one engine."""
+    monkeypatch.setattr(gbrt, "LARGE_ROWS", 0)
     X, y = load(return_X_y=True)
     group = [f"g{k // 3}" for k in range(X.shape[1])]
     costs = FeatureCosts(np.ones(len(group)), group=group, shared=dict.fromkeys(set(group), 2.0))

@@ -19,12 +19,13 @@ pytestmark = pytest.mark.slow  # fits of several seconds
 FEW = {"n_penalties": 6, "n_rounds": 30, "random_state": 0}
 
 
-@pytest.mark.parametrize("objective", ["binary", "regression", "lambdarank"])
-@pytest.mark.parametrize("accounting", ["lazy", "coupled"])
+@pytest.mark.parametrize(
+    ("objective", "accounting"),
+    [("binary", "lazy"), ("regression", "coupled"), ("lambdarank", "lazy"), ("binary", "coupled")],
+)
 def test_the_ranker_orders_documents_within_its_budget(objective, accounting):
     (X, y, qid), held = queries(0), queries(1)
-    search = FEW | {"n_penalties": 10}
-    model = CEGBRanker(objective=objective, accounting=accounting, budget=3.0, **search)
+    model = CEGBRanker(objective=objective, accounting=accounting, budget=3.0, **FEW)
     model.fit(X, y, qid=qid, validation=held)
     assert model.operating_point_.cost <= 3.0
     nothing = average_precision_at(np.zeros(len(held[1])), held[1] > 0, held[2])

@@ -65,13 +65,13 @@ def test_missing_and_strange_files_are_refused(tmp_path):
     with pytest.raises(InputError, match="ending must be"):
         datasets.load(tmp_path / "t.xls")
     (tmp_path / "t.npz").write_bytes(b"PK\x03\x04 broken")
-    with pytest.raises(InputError, match="not a readable npz"):
+    with pytest.raises(InputError, match="not a readable file of arrays"):
         datasets.load(tmp_path / "t.npz")
     np.savez(tmp_path / "u.npz", X=np.zeros((2, 2)))
     with pytest.raises(InputError, match="no array 'y'"):
         datasets.load(tmp_path / "u.npz")
     np.savez(tmp_path / "o.npz", X=np.array([[object()]]), y=np.zeros(1))
-    with pytest.raises(InputError, match="not a readable npz"):
+    with pytest.raises(InputError, match="not a readable file of arrays"):
         datasets.load(tmp_path / "o.npz")
 
 

@@ -14,6 +14,8 @@ from gatewise_training.forests.budget_forest import BudgetForest
 from gatewise_training.forests.budget_prune import BudgetPrune
 from tests.support.tree_walks import counted, priced, thirds
 
+pytestmark = pytest.mark.slow  # fits, and compiles growth and pruning
+
 SMALL = {
     BudgetForest: {"n_estimators": 12, "alpha": 0.0},
     BudgetPrune: {"n_estimators": 8, "n_points": 10},
@@ -25,11 +27,12 @@ SMALL = {
     params=[(kind, load) for kind in SMALL for load in (load_breast_cancer, load_wine)],
     ids=lambda p: f"{p[0].__name__}-{p[1].__name__}",
 )
-def fitted(request):
+def fitted(request, make_once):
     kind, load = request.param
     X, y, X_test, y_test = thirds(load)
     system = kind(priced(X.shape[1]), random_state=0, **SMALL[kind])
-    return system.fit(X, y), X_test, y_test
+    name = f"{kind.__name__}-{load.__name__}"
+    return make_once(name, lambda _: system.fit(X, y)), X_test, y_test
 
 
 def test_the_frontier_reaches_from_nothing_to_the_whole_forest(fitted):
@@ -84,6 +87,7 @@ def test_it_can_be_kept(fitted):
         (BudgetForest, {"voting": "loud"}),
         (BudgetForest, {"n_estimators": 0}),
         (BudgetForest, {"max_depth": 0}),
+        (BudgetForest, {"max_features": 0}),
         (BudgetPrune, {"n_points": 1}),
         (BudgetPrune, {"n_estimators": 0}),
         (BudgetPrune, {"depth_cost": -1.0}),

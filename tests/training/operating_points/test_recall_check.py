@@ -13,7 +13,7 @@ from gatewise_export.packing.bundle_writer import pack
 from gatewise_training import StagedCascade
 from gatewise_training.operating_points.recall_check import recall_remark
 
-SMALL = {"n_stages": 2, "families": ("linear",), "random_state": 0}
+SMALL = {"n_stages": 2, "families": ("linear",), "effort": "low", "random_state": 0}
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def fitted(rows, make_once):
     def make(_folder):
         with warnings.catch_warnings(record=True) as found:
             warnings.simplefilter("always")
-            forest = RandomForestClassifier(30, random_state=0)
+            forest = RandomForestClassifier(15, random_state=0)
             return StagedCascade(forest, **SMALL).fit(*rows), [
                 (w.category, str(w.message)) for w in found
             ]
@@ -86,9 +86,10 @@ def test_bounds_and_figures_go_into_the_bundle(fitted, rows, tmp_path):
     assert looser.active_point.gate_range is None
 
 
+@pytest.mark.slow
 def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
     plain, (x, y) = fitted[0], rows
-    forest = RandomForestClassifier(30, random_state=0)
+    forest = RandomForestClassifier(15, random_state=0)
     weighted = StagedCascade(forest, class_weight="balanced", **SMALL).fit(x, y)
     point, frontier = weighted.operating_point_, weighted.frontier_
     assert weighted.class_weights_ == pytest.approx(
@@ -105,8 +106,9 @@ def test_class_weights_weigh_fits_and_accuracies(fitted, rows):
     assert {"weighted_accuracy", "recall fault", "precision ok"} <= set(frame.columns)
 
 
+@pytest.mark.slow
 def test_a_guarantee_certifies_the_bound_or_says_what_it_lacks(rows):
-    forest = RandomForestClassifier(30, random_state=0)
+    forest = RandomForestClassifier(15, random_state=0)
     system = StagedCascade(
         forest, guarantee=0.9, max_loss=0.03, min_recall={"fault": 0.1}, **SMALL
     ).fit(*rows)

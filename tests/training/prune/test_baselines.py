@@ -21,6 +21,8 @@ from gatewise_training.prune.path import breakpoints as path_breakpoints
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import lp, mincut
 
+pytestmark = pytest.mark.slow  # compiles all ways to prune
+
 PRICED = FeatureCosts(
     [1.0, 0.5, 2.0, 0.0, 0.0, 1.5, 1.0, 1.0],
     group=[None, "a", "a", "b", "b", None, None, None],

@@ -15,6 +15,8 @@ from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.presolve import reduce_problem
 from gatewise_training.prune.solvers.mincut import best_closure, solve
 
+pytestmark = pytest.mark.slow  # compiles all ways to prune
+
 
 def test_reductions_leave_the_optimum():
     x, y = load_digits(return_X_y=True)

@@ -35,7 +35,8 @@ def system(wine, make_once):
 def single(make_once):
     x, y = load_digits(n_class=3, return_X_y=True)
     return make_once(
-        "explained-forest", lambda _: gw.BudgetForest(n_estimators=4, random_state=0).fit(x, y)
+        "explained-trees",
+        lambda _: gw.GreedyMiser(penalties=(0.01,), n_rounds=10, random_state=0).fit(x, y),
     )
 
 

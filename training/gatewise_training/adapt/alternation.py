@@ -27,8 +27,6 @@ from gatewise_training.adapt.prox_newton import newton_step
 from gatewise_training.adapt.qstep import Distance, Free, KullbackLeibler
 from gatewise_training.adapt.sample import Sample
 
-__all__ = ["KKT", "Start", "alternate", "best_starts", "featureless_pair", "pose"]
-
 Array = NDArray[np.float64]
 
 KKT = 10.0

@@ -1,8 +1,10 @@
 """Base of the Adapt methods: the sweep over P_full and the penalty.
 
-Each setting gives one stage: a low-cost model f1 and a gate g in one graph. The gate's threshold
-is refitted on validation rows (the bare ``g > 0`` often never reaches the accuracy wanted), and
-the frontier is taken over all settings.
+Each setting gives a low-cost model f1 and a gate g, and of these two stages for nothing more: f1
+and g in one graph, stopped by g, or f1 alone, stopped by its margin. Where f1 is reasonably strong
+its margin finds its errors better than the gate does, and it has no price for the gate's features.
+The threshold of either is refitted on validation rows (the bare ``g > 0`` often never reaches the
+accuracy wanted), and the frontier is taken over all of them.
 """
 
 from __future__ import annotations
@@ -11,27 +13,40 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar, Literal, Self
+
+from sklearn.utils._param_validation import StrOptions
 
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.cascade import CascadeClassifier
-from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
+from gatewise_training.cascades.cascade import TrainedCascade
+from gatewise_training.cascades.fit_problem import FittedStages, Problem, SettingsFit, sweep
+from gatewise_training.data.input_checks import Constraints
 from gatewise_training.data.validation_split import Rows
 
-__all__ = ["Adapt", "PenalisedCascade"]
+Stop = Literal["auto", "gate", "margin"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class PenalisedCascade(CascadeClassifier):
-    """Base of cascades with a sweep over a feature penalty."""
+class PenalisedCascade(TrainedCascade):
+    """Base of cascades with a gate and a sweep over a feature penalty."""
 
-    penalties: Sequence[float] = ()
+    penalties: Sequence[float] | None = ()
+    stop: Stop = "auto"
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "penalties": ["array-like"],
+        "stop": [StrOptions({"auto", "gate", "margin"})],
+    }
+
+    def _stopped(self, fit: SettingsFit) -> SettingsFit:
+        """Make fits of stages that stop as the settings say, from fits of stages with gates."""
+        return fit if self.stop == "gate" else partial(_stopped_stages, fit, self.stop)
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not len(self.penalties):
+        if self.penalties is not None and not len(self.penalties):
             raise InputError("penalties must hold at least one number")
 
 
@@ -39,13 +54,19 @@ class PenalisedCascade(CascadeClassifier):
 class Adapt(PenalisedCascade):
     """Base of :class:`AdaptGBRT`, :class:`AdaptLin` and :class:`AdaptLstsq`."""
 
-    p_full: Sequence[float] = ()
+    p_full: Sequence[float] | None = ()
+
+    _parameter_constraints: ClassVar[Constraints] = {"p_full": ["array-like"]}
 
     @abstractmethod
     def _fit_path(
         self, sample: Sample, p_full: float, seed: int, starts: Sequence[Any] = ()
     ) -> list[Stage]:
-        """Fit one stage for each penalty, the highest first; the one method of a subclass."""
+        """Fit one stage for each penalty, the highest first."""
+
+    def _settled(self, n_rows: int) -> Self:
+        """Fill in the defaults that depend on the number of training rows."""
+        return self
 
     def _starts(self, sample: Sample, p_full: float) -> Sequence[Any]:
         """Further starts of the path's fits; the same for all folds."""
@@ -54,19 +75,29 @@ class Adapt(PenalisedCascade):
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         sample = Sample.all_rows(problem)
         fitted = sample.take(problem.plan.fit_rows)
+        method = self._settled(len(fitted.x))
         paths = [
-            partial(_fit_rows, self, sample, p, problem.seed, self._starts(fitted, p))
-            for p in self.p_full
+            self._stopped(
+                partial(_fit_rows, method, sample, p, problem.seed, self._starts(fitted, p))
+            )
+            for p in (() if method.p_full is None else method.p_full)
         ]
         return sweep(problem, paths, "sweeping P_full")
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if not len(self.p_full) or not all(0.0 <= p <= 1.0 for p in self.p_full):
-            raise InputError(f"p_full must be shares in [0, 1], not {list(self.p_full)}")
+        bounds = self.p_full
+        if bounds is not None and (not len(bounds) or not all(0.0 <= p <= 1.0 for p in bounds)):
+            raise InputError(f"p_full must be shares in [0, 1], not {list(bounds)}")
 
 
 def _fit_rows(
     method: Adapt, sample: Sample, p_full: float, seed: int, starts: Sequence[Any], rows: Rows
 ) -> list[Stage]:
     return method._fit_path(sample.take(rows), p_full, seed, starts)
+
+
+def _stopped_stages(fit: SettingsFit, stop: Stop, rows: Rows) -> list[Stage]:
+    gated = fit(rows)
+    alone = [stage.without_gate() for stage in gated]
+    return [*gated, *alone] if stop == "auto" else alone

@@ -14,13 +14,11 @@ from functools import partial
 from gatewise.models.stage import Stage
 from gatewise_training.adapt.gbrt import grow
 from gatewise_training.adapt.sample import Sample
-from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
+from gatewise_training.cascades.fitting import SingleModel
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
 from gatewise_training.learners.growth_settings import Growth
-
-__all__ = ["GreedyMiser"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

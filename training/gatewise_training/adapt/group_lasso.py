@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from gatewise.costs import FeatureCosts
 
-__all__ = ["GroupLasso", "smallest_zero_penalty"]
-
 Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
@@ -33,8 +31,8 @@ class GroupLasso:
 
     @classmethod
     def priced(cls, costs: FeatureCosts) -> GroupLasso:
-        """Take the prices of all features."""
-        return cls(costs.own, costs.group, costs.shared)
+        """Take the prices of all features; a group's with those of all that it requires."""
+        return cls(costs.own, costs.group, costs.shared_alone)
 
     def take(self, rows: Rows) -> GroupLasso:
         """Some rows, the others being zero, and behind them a row without a price."""
@@ -76,7 +74,7 @@ def smallest_zero_penalty(gradient: Array, costs: FeatureCosts) -> float:
 
     Shapes: `gradient` (n_features, n_outputs).
     """
-    shared = np.append(costs.shared, 0.0)[costs.group]
+    shared = np.append(costs.shared_alone, 0.0)[costs.group]
     priced = costs.own + shared > 0
     if not priced.any() or not np.any(gradient[priced]):
         return 0.0

@@ -28,8 +28,6 @@ from gatewise_training.cascades.fit_problem import FittedStages, Problem, sweep
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.learners.boosting import link_of
 
-__all__ = ["L1Cascade"]
-
 Array = NDArray[np.float64]
 
 
@@ -45,6 +43,8 @@ class L1Cascade(PenalisedCascade):
     penalties : sequence of float, default 12 values from 0.9 to 0.001
         Strength of the L1 penalty as shares of the critical one, at which nothing is chosen;
         swept.
+    stop : {"auto", "gate", "margin"}, default "auto"
+        As for :class:`AdaptGBRT`.
 
     Notes
     -----
@@ -63,7 +63,7 @@ class L1Cascade(PenalisedCascade):
 
     def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
         shares = sorted(self.penalties, reverse=True)
-        path = partial(_fit_rows, Sample.all_rows(problem), shares)
+        path = self._stopped(partial(_fit_rows, Sample.all_rows(problem), shares))
         return sweep(problem, [path], "sweeping the penalty")
 
 

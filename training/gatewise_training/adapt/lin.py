@@ -34,8 +34,6 @@ from gatewise_training.adapt.sample import Sample
 from gatewise_training.data.input_checks import Constraints
 from gatewise_training.learners.boosting import link_of
 
-__all__ = ["AdaptLin", "fit_path"]
-
 REFIT = 0.003
 """Penalty of a refit, as a share of the critical one: enough to keep separable classes apart."""
 
@@ -60,6 +58,8 @@ class AdaptLin(Adapt):
     penalties : sequence of float, default 10 values from 0.9 to 0.002
         ``gamma`` as shares of the critical one for the P_full, from which on no feature is
         chosen; swept.
+    stop : {"auto", "gate", "margin"}, default "auto"
+        As for :class:`AdaptGBRT`.
     refit : bool, default True
         Whether f1 and g are fitted again, together, on the features that the penalty chose:
         it also shrinks weights, which costs accuracy. False leaves the paper's solution.
@@ -83,7 +83,7 @@ class AdaptLin(Adapt):
     allow_missing = False
     _distance: ClassVar[Distance] = KullbackLeibler()
 
-    p_full: Sequence[float] = (0.1, 0.3, 0.5, 0.7, 0.9)
+    p_full: Sequence[float] | None = (0.1, 0.3, 0.5, 0.7, 0.9)
     penalties: Sequence[float] = (0.9, 0.65, 0.45, 0.3, 0.2, 0.12, 0.06, 0.025, 0.008, 0.002)
     refit: bool = True
     n_starts: int = 2

@@ -23,8 +23,6 @@ from gatewise.errors import InputError
 from gatewise_training.adapt.lin import AdaptLin
 from gatewise_training.adapt.qstep import Distance, LogOdds
 
-__all__ = ["AdaptLstsq"]
-
 
 class AdaptLstsq(AdaptLin):
     """Linear gate and low-cost model; the gate fits the log odds of q by least squares.
@@ -46,5 +44,5 @@ class AdaptLstsq(AdaptLin):
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        if min(self.p_full) == 0.0:
+        if self.p_full is not None and min(self.p_full) == 0.0:
             raise InputError("p_full must be above 0 for AdaptLstsq: log odds must be finite")

@@ -23,8 +23,6 @@ from gatewise.models.losses import log_loss, log_loss_gradient
 from gatewise_training.adapt.group_lasso import GroupLasso
 from gatewise_training.adapt.qstep import CrossEntropy, Free, GateLoss
 
-__all__ = ["LinearPair", "MStep", "Place", "curvature_bound"]
-
 Array = NDArray[np.float64]
 
 

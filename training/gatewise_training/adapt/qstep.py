@@ -32,19 +32,6 @@ from scipy.special import expit, logit, xlogy
 from gatewise.errors import InputError
 from gatewise.models.losses import softplus
 
-__all__ = [
-    "CrossEntropy",
-    "Distance",
-    "Free",
-    "GateLoss",
-    "KullbackLeibler",
-    "LogOdds",
-    "Squares",
-    "entropy",
-    "q_step",
-    "q_step_log_odds",
-]
-
 Array = NDArray[np.float64]
 
 CONVEX = 12.0 * np.sqrt(3.0)
@@ -194,10 +181,7 @@ class Free:
 class Distance(Protocol):
     """A choice of ``D``.
 
-    Attributes
-    ----------
-    curvature_bound : float
-        Of the gate's loss, anywhere.
+    `curvature_bound`: of the gate's loss, anywhere.
     """
 
     curvature_bound: ClassVar[float]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.data.validation_split import Rows
-
-__all__ = ["Sample"]
+from gatewise_training.forests.grower.binning import Codes
 
 LOG_FLOOR = 1e-12
 """Probabilities below this count as this: f0 may be certain and wrong."""
+
+CODES = 63
+"""Codes of a column at most, for trees on few rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,11 +36,14 @@ class Sample:
         """Take all rows of a problem."""
         plan, f0_loss = problem.plan, np.zeros(len(problem.plan.x))
         if problem.high_cost_model is not None:
-            proba = problem.row_probabilities
-            if proba is None:
-                proba = problem.high_cost_model.predict_proba(plan.x)
+            proba = problem.high_cost_chances()
             f0_loss = -np.log(np.maximum(proba[np.arange(len(plan.x)), plan.y], LOG_FLOOR))
         return cls(plan.x, plan.y, plan.weight, f0_loss, problem.n_classes, problem.costs)
+
+    @cached_property
+    def codes(self) -> Codes:
+        """The columns as codes."""
+        return Codes.of_table(self.x, most=CODES)
 
     def take(self, rows: Rows) -> Sample:
         """Some of the rows."""

@@ -1,52 +1,35 @@
-"""What all budgeted classifiers share: fit, frontier, operating points, prediction, cost.
+"""What all budgeted classifiers share: operating points, prediction and cost.
 
-A method fits candidate cascades (:class:`.FittedStages`); thresholds, frontier, operating points
-and prediction are found here, in the shape of a scikit-learn classifier.
-:class:`.CascadeClassifier` adds the high-cost model behind the stages.
+:class:`.TrainedClassifier` adds the fit of stages, :class:`.CascadeClassifier` the high-cost model
+behind them.
 """
 
 from __future__ import annotations
 
 import copy
-from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
-from threadpoolctl import threadpool_limits
 
 from gatewise.acquisition import Acquired, at_exits, exit_costs
-from gatewise.console import progress
-from gatewise.costs import CloudPrices, CostsLike
+from gatewise.costs import CloudPrices
 from gatewise.decision import exit_stages, labels, probabilities, split
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, cascade_costs
 from gatewise_training.cascades.budgeted_model import BudgetedModel
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
-from gatewise_training.data.input_checks import Table, check_training
-from gatewise_training.data.validation_split import ValidationSplit, hold_back
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.learners.high_cost_model import HighCostModel
-from gatewise_training.operating_points.candidate_points import CalibrationRecords
-from gatewise_training.operating_points.class_figures import (
-    ClassBounds,
-    ExitAnswers,
-    class_weights,
-    emphases,
-)
-from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
+from gatewise_training.operating_points.class_figures import ClassBounds, ExitAnswers
+from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
 from gatewise_training.operating_points.gate_ranges import gate_limits
-from gatewise_training.operating_points.recall_check import warn_of_recall
-from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
+from gatewise_training.operating_points.thresholds import CascadeRecord
 from gatewise_training.views.explanation import Explanation, explain, one_row
-
-__all__ = ["BudgetedClassifier", "SingleModel", "class_details"]
 
 
 class BudgetedClassifier(ClassifierMixin, BudgetedModel):
@@ -65,148 +48,18 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         Recall and precision of each class that operating points are to keep.
     """
 
+    classes_: NDArray[Any]
+    cloud_prices_: CloudPrices
     high_cost_model_: HighCostModel | None
+    class_weights_: NDArray[np.float64] | None
+    class_bounds_: ClassBounds
+    _records: tuple[CascadeRecord, ...] | None = None  # behind the limits of gates
 
-    @abstractmethod
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        """Fit the method's candidate cascades, the unpenalised one last."""
-
-    # -- fit -------------------------------------------------------------------------------
-
-    def fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
-    ) -> Self:
-        """Fit all models and find the whole frontier.
-
-        Shapes: `X` (n, n_features), `y` (n,), `sample_weight` (n,).
-        """
-        return self._fit(X, y, sample_weight, validation)
-
-    def _fit(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        sample_weight: ArrayLike | None,
-        validation: tuple[ArrayLike, ArrayLike] | None,
-        high_cost_predictions: ArrayLike | None = None,
-    ) -> Self:
-        self._check_settings()
-        table = check_training(
-            self,
-            X,
-            y,
-            sample_weight,
-            validation,
-            allow_missing=self.allow_missing,
-            high_cost_predictions=high_cost_predictions,
-        )
-        self.classes_ = table.classes
-        self._check_costs()
-        self.class_bounds_ = ClassBounds.from_mappings(
-            table.classes.tolist(),
-            getattr(self, "min_recall", None),
-            getattr(self, "min_precision", None),
-        )
-        weights = class_weights(getattr(self, "class_weight", None), table.y, table.classes)
-        self.cloud_prices_ = getattr(self, "cloud_prices", None) or CloudPrices()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        confidence: float | None = getattr(self, "guarantee", None)
-        calibration = None
-        if confidence is not None:
-            table, calibration = hold_back(table, confidence, seed)
-        plan = ValidationSplit.choose(
-            table.x, table.y, table.weight, validation=table.validation, seed=seed
-        )
-        self.class_weights_ = weights
-        if weights is not None:
-            plan = plan.with_class_weights(weights)
-        title = f"fit {type(self).__name__}"
-        # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
-        with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
-            problem = Problem(
-                plan, len(table.classes), self.feature_costs_, seed, self.n_jobs, report
-            )
-            problem = self._with_high_cost_model(problem, table, calibration)
-            self.high_cost_model_ = problem.high_cost_model
-            candidates = self._fit_candidates(problem)
-            report(1, 1, "thresholds")
-            self._settle(problem, candidates, calibration)
-        warn_of_recall(self)
-        return self
-
-    def _with_high_cost_model(
-        self, problem: Problem, table: Table, calibration: Table | None
-    ) -> Problem:
-        return problem
-
-    def _settle(
-        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
-    ) -> None:
-        """Tune the thresholds of every candidate; keep those that reach the frontier."""
-        plan, f0 = problem.plan, problem.high_cost_model
-        rows = plan.validation_rows
-        x, y, weight, reference = (
-            plan.x[rows], plan.y[rows], plan.weight[rows], problem.high_cost_labels
-        )  # fmt: skip
-        if self.class_weights_ is not None:  # costs and rates are those of the rows as they come
-            weight = weight / self.class_weights_[y]
-        if reference is None:  # without a high-cost model, the last candidate's last stage
-            final = candidates[-1]
-            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
-        records = [
-            self._record(
-                c.stages, c.outputs, c.acquired_on(x), y, weight, reference,
-                problem.high_cost_probabilities,
-            )
-            for c in candidates
-        ]  # fmt: skip
-        bounds, last = self.class_bounds_, records[-1]
-        shares = np.bincount(y, weight, minlength=len(self.classes_)) / weight.sum()
-        further = emphases(shares, bounds)
-        points = [
-            point
-            for number, record in enumerate(records)
-            for point in frontier_points(record, chain=number, seed=problem.seed, emphases=further)
-        ]
-        stages = [candidate.stages for candidate in candidates]
-        kept = self._keep(
-            stages,
-            points,
-            reference_accuracy=float(np.average(last.correct[-1], weights=last.weights)),
-            every=calibration is not None,  # it may come to need any of the candidates
-            others=partial(Frontier.with_others, points=points, bounds=bounds) if further else None,
-            **class_details(last, self.classes_),
-        )
-        self.calibration_ = None
-        if calibration is not None:
-            x, y, weight = calibration.x, calibration.y, calibration.weight
-            chances = None
-            if f0 is None:
-                reference = labels(candidates[-1].stages[-1].run(x)[0])
-            elif problem.calibration_labels is not None:
-                reference = problem.calibration_labels
-            else:
-                reference, chances = f0.answers(x)
-            unseen = []
-            for cascade in stages:
-                outputs = [s.margins(x) for s in cascade]
-                acquired = [s.acquired(x) for s in cascade]
-                record = self._record(cascade, outputs, acquired, y, weight, reference, chances)
-                unseen.append(record)
-            self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
-        # for the limits of gates, also under bounds that are given later
-        self._records = tuple(records[c] for c in kept) if further else None
-        self._limit_gates()
-        self.operating_point_ = self._pick()
+    # -- operating points ------------------------------------------------------------------
 
     def _limit_gates(self) -> None:
         """Add to the points the limits of their gates' thresholds under the bounds on classes."""
-        if getattr(self, "_records", None) is not None and self.high_cost_model_ is not None:
+        if self._records is not None and self.high_cost_model_ is not None:
             self.frontier_ = replace(
                 self.frontier_,
                 points=tuple(map(self._limited, self.frontier_.points)),
@@ -214,7 +67,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             )
 
     def _limited(self, point: OperatingPoint) -> OperatingPoint:
-        records = getattr(self, "_records", None)
+        records = self._records
         if records is None or self.high_cost_model_ is None or not self.class_bounds_:
             return replace(point, gate_range=None)
         record, stages = records[point.chain], self.chains_[point.chain]
@@ -232,13 +85,14 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         weight: NDArray[np.float64],
         reference: NDArray[np.int64],
         chances: NDArray[np.float64] | None = None,
+        splitter: RowSplitter | None = None,
     ) -> CascadeRecord:
         """Record what stages do on labelled rows, beside the reference's indices and chances."""
         parts = [split(out, stage.score) for stage, out in zip(stages, outputs, strict=True)]
         answers = [*(labels(margins) for margins, _ in parts), reference]
         tiers = [stage.tier for stage in stages]
         limits = [s.at_most(self.n_features_in_) for s in stages]
-        weights, n_classes = getattr(self, "class_weights_", None), len(self.classes_)
+        weights, n_classes = self.class_weights_, len(self.classes_)
         of_stages = [probabilities(p[0], s.link) for p, s in zip(parts, stages, strict=True)]
         return CascadeRecord(
             scores=np.stack([score for _, score in parts]),
@@ -252,6 +106,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
             nbytes=tuple(stage.nbytes if stage.on_device else 0 for stage in stages),
             class_weights=None if weights is None else weights[y],
             answers=ExitAnswers.scored(y, np.stack(answers), n_classes, [*of_stages, chances]),
+            given_splitter=splitter,
         )
 
     def _choose(self, **wanted: float | None) -> OperatingPoint:
@@ -304,7 +159,7 @@ class BudgetedClassifier(ClassifierMixin, BudgetedModel):
         costs, f0 = self.feature_costs_, self.high_cost_model_
         if f0 is None:
             return exit_costs(costs, acquired)
-        offload = costs.mask(f0.features)
+        offload = costs.mask(f0.asked)
         return cascade_costs(costs, acquired, offload, self.cloud_prices_, tiers, union=union)
 
     # -- the fitted system -----------------------------------------------------------------
@@ -394,20 +249,3 @@ def class_details(record: CascadeRecord, classes: NDArray[Any]) -> dict[str, Any
         "reference_weighted_accuracy": None if record.class_weights is None else record.merit(),
         "reference_recall": answers.figures(last, record.weights)["recall"],
     }
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class SingleModel(BudgetedClassifier):
-    """Settings of models without a cloud; see :class:`StagedCascade`."""
-
-    feature_costs: CostsLike | None = field(default=None, kw_only=False)
-    budget: float | None = None
-    max_loss: float | None = 0.01
-    min_recall: Mapping[Any, float] | None = None
-    min_precision: Mapping[Any, float] | None = None
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
-    guarantee: float | None = None
-    allow_missing: bool = False
-    random_state: Any = None
-    n_jobs: int | None = None
-    verbose: int = 0

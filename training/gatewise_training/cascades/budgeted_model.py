@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from gatewise.costs import CostsLike
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
+from gatewise_signals.signal_input import SignalInput
 from gatewise_training.data.input_checks import (
     NOT_NEGATIVE,
     Constraints,
@@ -34,8 +36,6 @@ from gatewise_training.operating_points.frontier import (
 )
 from gatewise_training.views.stage_display import StageDisplay
 from gatewise_training.views.summary import summary_html, summary_text
-
-__all__ = ["MAX_LOSS", "BudgetedModel"]
 
 MAX_LOSS = 0.01
 
@@ -55,7 +55,11 @@ class BudgetedModel(BaseEstimator, ABC):
         Operating points, measured on validation rows.
     operating_point_ : OperatingPoint
         The active one.
+    signal_input_ : SignalInput
+        The blocks with their prices, and the windows that they take; only where `blocks` are given.
     """
+
+    signal_input_: SignalInput
 
     feature_costs: CostsLike | None
     budget: float | None
@@ -83,9 +87,28 @@ class BudgetedModel(BaseEstimator, ABC):
         if penalties is not None and not all(0.0 <= p < np.inf for p in penalties):
             raise InputError(f"penalties must be at least 0, not {list(penalties)}")
 
+    def _take_blocks(self, X: Any) -> None:
+        """Set `signal_input_` where the settings have blocks: rows are windows then."""
+        self.__dict__.pop("signal_input_", None)
+        blocks = getattr(self, "blocks", None)
+        if blocks is None:
+            return
+        if self.feature_costs is not None:
+            raise InputError("feature_costs beside blocks: blocks have their prices (measured)")
+        reads = getattr(self, "high_cost_input", "features")
+        first = getattr(self, "channels_first", False)
+        raw = reads == "window"
+        self.signal_input_ = SignalInput.from_windows(blocks, X, raw, channels_first=first)
+        if reads == "cheaper":
+            with suppress(InputError):  # what cannot be columns is not carried
+                self.signal_input_ = replace(self.signal_input_, raw=True)
+
     def _check_costs(self) -> None:
         """Bring feature costs and names to the checked columns."""
         self.feature_names_ = feature_names(self)
+        if hasattr(self, "signal_input_"):
+            self.feature_costs_ = self.signal_input_.costs()
+            return
         named = hasattr(self, "feature_names_in_")
         self.feature_costs_ = check_costs(self.feature_costs, self.feature_names_, named)
 
@@ -152,12 +175,9 @@ class BudgetedModel(BaseEstimator, ABC):
 
     def at(self, *, budget: float | None = None, max_loss: float | None = None) -> Self:
         """Get the same fitted models at another operating point; nothing is refitted."""
-        return self._moved(budget=budget, max_loss=max_loss)
-
-    def _moved(self, **wanted: float | None) -> Self:
         check_is_fitted(self, "operating_point_")
         other = copy.copy(self)
-        other.operating_point_ = self._choose(**wanted)
+        other.operating_point_ = self._choose(budget=budget, max_loss=max_loss)
         return other
 
     # -- for people ------------------------------------------------------------------------

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.utils._param_validation import StrOptions
 
 from gatewise.costs import CloudPrices, CostsLike
 from gatewise.errors import InputError, one_line
+from gatewise_signals.blocks.block import Block
 from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import Problem
-from gatewise_training.data.input_checks import Table, is_fitted
+from gatewise_training.cascades.fitting import TrainedClassifier, Validation
+from gatewise_training.data.input_checks import Constraints, Table, is_fitted
 from gatewise_training.learners.high_cost_model import HighCostModel, is_given
 from gatewise_training.learners.high_cost_training import (
     can_be_cloned,
@@ -24,8 +27,6 @@ from gatewise_training.learners.high_cost_training import (
 )
 from gatewise_training.learners.packable import check_packable
 from gatewise_training.operating_points.operating_point import OperatingPoint
-
-__all__ = ["CascadeClassifier"]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -50,14 +51,73 @@ class CascadeClassifier(BudgetedClassifier):
     n_jobs: int | None = None
     verbose: int = 0
 
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.budget is not None and self.offload_rate is not None:
+            raise InputError("give budget or offload_rate, not both")
+        if self.high_cost_model is not None:
+            check_packable(self.high_cost_model)
+
+    def _goal(self) -> dict[str, float]:
+        if self.offload_rate is not None:
+            return {"offload_rate": self.offload_rate}
+        return super()._goal()
+
+    def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
+        """Which rows go to the high-cost model, shape (n,)."""
+        return np.equal(self.exit_stage(X), len(self.stages_))
+
+    def at(
+        self,
+        *,
+        budget: float | None = None,
+        max_loss: float | None = None,
+        offload_rate: float | None = None,
+        min_recall: Mapping[Any, float] | None = None,
+        min_precision: Mapping[Any, float] | None = None,
+    ) -> Self:
+        """Get the same fitted models at another operating point; nothing is refitted.
+
+        `min_recall` and `min_precision` by class label take the place of those of the settings; an
+        empty dict lifts them. Beside them one of the others, or the settings' own.
+        """
+        return self._moved_within(
+            min_recall, min_precision, budget=budget, max_loss=max_loss, offload_rate=offload_rate
+        )
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class TrainedCascade(CascadeClassifier, TrainedClassifier):
+    """Base of the cascades that fit their stages, before a given or a fitted high-cost model."""
+
+    _may_have_seen = False  # whether a given high-cost model was possibly fitted on the rows
+
+    blocks: Sequence[Block] | None = None
+    high_cost_input: Literal["features", "window", "cheaper"] = "features"
+    channels_first: bool = False
+
+    _parameter_constraints: ClassVar[Constraints] = {
+        "high_cost_input": [StrOptions({"features", "window", "cheaper"})],
+        "channels_first": ["boolean"],
+    }
+
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if self.high_cost_input != "features" and self.blocks is None:
+            raise InputError(
+                f"high_cost_input={self.high_cost_input!r} needs blocks: rows are no windows"
+            )
+
     def fit(
         self,
         X: ArrayLike,
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        validation: Validation | None = None,
         high_cost_predictions: ArrayLike | None = None,
+        groups: ArrayLike | None = None,
+        time: ArrayLike | None = None,
     ) -> Self:
         """Fit all models and find the whole frontier.
 
@@ -70,8 +130,21 @@ class CascadeClassifier(BudgetedClassifier):
 
         Shapes: `X` (n, n_features), `y` (n,), `sample_weight` (n,), `high_cost_predictions` (n,
         n_classes) out-of-fold probabilities of `high_cost_model`, columns by sorted class.
+
+        `groups`, shape (n,), names the subject, machine or recording of each row. Rows of one are
+        alike, and figures of shuffled rows too good: with groups whole ones fit or validate
+        wherever anything is chosen, `max_loss` keeps two standard errors between groups in hand, a
+        guarantee is about new groups, and operating points say how many they rest on.
+        `validation` is then ``(X_val, y_val, groups_val)``. With `time`, shape (n,), numbers or
+        dates, the earlier rows fit and the last fifth validates. A `high_cost_model` that makes
+        splits of its own, a grid search say, is given no groups.
+
+        scikit-learn's searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass groups to their
+        splitter alone: in each of their fits rows count as alike.
         """
-        return self._fit(X, y, sample_weight, validation, high_cost_predictions)
+        return self._fit(
+            X, y, sample_weight, validation, high_cost_predictions, groups=groups, time=time
+        )
 
     def _with_high_cost_model(
         self, problem: Problem, table: Table, calibration: Table | None
@@ -101,8 +174,11 @@ class CascadeClassifier(BudgetedClassifier):
                 high_cost_labels=answers,
                 high_cost_probabilities=chances,
             )
-        names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
-        f0 = HighCostModel.given(given, self.classes_, self.n_features_in_, names)
+        names = getattr(self, "feature_names_in_", None)
+        n, shape = problem.plan.x.shape[1], None
+        if self.high_cost_input == "window":
+            shape = self.signal_input_.shape
+        f0 = HighCostModel.given(given, self.classes_, n, names, shape)
         return self._examined(replace(problem, high_cost_model=f0), table, calibration)
 
     def _is_given_fitted(self) -> bool:
@@ -191,20 +267,8 @@ class CascadeClassifier(BudgetedClassifier):
             row_probabilities=chances,
         )
 
-    def _check_settings(self) -> None:
-        super()._check_settings()
-        if self.budget is not None and self.offload_rate is not None:
-            raise InputError("give budget or offload_rate, not both")
-        if self.high_cost_model is not None:
-            check_packable(self.high_cost_model)
-
-    def _goal(self) -> dict[str, float]:
-        if self.offload_rate is not None:
-            return {"offload_rate": self.offload_rate}
-        return super()._goal()
-
     def _choose(self, **wanted: float | None) -> OperatingPoint:
-        if self.calibration_ is not None and getattr(self, "_may_have_seen", False):
+        if self.calibration_ is not None and self._may_have_seen:
             self._check_certified_terms(**wanted)
         return super()._choose(**wanted)
 
@@ -216,25 +280,3 @@ class CascadeClassifier(BudgetedClassifier):
                 "max_loss, min_recall or min_precision; give validation=(X_val, y_val) with rows "
                 "that it has not seen, give the model unfitted, or bound budget or offload_rate"
             )
-
-    def offload(self, X: ArrayLike) -> NDArray[np.bool_]:
-        """Which rows go to the high-cost model, shape (n,)."""
-        return np.equal(self.exit_stage(X), len(self.stages_))
-
-    def at(
-        self,
-        *,
-        budget: float | None = None,
-        max_loss: float | None = None,
-        offload_rate: float | None = None,
-        min_recall: Mapping[Any, float] | None = None,
-        min_precision: Mapping[Any, float] | None = None,
-    ) -> Self:
-        """Get the same fitted models at another operating point; nothing is refitted.
-
-        `min_recall` and `min_precision` by class label take the place of those of the settings; an
-        empty dict lifts them. Beside them one of the others, or the settings' own.
-        """
-        return self._moved_within(
-            min_recall, min_precision, budget=budget, max_loss=max_loss, offload_rate=offload_rate
-        )

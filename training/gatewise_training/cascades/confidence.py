@@ -14,18 +14,16 @@ import numpy as np
 from sklearn.utils._param_validation import StrOptions
 
 from gatewise.errors import InputError
-from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.cascade import TrainedCascade
 from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.learners.model_families import FAMILIES, Bounds
 
-__all__ = ["ConfidenceCascade"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class ConfidenceCascade(CascadeClassifier):
+class ConfidenceCascade(TrainedCascade):
     """One low-cost model on a static subset of the features; narrow margins are offloaded.
 
     Parameters

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from gatewise.decision import labels, split
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.fit_problem import Problem
+from gatewise_training.feature_selection.forward import come_in_blocks
 from gatewise_training.learners.boosting import LARGE_ROWS
 from gatewise_training.learners.model_families import Bounds, cross_fitted_stage
-
-__all__ = ["FamilySelection", "SelectedStage"]
 
 FAR_WORSE = 1.25
 """A family whose regret is so many times the best one's will not be selected beside it."""
@@ -46,8 +45,9 @@ class SelectedStage:
 class FamilySelection:
     """Fits every family that is worth trying on feature sets, and keeps the best of each set.
 
-    On large data every `probe`-th set tries all families. ``report(done, total)`` is called as fits
-    are done; `best` and `regrets` hold what was found so far.
+    On large data, and where features come in blocks (sets are then many columns), every `probe`-th
+    set tries all families. ``report(done, total)`` is called as fits are done; `best` and `regrets`
+    hold what was found so far.
     """
 
     problem: Problem
@@ -65,7 +65,7 @@ class FamilySelection:
             {tuple(chosen.tolist()) for chosen in sets},
             key=lambda chosen: costs.price(np.array(chosen, np.intp)),
         )
-        large = n_rows > LARGE_ROWS and len(self.families) > 1
+        large = (n_rows > LARGE_ROWS or come_in_blocks(costs)) and len(self.families) > 1
         step = self.probe if large else 1
         probes = sorted({*range(0, len(by_cost), step), len(by_cost) - 1})
         first = sorted({probes[len(probes) // 3], probes[-1]}) if large else probes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import joblib
 import numpy as np
@@ -15,8 +15,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.models.stage import Stage
 from gatewise_training.data.validation_split import Rows, ValidationSplit
 from gatewise_training.learners.high_cost_model import HighCostModel
-
-__all__ = ["FittedStages", "Problem", "sweep"]
 
 SettingsFit = Callable[[Rows], list[Stage]]
 """Fits of one stage for each of several settings that start from one another."""
@@ -42,6 +40,35 @@ class Problem:
     row_probabilities: NDArray[np.float64] | None = None
     # (n_calibration,): as `high_cost_labels`, of the calibration rows; None: by the model itself
     calibration_labels: NDArray[np.int64] | None = None
+    # (n, n_columns): rows as the high-cost model reads them; None: those of the plan
+    high_cost_rows: NDArray[np.float32] | None = None
+
+    def high_cost_chances(self) -> NDArray[np.float64]:
+        """Get the high-cost model's probabilities of all rows, shape (n, n_classes)."""
+        if self.row_probabilities is not None:
+            return self.row_probabilities
+        assert self.high_cost_model is not None
+        rows = self.plan.x if self.high_cost_rows is None else self.high_cost_rows
+        return self.high_cost_model.predict_proba(rows)
+
+    def of_high_cost_model(self, first: int) -> Problem:
+        """Get the problem of a high-cost model that reads the columns from `first` on."""
+        return replace(self, plan=replace(self.plan, x=_columns(self.plan.x, slice(first, None))))
+
+    def with_high_cost_model(self, found: Problem, first: int) -> Problem:
+        """Get this problem with the high-cost model, and answers, found on columns from `first`."""
+        assert found.high_cost_model is not None
+        f0 = replace(found.high_cost_model, features=found.high_cost_model.features + first)
+        return replace(found, plan=self.plan, high_cost_model=f0)
+
+    def of_stages(self, upto: int, costs: FeatureCosts) -> Problem:
+        """Get the problem of stages that read the columns up to `upto`, of these prices."""
+        plan = replace(self.plan, x=_columns(self.plan.x, slice(upto)))
+        return replace(self, plan=plan, costs=costs, high_cost_rows=self.plan.x)
+
+
+def _columns(x: NDArray[np.float32], columns: slice) -> NDArray[np.float32]:
+    return np.ascontiguousarray(x[:, columns])
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +82,11 @@ class FittedStages:
     acquired: tuple[Acquired, ...] | None = None
 
     def acquired_on(self, x: NDArray[np.float32]) -> Sequence[Acquired]:
-        """Features that each stage acquires on the validation rows `x`."""
-        return self.acquired or [stage.acquired(x) for stage in self.stages]
+        """Features that each stage acquires on the validation rows `x`, of all columns."""
+        if self.acquired is None:
+            return [stage.acquired(x) for stage in self.stages]
+        n = x.shape[1]  # columns that only the high-cost model reads stand behind the others
+        return [np.pad(m, [*[(0, 0)] * (m.ndim - 1), (0, n - m.shape[-1])]) for m in self.acquired]
 
 
 def sweep(problem: Problem, fits: Sequence[SettingsFit], what: str) -> list[FittedStages]:

@@ -23,8 +23,6 @@ from gatewise_training.learners.boosting import capacity, link_of
 from gatewise_training.learners.lazy_boosting import LazyBooster, check_lazy, lazy_prices
 from gatewise_training.learners.model_families import ROUNDS, Bounds
 
-__all__ = ["fit_lazy_stages"]
-
 PROBE_ROWS = 20000
 """Rows of a small model that shows what a price leads to."""
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.ensemble import HistGradientBoostingClassifier
+from scipy import stats
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -16,33 +16,27 @@ from sklearn.utils.validation import check_is_fitted
 from gatewise.costs import CloudPrices, FeatureCosts, request_bytes
 from gatewise.decision import labels
 from gatewise.errors import InputError
-from gatewise.models.graph_model import GraphModel
-from gatewise.models.instances import InstanceSpec
+from gatewise.models.instances import JPEG, InstanceSpec
 from gatewise.models.stage import Stage
 from gatewise_training.cascades.base import class_details
 from gatewise_training.cascades.cascade import CascadeClassifier
-from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.learned_gate import with_learned_gate
 from gatewise_training.data.input_checks import Constraints, check_costs
-from gatewise_training.learners.flat_forms import flat_trees
+from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
+from gatewise_training.data.row_splitter import RowSplitter
+from gatewise_training.graphs.given_graph import FormedGraph
 from gatewise_training.learners.given_classifiers import (
     GivenClassifier,
     check_fitted,
-    class_order,
-    is_graph,
     with_columns,
 )
-from gatewise_training.learners.high_cost_model import HighCostModel, is_given
-from gatewise_training.learners.pair_graphs import PairGraph, gate_inputs, with_gate
+from gatewise_training.learners.high_cost_model import HighCostModel, is_given, is_graph
 from gatewise_training.operating_points.candidate_points import CalibrationRecords
 from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, Frontier, OperatingPoint
 from gatewise_training.operating_points.risk_tests import exact_interval
 from gatewise_training.operating_points.thresholds import CascadeRecord, frontier_points
 
-__all__ = ["PairCascade"]
-
-LEAST_WRONG = 10
-"""Rows of each kind that a gate is learned from."""
 LEAST_ROWS = 40
 """Half of them choose thresholds, the other half state what these do."""
 TOGETHER = 256
@@ -78,6 +72,9 @@ class PairCascade(CascadeClassifier):
         figures. It pays from a few thousand rows on; not for forests and boosted trees.
     gate_features : array-like of str or int, default ()
         Values of the flat instance that a learned gate reads, too, by name or number.
+    encoding : {"jpeg"}, optional
+        Instances are images of uint8 that devices may be given as JPEG files: they decode them for
+        the low-cost model and send the files as they are.
     feature_costs : FeatureCosts, optional
         Prices of an instance's values. By default all are one group, of price 1: an instance is
         acquired as a whole.
@@ -118,17 +115,24 @@ class PairCascade(CascadeClassifier):
     classes: Any = None
     gate: str = "threshold"
     gate_features: Any = ()
+    encoding: str | None = None
     allow_missing: bool = False
 
     _parameter_constraints: ClassVar[Constraints] = {
         "gate": [StrOptions({"threshold", "learned"})],
         "gate_features": ["array-like"],
+        "encoding": [StrOptions({JPEG}), None],
     }
 
     # -- fit -------------------------------------------------------------------------------
 
-    def fit(  # type: ignore[override]  # no weights, and no models to validate
-        self, X: ArrayLike, y: ArrayLike | None = None
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None = None,
+        time: ArrayLike | None = None,
     ) -> Self:
         """Learn the frontier of thresholds; neither model is refitted.
 
@@ -138,6 +142,11 @@ class PairCascade(CascadeClassifier):
             Rows that neither model was trained on, at least 40.
         y : array-like of shape (n,), optional
             Their labels.
+        groups : array-like of shape (n,), optional
+            Subject, machine or recording of each row: whole groups choose or state figures, and
+            errors, intervals and guarantees are about new groups.
+        time : array-like of shape (n,), optional
+            Numbers or dates: the earlier rows choose, the later ones state figures.
 
         Raises
         ------
@@ -164,54 +173,30 @@ class PairCascade(CascadeClassifier):
         self.labelled_ = y is not None
         truth = reference if y is None else self._class_indices(y, len(x))
         outputs = stage.margins(x)
-        rows = check_random_state(self.random_state).permutation(len(x))
-        tuned = len(rows) // 2
+        splitter = RowSplitter.checked(len(x), groups, time)
+        if splitter.is_random and y is not None:  # else a file sorted by class would look so
+            warn_of_similar_neighbours(x, truth, stacklevel=2)
+        rows, share = splitter.order(check_random_state(self.random_state)), (1, 2)
         if self.gate == "learned":
-            fitting, rows = np.split(rows, [2 * len(rows) // 5])
-            tuned = len(rows) // 3
-            stage = self._gated(
-                stage, x[fitting], outputs[fitting], truth[fitting], reference[fitting]
+            (fitting, rows), share = splitter.cut(rows, 2, 5), (1, 3)
+            missed = (labels(outputs) != truth) & (reference == truth)
+            _, columns = with_columns(
+                (None, self.gate_features), self.feature_names_, "gate_features"
             )
+            stage = with_learned_gate(stage, x[fitting], outputs[fitting], missed[fitting], columns)
             outputs = stage.margins(x)
 
         def record(rows: NDArray[np.intp]) -> CascadeRecord:
             acquired = stage.acquired(x[rows])
             ones = np.ones(len(rows))
             return self._record(
-                (stage,), (outputs[rows],), (acquired,), truth[rows], ones, reference[rows]
-            )
+                (stage,), (outputs[rows],), (acquired,), truth[rows], ones, reference[rows],
+                splitter=splitter.take(rows),
+            )  # fmt: skip
 
-        self._state(stage, record(rows[:tuned]), record(rows[tuned:]))
+        tuning, stating = splitter.cut(rows, *share)
+        self._state(stage, record(tuning), record(stating))
         return self
-
-    def _gated(
-        self,
-        stage: Stage,
-        x: NDArray[np.float32],
-        margins: NDArray[np.float32],
-        truth: NDArray[np.int64],
-        reference: NDArray[np.int64],
-    ) -> Stage:
-        """Fit a gate on rows that choose and state nothing, and put it behind the stage's model."""
-        if not isinstance(stage.model, GraphModel):
-            raise InputError(
-                "gate='learned' takes an ONNX file or a classifier that becomes one as "
-                "low_cost_model, no forest or boosted trees: they have gate='threshold'"
-            )
-        wrong = (labels(margins) != truth) & (reference == truth)
-        if not LEAST_WRONG <= int(wrong.sum()) <= len(wrong) - LEAST_WRONG:
-            raise InputError(
-                f"the low-cost model is wrong and the high-cost model right on {wrong.sum()} of "
-                f"{len(wrong)} rows: too few to learn a gate; give more rows, or gate='threshold'"
-            )
-        _, columns = with_columns((None, self.gate_features), self.feature_names_, "gate_features")
-        fitted = HistGradientBoostingClassifier(
-            max_iter=60, max_leaf_nodes=8, learning_rate=0.08, early_stopping=False, random_state=0
-        ).fit(gate_inputs(margins, x, columns), wrong)
-        trees = flat_trees(fitted)
-        assert trees is not None
-        model = with_gate(stage.model, trees[0], columns)
-        return Stage(model, stage.features, stage.link, "column")
 
     def _state(self, stage: Stage, tuning: CascadeRecord, stating: CascadeRecord) -> None:
         """Choose thresholds on the tuning record; measure them on the other one."""
@@ -235,8 +220,15 @@ class PairCascade(CascadeClassifier):
     def _measure(self, record: CascadeRecord, thresholds: Sequence[float | None]) -> OperatingPoint:
         point = record.measure(thresholds)
         n = len(record.weights)
-        interval = exact_interval(round(point.accuracy * n), n)
-        return replace(point, interval=interval, measured=self._measured)
+        low, high = exact_interval(round(point.accuracy * n), n)
+        if (count := record.splitter.n_groups) is not None and count > 1:
+            right = record.correct[record.exits(point.thresholds), np.arange(n)]
+            # one such error is as wide as one of a normal distribution; the interval takes t's own
+            error = record.splitter.clustered_error((right - point.accuracy) / n)
+            error *= stats.t.ppf(0.975, count - 1) / stats.t.ppf(stats.norm.cdf(1.0), count - 1)
+            low = min(low, max(point.accuracy - float(error), 0.0))
+            high = max(high, min(point.accuracy + float(error), 1.0))
+        return replace(point, interval=(low, high), measured=self._measured)
 
     @property
     def _measured(self) -> Literal["accuracy", "agreement"]:
@@ -250,37 +242,30 @@ class PairCascade(CascadeClassifier):
             return replace(point, measured=self._measured)
         return self._stated[self._tuned.pick(bounds, slack=SLACK, **wanted)]
 
-    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
-        raise NotImplementedError("both models are given")
-
     # -- the models ------------------------------------------------------------------------
 
     def _read_models(
         self, x: NDArray[np.float32], y: ArrayLike | None
     ) -> tuple[NDArray[Any], Stage, HighCostModel]:
         """Bring both models to one order of classes: low-cost stage and high-cost model."""
-        shape, every = self.instance_.shape, np.arange(x.shape[1])
+        shape = self.instance_.shape
         low = GivenClassifier.read(self.low_cost_model, x, shape, "low_cost_model")
         high: Any = self.high_cost_model
         if is_graph(high):
-            high = PairGraph(high, x, shape, "high_cost_model")
+            high = FormedGraph(high, shape, "high_cost_model", x)
         classes = self._all_classes(low, high, y)
-        stage = low.stage(classes, every)
-        if not isinstance(high, PairGraph):
-            names = self.feature_names_ if hasattr(self, "feature_names_in_") else None
-            return classes, stage, HighCostModel.given(high, classes, x.shape[1], names)
-        order = class_order(high.classes, classes, "high_cost_model")
-        content = high.high_cost_model(classes, order)
-        return classes, stage, HighCostModel(every, len(classes), "onnx", onnx=content)
+        stage = low.stage(classes, np.arange(x.shape[1]))
+        names = getattr(self, "feature_names_in_", None)
+        return classes, stage, HighCostModel.given(high, classes, x.shape[1], names)
 
     def _all_classes(self, low: GivenClassifier, high: Any, y: ArrayLike | None) -> NDArray[Any]:
         """Labels of the classes: as given, as a model names them, of y, or 0, 1, ..."""
-        own = getattr(high, "classes_", None)
-        of_high = None if own is None else np.asarray(own).tolist()
-        n_high = None if of_high is None else len(of_high)
-        if isinstance(high, PairGraph):
-            of_high, n_high = high.classes, high.n_classes
-        known = {n for n in (low.n_classes, n_high) if n is not None}
+        if isinstance(high, FormedGraph):
+            of_high, n_high = high.form.names, high.form.n_classes
+        else:
+            of_high = tuple(np.asarray(getattr(high, "classes_", ())).tolist())
+            n_high = len(of_high)
+        known = {n for n in (low.n_classes, n_high) if n}
         if not known:
             raise InputError("low_cost_model gives labels alone; a gate needs its scores")
         if len(known) > 1:
@@ -311,7 +296,7 @@ class PairCascade(CascadeClassifier):
         spec, x = InstanceSpec.of_rows(X)
         if len(x) < LEAST_ROWS:
             raise InputError(f"{len(x)} rows are too few to learn a threshold; give {LEAST_ROWS}")
-        self.instance_ = spec
+        self.instance_ = replace(spec, encoding=self.encoding)
         self.n_features_in_ = x.shape[1]
         if names is not None:
             self.feature_names_in_ = np.asarray(names, object)

@@ -18,19 +18,21 @@ from gatewise.acquisition import Acquisition
 from gatewise.errors import InputError
 from gatewise.models.stage import Stage
 from gatewise.tiers import Tier, place
-from gatewise_training.cascades.cascade import CascadeClassifier
+from gatewise_training.cascades.cascade import TrainedCascade
 from gatewise_training.cascades.family_selection import FamilySelection
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
 from gatewise_training.cascades.lazy_stages import fit_lazy_stages
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints, Table
 from gatewise_training.data.validation_split import ValidationSplit
 from gatewise_training.feature_selection.backward import backward_sets
-from gatewise_training.feature_selection.forward import acquisition_units, forward_sets
+from gatewise_training.feature_selection.forward import (
+    acquisition_units,
+    come_in_blocks,
+    forward_sets,
+)
 from gatewise_training.feature_selection.penalised import nested_sets
 from gatewise_training.learners.given_classifiers import check_given, given_stages
 from gatewise_training.learners.model_families import FAMILIES, Bounds, families_for, family_of
-
-__all__ = ["StagedCascade"]
 
 FEW_UNITS = 32
 """Up to so many features and groups, forward selection is cheap enough to be tried always."""
@@ -43,7 +45,7 @@ ROWS_A_STAGE = 50
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class StagedCascade(CascadeClassifier):
+class StagedCascade(TrainedCascade):
     """Cheap stages first, each on more features; hard instances go to the cloud.
 
     Parameters
@@ -56,6 +58,22 @@ class StagedCascade(CascadeClassifier):
         URL of a JSON service) stays opaque: a worker needs it as a backend.
     feature_costs : FeatureCosts, dict or Series by name, or list, optional
         Prices; 1 a feature by default.
+    blocks : sequence of Block, optional
+        Features are computed from windows of a signal, or pictures (:mod:`gatewise_signals`): rows
+        are then arrays of shape (n, samples, channels), say, and the prices are the blocks'.
+        Blocks without a price are measured at the fit, on this machine, in microseconds. Windows
+        may also be a list of arrays or DataFrames of equal length, or a DataFrame with an index
+        (instance, time).
+    high_cost_input : {"features", "window", "cheaper"}, default "features"
+        Beside blocks: what the high-cost model reads. Of windows it is a classifier of flattened
+        windows, or an ONNX graph that takes windows in their shape; a request carries the raw
+        window, in its type, and no block is computed for it. Of at most 128 KiB, or a device
+        refuses the bundle. With "cheaper" the model reads features, and requests carry what costs
+        less at the operating point on validation rows, with the blocks that are not computed by
+        then: the features, or the window, of which a worker computes them.
+    channels_first : bool, default False
+        Beside blocks: arrays have shape (n, channels, samples), as sktime's numpy3D. Devices take
+        (samples, channels) all the same.
     cloud_prices : CloudPrices, optional
         Price of a request, of its bytes and of an evaluation; 0 by default.
     budget : float, optional
@@ -85,8 +103,9 @@ class StagedCascade(CascadeClassifier):
     n_stages : int, default 10
         Stages at most; on few rows fewer, one for 50 validation rows.
     effort : {"normal", "low", "high"}
-        Time for the search. On more than 5,000 rows low and normal try every model family on
-        some feature sets only, and low leaves forward selection out.
+        Time for the search. On more than 5,000 rows, and where most features come free with
+        others (blocks), low and normal try every model family on some feature sets only. Low
+        leaves forward selection out, but for blocks, where it takes the penalty's place.
     families : sequence of str, optional
         Model families that each stage chooses from on validation rows. By default boosting,
         extra-trees, linear, svm and, up to 5,000 rows, random-boosting; with `allow_missing`
@@ -172,7 +191,7 @@ class StagedCascade(CascadeClassifier):
             self.first_stages,
             problem.plan,
             self.classes_,
-            self.feature_names_,
+            self.feature_names_[: problem.plan.x.shape[1]],
             by_clones=not self._first_stages_are_new,
         )
         before = [_behind(given, candidate, problem.plan) for candidate in own if given]
@@ -232,18 +251,27 @@ class StagedCascade(CascadeClassifier):
     def _feature_sets(self, problem: Problem) -> list[list[NDArray[np.intp]]]:
         """Nested feature sets, found in up to three ways; equal sets are fitted once."""
         n = self._most_stages(problem)
-        found = [nested_sets(problem, n_stages=n)]
-        # with many classes a penalty may jump from no feature to nearly all
-        poor = len(found[0]) <= n // 2
-        few = len(acquisition_units(problem.costs)) <= FEW_UNITS and self.effort != "low"
-        if not self.allow_missing and (poor or few):
-            found.append(forward_sets(problem, n_stages=n))
+        few = len(acquisition_units(problem.costs)) <= FEW_UNITS
+        if few and come_in_blocks(problem.costs) and not self.allow_missing:
+            # the penalty of a first use charges each feature of a block for all of it
+            found = [forward_sets(problem, n_stages=n)]
+        else:
+            found = [nested_sets(problem, n_stages=n)]
+            # with many classes a penalty may jump from no feature to nearly all
+            poor = len(found[0]) <= n // 2
+            if not self.allow_missing and (poor or (few and self.effort != "low")):
+                found.append(forward_sets(problem, n_stages=n))
         found.append(backward_sets(problem, n_stages=n))
         return [sets for sets in found if sets]
 
     def _check_settings(self) -> None:
         super()._check_settings()
-        place(self.tiers, 1)
+        tiers = set(place(self.tiers, self.n_stages + len(self.first_stages)))
+        if self.high_cost_input != "features" and tiers != {"device"}:
+            raise InputError(
+                f"high_cost_input={self.high_cost_input!r}: a request carries the window alone, "
+                "and stages beyond the device would need features: leave tiers out"
+            )
         check_given(self.first_stages, allow_missing=self.allow_missing)
         if self.families is not None and (
             not len(self.families) or not set(self.families) <= set(FAMILIES)

@@ -30,8 +30,6 @@ from gatewise_training.data.input_checks import AT_LEAST_1, NOT_NEGATIVE, Constr
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.operating_points.frontier import OperatingPoint
 
-__all__ = ["CostEfficient", "CostReport", "Scored"]
-
 
 @dataclass(frozen=True, eq=False)
 class CostReport:
@@ -132,8 +130,12 @@ class Scored(CostEfficient):
         target: Target,
         folds: tuple[tuple[Rows, Rows], ...],
         seed: int,
+        groups: NDArray[np.int64] | None = None,
     ) -> None:
-        """Fit at all penalties; keep the models that reach the frontier."""
+        """Fit at all penalties; keep the models that reach the frontier.
+
+        `groups` are those of the merits (rows or queries) on the validation rows, fold after fold.
+        """
         self._check_costs()
         title = f"fit {type(self).__name__}"
         # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
@@ -145,7 +147,8 @@ class Scored(CostEfficient):
                 cost=fit.cost,
                 accuracy=fit.score,
                 offload_rate=0.0,
-                accuracy_error=fit.error_against(fits[-1]),
+                accuracy_error=fit.error_against(fits[-1], groups),
+                validation_groups=None if groups is None else len(np.unique(groups)),
                 trees=float(fit.stage.n_trees),
                 nbytes=fit.stage.nbytes,
                 chain=number,

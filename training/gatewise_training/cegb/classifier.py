@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gatewise_training.cascades.base import BudgetedClassifier
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fitting import TrainedClassifier
 from gatewise_training.cegb.base import CostEfficient
 from gatewise_training.cegb.objectives import Classes
 
-__all__ = ["CEGBClassifier"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class CEGBClassifier(CostEfficient, BudgetedClassifier):
+class CEGBClassifier(CostEfficient, TrainedClassifier):
     """Cost-efficient gradient boosting: one model; each instance pays for the paths it takes.
 
     Peter, Diego, Hamprecht & Nadler, "Cost efficient gradient boosting", NIPS 2017, on LightGBM's

@@ -29,8 +29,6 @@ from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.learners.boosting import objective_of, tree_params, varies
 from gatewise_training.learners.growth_settings import Growth, tree_settings
 
-__all__ = ["Order", "TreeGrowth", "cegb_settings", "constant", "grow"]
-
 Array = NDArray[np.float64]
 Order = Literal["best-first", "breadth-first"]
 
@@ -56,8 +54,6 @@ class TreeGrowth(Growth):
 def cegb_settings(growth: TreeGrowth, n_rows: int, n_classes: int) -> dict[str, Any]:
     """LightGBM's settings for so many rows; breadth-first trees may be full to their depth.
 
-    Examples
-    --------
     >>> cegb_settings(TreeGrowth(growth="breadth-first", num_leaves=31), 1000, 2)
     {'num_leaves': 16, 'max_depth': 4, 'learning_rate': 0.1}
     """

@@ -26,8 +26,6 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.data.metrics import average_precisions_at
 from gatewise_training.data.validation_split import Rows
 
-__all__ = ["Classes", "Measured", "Objective", "Ranking", "Target"]
-
 Array = NDArray[np.float64]
 Outputs = NDArray[np.float32]
 Objective = Literal["binary", "regression", "lambdarank"]

@@ -31,8 +31,6 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import first_use_penalty
 from gatewise_training.learners.lazy_boosting import SAMPLING, check_lazy
 
-__all__ = ["Accounting", "Charge", "check_params"]
-
 Accounting = Literal["lazy", "coupled"]
 
 HARMLESS = frozenset({
@@ -124,6 +122,6 @@ class Charge:
         lacking = (~self._acquired).sum(axis=0)
         untouched = [(~self._acquired[:, members].any(axis=1)).sum() for members in self._groups]
         self._open = bool(np.any(untouched))
-        owed = np.append(self._costs.shared * untouched, 0.0)[self._costs.group]
+        owed = np.append(self._costs.shared_alone * untouched, 0.0)[self._costs.group]
         price = self._costs.own + owed / np.maximum(lacking, 1)
         return np.asarray(self._factor * price, np.float64)

@@ -15,9 +15,8 @@ from gatewise_training.cegb.base import Scored
 from gatewise_training.cegb.objectives import Objective, Ranking
 from gatewise_training.data.input_checks import Constraints, check_values
 from gatewise_training.data.metrics import average_precision_at
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import after, folds_of
-
-__all__ = ["CEGBRanker"]
 
 HIGHEST_GRADE = 30
 """Highest grade of which LightGBM's LambdaRank has a gain, 2**grade."""
@@ -75,6 +74,7 @@ class CEGBRanker(Scored):
         qid: ArrayLike | None = None,
         group: ArrayLike | None = None,
         validation: tuple[ArrayLike, ArrayLike, ArrayLike] | None = None,
+        groups: ArrayLike | None = None,
     ) -> Self:
         """Fit all models and find the frontier.
 
@@ -91,6 +91,10 @@ class CEGBRanker(Scored):
         validation : triple (X_val, y_val, qid_val), optional
             Validation queries. By default a fifth of the queries is held out, or on up to 5,000
             documents five-fold cross-fitting makes every query one.
+        groups : array-like of shape (n,), optional
+            Group of each document, the user of its query say: whole groups of queries fit or
+            validate, and `max_loss` keeps two standard errors between groups in hand. Not beside
+            `validation`.
 
         Returns
         -------
@@ -105,6 +109,9 @@ class CEGBRanker(Scored):
         x, grade = check_values(self, X, y, allow_missing=self.allow_missing)
         query = _queries(len(x), qid, group)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        own = None
+        if validation is not None and groups is not None:
+            raise InputError("give groups or validation, not both: the validation rows are chosen")
         if validation is not None:
             if len(validation) != 3:
                 raise InputError("validation must be a triple (X_val, y_val, qid_val)")
@@ -119,10 +126,15 @@ class CEGBRanker(Scored):
         else:
             order = np.argsort(query, kind="stable")
             x, grade, query = x[order], grade[order], query[order]
-            folds = folds_of(query, seed)
-        self._settle(
-            x, Ranking.by(_grades(grade, self.objective), query, self.objective), folds, seed
-        )
+            unit = query
+            if groups is not None:
+                unit = _groups(groups, query, order)
+            folds = folds_of(unit, seed)
+            if groups is not None:
+                held = np.concatenate([rows for _, rows in folds])
+                own = unit[held][np.diff(query[held], prepend=-1) != 0]
+        target = Ranking.by(_grades(grade, self.objective), query, self.objective)
+        self._settle(x, target, folds, seed, own)
         return self
 
     def score(
@@ -164,6 +176,22 @@ def _queries(n_rows: int, qid: ArrayLike | None, group: ArrayLike | None) -> NDA
     if sizes.sum() != n_rows:
         raise InputError(f"group counts {sizes.sum()} documents, but there are {n_rows}")
     return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def _groups(
+    given: ArrayLike, query: NDArray[np.int64], order: NDArray[np.intp]
+) -> NDArray[np.int64]:
+    """Number of each document's group, in the `order` in which a query's documents lie together."""
+    checked = RowSplitter.checked(len(order), groups=given).groups
+    assert checked is not None
+    found = checked[order]
+    parted = np.flatnonzero((np.diff(query) == 0) & (np.diff(found) != 0))
+    if len(parted):
+        raise InputError(
+            f"groups: the documents of a query are in two groups (row {order[parted[0] + 1]}); "
+            "queries are held out whole"
+        )
+    return found
 
 
 def _grades(values: NDArray[np.float64], objective: Objective) -> NDArray[np.int64]:

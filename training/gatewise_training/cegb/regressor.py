@@ -13,10 +13,10 @@ from sklearn.utils.validation import _check_sample_weight
 
 from gatewise_training.cegb.base import Scored
 from gatewise_training.cegb.objectives import Measured
-from gatewise_training.data.input_checks import check_values
-from gatewise_training.data.validation_split import after, folds_of
+from gatewise_training.data.input_checks import check_values, checked_splitter
+from gatewise_training.data.validation_split import after, chosen_folds, folds_of
 
-__all__ = ["CEGBRegressor"]
+Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -57,7 +57,9 @@ class CEGBRegressor(RegressorMixin, Scored):
         y: ArrayLike,
         sample_weight: ArrayLike | None = None,
         *,
-        validation: tuple[ArrayLike, ArrayLike] | None = None,
+        validation: Validation | None = None,
+        groups: ArrayLike | None = None,
+        time: ArrayLike | None = None,
     ) -> Self:
         """Fit all models and find the frontier.
 
@@ -68,9 +70,14 @@ class CEGBRegressor(RegressorMixin, Scored):
         y : array-like of shape (n,)
             Measured values.
         sample_weight : array-like of shape (n,), optional
-        validation : pair (X_val, y_val), optional
+        validation : pair (X_val, y_val), or with groups (X_val, y_val, groups_val), optional
             Validation rows. By default a fifth of the rows is held out, or on up to 5,000 rows
             five-fold cross-fitting makes every row one.
+        groups : array-like of shape (n,), optional
+            Subject, machine or recording of each row: whole groups fit or validate, and
+            `max_loss` keeps two standard errors between groups in hand.
+        time : array-like of shape (n,), optional
+            Numbers or dates: the earlier rows fit and the last fifth validates.
 
         Returns
         -------
@@ -84,11 +91,16 @@ class CEGBRegressor(RegressorMixin, Scored):
         self._check_settings()
         x, value = check_values(self, X, y, allow_missing=self.allow_missing)
         weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+        validation, splitter = checked_splitter(len(x), groups, time, validation)
         seen = weight > 0
+        behind = np.ones(splitter.n - len(seen), bool)
+        splitter = splitter.take(np.flatnonzero(np.concatenate([seen, behind])))
         x, value, weight = x[seen], value[seen], weight[seen]
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        if validation is None:
+        if validation is None and splitter.is_random:
             folds = folds_of(np.arange(len(x)), seed)
+        elif validation is None:
+            folds = chosen_folds(splitter, None, seed)
         else:
             x_val, y_val = check_values(
                 self, *validation, allow_missing=self.allow_missing, reset=False
@@ -96,5 +108,7 @@ class CEGBRegressor(RegressorMixin, Scored):
             folds = after(len(x), len(x_val))
             x, value = np.concatenate([x, x_val]), np.concatenate([value, y_val])
             weight = np.concatenate([weight / weight.mean(), np.ones(len(x_val))])
-        self._settle(x, Measured.standardised(value, weight), folds, seed)
+        held = np.concatenate([rows for _, rows in folds])
+        own = None if splitter.groups is None else splitter.groups[held]
+        self._settle(x, Measured.standardised(value, weight), folds, seed, own)
         return self

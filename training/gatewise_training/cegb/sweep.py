@@ -24,9 +24,8 @@ from gatewise.models.trees import TreeEnsemble
 from gatewise_training.cegb.growth import TreeGrowth, constant, grow
 from gatewise_training.cegb.objectives import Target
 from gatewise_training.cegb.penalties import Accounting, Charge, check_params
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.data.validation_split import Rows
-
-__all__ = ["Fitted", "Goal", "PenaltySweep", "Task"]
 
 FIRST = (3e-2, 1e-3)
 """Penalties that every search starts with, beside none: nats a feature of mean price."""
@@ -76,11 +75,18 @@ class Fitted:
         """Accuracy, R² or mean Average Precision@5."""
         return float(np.average(self.merits, weights=self.weights))
 
-    def error_against(self, other: Fitted) -> float:
-        """Standard error of the difference of two scores, paired by row or query."""
+    def error_against(self, other: Fitted, groups: NDArray[np.int64] | None = None) -> float:
+        """Standard error of the difference of two scores, paired by row or query.
+
+        With the `groups` of these, that of new groups, and never less.
+        """
         gap = self.merits - other.merits
         share = self.weights / self.weights.sum()
-        return float(np.sqrt(np.sum(share**2 * (gap - np.sum(share * gap)) ** 2)))
+        parts = share * (gap - np.sum(share * gap))
+        error = float(np.sqrt(np.sum(parts**2)))
+        if groups is None:
+            return error
+        return max(error, RowSplitter(len(groups), groups).clustered_error(parts))
 
 
 @dataclass(frozen=True, eq=False)

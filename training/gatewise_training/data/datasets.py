@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +17,12 @@ from gatewise.columns.encoders import RowEncoder
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.instances import InstanceSpec
+from gatewise_training.data.instance_files import arrays_of
 from gatewise_training.data.table_columns import ColumnOptions, column_problems, problem_text
 from gatewise_training.data.table_encoder import TableEncoder, encode_frame
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-__all__ = ["Dataset", "RawTable", "load", "names", "read_parquet", "read_raw_rows", "read_table"]
 
 _BUNDLED = ("breast_cancer", "digits", "iris", "wine")
 
@@ -33,21 +31,11 @@ _BUNDLED = ("breast_cancer", "digits", "iris", "wine")
 class Dataset:
     """A table with labels and prices.
 
-    Attributes
-    ----------
-    name : str
-    X : ndarray of float32, shape (n, n_features)
-    y : ndarray, shape (n,)
-        Labels as the source has them.
-    feature_names : tuple of str
-    feature_costs : FeatureCosts
-        The source's prices, or 1 a feature.
-    parts : dict of str to ndarray of intp
-        The source's own split (rows of "train", "validation", "test"), where it has one.
-    raw : RawTable or None
-        The file's columns as they are, where it is a table.
-    encoder : TableEncoder or None
-        What made `X` of them.
+    `X` is float32 (n, n_features), `y` the labels as the source has them, `feature_costs` its
+    prices or 1 a feature. `parts` are the rows of the source's own split ("train", "validation",
+    "test"), where it has one. `raw` are a file's columns as they are, `encoder` what made `X` of
+    them, `aside` further arrays with one value for each row. `groups` and `time`, (n,), are what
+    training is to split by.
     """
 
     name: str
@@ -58,22 +46,22 @@ class Dataset:
     parts: Mapping[str, NDArray[np.intp]]
     raw: RawTable | None = None
     encoder: TableEncoder | None = None
+    aside: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    groups: NDArray[Any] | None = None
+    time: NDArray[Any] | None = None
+
+    def columns(self, names: Sequence[str], source: object) -> NDArray[np.float32]:
+        """Get the columns that a bundle names, in its order; a message names `source`."""
+        place = {name: k for k, name in enumerate(self.feature_names)}
+        for name in names:
+            if name not in place:
+                raise InputError(f"{source} has no column {name!r}, which the bundle needs")
+        return self.X[:, [place[name] for name in names]]
 
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """A CSV or parquet file: its columns as they are, and its labels.
-
-    Attributes
-    ----------
-    path : Path
-    frame : DataFrame
-        Every column but the label.
-    y : ndarray, shape (n,)
-    target : str
-        The label's column.
-    options : ColumnOptions
-    """
+    """A CSV or parquet file: its columns as they are, and the labels `y` of `target`."""
 
     path: Path
     frame: DataFrame
@@ -127,8 +115,6 @@ class RawTable:
 def names() -> tuple[str, ...]:
     """List the bundled sets.
 
-    Examples
-    --------
     >>> names()
     ('breast_cancer', 'digits', 'iris', 'wine')
     """
@@ -138,8 +124,6 @@ def names() -> tuple[str, ...]:
 def load(source: str | Path, *, target: str | None = None) -> Dataset:
     """Load a bundled set by name, or a CSV, parquet or npz file.
 
-    Examples
-    --------
     >>> load("digits").X.shape
     (1797, 64)
     """
@@ -170,11 +154,7 @@ def _bundled(name: str) -> Dataset:
 
 
 def _npz(path: Path) -> Dataset:
-    try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    except (ValueError, OSError, EOFError, BadZipFile, AttributeError, TypeError) as error:
-        raise InputError(f"{path} is not a readable npz file: {error}") from error
+    arrays = arrays_of(path)
     for key in ("X", "y"):
         if key not in arrays:
             raise InputError(f"{path} has no array {key!r}")
@@ -195,7 +175,8 @@ def _npz(path: Path) -> Dataset:
         part = arrays["part"]
         known = ("train", "test") if part.max() == 1 else ("train", "validation", "test")
         parts = {name: np.flatnonzero(part == i) for i, name in enumerate(known)}
-    return Dataset(path.stem, x, y, tuple(columns), _npz_costs(arrays, columns), parts)
+    aside = {k: a for k, a in arrays.items() if a.shape == y.shape and k not in ("y", "part")}
+    return Dataset(path.stem, x, y, tuple(columns), _npz_costs(arrays, columns), parts, aside=aside)
 
 
 def _npz_costs(arrays: Mapping[str, NDArray[Any]], columns: list[str]) -> FeatureCosts:

@@ -23,21 +23,8 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
-
-__all__ = [
-    "AT_LEAST_1",
-    "NOT_NEGATIVE",
-    "Constraints",
-    "Table",
-    "check_classes",
-    "check_costs",
-    "check_parameters",
-    "check_rows",
-    "check_training",
-    "check_values",
-    "feature_names",
-    "is_fitted",
-]
+from gatewise_signals.signal_input import SignalInput
+from gatewise_training.data.row_splitter import RowSplitter
 
 Constraints = dict[str, list[Any]]
 """What values each parameter of an estimator takes, in scikit-learn's terms."""
@@ -55,6 +42,7 @@ class Table:
     classes: NDArray[Any]  # (n_classes,): the labels, sorted
     weight: NDArray[np.float64]  # (n,): of mean 1; rows of weight 0 are gone
     validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None  # x and y
+    splitter: RowSplitter  # of the rows and, behind them, the validation rows
     # (n, n_classes): the user's out-of-fold probabilities of a high-cost model
     high_cost: NDArray[np.float64] | None = None
 
@@ -80,6 +68,16 @@ def is_fitted(estimator: Any) -> bool:
     return True
 
 
+def named_rows(estimator: Any, x: NDArray[np.float32]) -> Any:
+    """Rows under the column names that a classifier was fitted on, if it was."""
+    names = getattr(estimator, "feature_names_in_", None)
+    if names is None:
+        return x
+    import pandas as pd
+
+    return pd.DataFrame(x, columns=names)
+
+
 def check_rows(estimator: Any, X: Any, *, allow_missing: bool) -> Any:
     """Check rows: names, finiteness; float32 of shape (n, n_features)."""
     rows = _validated(estimator, X, reset=False)
@@ -88,6 +86,9 @@ def check_rows(estimator: Any, X: Any, *, allow_missing: bool) -> Any:
 
 
 def _validated(estimator: Any, X: Any, *others: Any, **how: Any) -> Any:
+    signal: SignalInput | None = getattr(estimator, "signal_input_", None)
+    if signal is not None:
+        X = signal.features(X)
     try:
         with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
             return validate_data(
@@ -118,19 +119,24 @@ def check_training(
     *,
     allow_missing: bool,
     high_cost_predictions: Any = None,
+    groups: Any = None,
+    time: Any = None,
 ) -> Table:
-    """Check training rows, labels, weights, validation rows and out-of-fold probabilities."""
+    """Check training rows, labels, weights, groups, validation rows, out-of-fold probabilities."""
     X, y = _validated(estimator, X, y)
     _check_finite(estimator, X, allow_missing)
     check_classes(y)
     weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
     seen = weight > 0
     n_classes = len(np.unique(y[seen]))
+    validation, splitter = checked_splitter(len(X), groups, time, validation)
     high_cost = None
     if high_cost_predictions is not None:
         high_cost = _check_predictions(high_cost_predictions, (len(X), n_classes))[seen]
     if not seen.all():
         X, y, weight = X[seen], y[seen], weight[seen]
+        behind = np.ones(splitter.n - len(seen), bool)
+        splitter = splitter.take(np.flatnonzero(np.concatenate([seen, behind])))
     classes, index, counts = np.unique(y, return_inverse=True, return_counts=True)
     if len(classes) < 2:
         raise InputError(f"y has one class only ({classes[:1].tolist()}); a cascade needs two")
@@ -139,10 +145,7 @@ def check_training(
         raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
     pair = None
     if validation is not None:
-        try:
-            X_val, y_val = validation
-        except (TypeError, ValueError):
-            raise InputError("validation must be a pair (X_val, y_val)") from None
+        X_val, y_val = validation
         X_val = check_rows(estimator, X_val, allow_missing=allow_missing)
         y_val = np.asarray(y_val).ravel()
         if len(y_val) != len(X_val):
@@ -153,7 +156,57 @@ def check_training(
             label = y_val[unknown].tolist()[0]
             raise InputError(f"validation label {label!r} is not in the training data")
         pair = X_val, place.astype(np.int64)
-    return Table(X, index.astype(np.int64), classes, weight / weight.mean(), pair, high_cost)
+    index = index.astype(np.int64)
+    if pair is None and splitter.groups is not None:
+        _check_class_groups(classes, index, splitter.groups)
+    return Table(X, index, classes, weight / weight.mean(), pair, splitter, high_cost)
+
+
+def checked_splitter(n: int, groups: Any, time: Any, validation: Any) -> tuple[Any, RowSplitter]:
+    """Check groups and times of training and validation rows; the latter without them."""
+    if validation is None:
+        return None, RowSplitter.checked(n, groups, time)
+    try:
+        X_val, y_val, *rest = validation
+        (groups_val,) = rest or (None,)
+    except (TypeError, ValueError):
+        raise InputError(
+            "validation must be a pair (X_val, y_val), or with groups (X_val, y_val, groups_val)"
+        ) from None
+    if time is not None:
+        raise InputError("give time or validation, not both: the validation rows are chosen")
+    if (groups is None) != (groups_val is None):
+        missing = "groups=" if groups is None else "validation=(X_val, y_val, groups_val)"
+        raise InputError(
+            f"groups are known of training or of validation rows alone: give {missing}"
+        )
+    n_val = len(np.asarray(y_val).ravel())
+    if groups is None:
+        return (X_val, y_val), RowSplitter(n + n_val)
+    own = RowSplitter.values("groups", groups, n)
+    other = RowSplitter.values("groups_val", groups_val, n_val)
+    if len(np.unique(other)) < 2:
+        raise InputError("groups_val has one value only: give validation rows of several groups")
+    shared = [g for g in np.unique(other).tolist() if g in set(own.tolist())]
+    if shared:
+        raise InputError(
+            f"group {shared[0]!r} has training and validation rows ({len(shared)} such group(s)): "
+            "rows of one group are alike, and would praise what remembers them"
+        )
+    return (X_val, y_val), RowSplitter.checked(n + n_val, np.concatenate([own, other]))
+
+
+def _check_class_groups(
+    classes: NDArray[Any], y: NDArray[np.int64], groups: NDArray[np.int64]
+) -> None:
+    """Refuse a class with all its rows in one group."""
+    alone = [c for c, label in enumerate(classes) if len(np.unique(groups[y == c])) < 2]
+    if alone:
+        names = ", ".join(repr(label) for label in classes[alone[:5]].tolist())
+        raise InputError(
+            f"all rows of class {names} are in one group, so that no model could be validated on "
+            "what it has not seen of it: give more groups with it, or drop the class"
+        )
 
 
 def _check_predictions(given: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
@@ -192,8 +245,6 @@ def check_values(
 def check_classes(y: NDArray[Any]) -> None:
     """Check that labels are classes and not measured values; floats may be, if whole.
 
-    Examples
-    --------
     >>> check_classes(np.array([1.0, 2.0, 1.0]))
     >>> check_classes(np.array([20.5, 21.3, 19.8]))
     Traceback (most recent call last):
@@ -211,7 +262,10 @@ def check_classes(y: NDArray[Any]) -> None:
 
 
 def feature_names(estimator: Any) -> tuple[str, ...]:
-    """Get the columns' names; x0, x1, ... where the table had none."""
+    """Get the columns' names; x0, x1, ... where the table had none; those of a signal's."""
+    signal: SignalInput | None = getattr(estimator, "signal_input_", None)
+    if signal is not None:
+        return signal.feature_names
     names = getattr(estimator, "feature_names_in_", None)
     if names is None:
         return tuple(f"x{k}" for k in range(estimator.n_features_in_))

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
-__all__ = ["load_instances"]
-
 
 def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, Any]:
     """Load instances, shape (n, ...), and their labels; None without `target`.
@@ -25,7 +23,7 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
         raise InputError(f"{path} does not exist")
     kind = path.suffix.lower()
     if kind in (".npz", ".npy"):
-        arrays = _arrays(path)
+        arrays = arrays_of(path)
         y = None
         if target is not None:
             if target not in arrays:
@@ -52,7 +50,8 @@ def load_instances(source: str | Path, target: str | None = None) -> tuple[Any, 
     return table.drop(columns=target), table[target].to_numpy()
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays of an .npz file, or the one of an .npy file as ``X``."""
     try:
         with path.open("rb") as raw:
             loaded = np.load(raw, allow_pickle=False)

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from gatewise.errors import InputError
 
-__all__ = ["average_precision_at", "average_precisions_at"]
-
 
 def average_precision_at(
     scores: ArrayLike, relevant: ArrayLike, qid: ArrayLike, k: int = 5
@@ -28,8 +26,6 @@ def average_precision_at(
 
     Shapes: `scores` (n,), `relevant` (n,), `qid` (n,).
 
-    Examples
-    --------
     >>> average_precision_at([3, 2, 1], [True, True, False], [7, 7, 7], k=5)
     0.4
     >>> average_precision_at([1, 1], [True, False], [7, 7], k=1)  # a coin decides
@@ -45,8 +41,6 @@ def average_precisions_at(
 
     Shapes: returns (n_queries,).
 
-    Examples
-    --------
     >>> average_precisions_at([3, 2, 1, 4], [True, True, False, False], [7, 7, 7, 8])
     array([0.4, 0. ])
     """

@@ -23,8 +23,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.data.datasets import Dataset, load
 
-__all__ = ["RankingDataset", "load_mq2008", "load_svmlight"]
-
 MOST_COLUMNS = 100_000
 """A table of more columns is refused: a number that large is a slip."""
 
@@ -33,13 +31,7 @@ MOST_COLUMNS = 100_000
 class RankingDataset(Dataset):
     """Documents with grades, prices and the query that each belongs to.
 
-    Attributes
-    ----------
-    name, X, feature_names, feature_costs, parts
-        As for :class:`gatewise_training.data.datasets.Dataset`.
-    y : ndarray of int64, shape (n,)
-        Grades of relevance; 0 is irrelevant.
-    qid : ndarray of int64, shape (n,)
+    `y` are grades of relevance, int64 (n,), 0 being irrelevant; `qid` is int64 (n,).
     """
 
     qid: NDArray[np.int64] = field(kw_only=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -25,17 +26,6 @@ from gatewise.prices import PriceList
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = [
-    "MOST_CATEGORIES",
-    "ColumnFacts",
-    "ColumnOptions",
-    "ColumnProblem",
-    "Style",
-    "column_facts",
-    "column_problems",
-    "problem_text",
-]
-
 MOST_CATEGORIES: Final = 1000
 """Of a column in training; more of them are hardly categories."""
 _MOST_NAME_BYTES: Final = 200
@@ -51,19 +41,11 @@ Style = Literal["flags", "python"]
 class ColumnOptions:
     """Kinds of a table's columns and other settings of them, as a user gives them.
 
-    Attributes
-    ----------
-    categorical, ordinal, boolean, drop : tuple of str
-        Columns that are categories (one-hot where they are few), categories as one number, true or
-        false, and none of the model's business.
-    time : mapping of str to str
-        Columns of dates, with their formats; ``iso``, ``unix`` or strptime's.
-    impute : bool
-        Fill empty cells, and say so in a further feature where training has seen some.
-    allow_missing : bool
-        Take empty cells as values (NaN).
-    missing_words : tuple of str
-        Texts of an empty cell beside the usual ones.
+    `categorical`, `ordinal`, `boolean`, `drop`: columns that are categories (one-hot where they are
+    few), categories as one number, true or false, and none of the model's business. `time`: columns
+    of dates, with their formats; ``iso``, ``unix`` or strptime's. `impute`: fill empty cells, and
+    say so in a further feature where training has seen some. `allow_missing`: take empty cells as
+    values (NaN). `missing_words`: texts of an empty cell beside the usual ones.
     """
 
     categorical: tuple[str, ...] = ()
@@ -99,15 +81,13 @@ class ColumnOptions:
         def of_kind(kind: str) -> tuple[str, ...]:
             return tuple(name for name, entry in listed.items() if entry.kind == kind)
 
-        return ColumnOptions(
+        return replace(
+            self,
             categorical=self.categorical + of_kind("category"),
             ordinal=self.ordinal + of_kind("ordinal"),
             boolean=self.boolean + of_kind("boolean"),
             time={n: listed[n].format or ISO for n in of_kind("time")} | dict(self.time),
             drop=self.drop + of_kind("drop"),
-            impute=self.impute,
-            allow_missing=self.allow_missing,
-            missing_words=self.missing_words,
         )
 
 
@@ -115,18 +95,8 @@ class ColumnOptions:
 class ColumnFacts:
     """What a column holds.
 
-    Attributes
-    ----------
-    kind : {"number", "boolean", "time", "category", "text", "empty"}
-        What it seems to be; text: nearly every cell is another.
-    rows, missing, distinct : int
-    example : str
-    odd : tuple of str
-        The few cells that are not of this kind.
-    n_odd : int
-        Rows with one of them.
-    low, high : float
-        Of numbers.
+    `kind`: what it seems to be; text: nearly every cell is another. `odd`: the few cells that are
+    not of this kind. `n_odd`: rows with one of them. `low`, `high`: of numbers.
     """
 
     kind: str
@@ -311,7 +281,7 @@ def problem_text(problems: Sequence[ColumnProblem], *, style: Style) -> str:
 def _options(way: Iterable[tuple[str, str | None]], style: Style) -> str:
     if style == "flags":
         return " ".join(
-            f"--{option.replace('_', '-')}" + ("" if value is None else f" {_quoted(value)}")
+            f"--{option.replace('_', '-')}" + ("" if value is None else f" {shlex.quote(value)}")
             for option, value in way
         )
     named: dict[str, list[str]] = {}
@@ -319,12 +289,6 @@ def _options(way: Iterable[tuple[str, str | None]], style: Style) -> str:
         named.setdefault(option, []).extend([] if value is None else [value])
     keys = {"na": "missing_words"}
     return ", ".join(f"{keys.get(o, o)}={v or True!r}" for o, v in named.items())
-
-
-def _quoted(text: str) -> str:
-    import shlex
-
-    return shlex.quote(text)
 
 
 def _key(cell: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -44,12 +45,11 @@ from gatewise_training.data.table_columns import (
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-__all__ = ["TableEncoder"]
-
 _PARTS: Final = ("month", "day", "weekday", "hour")
 _FINER: Final = ("minute", "second")
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class TableEncoder(TransformerMixin, BaseEstimator):
     """Encode the columns of a table: numbers, booleans, categories, dates, missing cells.
 
@@ -102,43 +102,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     6.0
     """
 
-    encoder_: RowEncoder
-
-    def __init__(
-        self,
-        *,
-        categorical: Sequence[str] = (),
-        ordinal: Sequence[str] = (),
-        boolean: Sequence[str] = (),
-        time: Sequence[str] | Mapping[str, str] = (),
-        drop: Sequence[str] = (),
-        impute: bool = False,
-        missing_words: Sequence[str] = (),
-        max_one_hot: int = 12,
-        time_parts: Sequence[str] | None = None,
-    ) -> None:
-        self.categorical = categorical
-        self.ordinal = ordinal
-        self.boolean = boolean
-        self.time = time
-        self.drop = drop
-        self.impute = impute
-        self.missing_words = missing_words
-        self.max_one_hot = max_one_hot
-        self.time_parts = time_parts
+    categorical: Sequence[str] = ()
+    ordinal: Sequence[str] = ()
+    boolean: Sequence[str] = ()
+    time: Sequence[str] | Mapping[str, str] = ()
+    drop: Sequence[str] = ()
+    impute: bool = False
+    missing_words: Sequence[str] = ()
+    max_one_hot: int = 12
+    time_parts: Sequence[str] | None = None
+    encoder_: RowEncoder = field(init=False)
 
     @classmethod
     def from_options(cls, options: ColumnOptions) -> TableEncoder:
         """Make one with a user's settings of the columns."""
-        return cls(
-            categorical=options.categorical,
-            ordinal=options.ordinal,
-            boolean=options.boolean,
-            time=options.time,
-            drop=options.drop,
-            impute=options.impute,
-            missing_words=options.missing_words,
-        )
+        given = vars(options).items()
+        return cls(**{name: value for name, value in given if name != "allow_missing"})
 
     def fit(self, X: DataFrame, y: Any = None) -> Self:
         """Learn categories, medians and the parts of dates that vary.
@@ -220,7 +199,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         )
 
     def _time(self, name: str, present: list[Any], form: str, *, some: bool) -> TimeColumn:
-        times = sorted((read_time(cell, form) for cell in present), key=_days)
+        times = sorted(
+            (read_time(cell, form) for cell in present), key=lambda time: time_part(time, "days")
+        )
         if self.time_parts is None:
             parts = _varying(times, _PARTS) or _varying(times, _FINER) or _PARTS[:1]
         else:
@@ -370,9 +351,8 @@ def _one_hot_names(name: str, categories: Sequence[str]) -> list[str]:
     made: list[str] = []
     for number, category in enumerate(categories):
         short = "".join(c if c.isprintable() else "_" for c in category)[:12]
-        text = category if category.isprintable() and len(category.encode()) <= 40 else ""
-        feature = f"{name}={text or f'{short}~{number}'}"
-        made.append(feature)
+        fits = category and category.isprintable() and len(category.encode()) <= 40
+        made.append(f"{name}={category if fits else f'{short}~{number}'}")
     return made
 
 
@@ -382,10 +362,6 @@ def _by_value(category: str) -> tuple[bool, float, str]:
         return False, read_number(category), category
     except InputError:
         return True, 0.0, category
-
-
-def _days(time: Any) -> float:
-    return time_part(time, "days")
 
 
 def _varying(times: Sequence[Any], parts: Sequence[str]) -> tuple[str, ...]:

@@ -2,7 +2,9 @@
 
 Validation rows come in three ways: the user's own, a held-out fifth, or on small data five-fold
 cross-fitting, where every row is a validation row of a model that has not seen it and the model
-that is kept is fitted on all rows.
+that is kept is fitted on all rows. Where rows have groups these are few, so that cross-fitting goes
+on until a fifth holds many groups; rows in time are never cross-fitted, their last fifth is held
+out.
 """
 
 from __future__ import annotations
@@ -16,16 +18,18 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 from gatewise_training.data.input_checks import Table
+from gatewise_training.data.row_splitter import Rows, RowSplitter
 
-__all__ = ["ValidationSplit", "after", "cross_fit", "folds_of", "hold_back", "strata"]
+__all__ = ["Rows", "ValidationSplit", "after", "cross_fit", "folds_of", "hold_back"]
 
 CROSS_FIT_ROWS = 5000
 """Up to this many rows every row counts, and five fits instead of one are cheap."""
 
+HELD_OUT_GROUPS = 30
+"""So many groups held out say as much as cross-fitting would."""
+
 CALIBRATION_SHARE = 5
 """One training row in so many becomes a calibration row."""
-
-Rows = NDArray[np.intp]
 
 
 class _HasRounds(Protocol):
@@ -46,6 +50,7 @@ class ValidationSplit:
     y: NDArray[np.int64]  # (n,): class indices
     weight: NDArray[np.float64]  # (n,)
     folds: tuple[tuple[Rows, Rows], ...]  # fit rows and validation rows of each
+    given_splitter: RowSplitter | None = None  # of all rows; None: they are alike
 
     @classmethod
     def choose(
@@ -56,27 +61,37 @@ class ValidationSplit:
         *,
         validation: tuple[NDArray[np.float32], NDArray[np.int64]] | None,
         seed: int,
+        splitter: RowSplitter | None = None,
     ) -> ValidationSplit:
-        """Take the given validation rows, a held-out fifth, or up to 5,000 rows five folds."""
+        """Take the given validation rows, a held-out fifth, or up to 5,000 rows five folds.
+
+        `splitter` is that of the training rows and, behind them, the given validation rows.
+        """
         n = len(x)
         if validation is not None:
             x_all = np.concatenate([x, validation[0]])
             y_all = np.concatenate([y, validation[1]])
             w_all = np.concatenate([weight, np.ones(len(validation[0]))])
-            return cls(x_all, y_all, w_all, after(n, len(validation[0])))
-        part = strata(y, 5, seed)
-        if n > CROSS_FIT_ROWS:
-            return cls(x, y, weight, ((np.flatnonzero(part != 0), np.flatnonzero(part == 0)),))
-        folds = tuple((np.flatnonzero(part != k), np.flatnonzero(part == k)) for k in range(5))
-        folds = tuple(f for f in folds if len(f[0]) and len(f[1]))
-        if not folds:
-            raise InputError(f"{n} row(s) are too few to fit and validate a model; give more")
-        return cls(x, y, weight, folds)
+            return cls(x_all, y_all, w_all, after(n, len(validation[0])), splitter)
+        rows = RowSplitter(n) if splitter is None else splitter
+        folds = chosen_folds(rows, y, seed)
+        if not rows.is_random:
+            _check_classes(y, folds)
+        return cls(x, y, weight, folds, splitter)
+
+    @property
+    def splitter(self) -> RowSplitter:
+        """Groups and times of all rows."""
+        return self.given_splitter or RowSplitter(len(self.x))
 
     def with_class_weights(self, weights: NDArray[np.float64]) -> ValidationSplit:
         """Multiply the rows' weights by those of their classes, shape (n_classes,)."""
         weight = self.weight * weights[self.y]
         return replace(self, weight=weight / weight.mean())
+
+    def truth(self, rows: Rows) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Get labels and weights of some rows."""
+        return self.y[rows], self.weight[rows]
 
     @property
     def validation_rows(self) -> Rows:
@@ -92,27 +107,32 @@ class ValidationSplit:
 def cross_fit(
     plan: ValidationSplit, fit: Fit[Model], answer: Callable[[Model, Rows], NDArray[Any]]
 ) -> tuple[Model, NDArray[Any]]:
-    """Fit the model to keep, and get out-of-fold predictions on the validation rows."""
+    """Fit the model to keep, and get out-of-fold predictions on the validation rows.
+
+    Where rows have groups, each fold's own best number of rounds would be that of its few groups:
+    predictions are then those of models of as many rounds as the one that is kept.
+    """
     models = [fit(rows, unseen, None) for rows, unseen in plan.folds]
+    rounds = round(float(np.mean([m.rounds for m in models]))) or None
+    if len(models) > 1 and rounds and plan.splitter.n_groups is not None:
+        models = [fit(rows, None, rounds) for rows, _ in plan.folds]
     predictions = np.concatenate(
         [answer(m, unseen) for m, (_, unseen) in zip(models, plan.folds, strict=True)]
     )
     if len(models) == 1:
         return models[0], predictions
-    rounds = round(float(np.mean([m.rounds for m in models])))
-    return fit(plan.fit_rows, None, rounds or None), predictions
+    return fit(plan.fit_rows, None, rounds), predictions
 
 
-def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
-    """Deal the rows of each class out to k parts; the classes take turns at starting."""
-    rng = np.random.default_rng(seed)
-    part = np.empty(len(y), np.intp)
-    start = 0
-    for c in np.unique(y):
-        rows = rng.permutation(np.flatnonzero(y == c))
-        part[rows] = (start + np.arange(len(rows))) % k
-        start += len(rows)
-    return part
+def _check_classes(y: NDArray[np.int64], folds: tuple[tuple[Rows, Rows], ...]) -> None:
+    """Refuse folds with a class that none of the fit rows has."""
+    n_classes = len(np.unique(y))
+    if any(len(np.unique(y[rows])) < n_classes for rows, _ in folds):
+        raise InputError(
+            "a class is left out where groups or times part the rows, so that no model could be "
+            "validated on it: each class needs rows in several groups, and early ones; give more, "
+            "or drop the class"
+        )
 
 
 def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]:
@@ -123,27 +143,43 @@ def hold_back(table: Table, confidence: float, seed: int) -> tuple[Table, Table]
         raise InputError("a guarantee needs rows of equal weight: its tests count rows")
     x, y = (table.x, table.y) if table.validation is None else table.validation
     chances = None if table.validation is not None else table.high_cost
-    part = strata(y, CALIBRATION_SHARE if table.validation is None else 2, seed)
-    kept, aside = np.flatnonzero(part != 0), np.flatnonzero(part == 0)
+    own = np.arange(len(table.x))
+    places = own if table.validation is None else len(own) + np.arange(len(x))
+    rows = table.splitter.take(places)
+    kept, aside = rows.hold_out(y, CALIBRATION_SHARE if table.validation is None else 2, seed)
     if table.validation is None:
         known = None if chances is None else chances[kept]
         rest = replace(table, x=x[kept], y=y[kept], weight=table.weight[kept], high_cost=known)
+        rest = replace(rest, splitter=rows.take(kept))
     else:
-        rest = replace(table, validation=(x[kept], y[kept]))
+        every = table.splitter.take(np.concatenate([own, places[kept]]))
+        rest = replace(table, validation=(x[kept], y[kept]), splitter=every)
     if len(np.unique(rest.y)) < len(table.classes) or not len(aside):
         raise InputError("too few rows to set some aside for a guarantee; give more data")
     ones = np.ones(len(aside))
     known = None if chances is None else chances[aside]
     return rest, replace(
-        table, x=x[aside], y=y[aside], weight=ones, validation=None, high_cost=known
-    )
+        table, x=x[aside], y=y[aside], weight=ones, validation=None, high_cost=known,
+        splitter=rows.take(aside),
+    )  # fmt: skip
+
+
+def chosen_folds(
+    rows: RowSplitter, y: NDArray[np.int64] | None, seed: int
+) -> tuple[tuple[Rows, Rows], ...]:
+    """Hold a fifth of the rows out, in time the last, or of up to 5,000 make five folds."""
+    enough = rows.n_groups is None or rows.n_groups >= 5 * HELD_OUT_GROUPS
+    if rows.time is not None or (rows.n > CROSS_FIT_ROWS and enough):
+        return (rows.hold_out(y, 5, seed),)
+    folds = rows.folds(y, 5, seed)
+    if not folds:
+        raise InputError(f"{rows.n} row(s) are too few to fit and validate a model; give more")
+    return folds
 
 
 def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
     """Make one fold with the validation rows behind the training rows.
 
-    Examples
-    --------
     >>> after(3, 2)
     ((array([0, 1, 2]), array([3, 4])),)
     """
@@ -153,8 +189,6 @@ def after(n_fit: int, n_validation: int) -> tuple[tuple[Rows, Rows], ...]:
 def folds_of(unit: NDArray[np.int64], seed: int) -> tuple[tuple[Rows, Rows], ...]:
     """Deal out rows without classes, values or documents; rows of one `unit` stay together.
 
-    Examples
-    --------
     >>> [rows.tolist() for _, rows in folds_of(np.array([0, 0, 1, 1]), seed=0)]
     [[0, 1], [2, 3]]
     """

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from gatewise.costs import FeatureCosts
 from gatewise.models.kernel_machine import left_out_error
 from gatewise_training.cascades.fit_problem import Problem
-
-__all__ = ["acquisition_units", "forward_sets", "spread"]
+from gatewise_training.learners.boosting import COARSE_BINS
 
 ROWS = 1200
 """Rows that candidates are compared on."""
@@ -27,8 +26,6 @@ MOST_TRIED = 12
 def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
     """List what is acquired at once: single features, and groups with otherwise free members.
 
-    Examples
-    --------
     >>> costs = FeatureCosts([1, 0, 0], group=[None, "a", "a"], shared={"a": 2.0})
     >>> [p.tolist() for p in acquisition_units(costs)]
     [[0], [1, 2]]
@@ -45,6 +42,23 @@ def acquisition_units(costs: FeatureCosts) -> list[NDArray[np.intp]]:
     return units
 
 
+def come_in_blocks(costs: FeatureCosts) -> bool:
+    """Whether most features come free with others, as those computed from a signal do.
+
+    Examples
+    --------
+    >>> come_in_blocks(FeatureCosts([0, 0, 0], group=["a", "a", "a"], shared={"a": 2.0}))
+    True
+    """
+    return 2 * len(acquisition_units(costs)) <= costs.n_features
+
+
+def comparing_bins(problem: Problem) -> dict[str, int]:
+    """LightGBM settings with which blocks, or features of rows with groups, are compared."""
+    coarse = problem.plan.splitter.n_groups is not None or come_in_blocks(problem.costs)
+    return {"max_bin": COARSE_BINS} if coarse else {}
+
+
 def forward_sets(
     problem: Problem, *, n_stages: int, largest: float = 0.75
 ) -> list[NDArray[np.intp]]:
@@ -57,8 +71,9 @@ def forward_sets(
     units = acquisition_units(costs)
     rows = np.random.default_rng(problem.seed).permutation(plan.fit_rows)[:ROWS]
     x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
+    blocks = plan.splitter.take(rows).blocks(problem.seed)
     have = np.zeros(costs.n_features, bool)
-    error = left_out_error(x[:, have], y, n_classes, weight)
+    error = left_out_error(x[:, have], y, n_classes, weight, blocks=blocks)
     # what each was worth when last tried: hardly ever less than it is worth now (lazy greedy)
     worth = np.full(len(units), np.inf)
     path: list[NDArray[np.bool_]] = []
@@ -67,7 +82,7 @@ def forward_sets(
         tried: dict[int, float] = {}
         while (best := int(np.argmax(worth))) not in tried:
             added = costs.mask(units[best])
-            tried[best] = left_out_error(x[:, have | added], y, n_classes, weight)
+            tried[best] = left_out_error(x[:, have | added], y, n_classes, weight, blocks=blocks)
             price = max(costs.price(added, acquired=have), 1e-9)
             worth[best] = (error - tried[best]) / price
             if path and len(tried) >= MOST_TRIED:

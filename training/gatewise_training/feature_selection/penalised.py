@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from gatewise_training.cascades.fit_problem import Problem
 from gatewise_training.learners.boosting import first_use_penalty, log_loss_params, tree_params
 
-__all__ = ["nested_sets"]
-
 LARGEST = 0.6
 """Cost of the largest set that is looked for, as a share of the cost of all features."""
 

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise_training.cascades.base import SingleModel
 from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.cascades.fitting import SingleModel
 from gatewise_training.data.input_checks import Table
 from gatewise_training.data.validation_split import Rows
 from gatewise_training.forests.grower.binning import Codes
 from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 from gatewise_training.prune.forest import Forest
-
-__all__ = ["FittedTrees", "ForestModel", "GrowingForest"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +30,7 @@ class FittedTrees(FittedStages):
 class ForestModel(SingleModel):
     """Base of both forests.
 
-    Attributes
-    ----------
-    grown_ : tuple
-        Source of the trees of each candidate on the frontier (:class:`FittedTrees`).
+    `grown_`: source of the trees of each candidate on the frontier (:class:`FittedTrees`).
     """
 
     def _settle(

@@ -32,8 +32,6 @@ from gatewise_training.forests.grower.growth import (
 )
 from gatewise_training.prune.forest import Forest, Voting
 
-__all__ = ["BudgetForest"]
-
 ALPHAS = (35.0, 15.0, 6.0, 2.0, 0.0)
 """Thresholds of Pairs tried: of the paper's ten (section 3) about every other one."""
 

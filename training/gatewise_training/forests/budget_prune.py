@@ -37,8 +37,6 @@ from gatewise_training.prune import PruningPath
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.pruning import SOLVERS
 
-__all__ = ["BudgetPrune"]
-
 PRUNING_ROWS = 16_000
 """Of more growing rows so many are drawn: each makes some hundred acquisitions."""
 

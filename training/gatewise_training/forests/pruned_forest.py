@@ -23,8 +23,6 @@ from gatewise_training.prune.baselines.weakest_link import per_tree
 from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence, keep_within
 
-__all__ = ["Pruned", "Recipe", "candidates_of", "forest_of", "widened"]
-
 GAP = 0.5
 """Share of the step between two points that a pruning may stay below its cost."""
 

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from gatewise.decision import Link
+from gatewise.decision import Link, labels
 from gatewise.errors import InputError
-from gatewise.models.opaque_models import PYTHON
 from gatewise.models.stage import FlatModel, Stage
-from gatewise_training.data.input_checks import is_fitted
+from gatewise_training.data.input_checks import is_fitted, named_rows
 from gatewise_training.data.validation_split import ValidationSplit
-from gatewise_training.learners.flat_forms import flat_trees
-from gatewise_training.learners.given_graph import OnnxModel
-from gatewise_training.learners.high_cost_model import HTTP
+from gatewise_training.graphs.flat_forms import flat_trees
+from gatewise_training.graphs.given_graph import FormedGraph, OnnxModel
+from gatewise_training.graphs.sklearn_graphs import sklearn_graph, unwrapped
+from gatewise_training.learners.high_cost_model import is_graph
 from gatewise_training.learners.high_cost_training import can_be_cloned
-from gatewise_training.learners.pair_graphs import PairGraph, converted
-
-__all__ = [
-    "GivenClassifier", "check_fitted", "check_given", "class_order", "given_stages", "is_graph",
-    "with_columns",
-]  # fmt: skip
-
-
-def is_graph(model: Any) -> bool:
-    """Whether a model is given as an ONNX file: its path, its bytes or an OnnxModel."""
-    if isinstance(model, str):
-        return not model.startswith((*HTTP, PYTHON))
-    return isinstance(model, Path | bytes | OnnxModel)
 
 
 def check_fitted(model: Any, what: str) -> None:
@@ -49,22 +35,27 @@ def check_fitted(model: Any, what: str) -> None:
         )
 
 
+TRIED_ROWS = 256
+"""Rows on which a classifier's graph is compared with it."""
+MOST_DIFFERENT = 0.02
+"""Share of them on which rounding may decide otherwise."""
+
+
 @dataclass(frozen=True, eq=False)
 class GivenClassifier:
     """A given classifier, read: its labels, if it names them, and its flat trees or graph."""
 
     what: str  # its name in errors
-    classes: list[Any] | None
-    n_classes: int | None
+    classes: Sequence[Any] | None
+    n_classes: int  # 0 if it gives labels alone, and does not name them
     flat: tuple[FlatModel, Link] | None = None
-    graph: PairGraph | None = None
+    graph: FormedGraph | None = None
 
     @classmethod
     def read(cls, model: Any, x: NDArray[np.float32], shape: tuple[int, ...], what: str) -> Self:
         """Read a model that takes instances of this shape; it is tried on the rows `x`, flat."""
         if is_graph(model):
-            graph = PairGraph(model, x, shape, what)
-            return cls(what, graph.classes, graph.n_classes, graph=graph)
+            return cls.of_graph(FormedGraph(model, shape, what, x), what)
         classes = np.asarray(model.classes_).tolist()
         reads = int(getattr(model, "n_features_in_", None) or x.shape[1])
         if reads != x.shape[1]:
@@ -72,38 +63,49 @@ class GivenClassifier:
                 f"{what} was fitted on {reads} features, an instance has {x.shape[1]} values"
             )
         try:
-            flat = flat_trees(model)
+            flat = flat_trees(unwrapped(model))
         except InputError as error:
             raise InputError(f"{what}: {error}") from error
         if flat is not None:
             return cls(what, classes, len(classes), flat)
-        graph = PairGraph(converted(model, reads, what), x, shape, what)
-        return cls(what, classes, len(classes), graph=graph)
+        content = sklearn_graph(unwrapped(model), reads, what).SerializeToString(deterministic=True)
+        found = cls.of_graph(FormedGraph(OnnxModel(content, classes), shape, what, x), what)
+        found._check_decisions(model, x[:TRIED_ROWS])
+        return found
+
+    @classmethod
+    def of_graph(cls, graph: FormedGraph, what: str) -> Self:
+        """Take a graph that was read."""
+        return cls(what, graph.form.names, graph.form.n_classes, graph=graph)
+
+    def _check_decisions(self, model: Any, x: NDArray[np.float32]) -> None:
+        """Refuse a graph that decides otherwise than the classifier that it was made of."""
+        stage = self.stage(np.asarray(self.classes), np.arange(x.shape[1]))
+        decided = np.asarray(self.classes)[labels(stage.margins(x))]
+        differ = int((decided != np.ravel(model.predict(named_rows(model, x)))).sum())
+        if differ > MOST_DIFFERENT * len(x):
+            raise InputError(
+                f"{self.what}: as an ONNX graph {type(model).__name__} decides otherwise on "
+                f"{differ} of {len(x)} rows; give another classifier, or an ONNX file"
+            )
 
     def stage(self, classes: NDArray[Any], features: NDArray[np.intp]) -> Stage:
         """Make the stage that reads these columns of an instance."""
-        order = class_order(self.classes, classes, self.what)
-        if self.flat is not None:
-            if order is not None:
-                raise InputError(f"{self.what}'s classes are in another order: sort them")
-            return Stage(self.flat[0], features, self.flat[1])
-        assert self.graph is not None
-        model, link = self.graph.low_cost_model(order)
-        return Stage(model, features, link)
-
-
-def class_order(
-    own: list[Any] | None, classes: NDArray[Any], what: str
-) -> NDArray[np.int64] | None:
-    """Column of each class in a model's scores; None where the orders are the same."""
-    if own is None or own == classes.tolist():
-        return None
-    if set(own) != set(classes.tolist()):
-        raise InputError(
-            f"{what} has the classes {own[:8]}, and not {classes.tolist()[:8]}: models must answer "
-            "with the same"
-        )
-    return np.array([own.index(c) for c in classes.tolist()], np.int64)
+        wanted = classes.tolist()
+        own = list((self.graph.named(wanted).names if self.graph else self.classes) or ())
+        if set(own) != set(wanted):
+            raise InputError(
+                f"{self.what} has the classes {own[:8]}, and not {wanted[:8]}: models must answer "
+                "with the same"
+            )
+        order = None if own == wanted else np.array([own.index(c) for c in wanted], np.int64)
+        if self.graph is not None:
+            model, link = self.graph.margins_model(order)
+            return Stage(model, features, link)
+        assert self.flat is not None
+        if order is not None:
+            raise InputError(f"{self.what}'s classes are in another order: sort them")
+        return Stage(self.flat[0], features, self.flat[1])
 
 
 def check_given(models: Any, *, allow_missing: bool) -> None:
@@ -139,21 +141,11 @@ def given_stages(
             continue
         outputs = []
         for rows, unseen in plan.folds:
-            fresh = clone(model).fit(_table(model, x[rows]), classes[plan.y[rows]])
+            fresh = clone(model).fit(named_rows(model, x[rows]), classes[plan.y[rows]])
             twin = GivenClassifier.read(fresh, x, x.shape[1:], what).stage(classes, columns)
             outputs.append(twin.margins(plan.x[unseen]))
         made.append((stage, np.concatenate(outputs)))
     return made
-
-
-def _table(model: Any, x: NDArray[np.float32]) -> Any:
-    """Rows under the column names that the model was fitted on, if it was."""
-    names = getattr(model, "feature_names_in_", None)
-    if names is None:
-        return x
-    import pandas as pd
-
-    return pd.DataFrame(x, columns=names)
 
 
 def _is_pair(given: Any) -> bool:

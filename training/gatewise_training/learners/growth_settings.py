@@ -12,8 +12,6 @@ from sklearn.utils._param_validation import Interval
 from gatewise_training.data.input_checks import AT_LEAST_1, Constraints
 from gatewise_training.learners.boosting import LARGE_ROWS
 
-__all__ = ["Growth", "tree_settings"]
-
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Growth:
@@ -33,19 +31,19 @@ class Growth:
     }
 
 
-def tree_settings(growth: Growth, n_rows: int, n_classes: int) -> dict[str, Any]:
-    """LightGBM's settings for so many rows.
+def tree_settings(
+    growth: Growth, n_rows: int, n_classes: int, *, few_leaves: int = 31
+) -> dict[str, Any]:
+    """LightGBM's settings for so many rows; `few_leaves` up to 5,000.
 
     A low-cost model that is much weaker than the high-cost model never comes near its
     accuracy: above 5,000 rows trees are large. For two classes they learn fast; with more
     classes, at rates above 0.1, the losses of rare ones run away.
 
-    Examples
-    --------
     >>> tree_settings(Growth(), 12_000, 2)
     {'num_leaves': 127, 'max_depth': -1, 'learning_rate': 0.2}
     """
-    leaves, rate = 31, 0.1
+    leaves, rate = few_leaves, 0.1
     if n_rows > LARGE_ROWS:
         leaves, rate = (127, 0.2) if n_classes == 2 else (63, 0.1)
     return {

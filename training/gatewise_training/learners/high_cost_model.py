@@ -17,11 +17,10 @@ from gatewise.decision import Link, labels, probabilities
 from gatewise.errors import InputError
 from gatewise.models.opaque_models import PYTHON, JsonService, PythonModel, load_object
 from gatewise.models.trees import TreeEnsemble
+from gatewise_training.data.input_checks import named_rows
+from gatewise_training.graphs.given_graph import FormedGraph, GraphForm, OnnxModel, graph_answer
 from gatewise_training.learners.boosting import link_of
-from gatewise_training.learners.given_graph import FormedGraph, GraphForm, OnnxModel, graph_answer
 from gatewise_training.learners.packable import needs_backend
-
-__all__ = ["HighCostModel", "is_given"]
 
 HTTP = ("http://", "https://")
 
@@ -33,6 +32,13 @@ def is_given(model: Any) -> bool:
     ``predict_proba`` and without ``fit``. Of classifiers, that is a question of their state.
     """
     return not hasattr(model, "fit")
+
+
+def is_graph(model: Any) -> bool:
+    """Whether a model is given as an ONNX file: its path, its bytes or an OnnxModel."""
+    if isinstance(model, str):
+        return not model.startswith((*HTTP, PYTHON))
+    return isinstance(model, Path | bytes | OnnxModel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,19 +54,22 @@ class HighCostModel:
         What it is, for people: "svm", "boosting", "extra-trees", "given", "onnx", "python",
         "http".
     trees : TreeEnsemble or None
-        Its margins as flat arrays over `features`, where it is our own boosted model.
+        Its margins as flat arrays over `features`, where it is grown here.
     estimator : object or None
         A fitted scikit-learn classifier over `features`.
     onnx : bytes or None
-        A given ONNX graph over `features`.
+        A given ONNX graph, with the input ``x`` over `features`.
     form : GraphForm or None
-        How this graph is to be read.
+        How this graph's outputs are to be read.
     opaque : PythonModel, JsonService or None
         What answers with probabilities of all classes, and has no form as a graph.
     lookup : ndarray of int64, shape (n_own_classes,) or None
         Class index of each of the estimator's (or the graph's) own classes.
     rounds : int
         Boosting rounds, 0 for other kinds.
+    carried : ndarray of intp or None
+        Columns that a request carries in the place of `features`: the values of a raw window, of
+        which a worker computes them.
     """
 
     features: NDArray[np.intp]
@@ -73,11 +82,17 @@ class HighCostModel:
     opaque: PythonModel | JsonService | None = None
     lookup: NDArray[np.int64] | None = None
     rounds: int = 0
+    carried: NDArray[np.intp] | None = None
+
+    @property
+    def asked(self) -> NDArray[np.intp]:
+        """Columns that a request carries."""
+        return self.features if self.carried is None else self.carried
 
     @property
     def link(self) -> Link:
-        """Link from the margins of `trees` to probabilities."""
-        return link_of(self.n_classes)
+        """Link from the margins of `trees` to probabilities, which those of a forest are."""
+        return "identity" if self.kind == "extra-trees" else link_of(self.n_classes)
 
     @property
     def backend(self) -> str | None:
@@ -94,8 +109,8 @@ class HighCostModel:
             chances = self.opaque.predict_proba(part)
             return np.asarray(chances.argmax(axis=1), np.int64), chances
         if self.onnx is not None:
-            form = self.form or GraphForm("probabilities", 0, 1, self.n_classes)
-            position, raw = graph_answer(self.onnx, form, part)
+            assert self.form is not None
+            position, raw = graph_answer(self.onnx, self.form, part)
             found = position if self.lookup is None else self.lookup[position]
             return found, self._over_all_classes(raw)
         found = self._estimator_labels(part)
@@ -117,7 +132,9 @@ class HighCostModel:
         return self.answers(x)[0]
 
     def _estimator_labels(self, part: NDArray[np.float32]) -> NDArray[np.int64]:
-        own = np.ravel(self.estimator.predict(self._named(part)))  # CatBoost gives a column
+        own = np.ravel(
+            self.estimator.predict(named_rows(self.estimator, part))
+        )  # CatBoost gives a column
         position = np.searchsorted(np.asarray(self.estimator.classes_), own)
         return position.astype(np.int64) if self.lookup is None else self.lookup[position]
 
@@ -125,7 +142,9 @@ class HighCostModel:
         self, part: NDArray[np.float32], found: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         if hasattr(self.estimator, "predict_proba"):
-            return self._over_all_classes(self.estimator.predict_proba(self._named(part)))
+            return self._over_all_classes(
+                self.estimator.predict_proba(named_rows(self.estimator, part))
+            )
         out = np.zeros((len(part), self.n_classes))
         out[np.arange(len(part)), found] = 1.0
         return out
@@ -135,15 +154,6 @@ class HighCostModel:
         out[:, np.arange(raw.shape[1]) if self.lookup is None else self.lookup] = raw
         return out
 
-    def _named(self, part: NDArray[np.float32]) -> Any:
-        """Give rows the estimator's column names, if it has any."""
-        names = getattr(self.estimator, "feature_names_in_", None)
-        if names is None:
-            return part
-        import pandas as pd
-
-        return pd.DataFrame(part, columns=names)
-
     @classmethod
     def given(
         cls,
@@ -151,6 +161,7 @@ class HighCostModel:
         classes: NDArray[Any],
         n_features: int,
         names: Sequence[str] | None = None,
+        shape: tuple[int, ...] | None = None,
     ) -> HighCostModel:
         """Wrap a fitted classifier or an ONNX file; nothing is refitted.
 
@@ -159,14 +170,16 @@ class HighCostModel:
         model : object
             A fitted classifier of scikit-learn, LightGBM, XGBoost or CatBoost; path, bytes or
             :class:`.OnnxModel` of an ONNX graph that takes one row an instance and gives labels,
-            probabilities or logits; or what stays opaque: a function of the rows that gives
-            probabilities, an object or a class with ``predict_proba``, their import path
-            ``python:module:attribute``, or the URL of a JSON service.
+            probabilities or logits; such a graph that was read; or what stays opaque: a function of
+            the rows that gives probabilities, an object or a class with ``predict_proba``, their
+            import path ``python:module:attribute``, or the URL of a JSON service.
         classes : ndarray, shape (n_classes,)
-            The data's class labels, sorted.
+            The data's class labels. A graph that was read has them in this order if it names none.
         n_features : int
         names : sequence of str, optional
             The data's column names, which must be the model's where it has any.
+        shape : tuple of int, optional
+            That an instance of these features has for a graph; by default a row.
 
         Returns
         -------
@@ -186,19 +199,20 @@ class HighCostModel:
         if isinstance(model, str) and model.startswith(PYTHON):
             opaque = PythonModel(load_object(model), classes.tolist(), model)
             return cls(every, len(classes), "python", opaque=opaque)
-        if isinstance(model, str | Path | bytes):
-            model = OnnxModel(model)
-        if isinstance(model, OnnxModel):
-            return _given_graph(model, classes, every)
-        if not hasattr(model, "predict_proba") and not hasattr(model, "predict"):
-            if not callable(model):
-                raise InputError(
-                    f"high_cost_model is a {type(model).__name__}: give a classifier, an ONNX "
-                    "file, a function that gives probabilities, or None"
-                )
-            opaque = PythonModel(model, classes.tolist())
-            return cls(every, len(classes), "python", opaque=opaque)
-        if needs_backend(model):
+        if is_graph(model):
+            model = FormedGraph(model, shape or (n_features,), "high_cost_model")
+            _check_named(model.form, classes)
+        if isinstance(model, FormedGraph):
+            form = model.named(classes.tolist())
+            lookup = _match(list(form.names or ()), classes)
+            return cls(every, len(classes), "onnx", onnx=model.content, form=form, lookup=lookup)
+        predicts = hasattr(model, "predict_proba") or hasattr(model, "predict")
+        if not predicts and not callable(model):
+            raise InputError(
+                f"high_cost_model is a {type(model).__name__}: give a classifier, an ONNX file, "
+                "a function that gives probabilities, or None"
+            )
+        if not predicts or needs_backend(model):
             opaque = PythonModel(model, classes.tolist())
             return cls(every, len(classes), "python", opaque=opaque)
         reads = int(getattr(model, "n_features_in_", n_features))
@@ -228,16 +242,12 @@ def _match(own: list[Any], classes: NDArray[Any]) -> NDArray[np.int64]:
     return np.array([known.index(c) for c in own], np.int64)
 
 
-def _given_graph(model: OnnxModel, classes: NDArray[Any], every: NDArray[np.intp]) -> HighCostModel:
-    graph = FormedGraph(model, len(every), len(classes))
-    own = graph.form.names
-    if own is None and classes.tolist() != list(range(len(classes))):
+def _check_named(form: GraphForm, classes: NDArray[Any]) -> None:
+    """Refuse a graph that does not say which of the data's classes its outputs are."""
+    places = form.positions and classes.tolist() == list(range(len(classes)))
+    if form.names is None and not places:
         raise InputError(
             "high_cost_model's graph does not name the labels of its outputs: give "
             "OnnxModel(file, classes=[...]) or write a JSON list of them into its metadata as "
             '"classes", or train with labels 0, 1, ...'
         )
-    lookup = None if own is None else _match(list(own), classes)
-    return HighCostModel(
-        every, len(classes), "onnx", onnx=graph.content, form=graph.form, lookup=lookup
-    )

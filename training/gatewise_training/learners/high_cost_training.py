@@ -15,6 +15,7 @@ import joblib
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewise_training.data.input_checks import named_rows
 from gatewise_training.data.validation_split import Rows, ValidationSplit, cross_fit
 from gatewise_training.learners.boosting import (
     LARGE_ROWS,
@@ -22,10 +23,9 @@ from gatewise_training.learners.boosting import (
     capacity,
     fit_boosting,
 )
+from gatewise_training.learners.extra_trees import fit_extra_trees
 from gatewise_training.learners.high_cost_model import HighCostModel
 from gatewise_training.learners.packable import needs_backend
-
-__all__ = ["can_be_cloned", "memorised", "train_high_cost_model", "unseen_answers"]
 
 Fit = Callable[[Rows, Rows | None, int | None], HighCostModel]
 
@@ -103,30 +103,45 @@ def _recipes(
     if template is not None:
         kind = type(template).__name__
         return [_F0Recipe(kind, _estimator_fit(plan, n_classes, "given", template))]
-    params = capacity(len(plan.fit_rows), n_classes)
+    grouped = plan.splitter.n_groups is not None
+    params = capacity(len(plan.fit_rows), n_classes, grouped=grouped)
     recipes = [_F0Recipe("boosting", _boosting_fit(plan, n_classes, params, seed))]
     large = len(plan.fit_rows) > LARGE_ROWS
     if not large:
         params = params | RANDOM_THRESHOLDS
         recipes.append(_F0Recipe("random boosting", _boosting_fit(plan, n_classes, params, seed)))
     if not allow_missing:
-        from sklearn.ensemble import ExtraTreesClassifier
-
-        some, many = (
-            _estimator_fit(
-                plan, n_classes, "extra-trees", ExtraTreesClassifier(n, random_state=seed)
-            )
-            for n in (TRIAL_TREES, TREES)
-        )
+        some, many = (_forest_fit(plan, n_classes, n, seed) for n in (TRIAL_TREES, TREES))
         recipes.append(_F0Recipe("extra-trees", many, some if large else None))
         smallest = np.bincount(plan.y[plan.fit_rows]).min()
         even = np.ptp(plan.weight) == 0  # a scaler before the SVM could not see weights
-        if len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds) and even:
+        few = len(plan.fit_rows) <= SVM_ROWS and smallest >= 2 * len(plan.folds)
+        if few and even and _has_halves(plan):
             for name, scaler in _scalers():
                 svm = _calibrated_svm(scaler)
                 fit = _estimator_fit(plan, n_classes, "svm", svm)
                 recipes.append(_F0Recipe(f"svm on {name}", fit))
     return recipes
+
+
+def _halves(plan: ValidationSplit, rows: Rows) -> tuple[tuple[Rows, Rows], ...] | None:
+    """Two folds of some rows, for a model that is calibrated inside its fit; None: any two."""
+    block = plan.splitter.take(rows).blocks(0)
+    if block is None:
+        return None
+    half = block % 2
+    even, odd = np.flatnonzero(half == 0), np.flatnonzero(half == 1)
+    return (even, odd), (odd, even)
+
+
+def _has_halves(plan: ValidationSplit) -> bool:
+    """Whether the halves of every fit have rows of every class."""
+    for rows in (plan.fit_rows, *(rows for rows, _ in plan.folds)):
+        y = plan.y[rows]
+        for half, _ in _halves(plan, rows) or ():
+            if len(np.unique(y[half])) < len(np.unique(y)):
+                return False
+    return True
 
 
 def _scalers() -> list[tuple[str, Any]]:
@@ -187,13 +202,7 @@ def _clone(
     """Fit a clone as the user fitted the original: on the data's labels and column names."""
     from sklearn.base import clone
 
-    x: Any = plan.x[rows]
-    names = getattr(estimator, "feature_names_in_", None)
-    if names is not None:
-        import pandas as pd
-
-        x = pd.DataFrame(x, columns=names)
-    fresh = clone(estimator)
+    x, fresh = named_rows(estimator, plan.x[rows]), clone(estimator)
     fresh.fit(x, classes[plan.y[rows]], **_weights(plan, fresh, rows))
     return HighCostModel.given(fresh, classes, plan.x.shape[1])
 
@@ -214,11 +223,12 @@ def memorised(
 
     The references are extra-trees and, on few rows, an RBF-SVM. Returns the accuracies of the model
     and of the best reference on the validation rows if the model's is higher by more than chance
-    (a one-sided sign test of the rows on which just one is right), else None.
+    (a one-sided sign test of the rows on which just one is right; where rows have groups, a test of
+    these), else None.
 
     Shapes: `answers` (n_validation,) class indices.
     """
-    from scipy.stats import binomtest
+    from scipy.stats import binomtest, norm
     from sklearn.ensemble import ExtraTreesClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.svm import SVC
@@ -228,6 +238,7 @@ def memorised(
         kinds += [make_pipeline(scaler, SVC(C=10.0)) for _, scaler in _scalers()]
     y = plan.y[plan.validation_rows]
     best = np.zeros(len(y), bool)
+    splitter = plan.splitter.take(plan.validation_rows)
     for kind in kinds:
         found = [
             kind.fit(plan.x[rows], plan.y[rows]).predict(plan.x[unseen])
@@ -237,7 +248,15 @@ def memorised(
         best = right if right.sum() > best.sum() else best
     model = answers == y
     better, worse = int((model & ~best).sum()), int((best & ~model).sum())
-    if better <= worse or binomtest(better, better + worse, alternative="greater").pvalue > CHANCE:
+    if better <= worse:
+        return None
+    if splitter.n_groups is not None:  # its error is that of a normal distribution already
+        gain = model.astype(float) - best
+        error = splitter.clustered_error((gain - gain.mean()) / len(gain))
+        pvalue = float(norm.sf(gain.mean() / max(error, 1e-12)))
+    else:
+        pvalue = binomtest(better, better + worse, alternative="greater").pvalue
+    if pvalue > CHANCE:
         return None
     return float(model.mean()), float(best.mean())
 
@@ -258,7 +277,7 @@ def _boosting_fit(plan: ValidationSplit, n_classes: int, params: dict[str, Any],
             plan.y[rows],
             n_classes,
             weight=plan.weight[rows],
-            validation=None if unseen is None else (plan.x[unseen], plan.y[unseen]),
+            validation=None if unseen is None else (plan.x[unseen], *plan.truth(unseen)),
             rounds=rounds or 600,
             seed=seed,
             params=params,
@@ -269,12 +288,30 @@ def _boosting_fit(plan: ValidationSplit, n_classes: int, params: dict[str, Any],
     return fit
 
 
+def _forest_fit(plan: ValidationSplit, n_classes: int, n_trees: int, seed: int) -> Fit:
+    if len(plan.fit_rows) > LARGE_ROWS:
+        from sklearn.ensemble import ExtraTreesClassifier
+
+        template = ExtraTreesClassifier(n_trees, random_state=seed)
+        return _estimator_fit(plan, n_classes, "extra-trees", template)
+
+    def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
+        x, y, weight = plan.x[rows], plan.y[rows], plan.weight[rows]
+        trees = fit_extra_trees(x, y, n_classes, weight=weight, n_trees=n_trees, seed=seed)
+        return HighCostModel(np.arange(x.shape[1]), n_classes, "extra-trees", trees=trees)
+
+    return fit
+
+
 def _estimator_fit(plan: ValidationSplit, n_classes: int, kind: str, template: Any) -> Fit:
     from sklearn.base import clone
 
     def fit(rows: Rows, unseen: Rows | None, rounds: int | None) -> HighCostModel:
         x, y = plan.x[rows], plan.y[rows]
-        estimator = clone(template).fit(x, y, **_weights(plan, template, rows))
+        estimator = clone(template)
+        if kind == "svm" and (halves := _halves(plan, rows)) is not None:
+            estimator.set_params(cv=halves)
+        estimator.fit(x, y, **_weights(plan, template, rows))
         if needs_backend(template):
             return HighCostModel.given(estimator, np.arange(n_classes), x.shape[1])
         lookup = np.asarray(estimator.classes_, np.int64)

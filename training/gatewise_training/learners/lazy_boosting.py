@@ -35,8 +35,6 @@ from gatewise.models.losses import (
 from gatewise.models.trees import TreeEnsemble
 from gatewise_training.learners.boosting import objective_of, tree_params, varies
 
-__all__ = ["LazyBooster", "check_lazy", "lazy_prices"]
-
 MOST_BITS = 2**31
 """LightGBM keeps a bit for each row and feature, and counts them in 32 bits with a sign."""
 
@@ -77,13 +75,11 @@ def lazy_prices(costs: FeatureCosts) -> NDArray[np.float64]:
 
     A row that acquires a whole group is priced exactly, one that acquires a part too cheaply.
 
-    Examples
-    --------
     >>> lazy_prices(FeatureCosts([1.0, 0.0, 0.5], group=[None, "a", "a"], shared={"a": 2.0}))
     array([1. , 1. , 1.5])
     """
     sizes = np.bincount(costs.group[costs.group >= 0], minlength=len(costs.shared))
-    shares = np.append(costs.shared / np.maximum(sizes, 1), 0.0)  # -1 picks the 0
+    shares = np.append(costs.shared_alone / np.maximum(sizes, 1), 0.0)  # -1 picks the 0
     return np.asarray(costs.own + shares[costs.group], np.float64)
 
 

@@ -27,15 +27,7 @@ from gatewise_training.learners.boosting import (
     fit_boosting,
     link_of,
 )
-
-__all__ = [
-    "FAMILIES",
-    "Bounds",
-    "cross_fitted_stage",
-    "families_for",
-    "family_of",
-    "with_all_classes",
-]
+from gatewise_training.learners.extra_trees import fit_extra_trees
 
 ROUNDS = 600
 """Boosting rounds at most; validation rows end them earlier."""
@@ -100,16 +92,21 @@ class _Task:
     def weight(self) -> NDArray[np.float64]:
         return self.plan.weight[self.rows]
 
+    @property
+    def capacity(self) -> dict[str, Any]:
+        grouped = self.plan.splitter.n_groups is not None
+        return capacity(len(self.plan.fit_rows), self.n_classes, grouped=grouped)
+
 
 _Fitted = tuple[FlatModel, Link, int]
 
 
 def _boosting(task: _Task) -> _Fitted:
-    return _boosted(task, capacity(len(task.plan.fit_rows), task.n_classes))
+    return _boosted(task, task.capacity)
 
 
 def _random_boosting(task: _Task) -> _Fitted:
-    return _boosted(task, capacity(len(task.plan.fit_rows), task.n_classes) | RANDOM_THRESHOLDS)
+    return _boosted(task, task.capacity | RANDOM_THRESHOLDS)
 
 
 def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
@@ -121,7 +118,7 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
         task.y_fit,
         task.n_classes,
         weight=task.weight,
-        validation=None if unseen is None else (task.x[unseen], task.plan.y[unseen]),
+        validation=None if unseen is None else (task.x[unseen], *task.plan.truth(unseen)),
         rounds=task.rounds or max(1, trees // outputs),
         seed=task.seed,
         params=params | {"num_leaves": leaves},
@@ -130,10 +127,21 @@ def _boosted(task: _Task, params: dict[str, Any]) -> _Fitted:
 
 
 def _extra_trees(task: _Task) -> _Fitted:
-    from sklearn.ensemble import ExtraTreesClassifier
-
     bound = task.bounds.stage_bytes is not None
     trees, leaves = task.bounds.tree_budget(100, 256, 4 * (task.n_classes - 1))
+    if not bound and len(task.rows) <= LARGE_ROWS:
+        found = fit_extra_trees(
+            task.x_fit,
+            task.y_fit,
+            task.n_classes,
+            weight=task.weight,
+            n_trees=trees,
+            min_rows=2,
+            seed=task.seed,
+        )
+        return found, "identity", 0
+    from sklearn.ensemble import ExtraTreesClassifier
+
     forest = ExtraTreesClassifier(
         trees,
         min_samples_leaf=2,
@@ -183,6 +191,7 @@ def _svm_left_out(task: _Task) -> tuple[_Fitted, NDArray[np.float32]]:
         weight=task.weight,
         n_landmarks=max(1, marks),
         seed=task.seed,
+        blocks=task.plan.splitter.take(task.rows).blocks(task.seed),
     )
     return (model, link_of(task.n_classes), 0), left_out
 
@@ -200,8 +209,6 @@ FAMILIES: dict[str, Callable[[_Task], _Fitted]] = {
 def families_for(n_rows: int, *, allow_missing: bool = False) -> tuple[str, ...]:
     """List families worth trying on so many rows; random thresholds lose once rows are many.
 
-    Examples
-    --------
     >>> families_for(20_000)
     ('boosting', 'extra-trees', 'linear', 'svm')
     """
@@ -234,7 +241,8 @@ def cross_fitted_stage(
         stage = Stage.from_model(model, link)
         return _StageFit(replace(stage, features=features[stage.features]), rounds)
 
-    if family == "svm" and len(plan.folds) > 1:  # leaving one out is cheaper than five folds
+    # leaving one out, or a few groups, is cheaper than five folds, and all margins are of one scale
+    if family == "svm" and len(plan.folds) > 1:
         fitted, left_out = _svm_left_out(task(plan.fit_rows, None, None))
         return placed(fitted).stage, left_out[plan.validation_rows]
     kept, outputs = cross_fit(plan, fit, lambda m, rows: m.stage.margins(plan.x[rows]))

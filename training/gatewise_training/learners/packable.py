@@ -10,16 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from gatewise.errors import InputError
-
-__all__ = ["CLASSIFIERS", "TRANSFORMERS", "check_packable", "needs_backend"]
+from gatewise_training.graphs.flat_forms import library_name
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
-
-LIBRARIES = ("sklearn", "lightgbm", "xgboost", "catboost")
-"""Libraries with classifiers that are converted; those of others stay opaque."""
 
 CLASSIFIERS = _words(
     "BaggingClassifier BernoulliNB CalibratedClassifierCV CatBoostClassifier ComplementNB "
@@ -51,43 +47,25 @@ def needs_backend(model: Any) -> bool:
     """Whether a model with ``predict_proba`` stays opaque: a class, or none of known libraries."""
     while type(model).__name__ == "FrozenEstimator":
         model = model.estimator
-    return isinstance(model, type) or _known(model) is None
+    return isinstance(model, type) or library_name(model) is None
 
 
 def check_packable(model: Any) -> None:
-    """Refuse a classifier that has no form as a graph; what is no classifier is not judged.
+    """Refuse a classifier that cannot become a graph; other objects pass.
 
-    Raises
-    ------
-    InputError
-        Naming the estimator, or the part of one, and what to do.
+    InputError names the estimator, or the part of one, and what to do.
     """
     if isinstance(model, type) and hasattr(model, "fit"):
         raise InputError(f"high_cost_model is the class {model.__name__}: give an instance of it")
     if not hasattr(model, "get_params") or needs_backend(model):
         return
     problems = [
-        f"{_known(part) or type(part).__name__}{_inside(part, model)}: {why}"
+        f"{library_name(part) or type(part).__name__}{_inside(part, model)}: {why}"
         for part in _parts(model)
         for why in _problems(part)
     ]
     if problems:
         raise InputError(f"high_cost_model cannot be packed: {'; '.join(problems)}; {ADVICE}")
-
-
-def _known(estimator: Any) -> str | None:
-    """Name of the class, or of the one that it extends, in the known libraries."""
-    for kind in type(estimator).__mro__:
-        if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
-            return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
-    return None
-
-
-def _same(kind: type, estimator: Any) -> bool:
-    """Whether a subclass predicts as the class of the library does."""
-    own = type(estimator)
-    names = ("predict", "predict_proba", "transform", "decision_function")
-    return all(getattr(own, n, None) is getattr(kind, n, None) for n in names)
 
 
 def _inside(part: Any, model: Any) -> str:
@@ -106,7 +84,7 @@ def _parts(model: Any) -> Iterator[Any]:
 
 
 def _problems(part: Any) -> Iterator[str]:
-    name = _known(part)
+    name = library_name(part)
     if name not in CLASSIFIERS | TRANSFORMERS:
         yield "it has no form that a worker runs"
         return
@@ -134,6 +112,9 @@ def _problems(part: Any) -> Iterator[str]:
     elif name == "CatBoostClassifier":
         yield from refuse("loss_function", None, "Logloss", "CrossEntropy", "MultiClass")
         yield from refuse("cat_features", None, [])
+    elif name == "BaggingClassifier":
+        if part.estimator is not None and not hasattr(part.estimator, "predict_proba"):
+            yield "its estimator gives no probabilities"
     elif name == "StackingClassifier":
         yield from refuse("stack_method", "auto", "predict_proba")
         for own, inner in part.estimators:

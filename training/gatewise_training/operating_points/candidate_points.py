@@ -27,8 +27,6 @@ from gatewise_training.operating_points.frontier import Frontier, OperatingPoint
 from gatewise_training.operating_points.guarantee import Promise, certify, checked_records
 from gatewise_training.operating_points.thresholds import CascadeRecord, smoothed, tune
 
-__all__ = ["CalibrationRecords", "SettingsPath", "candidates"]
-
 FARTHEST = 5.0
 """The largest logarithm of a power that is tried; 0.99 becomes 0.2."""
 BASES = 12
@@ -57,21 +55,20 @@ class CalibrationRecords:
         **bounds: float | None,
     ) -> OperatingPoint:
         """Find the boldest point that keeps the one bound that is not None, and those by class."""
-        rows = len(self.certifying[0].weights)
+        rows, groups = len(self.certifying[0].weights), self.certifying[0].splitter.n_groups
         promise = Promise.from_bounds(self.confidence, by_class=by_class, **bounds)
         points = (*frontier.points, *frontier.others) if promise.by_class else frontier.points
-        order = candidates(self.tuning, points, promise, rows=rows)
+        order = candidates(self.tuning, points, promise, rows=self.certifying[0].units)
         point = certify(self.certifying, order, promise)
         if point is None:
+            beside = f" with {promise.by_class.text()}" if promise.by_class else ""
+            inside, more = ("", "rows") if groups is None else (f" in {groups} groups", "groups")
             raise InputError(
-                f"{promise.kind}={promise.bound:g}{self._with_classes(promise)} cannot be "
-                f"guaranteed at {self.confidence:g} with {rows} calibration rows"
-                f"{self._class_rows(promise)}; give more rows or a looser bound"
+                f"{promise.kind}={promise.bound:g}{beside} cannot be "
+                f"guaranteed at {self.confidence:g} with {rows} calibration rows{inside}"
+                f"{self._class_rows(promise)}; give more {more} or a looser bound"
             )
         return point
-
-    def _with_classes(self, promise: Promise) -> str:
-        return f" with {promise.by_class.text()}" if promise.by_class else ""
 
     def _class_rows(self, promise: Promise) -> str:
         """How many rows of the bounded classes there are, and the most that they can show."""
@@ -153,7 +150,8 @@ class _Tuning:
 
     @property
     def n(self) -> int:
-        return len(self.records[0].weights)
+        """Number of tuning rows, or of groups of them."""
+        return self.records[0].units
 
     @property
     def bold(self) -> float:
@@ -168,13 +166,16 @@ class _Tuning:
         return self.records[-1].merit() - point.merit
 
     def deviation(self, point: OperatingPoint) -> float:
-        """Predict the standard deviation of one row's risk."""
+        """Predict the standard deviation of the risk of one row, or group."""
         if self.promise.kind == "offload_rate":
             return math.sqrt(self.promise.bound * (1 - self.promise.bound))
         if self.promise.kind == "max_loss":
             return point.accuracy_error * math.sqrt(self.n)
         record = self.records[point.chain]
-        return float(record.costs(record.exits(point.thresholds)).std())
+        costs = record.costs(record.exits(point.thresholds))
+        if record.splitter.n_groups is not None:
+            costs = record.splitter.group_means(costs)
+        return float(costs.std())
 
     def worth(self, point: OperatingPoint, *, is_base: bool = False) -> tuple[float, float]:
         """Rank a point; one that is a base does not go to the bound."""

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from gatewise.errors import InputError
 
-__all__ = ["ClassBounds", "ExitAnswers", "class_weights", "emphases", "is_rare", "kept_shares"]
-
 Shares = tuple[float | None, ...]
 
 SMALLEST_PROBABILITY = float(np.finfo(np.float64).eps)
@@ -165,8 +163,6 @@ class ClassBounds:
     ) -> Self:
         """Read bounds from dicts by class label; 0 is no bound.
 
-        Examples
-        --------
         >>> bounds = ClassBounds.from_mappings(("fault", "ok"), {"fault": 0.9})
         >>> bounds.min_recall, bool(bounds), bounds.named()
         ((0.9, None), True, {'min_recall fault': 0.9})
@@ -258,8 +254,8 @@ def emphases(shares: NDArray[np.float64], bounds: ClassBounds | None) -> list[ND
 
 def kept_shares(
     answers: ExitAnswers, exits: NDArray[np.int64], kind: str, c: int
-) -> tuple[int, int]:
-    """Count the rows that a bound is about, and those of them where the class is missed.
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Get the rows that a bound is about, and those of them where the class is missed, (n,) each.
 
     Of a recall: rows of class `c`, answered otherwise. Of a precision: rows answered `c`, of
     another class.
@@ -267,4 +263,4 @@ def kept_shares(
     given = answers.given[exits, np.arange(len(exits))]
     of_class, answered = answers.truth == c, given == c
     whole = of_class if kind == "recall" else answered
-    return int(whole.sum()), int((whole & ~(of_class & answered)).sum())
+    return whole, whole & ~(of_class & answered)

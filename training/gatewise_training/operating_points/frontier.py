@@ -25,6 +25,10 @@ __all__ = ["SLACK", "Frontier", "FrontierDisplay", "OperatingPoint"]
 SLACK = 1.0
 """Standard errors of the paired accuracy difference that `max_loss` keeps in hand."""
 
+GROUP_ERRORS = 2.0
+"""As many times of them where rows have groups. These are few, and the cheapest of many points that
+seem to keep a bound is the luckiest on them, by about one such error; one more is for chance."""
+
 
 @dataclass(frozen=True, repr=False)
 class Frontier:
@@ -166,8 +170,9 @@ class Frontier:
         min_recall, min_precision : mapping of class label to float, optional
             Beside one of the three: only points that keep these shares are picked from.
         slack : float, default 0
-            Standard errors to keep in hand: for `max_loss` of the paired difference, for recall
-            and precision of the share; without, where no point has as much in hand.
+            Standard errors to keep in hand: for `max_loss` of the paired difference (two for each
+            of them where rows have groups), for recall and precision of the share; without, where
+            no point has as much in hand.
 
         Returns
         -------
@@ -212,7 +217,7 @@ class Frontier:
             )
         if max_loss is not None:
             floor = self.reference_merit - max_loss - 1e-12
-            good = [p for p in self.points if p.merit - slack * p.accuracy_error >= floor]
+            good = [p for p in self.points if p.merit - slack * _error(p) >= floor]
             return good[0] if good else self.points[-1]
         if budget is not None:
             good = [p for p in self.points if p.cost <= budget + 1e-9]
@@ -263,6 +268,11 @@ class Frontier:
                 row |= {f"{kind} {label}": share for label, share in pairs}
             rows.append(row)
         return pd.DataFrame(rows)
+
+
+def _error(point: OperatingPoint) -> float:
+    """What a point keeps in hand of a loss, for a slack of 1."""
+    return point.accuracy_error * (1.0 if point.validation_groups is None else GROUP_ERRORS)
 
 
 def _merit(point: OperatingPoint) -> float:

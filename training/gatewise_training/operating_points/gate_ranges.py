@@ -16,8 +16,6 @@ from gatewise_training.operating_points.class_figures import ClassBounds
 from gatewise_training.operating_points.frontier import SLACK, OperatingPoint
 from gatewise_training.operating_points.thresholds import CascadeRecord
 
-__all__ = ["gate_limits"]
-
 
 def gate_limits(
     record: CascadeRecord,

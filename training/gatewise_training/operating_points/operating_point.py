@@ -9,8 +9,6 @@ from typing import Any, Literal
 from gatewise.console import html_table
 from gatewise.formats import threshold
 
-__all__ = ["OperatingPoint"]
-
 
 @dataclass(frozen=True, repr=False)
 class OperatingPoint:
@@ -27,7 +25,8 @@ class OperatingPoint:
     offload_rate : float
         Share of validation instances sent to the high-cost model.
     accuracy_error : float
-        Standard error of `accuracy` minus the high-cost model's accuracy (paired).
+        Standard error of `accuracy` minus the high-cost model's accuracy (paired); where rows have
+        groups, of new groups (by Student's t where they are few), and never less than of rows.
     agreement : float or None
         Share of the answers that are the high-cost model's.
     trees : float
@@ -55,6 +54,8 @@ class OperatingPoint:
         95 % confidence interval of `accuracy`, where its rows chose nothing.
     measured : {"accuracy", "agreement"}
         What `accuracy` is: without labels, the agreement with the high-cost model.
+    validation_groups : int or None
+        Number of groups that the figures rest on, where rows have groups.
     """
 
     thresholds: tuple[float | None, ...]
@@ -77,10 +78,13 @@ class OperatingPoint:
     interval: tuple[float, float] | None = None
     measured: Literal["accuracy", "agreement"] = "accuracy"
     exit_shares: tuple[float, ...] = ()
+    validation_groups: int | None = None
 
     def __repr__(self) -> str:
         limits = ", ".join(map(threshold, self.thresholds))
         kept = "" if self.guarantee is None else ", guaranteed"
+        if self.validation_groups is not None:
+            kept += f", {self.validation_groups} groups"
         return (
             f"OperatingPoint(cost {self.cost:.4g}, {self.measured} {self.accuracy:.4f}, offload "
             f"rate {self.offload_rate:.3f}, stops at ({limits}){kept})"

@@ -10,8 +10,6 @@ import numpy as np
 from gatewise.errors import RecallWarning
 from gatewise_training.operating_points.class_figures import is_rare
 
-__all__ = ["recall_remark", "warn_of_recall"]
-
 FALL = 0.05
 """Recall that must be lost before it is worth a remark."""
 ROWS = 3

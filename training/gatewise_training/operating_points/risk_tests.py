@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-__all__ = ["exact_interval", "loss_limits", "loss_size", "mean_pvalue", "rate_pvalue"]
-
 GRID = 0.25
 """Steps of the grid over the share of instances where only the system is right: at most half
 a standard error of its estimate."""
@@ -40,8 +38,6 @@ def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
 
     `counts` are rows, of `n`, where the event happened; p-values have their shape.
 
-    Examples
-    --------
     >>> rate_pvalue([8, 2], 40, 0.25).round(3).tolist()
     [0.3, 0.001]
     """
@@ -51,8 +47,6 @@ def rate_pvalue(counts: ArrayLike, n: int, bound: float) -> NDArray[np.float64]:
 def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Get the exact (Clopper-Pearson) interval of a rate, of which `count` of `n` rows are seen.
 
-    Examples
-    --------
     >>> [round(end, 3) for end in exact_interval(48, 50)]
     [0.863, 0.995]
     """
@@ -66,26 +60,17 @@ def exact_interval(count: int, n: int, confidence: float = 0.95) -> tuple[float,
 def loss_limits(n: int, bound: float, level: float) -> NDArray[np.int64]:
     """Find the limits up to which an accuracy loss is certified to be at most `bound`.
 
-    Of `n` rows let the system alone be wrong on `worse`, the reference alone on `better`. The
-    loss is certified where ``worse - better <= limits[worse + better]``.
+    Of `n` rows let the system alone be wrong on `worse`, the reference alone on `better`. The loss
+    is certified where ``worse - better <= limits[worse + better]``; the limits are (n + 1,).
 
-    The statistic is the score of the paired difference with its variance under the null
-    hypothesis. Its critical value is the smallest for which the exact probability of a false
-    certificate, maximised over the nuisance parameter on a grid, stays below `level`. The
-    probability is largest where the loss equals the bound, because a row that turns from worse
-    to equal or from equal to better never takes a certificate away.
+    The statistic is the score of the paired difference with its variance under the null hypothesis
+    (Nam, Biometrics 53, 1997: Establishing equivalence of two treatments in matched-pairs design).
+    Its critical value is the smallest for which the exact probability of a false certificate,
+    maximised over the nuisance parameter on a grid, stays below `level` (Lloyd & Moldovan,
+    Statistics in Medicine 27, 2008: A more powerful exact test of noninferiority). The probability
+    is largest where the loss equals the bound, because a row that turns from worse to equal or from
+    equal to better never takes a certificate away.
 
-    Shapes: returns (n + 1,).
-
-    References
-    ----------
-    Nam: Establishing equivalence of two treatments and sample size requirements in
-    matched-pairs design, Biometrics 53, 1997 (the score statistic). Lloyd & Moldovan: A more
-    powerful exact test of noninferiority from binary matched-pairs data, Statistics in
-    Medicine 27, 2008 (exact size by maximisation over the nuisance parameter).
-
-    Examples
-    --------
     >>> limits = loss_limits(4000, 0.01, 0.05)
     >>> limits[[30, 80, 200]].tolist()  # of 40 allowed by the bound
     [29, 24, 16]
@@ -158,19 +143,15 @@ def mean_pvalue(
 ) -> NDArray[np.float64]:
     """Test "the mean is above `bound`" by a bet against it.
 
-    A gambler who stakes ``bet * (bound - value)`` of the wealth on each row, `bet` chosen
-    before the row is seen, gains nothing on average if the mean is above the bound. By
-    Ville's inequality one over the largest wealth is a p-value, whatever the bets. These aim
-    for the wealth ``1 / level`` at the last row and nothing beyond: each bet is the one that
-    hedges this all-or-nothing payment, given the wealth so far, the rows to come and the
-    variance so far. So the test rejects nearly as often as one that is given the variance.
+    A gambler who stakes ``bet * (bound - value)`` of the wealth on each row, `bet` chosen before
+    the row is seen, gains nothing on average if the mean is above the bound. By Ville's inequality
+    one over the largest wealth is a p-value, whatever the bets (Waudby-Smith & Ramdas, JRSS B 86,
+    2024: Estimating means of bounded random variables by betting). These aim for the wealth ``1 /
+    level`` at the last row and nothing beyond: each bet is the one that hedges this all-or-nothing
+    payment, given the wealth so far, the rows to come and the variance so far (Voráček & Orabona:
+    STaR-Bets, 2025). So the test rejects nearly as often as one that is given the variance.
 
     Shapes: `values` (k, n), `lowest, highest` (k,); returns (k,).
-
-    References
-    ----------
-    Waudby-Smith & Ramdas: Estimating means of bounded random variables by betting, JRSS B 86,
-    2024. Voráček & Orabona: STaR-Bets, 2025, for bets aimed anew at what is still missing.
     """
     n = values.shape[1]
     reach = np.maximum(highest - bound, 1e-300)

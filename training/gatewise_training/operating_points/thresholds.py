@@ -27,10 +27,9 @@ from sklearn.isotonic import IsotonicRegression
 from gatewise.acquisition import at_exits
 from gatewise.decision import ALWAYS_STOP, exit_stages, midway
 from gatewise.errors import InputError
+from gatewise_training.data.row_splitter import RowSplitter
 from gatewise_training.operating_points.class_figures import ExitAnswers
 from gatewise_training.operating_points.operating_point import OperatingPoint
-
-__all__ = ["CascadeRecord", "frontier_points", "smoothed", "tune"]
 
 FOLDS = 5
 
@@ -64,6 +63,17 @@ class CascadeRecord:
     # (n,): how much a right answer counts beside `weights`, which costs and rates have alone
     class_weights: NDArray[np.float64] | None = None
     answers: ExitAnswers | None = None
+    given_splitter: RowSplitter | None = None  # of the rows; None: they are alike
+
+    @property
+    def splitter(self) -> RowSplitter:
+        """Groups and times of the rows."""
+        return self.given_splitter or RowSplitter(len(self.weights))
+
+    @property
+    def units(self) -> int:
+        """How many parts of the record are independent of each other: groups, or else rows."""
+        return self.splitter.n_groups or len(self.weights)
 
     @property
     def n_stages(self) -> int:
@@ -83,6 +93,7 @@ class CascadeRecord:
             weights=weights / weights.mean(),
             class_weights=None if self.class_weights is None else self.class_weights[chosen],
             answers=None if self.answers is None else self.answers.rows(chosen),
+            given_splitter=self.given_splitter and self.given_splitter.take(chosen),
         )
 
     @property
@@ -140,6 +151,11 @@ class CascadeRecord:
         gain = right - self.correct[-1]
         mean_gain = float(np.average(gain, weights=self.merits))
         spread = float(np.average((self.worths * (gain - mean_gain)) ** 2, weights=self.weights))
+        error = (spread / len(exits)) ** 0.5
+        groups = self.splitter.n_groups
+        if groups is not None:  # few groups may happen to agree: never less than of as many rows
+            parts = self.weights * self.worths * (gain - mean_gain) / self.weights.sum()
+            error = max(error, self.splitter.clustered_error(parts))
         figures = {} if self.answers is None else self.answers.figures(exits, self.weights)
         if self.class_weights is not None:
             figures["weighted_accuracy"] = float(np.average(right, weights=self.merits))
@@ -153,12 +169,13 @@ class CascadeRecord:
             cost=float(np.average(self.costs(exits), weights=self.weights)),
             accuracy=float(np.average(right, weights=self.weights)),
             offload_rate=float(np.average(exits == self.n_stages, weights=self.weights)),
-            accuracy_error=(spread / len(exits)) ** 0.5,
+            accuracy_error=error,
             agreement=agreement,
             trees=float(np.average(run[exits], weights=self.weights)),
             nbytes=sum(self.nbytes[s] for s in open_stages if self.nbytes),
             chain=chain,
             exit_shares=tuple((left / left.sum()).tolist()),
+            validation_groups=groups,
             **figures,
         )
 
@@ -238,17 +255,16 @@ def _tuned_points(
     """
     lams = np.geomspace(3.0, 3e-3, n_lams) / max(float(record.exit_costs.max()), 1e-12)
     some = np.unique(np.append(np.arange(0, n_lams, EVERY), n_lams - 1))
-    n = record.scores.shape[1]
-    part = np.random.default_rng(seed).permutation(n) % FOLDS
     optimism = np.zeros((3, len(some)))  # of cost, accuracy and weighted accuracy
-    for fold in range(min(FOLDS, n)):
-        seen, unseen = record.rows(part != fold), record.rows(part == fold)
-        if not seen.scores.size:
-            return []
-        for i, setting in enumerate(tune(smoothed(aim.rows(part != fold)), lams[some])):
+    folds = record.splitter.folds(None, FOLDS, seed)
+    for fit_rows, unseen_rows in folds:
+        seen, unseen = record.rows(fit_rows), record.rows(unseen_rows)
+        for i, setting in enumerate(tune(smoothed(aim.rows(fit_rows)), lams[some])):
             here, there = seen.measure(setting), unseen.measure(setting)
             gaps = there.cost - here.cost, here.accuracy - there.accuracy, here.merit - there.merit
-            optimism[:, i] += np.array(gaps) / FOLDS
+            optimism[:, i] += np.array(gaps) / len(folds)
+    if not folds:
+        return []
     extra_cost, worse, less = (
         np.maximum(np.interp(np.arange(n_lams), some, gaps), 0.0) for gaps in optimism
     )

@@ -15,8 +15,6 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise.models.trees import LEAF, TreeEnsemble
 
-__all__ = ["Forest", "Voting"]
-
 Voting = Literal["mean", "majority"]
 
 
@@ -24,18 +22,10 @@ Voting = Literal["mean", "majority"]
 class Forest:
     """Classification trees, and beside them the class counts of every node.
 
-    Attributes
-    ----------
-    trees : TreeEnsemble
-        The value of every node, inner ones too, is its class distribution divided by the number
-        of trees, so that a node can become a leaf; the margins are averaged leaf distributions.
-    counts : ndarray of float64, shape (n_nodes, n_classes)
-        Weighted training rows of each class at each node, in the tree's own bootstrap sample.
-
-    Raises
-    ------
-    InputError
-        If counts and nodes do not match.
+    In `trees` every node, inner ones too, has its class distribution divided by the number of trees
+    as its value, so that it can become a leaf; the margins are averaged leaf distributions.
+    `counts`, (n_nodes, n_classes), are the weighted training rows of each class in the tree's own
+    bootstrap sample; InputError if they do not match.
     """
 
     trees: TreeEnsemble
@@ -49,14 +39,7 @@ class Forest:
 
     @classmethod
     def of_counts(cls, trees: TreeEnsemble, counts: NDArray[np.float64]) -> Forest:
-        """Make a forest of a structure and its counts: values are the counts' shares.
-
-        Parameters
-        ----------
-        trees : TreeEnsemble
-            Its values, outputs and base are replaced.
-        counts : ndarray of float64, shape (n_nodes, n_classes)
-        """
+        """Make a forest of a structure and its counts, (n_nodes, n_classes); values are shares."""
         n_classes = counts.shape[1]
         total = np.maximum(counts.sum(axis=1, keepdims=True), 1e-300)
         value = (counts / total / max(trees.n_trees, 1)).astype(np.float32)
@@ -80,13 +63,7 @@ class Forest:
 
     @classmethod
     def join(cls, forests: Sequence[Forest]) -> Forest:
-        """Make one forest of several: trees one after another, averaged.
-
-        Raises
-        ------
-        InputError
-            If there is none.
-        """
+        """Make one forest of at least one: trees one after another, averaged."""
         if not forests:
             raise InputError("a forest needs at least one tree")
         first = forests[0].trees
@@ -126,10 +103,7 @@ class Forest:
     def first_use(self, costs: FeatureCosts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Nodes that use a feature, or a group, first on their path from the root.
 
-        Returns
-        -------
-        feature_first, group_first : ndarray of bool, shape (n_nodes,)
-            False at leaves; `group_first` also where the feature is in no group.
+        Bool (n_nodes,) each; False at leaves, for groups also where the feature is in none.
         """
         group = np.append(costs.group, LEAF)[self.trees.feature]  # a leaf's -1 picks the last
         parent = self.parent
@@ -161,13 +135,7 @@ class Forest:
         return shares
 
     def pruned(self, keep: NDArray[np.bool_]) -> Forest:
-        """Turn nodes into leaves.
-
-        Parameters
-        ----------
-        keep : ndarray of bool, shape (n_nodes,)
-            Which inner nodes stay inner nodes; below one that does not, nothing is left.
-        """
+        """Turn inner nodes that `keep`, bool (n_nodes,), leaves out into leaves."""
         stays = keep & (self.trees.left >= 0)
         nodes = np.flatnonzero(_reached(stays, self.parent))
         return Forest(self.trees.take_nodes(nodes, inner=stays), self.counts[nodes])

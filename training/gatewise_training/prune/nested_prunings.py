@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["PruneSequence", "keep_within"]
-
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 

@@ -28,8 +28,6 @@ from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduc
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.mincut import best_closure, first_flow
 
-__all__ = ["Mixture", "PrunedPoint", "PruningPath", "Solve", "breakpoints", "breakpoints_by"]
-
 Solve = Callable[[PruneProblem, float], Solution]
 
 NOTHING = 1e-10
@@ -118,18 +116,10 @@ def _cap(until: Any, parent: Any) -> None:
 class PrunedPoint:
     """One pruning of the frontier.
 
-    Attributes
-    ----------
-    lam : float
-        A price of cost at which it is optimal.
-    objective : float
-        Training error plus ``lam`` times the cost.
-    cost : float
-        Mean cost of the instances that the problem was set up for.
-    training_error : float
-        Averaged over the trees, shares of the training rows.
-    keep : ndarray of bool, shape (n_nodes,)
-        Nodes of the forest that stay inner nodes.
+    `lam` is a price of cost at which it is optimal, `objective` the training error plus ``lam``
+    times the cost, `cost` the mean over the instances that the problem was set up for,
+    `training_error` a share of the training rows, averaged over the trees, and `keep`, bool
+    (n_nodes,), the nodes that stay inner nodes.
     """
 
     lam: float
@@ -149,11 +139,7 @@ class PrunedPoint:
 class Mixture:
     """Two neighbouring prunings of the hull, drawn at random: a budget is met exactly on average.
 
-    Attributes
-    ----------
-    cheap, expensive : PrunedPoint
-    share : float
-        Probability of `expensive`, to be drawn for each instance.
+    `share` is the probability of `expensive`, to be drawn for each instance.
     """
 
     cheap: PrunedPoint
@@ -185,14 +171,8 @@ class Mixture:
 class PruningPath:
     """All optimal prunings of a forest.
 
-    Attributes
-    ----------
-    forest : Forest
-    problem : PruneProblem
-    breakpoints : ndarray of float64, shape (n_nodes,)
-        A node stays an inner node for every ``lam`` below its own.
-    x, y : ndarray or None
-        Rows and class indices for accuracies.
+    A node stays an inner node for every ``lam`` below its own of the `breakpoints`, (n_nodes,). `x`
+    and `y` are rows and class indices for accuracies, or None.
     """
 
     forest: Forest

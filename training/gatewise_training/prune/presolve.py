@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["Closure", "Flow", "reduce_problem"]
-
 DROPPED, FREE = -2, -1
 
 

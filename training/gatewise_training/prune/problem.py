@@ -27,31 +27,18 @@ from gatewise.costs import FeatureCosts
 from gatewise.errors import InputError
 from gatewise_training.prune.forest import Forest
 
-__all__ = ["PruneProblem", "Solution", "build_problem", "check_price"]
-
 
 @dataclass(frozen=True, eq=False)
 class PruneProblem:
     """Nodes with profits, and acquisitions (columns) with prices and the nodes that make them.
 
-    Attributes
-    ----------
-    parent : ndarray of int32, shape (n_nodes,)
-        -1 at a root. A parent's index is below its children's.
-    left, right : ndarray of int32, shape (n_nodes,)
-        -1 at leaves, which are never kept.
-    error : ndarray of float64, shape (n_nodes,)
-        Share of the training error if the node becomes a leaf.
-    profit : ndarray of float64, shape (n_nodes,)
-        ``error[h] - error[left] - error[right]``, at least 0; 0 at leaves.
-    column_start : ndarray of int64, shape (n_columns + 1,)
-        Where each acquisition's nodes start in `column_nodes`.
-    column_nodes : ndarray of int32
-        First-use nodes of one instance and one feature, or group; all distinct.
-    column_price : ndarray of float64, shape (n_columns,)
-        Price divided by the number of instances.
-    depth_price : ndarray of float64, shape (n_nodes,)
-        What keeping a node adds to the price of expected depth; 0 without one.
+    Nodes, (n_nodes,): `parent`, -1 at a root, an index below its children's; `left` and `right`, -1
+    at leaves, which are never kept; `error`, the share of the training error if the node becomes a
+    leaf; `profit`, ``error[h] - error[left] - error[right]``, at least 0, and 0 at leaves;
+    `depth_price`, what keeping the node adds to the price of expected depth. A column is the
+    first-use nodes of one instance and one feature, or group, all distinct: `column_nodes` from
+    `column_start`, (n_columns + 1,), on; `column_price`, (n_columns,), is divided by the number of
+    instances.
     """
 
     parent: NDArray[np.int32]
@@ -97,16 +84,8 @@ class PruneProblem:
 class Solution:
     """A pruning, and what is proved of it.
 
-    Attributes
-    ----------
-    keep : ndarray of bool, shape (n_nodes,)
-        Nodes that stay inner nodes.
-    objective : float
-    bound : float
-        No pruning's objective is lower; equal to `objective` for an exact solver.
-    lam : float
-    iterations : int
-        The solver's own.
+    `keep`, bool (n_nodes,): nodes that stay inner nodes. No pruning's objective is below `bound`,
+    which equals `objective` for an exact solver. `iterations` are the solver's own.
     """
 
     keep: NDArray[np.bool_]
@@ -130,24 +109,17 @@ def build_problem(
     *,
     depth_cost: float = 0.0,
 ) -> PruneProblem:
-    """Set up the pruning of a forest for the cost of some instances.
+    """Set up the pruning of a forest for the cost of some instances, `x` (n, n_features).
 
-    Parameters
-    ----------
-    forest : Forest
-    x : ndarray of float32, shape (n, n_features)
-        Instances; their labels are not needed.
-    costs : FeatureCosts
-    depth_cost : float, default 0.0
-        Price of passing one node in one tree, divided by the number of trees: the price of a
-        unit of expected depth.
-
-    Raises
-    ------
-    InputError
-        If rows, prices and forest do not have the same features, or there are no rows.
+    `depth_cost` is the price of passing one node in one tree, divided by the number of trees: the
+    price of a unit of expected depth. InputError if rows, prices and forest do not have the same
+    features, or there are no rows.
     """
     trees = forest.trees
+    if any(costs.requires):
+        raise InputError(
+            "pruning does not know groups that require others; use StagedCascade, Adapt or CEGB"
+        )
     if not len(x) or x.shape[1] != trees.n_features or costs.n_features != trees.n_features:
         raise InputError(
             f"a forest of {trees.n_features} features, prices of {costs.n_features} and rows of "

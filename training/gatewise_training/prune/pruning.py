@@ -15,8 +15,6 @@ from gatewise_training.prune.path import PruningPath, Solve, breakpoints, breakp
 from gatewise_training.prune.problem import build_problem
 from gatewise_training.prune.solvers import dantzig_wolfe, lp, primal_dual
 
-__all__ = ["SOLVERS", "prune"]
-
 _SOLVERS: dict[str, Solve] = {
     "lp": lp.solve,
     "dantzig_wolfe": dantzig_wolfe.solve,

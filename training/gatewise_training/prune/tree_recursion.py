@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["PricedTrees", "even_shares", "improved", "level_sets", "merged"]
-
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,7 @@ from gatewise.console import html_table
 from gatewise.decision import labels, probabilities, split, stops
 from gatewise.errors import InputError
 from gatewise.formats import threshold as threshold_text
-from gatewise_training.views.summary import high_cost_name
-
-__all__ = ["ExplainedStage", "Explanation", "explain", "one_row"]
+from gatewise_training.views.summary import high_cost_name, named
 
 MOST_NAMED = 8
 """Features that a line names."""
@@ -46,6 +44,8 @@ class ExplainedStage:
         of a threshold that never stops.
     stopped : bool
         Whether the answer is this one.
+    blocks : tuple of str
+        Labels of the blocks of these features, where they are computed from a signal.
     """
 
     name: str
@@ -58,6 +58,7 @@ class ExplainedStage:
     score: float | None
     threshold: float | None
     stopped: bool
+    blocks: tuple[str, ...] = ()
 
     @property
     def why(self) -> str:
@@ -77,8 +78,9 @@ class ExplainedStage:
     @property
     def features(self) -> str:
         """The features acquired, of many the first."""
-        more = len(self.acquired) - MOST_NAMED
-        names = ", ".join(self.acquired[:MOST_NAMED]) + f" and {more} more" * (more > 0)
+        listed = self.blocks or self.acquired
+        more = len(listed) - MOST_NAMED
+        names = ", ".join(listed[:MOST_NAMED]) + f" and {more} more" * (more > 0)
         return names or "nothing new"
 
 
@@ -153,6 +155,8 @@ class Explanation:
 
 def one_row(system: Any, x: Any) -> Any:
     """Make one instance rows of shape (1, n_features), with names where the system has them."""
+    if hasattr(system, "signal_input_"):
+        return [x] if hasattr(x, "columns") else np.asarray(x)[np.newaxis]
     names = list(getattr(system, "feature_names_in_", ()))
     if isinstance(x, Mapping) or (hasattr(x, "to_dict") and getattr(x, "ndim", 2) == 1):
         missing = [name for name in system.feature_names_ if name not in x]
@@ -194,7 +198,7 @@ def explain(system: Any, row: NDArray[np.float32]) -> Explanation:
                 name=f"stage {s}",
                 model=stage.model_name,
                 tier=stage.tier,
-                acquired=_names(system, acquired[s] & ~known),
+                **_names(system, acquired[s] & ~known),
                 price=float(by_exit[s]) - paid,
                 label=_plain(system.classes_[index]),
                 probability=float(chance[index]),
@@ -226,12 +230,12 @@ def _high_cost_step(
 ) -> ExplainedStage:
     f0 = system.high_cost_model_
     index, chances = int(f0.labels(row)[0]), f0.predict_proba(row)[0]
-    asked = system.feature_costs_.mask(f0.features)
+    asked = system.feature_costs_.mask(f0.asked)
     return ExplainedStage(
         name="high-cost model",
         model=high_cost_name(f0),
         tier="cloud",
-        acquired=_names(system, asked & ~known),
+        **_names(system, asked & ~known),
         price=price,
         label=_plain(system.classes_[index]),
         probability=float(chances[index]),
@@ -241,9 +245,10 @@ def _high_cost_step(
     )
 
 
-def _names(system: Any, chosen: NDArray[np.bool_]) -> tuple[str, ...]:
-    names: Sequence[str] = system.feature_names_
-    return tuple(names[k] for k in np.flatnonzero(chosen).tolist())
+def _names(system: Any, chosen: NDArray[np.bool_]) -> dict[str, tuple[str, ...]]:
+    names = tuple(system.feature_names_[k] for k in np.flatnonzero(chosen).tolist())
+    words = named(system, names)
+    return {"acquired": names, "blocks": () if words is names else tuple(words)}
 
 
 def _plain(label: Any) -> Any:

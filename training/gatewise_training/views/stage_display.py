@@ -8,8 +8,6 @@ from gatewise.errors import InputError
 from gatewise.formats import percent, plural, threshold
 from gatewise_training.views.summary import exit_cost_limits, high_cost_name
 
-__all__ = ["StageDisplay"]
-
 COLOURS = {"device": "#3b6fb6", "gateway": "#4b9b7d", "cloud": "#c5703b"}
 """By tier."""
 
@@ -17,8 +15,6 @@ COLOURS = {"device": "#3b6fb6", "gateway": "#4b9b7d", "cloud": "#c5703b"}
 class StageDisplay:
     """Plot of the active operating point's stages.
 
-    Examples
-    --------
     ``StageDisplay.from_estimator(system).figure_.savefig("stages.png")``
     """
 

@@ -8,15 +8,6 @@ from typing import Any
 from gatewise.console import html_table, text_table
 from gatewise.formats import byte_size, percent, plural, threshold
 
-__all__ = [
-    "STAGE_HEADER",
-    "exit_cost_limits",
-    "headline",
-    "stage_rows",
-    "summary_html",
-    "summary_text",
-]
-
 STAGE_HEADER = ("stage", "model", "tier", "features", "cost if it ends here", "stops at", "answers")
 MOST_NAMED = 4
 MOST_CLASSES = 6
@@ -53,7 +44,9 @@ def _lines(system: Any) -> list[str]:
     merit = point.measured if classified else "score"
     reference = "the high-cost model" if point.agreement is not None else "the costliest model"
     lines = [
-        f"operating point {points.index(point)} of {len(points)}, on validation rows:",
+        f"operating point {points.index(point)} of {len(points)}, on validation rows"
+        + ("" if point.validation_groups is None else f" of {point.validation_groups} groups")
+        + ":",
         f"{merit} {point.accuracy:.4f}, {reference} {frontier.reference_accuracy:.4f}",
     ]
     if point.weighted_accuracy is not None:
@@ -81,7 +74,9 @@ def _lines(system: Any) -> list[str]:
         kept = point.guarantee
         named = [f"{kept['kind']}={kept['bound']:g}"]
         named += [f"{k}={v:g}" for k, v in kept.items() if k.startswith("min_")]
-        lines.append(f"guaranteed at {kept['confidence']:g}: {', '.join(named)}")
+        groups = kept.get("calibration_groups")
+        tested = "" if groups is None else f" ({groups} calibration groups)"
+        lines.append(f"guaranteed at {kept['confidence']:g}: {', '.join(named)}{tested}")
     return lines
 
 
@@ -113,8 +108,9 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
     for s, stage in enumerate(stages):
         lazy = lazy or stage.acquisition == "node"
         used = [names[k] for k in stage.features]
-        more = len(used) - MOST_NAMED
-        listed = ", ".join(used[:MOST_NAMED]) + f" and {more} more" * (more > 0)
+        words = named(system, used)
+        more = len(words) - MOST_NAMED
+        listed = ", ".join(words[:MOST_NAMED]) + f" and {more} more" * (more > 0)
         limit = "always" if f0 is None and s == len(stages) - 1 else threshold(point.thresholds[s])
         rows.append(
             (
@@ -133,13 +129,21 @@ def stage_rows(system: Any) -> list[Sequence[str]]:
                 "cloud",
                 high_cost_name(f0),
                 "cloud",
-                f"{len(f0.features)}",
+                f"{len(f0.features)}" + ", of the raw window" * (f0.carried is not None),
                 "up to " * lazy + f"{costs[-1]:.4g}",
                 "",
                 percent(shares[-1]) if shares else percent(point.offload_rate),
             )
         )
     return rows
+
+
+def named(system: Any, features: Sequence[str]) -> Sequence[str]:
+    """Name features for people: by their blocks, where they are computed from a signal."""
+    if hasattr(system, "signal_input_"):
+        labels: list[str] = system.signal_input_.labels(features)
+        return labels
+    return features
 
 
 def high_cost_name(f0: Any) -> str:

@@ -13,7 +13,7 @@
 #include <string.h>
 
 int ${p}_selftest(void);
-
+${declared}
 enum { MOST_CELLS = ${P}_FEATURES + 1024, LONGEST_LINE = 64 * MOST_CELLS };
 
 static char line[LONGEST_LINE];
@@ -165,5 +165,5 @@ int main(int argc, char **argv)
     wrong = ${p}_selftest();
     printf("${p}: %d of ${n_rows} rows differ; tables %d B, instance %d B, stack at most %d B\n",
            wrong, ${P}_TABLE_BYTES, ${P}_INSTANCE_BYTES, ${P}_STACK_BYTES);
-    return wrong != 0;
+${signals_test}    return wrong != 0;
 }

@@ -17,8 +17,6 @@ from typing import Any, Final, NoReturn
 from gatewise.console import plain
 from gatewise.errors import GatewiseError
 
-__all__ = ["Job", "JobResult", "run_jobs"]
-
 _CLOSE_SECONDS: Final = 10.0
 
 

@@ -17,8 +17,6 @@ from gatewise_sim.experiment.sweep.store import Fingerprints, SweepFolder
 from gatewise_sim.report.sweep.setting_text import Value, setting
 from gatewise_sim.report.sweep.summary import PointResult, csv_text, summarise
 
-__all__ = ["SweepResult", "run_sweep"]
-
 
 class SweepJob(Protocol):
     """A dataclass with a scenario that can be run: a simulation by names alone."""
@@ -61,40 +59,18 @@ def run_sweep(
 
     Writes ``points/<digest>.json`` for each point as soon as it is finished, and at the end
     ``sweep.json``, ``sweep.csv`` and ``sweep.html``. Points that are there already are not run
-    again, so a sweep that was broken off goes on where it stopped. The files are the same, byte
-    for byte, however many processes there were and however often it was broken off.
+    again, so a sweep that was broken off goes on where it stopped. The files are the same, byte for
+    byte, however many processes there were and however often it was broken off.
 
-    Parameters
-    ----------
-    job : SweepJob
-        What is simulated where no sweep says otherwise; a
-        :class:`gatewise_sim.experiment.simulation.Job`.
-    sweeps : iterable of SweptSetting or str
-        As ``devices=10,100,1000``; see :meth:`SweptSetting.parse`.
-    folder : str or Path
-    jobs : int, optional
-        Processes at most; one a core by default. Points of the live engine run one by one.
-    progress : callable, optional
-        Called as ``progress(done, total, what)``.
-    command : str
-        The command that repeats it, for the report.
+    `job` (a :class:`gatewise_sim.experiment.simulation.Job`) is what is simulated where no sweep
+    says otherwise. `sweeps` are written as ``devices=10,100,1000`` (:meth:`SweptSetting.parse`);
+    `jobs` are processes at most, one a core by default (points of the live engine run one by one);
+    `progress` is called with the number of points done, that of all, and what is done. A point that
+    fails has an error in the result; InputError if a sweep or a combination cannot be, or the
+    folder is not a sweep's.
 
-    Returns
-    -------
-    SweepResult
-        Points that failed have an error; the others went on.
-
-    Raises
-    ------
-    InputError
-        If a sweep or a combination cannot be, or the folder is not a sweep's.
-    KeyboardInterrupt
-        On Ctrl-C, after every process has ended; what is finished is kept.
-
-    Notes
-    -----
-    Processes are started afresh (spawned): a script that calls this needs the usual
-    ``if __name__ == "__main__":`` around it.
+    Processes are started afresh (spawned): a script that calls this needs the usual ``if __name__
+    == "__main__":`` around it.
     """
     from gatewise_sim.report.output import json_text
     from gatewise_sim.report.sweep.views import sweep_page

@@ -20,15 +20,6 @@ from gatewise_sim.experiment.scenario import GOALS, Scenario
 from gatewise_sim.fleet.workload.spans import read_number, read_span
 from gatewise_sim.report.sweep.setting_text import NONE, Value, value_text
 
-__all__ = [
-    "NAMES",
-    "POINTS",
-    "SweptSetting",
-    "Value",
-    "combinations",
-    "merged",
-]
-
 POINTS: Final = 1000
 """How many combinations a sweep may have at most."""
 
@@ -53,8 +44,6 @@ _LEAVE_OUT: Final[dict[str, Value]] = {
 class SweptSetting:
     """The values that one setting takes in turn: at least one, none of them twice.
 
-    Examples
-    --------
     >>> SweptSetting.parse("devices=10,100,1000")
     SweptSetting(name='devices', values=(10, 100, 1000))
     >>> SweptSetting.parse("outages=none|cloud:12:00-12:10,link:+30s-+35s").values
@@ -124,8 +113,6 @@ def merged(
 def combinations(sweeps: Sequence[SweptSetting]) -> list[dict[str, Value]]:
     """Every combination of the values, the last sweep's changing fastest.
 
-    Examples
-    --------
     >>> combinations([SweptSetting("workers", (1, 2)), SweptSetting("link", ("wifi", "4g"))])[1]
     {'workers': 1, 'link': '4g'}
     """
@@ -153,7 +140,7 @@ def _read(name: str, text: str) -> Value:
         value = int(text)
     elif name == "seconds":
         value = read_span(text, where)
-    elif name in GOALS or isinstance(default, float):
+    elif name in (*GOALS, "audit") or isinstance(default, float):
         value = read_number(text, where) if "_" not in text else math.nan
     try:
         _DEFAULT.changed(**{name: value})

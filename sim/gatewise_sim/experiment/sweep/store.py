@@ -19,8 +19,6 @@ from gatewise.console import plain
 from gatewise_sim.report.model import POINT_KIND, SWEEP_KIND
 from gatewise_sim.report.output import SIMULATION, check_folder, json_text, kind_of, write_text
 
-__all__ = ["CALIBRATION", "Fingerprints", "SweepFolder"]
-
 CALIBRATION: Final = "sweep-calibration.json"
 """Service times that were measured when the sweep began."""
 

@@ -26,8 +26,6 @@ from gatewise.errors import InputError
 from gatewise.toml_settings import SettingsTable, take_number
 from gatewise_sim.fleet.energy.radio import Radio
 
-__all__ = ["Acquisition", "DeviceEnergy", "joules_per_device_day"]
-
 JOULES_PER_WH: Final = 3600.0
 _DAY: Final = 86_400.0
 _Floats = NDArray[np.float64]

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 
 from gatewise.toml_settings import take_number
 
-__all__ = ["HEADER", "RADIOS", "SEGMENT", "Radio", "ip_bytes", "packets", "radio_joules"]
-
 _Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
 _Bytes = TypeVar("_Bytes", int, _Ints)  # of one transfer, or of several

@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from gatewise_sim.fleet.estimate.sketch import Sketch
 
-__all__ = ["LEVEL", "Estimate", "binomial_interval", "half_width", "mean", "quantile"]
-
 LEVEL: Final = 0.95
 _Floats = NDArray[np.float64]
 

@@ -14,8 +14,6 @@ import numpy as np
 
 from gatewise_sim.fleet.network.outages import Outages
 
-__all__ = ["AFTER_OUTAGE", "Bin", "SamplingPlan", "Window", "cut_window"]
-
 AFTER_OUTAGE: Final = 60.0  # seconds after an outage that count as a part of it
 _PIECES: Final = 64  # of a run that is stepped whole
 _AROUND: Final = 16  # of a time around an outage, in a run that is not

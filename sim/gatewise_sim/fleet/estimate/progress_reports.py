@@ -18,17 +18,15 @@ from gatewise_sim.fleet.estimate.window_sums import SUMS, RowFacts, WindowCounts
 from gatewise_sim.fleet.progress import ProgressListener, Snapshot
 from gatewise_sim.fleet.routes import NO_LABEL, ROUTES
 
-__all__ = ["RunReports", "WindowReports"]
-
 _EVERY: Final = 0.25  # seconds between two snapshots
 _RECENT: Final = 2000  # answers
 
 
 class WindowReports:
-    """Progress reports of windows, in any order; `judged`: whether any label is known."""
+    """Progress reports of windows, in any order; `labelled`: some rows have labels."""
 
-    def __init__(self, watch: ProgressListener, plan: SamplingPlan, *, judged: bool) -> None:
-        self._watch, self._plan, self._judged = watch, plan, judged
+    def __init__(self, watch: ProgressListener, plan: SamplingPlan, *, labelled: bool) -> None:
+        self._watch, self._plan, self._labelled = watch, plan, labelled
         self._scale = plan.of_devices / plan.devices
         self._sums = np.zeros(len(SUMS))
         self._at = self._done = 0.0
@@ -47,8 +45,8 @@ class WindowReports:
                 at=self._at,
                 answered=sum(routes.values()),
                 **routes,
-                right=found["right"] if self._judged else None,
-                judged=found["judged"],
+                right=found["right"] if self._labelled else None,
+                labelled=found["labelled"],
                 p50_ms=recent.quantile(0.5) if recent.total else None,
                 p95_ms=recent.quantile(0.95) if recent.total else None,
                 done=min(1.0, self._done),
@@ -75,12 +73,12 @@ class RunReports:
         self._watch, self._state, self._seconds, self._clock = watch, state, seconds, clock
         self._truth = facts.truth
         local = state.rules.local_answers()
-        judged = facts.truth != NO_LABEL
+        labelled = facts.truth != NO_LABEL
         self._local_counts = np.stack(
             [
                 *(local.route == i for i in range(len(ROUTES))),
-                judged & (local.label == facts.truth),
-                judged,
+                labelled & (local.label == facts.truth),
+                labelled,
             ],
             axis=1,
         ).astype(np.int64)
@@ -103,7 +101,7 @@ class RunReports:
             self._chunks += 1
         open_, now = parts[-1], self._state.clock.now
         self._state.rules.complete(open_)
-        *routes, right, judged = (self._before + self._local + self._counts(open_)).tolist()
+        *routes, right, labelled = (self._before + self._local + self._counts(open_)).tolist()
         there = int(np.searchsorted(open_.time, now, side="right"))
         lately = open_.latency_ms[max(0, there - _RECENT) : there]
         lately = lately[np.isfinite(lately)]
@@ -113,8 +111,8 @@ class RunReports:
                 at=min(now, self._seconds),
                 answered=sum(routes),
                 **dict(zip(ROUTES, routes, strict=True)),
-                right=right if judged else None,
-                judged=judged,
+                right=right if labelled else None,
+                labelled=labelled,
                 p50_ms=p50,
                 p95_ms=p95,
                 in_flight=int(np.count_nonzero(open_.route[:there] < 0)),
@@ -132,7 +130,7 @@ class RunReports:
 
     def _counts(self, answers: Answers) -> NDArray[np.int64]:
         truth = self._truth[answers.row]
-        judged = (answers.route >= 0) & (truth != NO_LABEL)
+        labelled = (answers.route >= 0) & (truth != NO_LABEL)
         found = [np.count_nonzero(answers.route == i) for i in range(len(ROUTES))]
-        right = np.count_nonzero(judged & (answers.label == truth))
-        return np.array([*found, right, np.count_nonzero(judged)], np.int64)
+        right = np.count_nonzero(labelled & (answers.label == truth))
+        return np.array([*found, right, np.count_nonzero(labelled)], np.int64)

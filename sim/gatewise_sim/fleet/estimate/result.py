@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import REASONS, Answers
 from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.alarms import AlarmCount, RaisedAlarms, count_alarms
 from gatewise_sim.fleet.estimate.intervals import Estimate, mean, quantile
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.sketch import BINS_A_DECADE as _FINE
@@ -27,17 +28,15 @@ from gatewise_sim.fleet.estimate.window_sums import (
 from gatewise_sim.fleet.routes import ROUTES, Routes
 from gatewise_sim.fleet.settings import FleetSettings
 
-__all__ = ["BINS_A_DECADE", "MEANS", "FleetEstimate", "WholeRun", "combine"]
-
 BINS_A_DECADE: Final = 10
 MEANS: Final = {
-    "accuracy": ("right", "judged"),
-    "edge_accuracy": ("edge_right", "judged"),
+    "accuracy": ("right", "labelled"),
+    "edge_accuracy": ("edge_right", "labelled"),
     "offload_rate": ("requested", "n"),
     **{
         name: (name, "n")
         for name in SUMS
-        if name not in ("n", "judged", "right", "edge_right", "requested")
+        if name not in ("n", "labelled", "right", "edge_right", "requested")
         and not name.endswith("_ms")
     },
 }
@@ -57,15 +56,18 @@ class WholeRun(Protocol):
     def joules(self) -> NDArray[np.float64]: ...
 
     @property
-    def devices(self) -> Mapping[str, int]: ...
+    def devices(self) -> Mapping[str, float]: ...
 
     @property
     def workers(self) -> Sequence[Mapping[str, float]]: ...
 
+    @property
+    def alarms(self) -> RaisedAlarms | None: ...
+
 
 @dataclass(frozen=True, eq=False)
 class FleetEstimate:
-    """Estimate of what a fleet does. Every field but `plan` is plain numbers, fit for JSON."""
+    """Estimate of what a fleet does: all but `plan` and `alarms` plain numbers, fit for JSON."""
 
     plan: SamplingPlan
     """Part of the run that was stepped."""
@@ -74,8 +76,9 @@ class FleetEstimate:
     means: dict[str, Estimate]
     """Per instance: ``accuracy`` and ``edge_accuracy`` (what the device alone would have got
     right), both left out where no truth is known; ``offload_rate`` (requested, whether or not
-    answered); the shares ``edge``, ``cloud``, ``fallback`` and ``error``; ``cost``,
-    ``feature_cost``; ``bytes_up``, ``bytes_down``, ``payload_up``, ``payload_down``; in joules
+    answered); the shares ``audited``, ``edge``, ``cloud``, ``fallback`` and ``error``; ``cost``,
+    ``feature_cost``; ``bytes_up``, ``bytes_down``, ``payload_up``, ``payload_down``, and
+    ``audit_bytes`` of them, both ways; in joules
     ``radio_j``, ``feature_j``, ``stage_j``.
     """
     latency_ms: dict[str, Estimate]
@@ -109,6 +112,10 @@ class FleetEstimate:
     """
     reasons: dict[str, float] = field(default_factory=dict)
     """Estimated numbers of answers, see :data:`gatewise_sim.fleet.answers.REASONS`."""
+    sets: list[float] = field(default_factory=list)
+    """Estimated numbers of instances by the set of features that they acquired, in the order of
+    :attr:`.Routes.acquired_sets`.
+    """
     faults: list[dict[str, Any]] = field(default_factory=list)
     """``what``, ``begin``, ``end`` (s), ``count`` (of workers), by the schedule."""
     devices: dict[str, float] = field(default_factory=dict)
@@ -119,6 +126,8 @@ class FleetEstimate:
     """
     instances_stepped: int = 0
     """Warm-ups included."""
+    alarms: tuple[AlarmCount, ...] = ()
+    """Those of audits, if all of the run was stepped."""
 
     @classmethod
     def from_run(
@@ -146,11 +155,19 @@ class FleetEstimate:
             workers=_weighted(run.workers, [1.0] * len(run.workers)),
             worker_seconds=seconds * settings.workers * settings.parallel,
         )
-        return combine(plan, settings, [counts])
+        raised = run.alarms
+        alarms: tuple[AlarmCount, ...] = ()
+        if raised is not None:
+            before = answers.observed_before(settings.data_change, settings.devices)
+            alarms = count_alarms(raised, before, settings.workers)
+        return combine(plan, settings, [counts], alarms)
 
 
 def combine(
-    plan: SamplingPlan, settings: FleetSettings, windows: Sequence[WindowCounts]
+    plan: SamplingPlan,
+    settings: FleetSettings,
+    windows: Sequence[WindowCounts],
+    alarms: tuple[AlarmCount, ...] = (),
 ) -> FleetEstimate:
     """Put the windows of a plan together; InputError if no instance came."""
     parts = [part for window in windows for part in window.parts]
@@ -167,6 +184,7 @@ def combine(
     available = sum(f * w.worker_seconds for f, w in zip(weights, windows, strict=True))
     utilisation = workers.get("busy_seconds", 0.0) / available if available else 0.0
     reasons = sum(f * w.reasons for f, w in zip(weights, windows, strict=True))
+    sets = sum(f * w.sets for f, w in zip(weights, windows, strict=True))
     classes = sum(f * w.classes for f, w in zip(weights, windows, strict=True))
     return FleetEstimate(
         plan=plan,
@@ -190,6 +208,7 @@ def combine(
             for name, count in zip(REASONS, np.asarray(reasons), strict=True)
             if count
         },
+        sets=np.asarray(sets).tolist(),
         faults=[
             {"what": what, "begin": begin, "end": end, "count": count}
             for what, begin, end, count in settings.outages.faults(plan.seconds)
@@ -198,6 +217,7 @@ def combine(
         workers={"utilisation": utilisation, **_per_request(workers), **workers},
         instances_stepped=sum(window.instances for window in windows),
         events=sum(window.events for window in windows),
+        alarms=alarms,
     )
 
 
@@ -249,14 +269,14 @@ def _histogram(parts: Sequence[BinSums], scale: float) -> dict[str, list[float]]
 
 def _moment(part: BinSums, scale: float) -> dict[str, Any]:
     sums = dict(zip(SUMS, (scale * part.weight * part.sums).tolist(), strict=True))
-    offloaded, judged = part.offloaded, sums["judged"]
+    offloaded, labelled = part.offloaded, sums["labelled"]
     return {
         "begin": part.bin.begin,
         "end": part.bin.end,
         "instances": sums["n"],
         **{route: sums[route] for route in ROUTES},
-        "accuracy": sums["right"] / judged if judged else None,
-        "edge_accuracy": sums["edge_right"] / judged if judged else None,
+        "accuracy": sums["right"] / labelled if labelled else None,
+        "edge_accuracy": sums["edge_right"] / labelled if labelled else None,
         "p50_ms": offloaded.quantile(0.5) if offloaded.total else None,
         "p95_ms": offloaded.quantile(0.95) if offloaded.total else None,
     }

@@ -27,14 +27,13 @@ from gatewise_sim.fleet.workload.arrivals import parse
 from gatewise_sim.fleet.workload.kinds import Diurnal, Periodic, Replay, Workload
 from gatewise_sim.fleet.workload.spans import DAY
 
-__all__ = ["LEAST_WORKERS", "choose_plan", "window_settings"]
-
 LEAST_WORKERS: Final = 8
 _WINDOWS: Final = 24
 _FEWEST: Final = 16  # if even a part of the fleet is too much for more
 _SHORTEST: Final = 5.0  # seconds of a window
 _REQUESTS: Final = 120_000  # stepped at most, about
 _INSTANCES: Final = 10_000_000
+_AUDITED: Final = 300_000  # instances, if devices' auditors take in each
 
 
 def choose_plan(
@@ -54,6 +53,9 @@ def choose_plan(
         raise InputError(f"windows is {windows}; confidence intervals need at least 4")
     sent = {"system": routes.share, "edge-only": 0.0, "cloud-only": 1.0}
     share = 1.0 if settings.pace is not None else float(sent[settings.policy])
+    if settings.audit is not None and settings.policy == "system":
+        share += (1.0 - share) * settings.audit
+        instances = min(instances, _AUDITED)
     rate = work.mean_rate * settings.devices
     affordable = min(requests / max(rate * share, 1e-12), instances / rate)
     if settings.seconds <= affordable:

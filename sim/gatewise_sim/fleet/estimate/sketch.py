@@ -13,8 +13,6 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["BINS_A_DECADE", "LEAST_MS", "Sketch"]
-
 BINS_A_DECADE: Final = 1000
 LEAST_MS: Final = 1e-3
 """All below falls into one bin."""
@@ -27,8 +25,6 @@ class Sketch:
     Bin b of the rising `bins` holds values in ``[10 ** (b / 1000), 10 ** ((b + 1) / 1000))`` ms;
     `counts` are the values in each and `sums` their sums in ms, both weighted.
 
-    Examples
-    --------
     >>> sketch = Sketch.from_values([1.0, 2.0, 2.0, 40.0])
     >>> sketch.total, sketch.quantile(0.5), sketch.quantile(1.0)
     (4.0, 2.0, 40.0)

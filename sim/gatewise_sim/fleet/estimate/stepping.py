@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from gatewise.errors import InputError
 from gatewise_sim.fleet.answers import Answers, exchange_joules
 from gatewise_sim.fleet.energy.device import DeviceEnergy
+from gatewise_sim.fleet.estimate.alarms import AlarmCount, count_alarms
 from gatewise_sim.fleet.estimate.plan import SamplingPlan, cut_window
 from gatewise_sim.fleet.estimate.progress_reports import RunReports, WindowReports
 from gatewise_sim.fleet.estimate.result import FleetEstimate, combine
@@ -28,8 +29,6 @@ from gatewise_sim.fleet.progress import ProgressListener
 from gatewise_sim.fleet.routes import NO_LABEL, Routes
 from gatewise_sim.fleet.run import VirtualFleet, simulate_fleet
 from gatewise_sim.fleet.settings import FleetSettings
-
-__all__ = ["estimate_fleet"]
 
 _Counts = dict[str, float]
 
@@ -45,24 +44,10 @@ def estimate_fleet(
 ) -> FleetEstimate:
     """Estimate what a fleet does; a small one is stepped whole.
 
-    Parameters
-    ----------
-    routes : Routes
-    settings : FleetSettings
-    sampling : SamplingPlan, optional
-        By default :func:`gatewise_sim.fleet.estimate.sampling.choose_plan`'s.
-    device_energy : DeviceEnergy, optional
-        Without it features and stages cost no joules.
-    jobs : int, default 1
-        Processes that step windows side by side; it changes no figure.
-    watch : ProgressListener, optional
-        Gets progress a few times a second.
-
-    Raises
-    ------
-    InputError
-        As :func:`gatewise_sim.fleet.run.simulate_fleet`; if no instance came, or `jobs` is no
-        number of processes.
+    `sampling` is by default :func:`gatewise_sim.fleet.estimate.sampling.choose_plan`'s. Without
+    `device_energy` features and stages cost no joules. `jobs` processes step windows side by side,
+    which changes no figure. InputError as :func:`gatewise_sim.fleet.run.simulate_fleet`, and if no
+    instance came.
     """
     if jobs < 1:
         raise InputError(f"jobs is {jobs}; it must be at least 1")
@@ -75,9 +60,10 @@ def estimate_fleet(
     plan = choose_plan(routes, settings) if sampling is None else sampling
     facts = RowFacts.from_routes(routes, device_energy, cloud_only=settings.policy == "cloud-only")
     if plan.whole:
-        return combine(plan, settings, [_step(routes, settings, plan, 0, facts, watch)])
-    judged = bool((facts.truth != NO_LABEL).any())
-    reports = None if watch is None else WindowReports(watch, plan, judged=judged)
+        counts, alarms = _step(routes, settings, plan, 0, facts, watch)
+        return combine(plan, settings, [counts], alarms)
+    labelled = bool((facts.truth != NO_LABEL).any())
+    reports = None if watch is None else WindowReports(watch, plan, labelled=labelled)
     # The longest first, so that none is left to be waited for.
     numbers = sorted(
         range(len(plan.windows)), key=lambda i: plan.windows[i].begin - plan.windows[i].end
@@ -97,7 +83,7 @@ def estimate_fleet(
 def _numbered_step(
     routes: Routes, settings: FleetSettings, plan: SamplingPlan, number: int, facts: RowFacts
 ) -> tuple[int, WindowCounts]:
-    return number, _step(routes, settings, plan, number, facts)
+    return number, _step(routes, settings, plan, number, facts)[0]
 
 
 def _step(
@@ -107,8 +93,8 @@ def _step(
     number: int,
     facts: RowFacts,
     watch: ProgressListener | None = None,
-) -> WindowCounts:
-    """Step a window from its warm-up to the last answer."""
+) -> tuple[WindowCounts, tuple[AlarmCount, ...]]:
+    """Step a window from its warm-up to the last answer; alarms of audits if it is all there is."""
     window = plan.windows[number]
     own = settings if plan.whole else window_settings(settings, plan, number)
     fleet = VirtualFleet(routes, own)
@@ -139,13 +125,17 @@ def _step(
     if plan.whole:
         seen = [({}, {}), _counters(fleet)]
     (devices_before, workers_before), (devices, workers) = seen
-    return replace(
+    found = replace(
         sums.result(rules.local_answers()),
         devices=_gained(devices, devices_before),
         workers=_gained(workers, workers_before),
         worker_seconds=(window.end - window.begin) * own.workers * own.parallel,
         events=clock.events,
     )
+    if not plan.whole or fleet.alarms is None:
+        return found, ()
+    observed = answers.observed_before(own.data_change, own.devices)
+    return found, count_alarms(fleet.alarms, observed, own.workers)
 
 
 @contextmanager

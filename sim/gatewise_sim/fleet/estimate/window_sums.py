@@ -16,14 +16,14 @@ from gatewise_sim.fleet.estimate.plan import Bin
 from gatewise_sim.fleet.estimate.sketch import Sketch
 from gatewise_sim.fleet.routes import NO_LABEL, ROUTES, Routes
 
-__all__ = ["CLASS_COUNTS", "SUMS", "BinSums", "RowFacts", "WindowCounts", "WindowSums"]
-
 SUMS: Final = (
     "n",
-    "judged",
+    "labelled",
     "right",
     "edge_right",
     "requested",
+    "audited",
+    "audit_bytes",
     *ROUTES,
     "cost",
     "feature_cost",
@@ -39,7 +39,9 @@ SUMS: Final = (
     "cloud_ms",
     "waiting_ms",
 )
-"""``judged``: with a known truth; ``requested``: a request was made, whether or not answered."""
+"""``labelled``: with a known truth; ``requested``: a request was made, whether or not answered;
+``audited``: the device's own answer was sent, too, which took ``audit_bytes``, both ways.
+"""
 CLASS_COUNTS: Final = ("n", "requested", "right", "edge_right", "answered")
 """By true class; ``answered``, the last: by the class that was answered, right or not."""
 _EDGE, _CLOUD, _FALLBACK, _ERROR = range(len(ROUTES))
@@ -51,8 +53,9 @@ class RowFacts:
     """Labels and energy of each row, whenever it is answered; arrays of shape (n_rows,).
 
     ``_j`` are joules: of the features acquired by its stages alone, once a request was made, and by
-    a request alone; and of running its stages. `cloud_only`: stages run only where the cloud did
-    not answer.
+    a request alone; and of running its stages. ``_set`` are the sets of features that these are
+    of, in the order of :attr:`.Routes.sets`; the last of `n_sets` is that of a request alone.
+    `cloud_only`: stages run only where the cloud did not answer.
     """
 
     truth: NDArray[np.int64]
@@ -63,6 +66,9 @@ class RowFacts:
     alone_j: float
     stage_j: _Floats
     cloud_only: bool
+    local_set: NDArray[np.int64]
+    request_set: NDArray[np.int64]
+    n_sets: int
 
     @classmethod
     def from_routes(
@@ -71,9 +77,7 @@ class RowFacts:
         """Take them from routes; without an energy there are no joules."""
         acquisition = Acquisition() if energy is None else energy.acquisition
         features = Acquisition(acquisition.feature_j)
-        carried = np.zeros((1, routes.sets.shape[1]), bool)
-        carried[0, routes.plan.request_inputs] = routes.plan.has_cloud
-        sets = np.concatenate([routes.sets, carried])
+        sets = routes.acquired_sets
         joules = features.joules(sets, np.zeros(len(sets), np.int64))
         n_stages = np.maximum(routes.exit + 1, 0)
         none = np.zeros((len(routes), 0), bool)
@@ -86,6 +90,9 @@ class RowFacts:
             alone_j=float(joules[-1]),
             stage_j=Acquisition(0.0, acquisition.stage_j).joules(none, n_stages),
             cloud_only=cloud_only,
+            local_set=routes.local_set,
+            request_set=routes.request_set,
+            n_sets=len(sets),
         )
 
 
@@ -112,7 +119,8 @@ class BinSums:
 class WindowCounts:
     """Result of one window.
 
-    `classes` has shape (n_classes, len(CLASS_COUNTS)), `reasons` (len(REASONS),); `devices` and
+    `classes` has shape (n_classes, len(CLASS_COUNTS)), `reasons` (len(REASONS),), `sets` (n_sets,):
+    instances by the features that they acquired (:attr:`.Routes.acquired_sets`); `devices` and
     `workers` are their counters in the time measured, `worker_seconds` the time that workers had
     for runs. `instances` and `events` were stepped, warm-up included.
     """
@@ -120,6 +128,7 @@ class WindowCounts:
     parts: list[BinSums]
     classes: _Floats
     reasons: _Floats
+    sets: _Floats
     devices: dict[str, float] = field(default_factory=dict)
     workers: dict[str, float] = field(default_factory=dict)
     worker_seconds: float = 0.0
@@ -144,6 +153,7 @@ class WindowSums:
         self._local = np.zeros((n_bins, n_rows), np.int64)
         self._classes = np.zeros((facts.n_classes, len(CLASS_COUNTS)))
         self._reasons = np.zeros(len(REASONS))
+        self._sets = np.zeros(facts.n_sets)
         self.instances = 0
 
     def add_local(self, times: _Floats, rows: NDArray[np.int32]) -> None:
@@ -177,6 +187,7 @@ class WindowSums:
             ],
             classes=self._classes,
             reasons=self._reasons,
+            sets=self._sets,
             instances=self.instances,
         )
 
@@ -195,6 +206,7 @@ class WindowSums:
                 where, weights=times * columns[name], minlength=len(self._bins)
             )
         self._count_classes(a, times, columns)
+        self._sets += np.bincount(self._acquired_set(a), times, minlength=self._facts.n_sets)
         answered = a.route >= 0
         self._reasons += np.bincount(
             a.reason[answered], weights=times[answered], minlength=len(REASONS)
@@ -207,13 +219,23 @@ class WindowSums:
             if own.any():
                 self._offloaded[number].append(Sketch.from_values(a.latency_ms[own], times[own]))
 
+    def _acquired_set(self, a: Answers) -> NDArray[np.int64]:
+        """The set of features that each answer acquired."""
+        facts = self._facts
+        found = np.where(
+            FEATURES_ACQUIRED[a.reason], facts.request_set[a.row], facts.local_set[a.row]
+        )
+        alone = (a.route == _CLOUD) & facts.cloud_only
+        return np.where(alone, facts.n_sets - 1, found).astype(np.int64)
+
     def _columns(self, a: Answers, radio_j: _Floats) -> dict[str, NDArray[Any]]:
         """Contribution of each answer to the sums."""
         facts = self._facts
         truth, local = facts.truth[a.row], facts.local_label[a.row]
-        judged = truth != NO_LABEL
+        labelled = truth != NO_LABEL
         cloud, waits = a.route == _CLOUD, (a.route == _FALLBACK) | (a.route == _ERROR)
-        acquired = FEATURES_ACQUIRED[a.reason]
+        audited = a.audited
+        acquired = FEATURES_ACQUIRED[a.reason] | audited
         features = np.where(acquired, facts.request_j[a.row], facts.local_j[a.row])
         stages = facts.stage_j[a.row]
         if facts.cloud_only:
@@ -223,10 +245,12 @@ class WindowSums:
         rest = np.where(a.route >= 0, a.latency_ms - device - in_cloud, 0.0)
         return {
             "n": np.ones(len(a)),
-            "judged": judged,
-            "right": judged & (a.label == truth),
-            "edge_right": judged & (local == truth),
-            "requested": a.payload_up > 0,
+            "labelled": labelled,
+            "right": labelled & (a.label == truth),
+            "edge_right": labelled & (local == truth),
+            "requested": (a.payload_up > 0) & ~audited,
+            "audited": audited,
+            "audit_bytes": np.where(audited, a.up + a.down, 0),
             **{route: a.route == i for i, route in enumerate(ROUTES)},
             "cost": a.cost,
             "feature_cost": a.feature_cost,

@@ -15,8 +15,6 @@ from gatewise.toml_settings import take_number
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio, packets
 from gatewise_sim.fleet.network.outages import Outages
 
-__all__ = ["CHUNK", "DeviceDraws", "Direction", "Draws", "LinkProfile", "VirtualLink"]
-
 MIN_RTO_MS: Final = 200.0  # Linux waits at least this much longer than the round trip
 CHUNK: Final = 16 * 1024  # bytes that the proxy hands on at a time
 MAX_RTO_S: Final = 120.0  # Linux doubles its wait for an acknowledgement up to this
@@ -28,28 +26,10 @@ _STEP: Final = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True)
 class LinkProfile:
-    """What a link does to bytes.
+    """What a link does to bytes; InputError names a figure that cannot be.
 
-    Parameters
-    ----------
-    name : str
-        Its name on the command line.
-    rtt_ms, jitter_ms : float
-        Round trip in ms, and how far it strays to either side (uniformly).
-    down_kbps, up_kbps : float
-        Bandwidth towards and from the device in kbit/s; infinity for no limit.
-    loss : float
-        Probability that a segment is lost, in [0, 1).
-    radio : Radio
-        Its energy; that of ``RADIOS["none"]`` (nothing) by default.
-
-    Raises
-    ------
-    InputError
-        If a figure cannot be; the message names the field.
-
-    Notes
-    -----
+    Round trip and jitter (to either side, uniform) in ms, bandwidth towards and from the device in
+    kbit/s (infinity: no limit), probability that a segment is lost in [0, 1), energy of its radio.
     Sources of the profiles: Loadero's network presets; Electronics 10:2224 (NB-IoT, 837 ms).
     Wi-Fi's figures, the loss on NB-IoT and satellite, and the jitter of both, are assumptions.
     """
@@ -100,8 +80,6 @@ class DeviceDraws:
     SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a counter and a hash of it. A device's stream
     begins at the hash of the run's seed and the device's number.
 
-    Examples
-    --------
     >>> draws, again = DeviceDraws(1, 7), DeviceDraws(1, 7)
     >>> draws.random() == again.random() != DeviceDraws(1, 8).random()
     True
@@ -130,8 +108,6 @@ class Direction:
     While the ``link`` is down by the outages, what leaves the device is sent again by TCP after one
     timeout, then after twice as long, and so on, until a copy leaves with the link up.
 
-    Examples
-    --------
     10 kB over 100 kbit/s take 0.8 s, and 0.1 s more to travel:
 
     >>> there = Direction(LinkProfile("slow", rtt_ms=200), 100.0, random.Random(0))
@@ -182,18 +158,9 @@ def _sent(now: float, wait: float, outages: Outages | None) -> float:
 class VirtualLink:
     """Times of one connection over a link: those of virtual time, and of :class:`.DelayProxy`.
 
-    Parameters
-    ----------
-    profile : LinkProfile
-    rng : random.Random or numpy.random.Generator
-        Draws jitter and loss; of this connection alone.
-    outages : Outages, optional
-        When ``link`` is down.
-    back : random.Random or numpy.random.Generator, optional
-        Draws for the way to the device, `rng` itself or another; by default seeded by it.
+    `rng` draws jitter and loss of this connection alone; `back`, by default seeded by it, those of
+    the way to the device.
 
-    Examples
-    --------
     >>> link = VirtualLink(LinkProfile("x", rtt_ms=100), random.Random(0))
     >>> link.connect(0.0), link.send(1.0, 300, up=True), link.send(1.05, 60, up=False)
     (0.1, 1.05, 1.1)

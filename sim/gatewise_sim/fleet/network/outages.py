@@ -21,8 +21,6 @@ import numpy.typing as npt
 from gatewise.errors import InputError
 from gatewise_sim.fleet.workload.spans import DAY, read_clock, read_span
 
-__all__ = ["PARTS", "Outage", "Outages"]
-
 PARTS: Final = ("cloud", "link", "broker", "gateway", "workers")
 
 
@@ -94,16 +92,8 @@ class Outage:
 
 
 class Outages:
-    """What is down when.
+    """What is down when; `day_begins` is the time of day (s) at which the run starts.
 
-    Parameters
-    ----------
-    windows : iterable of Outage
-    day_begins : float, default 0
-        Time of day (s since midnight) at which the run starts.
-
-    Examples
-    --------
     >>> outages = Outages.parse("cloud:12:00-12:10,workers:2:+30s-+40s")
     >>> outages.down("cloud", 12 * 3600.0), outages.down("cloud", 0.0)
     (43800.0, None)
@@ -121,12 +111,7 @@ class Outages:
     def parse(cls, text: str, *, day_begins: float = 0.0) -> Self:
         """Read windows joined by commas, none if `text` is empty.
 
-        `day_begins` is the time of day (s since midnight) at the start.
-
-        Raises
-        ------
-        InputError
-            If one cannot be read.
+        InputError if one cannot be read.
         """
         parts = [part for part in text.split(",") if part.strip()]
         return cls([Outage.parse(part) for part in parts], day_begins=day_begins)

@@ -26,8 +26,6 @@ from gatewise.toml_settings import SettingsTable
 from gatewise_sim.fleet.energy.radio import RADIOS, Radio
 from gatewise_sim.fleet.network.link import LinkProfile
 
-__all__ = ["PROFILES", "profile", "read_profile"]
-
 _LINK_KEYS: Final = ("like", *(field.name for field in fields(LinkProfile)))
 _RADIO_KEYS: Final = ("like", *(field.name for field in fields(Radio)[1:]))
 

@@ -23,8 +23,6 @@ from gatewise.errors import InputError
 from gatewise_sim.fleet.network.link import CHUNK, LinkProfile, VirtualLink
 from gatewise_sim.fleet.network.outages import Outages
 
-__all__ = ["DelayProxy"]
-
 _SELECTABLE = 1024  # descriptors from there on are too large for select(2)
 _IN_FLIGHT = 64  # chunks on the way in one direction before the sender is held back
 
@@ -32,32 +30,11 @@ _IN_FLIGHT = 64  # chunks on the way in one direction before the sender is held 
 class DelayProxy:
     """A TCP proxy on a free loopback port that delays what passes; a context manager.
 
-    Parameters
-    ----------
-    target : str
-        Where to connect, ``mqtt://host:port`` (port 1883 when left out).
-    link : LinkProfile
-        What the link does. Each connection gets a link of its own.
-    seed : int, default 0
-        Of jitter and loss: connection ``i`` draws from ``seed`` and ``i``.
-    outages : Outages, optional
-        When ``link`` is down: connections stay, their bytes wait and are sent again as TCP would.
-
-    Attributes
-    ----------
-    url : str
-        Where devices connect, ``mqtt://127.0.0.1:port``.
-    up_bytes, down_bytes : int
-        TCP payload handed on so far, from and towards the devices.
-    began : float
-        What the outages' times count from, on :func:`time.monotonic`; when it was entered, unless
-        set anew.
-
-    Raises
-    ------
-    InputError
-        If the target is not an ``mqtt://`` URL. TLS cannot pass: its certificate would not
-        name the proxy.
+    Devices connect to `url`; it connects to `target`, an ``mqtt://`` URL (InputError otherwise: TLS
+    cannot pass, as its certificate would not name the proxy). Connection ``i`` gets a link of its
+    own, which draws from ``seed`` and ``i``. When ``link`` is down by the `outages`, connections
+    stay, their bytes wait and are sent again as TCP would; `began` is what their times count from,
+    on :func:`time.monotonic`. `up_bytes` and `down_bytes` count the TCP payload handed on so far.
     """
 
     def __init__(

@@ -41,8 +41,6 @@ from gatewise_sim.fleet.workload.sources import (
 from gatewise_sim.fleet.workload.spans import read_clock, read_number, read_rate, read_span
 from gatewise_sim.fleet.workload.streams import Streams
 
-__all__ = ["Arrivals", "draw_arrivals", "parse"]
-
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 _CHUNK: Final = 1_000_000  # arrivals in a chunk, about
@@ -59,8 +57,6 @@ class Arrivals(NamedTuple):
 def parse(text: str, *, day_begins: float = 0.0) -> Workload:
     """Read a workload as the module's head shows; `day_begins` is the time of day (s) at the start.
 
-    Examples
-    --------
     >>> parse("poisson:30/min")
     Poisson(rate=0.5)
     >>> parse("bursty:1/s:ratio=9:burst=10s:every=100s").mean_rate
@@ -139,8 +135,6 @@ def draw_arrivals(
 ) -> Iterator[Arrivals]:
     """Draw the arrivals of a fleet in ``[0, seconds)``, chunk by chunk of time that has any.
 
-    Examples
-    --------
     >>> for times, device, row in draw_arrivals("periodic:10s:aligned=yes", 2, 15.0,
     ...                                          np.random.default_rng(0)):
     ...     print(times, device, row)

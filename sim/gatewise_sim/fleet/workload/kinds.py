@@ -13,17 +13,6 @@ import numpy.typing as npt
 from gatewise.errors import InputError
 from gatewise_sim.fleet.workload.spans import DAY
 
-__all__ = [
-    "Bursty",
-    "Diurnal",
-    "Periodic",
-    "Poisson",
-    "Replay",
-    "Trace",
-    "Workload",
-    "read_trace",
-]
-
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from gatewise.errors import InputError
 from gatewise_sim.fleet.workload.spans import read_number, read_span
 
-__all__ = ["RowMix"]
-
 _SHAPES: Final = ("steps", "linear")
 
 
@@ -25,8 +23,6 @@ class RowMix:
     scaled to sum to 1. They hold until the next time, or move evenly to it if `linear`. InputError
     if a class that is asked for has no row.
 
-    Examples
-    --------
     >>> mix = RowMix.parse("linear,0s=1/0,10s=0/1", [0, 0, 1])
     >>> mix.shares(np.array([0.0, 5.0, 99.0])).tolist()
     [[1.0, 0.0], [0.5, 0.5], [0.0, 1.0]]
@@ -83,6 +79,14 @@ class RowMix:
         mix = copy.copy(self)
         mix._begin += seconds
         return mix
+
+    @property
+    def changes_at(self) -> float | None:
+        """When the shares begin to change, in s since the start; None if they never do."""
+        other = np.flatnonzero((self._shares != self._shares[0]).any(axis=1))
+        if not len(other):
+            return None
+        return float(self._times[other[0] - self._linear] - self._begin)
 
     @property
     def n_rows(self) -> int:

@@ -12,8 +12,6 @@ import numpy.typing as npt
 
 from gatewise_sim.fleet.workload.streams import Streams
 
-__all__ = ["MARKS", "Drawn", "PeriodicSource", "PoissonSource", "Source", "TraceSource"]
-
 _Floats = npt.NDArray[np.float64]
 _Ints = npt.NDArray[np.int64]
 

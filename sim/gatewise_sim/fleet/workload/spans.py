@@ -8,8 +8,6 @@ from typing import Final
 
 from gatewise.errors import InputError
 
-__all__ = ["DAY", "read_clock", "read_number", "read_rate", "read_span"]
-
 DAY: Final = 86_400.0  # seconds
 _UNITS: Final = {
     "ms": 1e-3,

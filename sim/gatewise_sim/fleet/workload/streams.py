@@ -13,8 +13,6 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Streams"]
-
 _U64 = npt.NDArray[np.uint64]
 _MASK: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)

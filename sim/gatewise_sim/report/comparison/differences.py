@@ -9,8 +9,6 @@ from typing import Any, Final, NamedTuple
 from gatewise_sim.report.comparison.figures import FIGURES, ComparedRun
 from gatewise_sim.report.policy_result import Measurement
 
-__all__ = ["Difference", "compare_runs", "difference", "differing_settings"]
-
 COMPARISON_KIND: Final = "gatewise-comparison"
 _ROUNDING: Final = 1e-9  # relative; two ways of summing up are no difference
 # Beside `settings`: how a run came about.
@@ -33,8 +31,6 @@ def difference(first: Measurement, second: Measurement) -> Difference:
     confidence limits about effect measures", equation 4). Runs that share rows and seeds are not
     independent: their difference is then surer than the interval says.
 
-    Examples
-    --------
     >>> difference(Measurement(0.90, 0.87, 0.93), Measurement(0.95, 0.91, 0.99)).beyond
     False
     >>> difference(Measurement(0.90, 0.87, 0.93), Measurement(0.98, 0.95, 0.99)).beyond

@@ -13,8 +13,6 @@ from gatewise_sim.fleet.money import MONTH
 from gatewise_sim.report.model import Report
 from gatewise_sim.report.policy_result import Measurement
 
-__all__ = ["BY_KEY", "FIGURES", "ComparedFigure", "ComparedRun", "figures_of_report"]
-
 
 @dataclass(frozen=True)
 class ComparedFigure:

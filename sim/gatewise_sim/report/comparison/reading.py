@@ -12,8 +12,6 @@ from gatewise_sim.report.comparison.figures import ComparedRun, figures_of_repor
 from gatewise_sim.report.model import POINT_KIND, SWEEP_KIND, Report
 from gatewise_sim.report.sweep.setting_text import setting
 
-__all__ = ["LARGEST", "read_runs"]
-
 LARGEST: Final = 64_000_000
 """Bytes of a file at most: a report has some hundred thousand."""
 
@@ -105,8 +103,6 @@ def _refuse(name: str) -> NoReturn:
 def _distinct(names: Sequence[str]) -> list[str]:
     """Number those that come several times.
 
-    Examples
-    --------
     >>> _distinct(["a", "b", "a"])
     ['a (1)', 'b', 'a (3)']
     """

@@ -10,15 +10,6 @@ from gatewise.formats import listed
 from gatewise_sim.report.comparison.figures import BY_KEY, FIGURES, ComparedFigure
 from gatewise_sim.report.tables import Cell, PageTable, plain_text
 
-__all__ = [
-    "change_text",
-    "comparison_page",
-    "conclusion",
-    "figure_text",
-    "print_comparison",
-    "verdict",
-]
-
 _SIDE_BY_SIDE: Final = 4  # runs; more are shown one below the other
 _CHOSEN: Final = ("accuracy", "offload_rate", "cost", "bytes", "p50", "p95", "fallback", "money")
 _HOW: Final = (

@@ -15,8 +15,6 @@ from matplotlib.patches import Rectangle
 from gatewise_sim.report.model import ExampleInstance
 from gatewise_sim.report.plots.style import COLOURS, draw
 
-__all__ = ["pictures_plot"]
-
 _PIXEL: Final = re.compile(r"pixel_(\d+)_(\d+)")
 _LEVELS: Final = 8  # of grey
 _SIDE: Final = 120.0

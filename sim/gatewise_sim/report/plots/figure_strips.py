@@ -23,8 +23,6 @@ from gatewise_sim.report.plots.style import (
 )
 from gatewise_sim.report.policy_result import Measurement
 
-__all__ = ["strips_plot"]
-
 
 def strips_plot(
     runs: Sequence[Mapping[str, Any]], figures: Sequence[ComparedFigure]

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gatewise.formats import Format, millis, number, percent
+from gatewise.formats import Format, joules, millis, number, percent
 from gatewise_sim.report.model import ClassResult, Report
 from gatewise_sim.report.plots.style import (
     COLOURS,
@@ -23,8 +23,7 @@ from gatewise_sim.report.plots.style import (
 )
 from gatewise_sim.report.policy_result import Measurement, PolicyResult
 
-__all__ = ["breakdown_plot", "classes_plot", "frontier_plot", "latency_plot"]
-
+_LABEL = 36
 _PART_COLOURS = {
     "device": "edge", "network": "network", "the cloud": "cloud", "waiting": "waiting",
     "request": "system", "response": "edge", "protocol": "idle", "up": "system", "down": "edge",
@@ -169,6 +168,36 @@ def breakdown_plot(
     return draw(
         paint, name=name, title=title, description=f"{texts}.", height=56 + 23.0 * len(names)
     )
+
+
+def computation_plot(unit: str, one: Mapping[str, float], mean: Mapping[str, float]) -> Markup:
+    """Plot what each step of blocks takes once, and per instance, as bars."""
+    steps, rows = list(one), range(len(one))
+    form: Format = joules if unit == "joules" else number
+
+    def paint(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        axes.barh(rows, [one[s] for s in steps], 0.62, color=COLOURS["line"], label="once")
+        axes.barh(
+            rows, [mean[s] for s in steps], 0.62, color=COLOURS["system"], label="per instance"
+        )
+        most = max(one.values()) or 1.0
+        for y, step in enumerate(steps):
+            axes.text(one[step] + 0.015 * most, y, form(mean[step]), va="center")
+        axes.set_yticks(rows, [s if len(s) <= _LABEL else f"{s[: _LABEL - 1]}…" for s in steps])
+        axes.set_xlim(0, 1.24 * most)
+        axes.invert_yaxis()
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, labelcolor=COLOURS["ink"])
+        axes.set_xticks([])
+        figure.legend(loc="outside lower left", ncols=2)
+
+    texts = "; ".join(f"{s} {form(mean[s])} of {form(one[s])}" for s in steps)
+    return draw(
+        paint, name=f"computation-{unit}", title=f"What blocks compute, {unit}",
+        description=f"{texts}.", height=56 + 20.0 * len(steps),
+    )  # fmt: skip
 
 
 def classes_plot(classes: Sequence[ClassResult]) -> Markup:

@@ -22,22 +22,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from gatewise.formats import Format
 from gatewise_sim.report.policy_result import Measurement
 
-__all__ = [
-    "COLOURS",
-    "HALF",
-    "LOOKS",
-    "MARKERS",
-    "draw",
-    "error_bars",
-    "format_ticks",
-    "head",
-    "log_ticks",
-    "log_where_far",
-    "percent_ticks",
-    "reach",
-    "widened",
-]
-
 HALF: Final = 370.0
 """Width of a plot in half a page's width, and on a phone."""
 

@@ -24,8 +24,6 @@ from gatewise_sim.report.plots.style import (
 from gatewise_sim.report.policy_result import Measurement
 from gatewise_sim.report.sweep.setting_text import setting, value_text
 
-__all__ = ["SweepAxis", "lines_plot", "points_plot", "sweep_axis"]
-
 _NUMBERED: Final = 30  # points; of more only those on the frontier have their number
 _FIRST: Final = ("devices", "workers", "seconds", "offload_rate", "budget", "max_loss")
 

@@ -20,8 +20,6 @@ from gatewise_sim.report.plots.style import (
     percent_ticks,
 )
 
-__all__ = ["timeline_plots"]
-
 _WIDE: Final = 860.0
 _SHORT: Final = 0.12  # of the run: a shorter outage is drawn once more, larger
 _ROUTES: Final = {"edge": "edge", "cloud": "cloud", "fallback": "waiting", "error": "muted"}
@@ -64,11 +62,11 @@ def _plot(report: Report, first: float, last: float, name: str, width: float) ->
         return [*found, found[-1]]
 
     def paint(figure: Figure) -> None:
-        judged = any(b.accuracy is not None for b in bins)
+        labelled = any(b.accuracy is not None for b in bins)
         offloaded = any(b.p95_ms is not None for b in bins)
         panels = figure.subplots(
-            1 + judged + offloaded, 1, sharex=True, squeeze=False,
-            height_ratios=[1.2, *([1.0] * (judged + offloaded))],
+            1 + labelled + offloaded, 1, sharex=True, squeeze=False,
+            height_ratios=[1.2, *([1.0] * (labelled + offloaded))],
         )[:, 0].tolist()  # fmt: skip
         for axes in panels:
             for fault in faults:
@@ -90,7 +88,7 @@ def _plot(report: Report, first: float, last: float, name: str, width: float) ->
             low = high
         answers.set_ylim(bottom=0)
         head(answers, f"answers a second{_shaded(faults)}")
-        if judged:
+        if labelled:
             axes = panels.pop(0)
             for values, style, key, label in (
                 ([b.accuracy for b in bins], "-", "system", "accuracy"),

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-__all__ = ["NONE", "Value", "setting", "value_text"]
-
 Value = bool | int | float | str | None
 """Of a setting, as a :class:`gatewise_sim.experiment.scenario.Scenario` holds it."""
 
@@ -17,8 +15,6 @@ NONE: Final = "none"
 def setting(settings: Mapping[str, Value]) -> str:
     """Settings as people read them.
 
-    Examples
-    --------
     >>> setting({"devices": 10, "budget": None, "outages": ""})
     'devices=10, budget=none, outages=none'
     """

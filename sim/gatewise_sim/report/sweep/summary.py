@@ -18,12 +18,10 @@ from gatewise.errors import InputError
 from gatewise.formats import millis, percent
 from gatewise_sim.report.comparison.differences import difference
 from gatewise_sim.report.comparison.figures import BY_KEY, figures_of_report
+from gatewise_sim.report.csv_tables import to_csv
 from gatewise_sim.report.model import SWEEP_KIND, Report
 from gatewise_sim.report.policy_result import Measurement
 from gatewise_sim.report.sweep.setting_text import Value, setting
-from gatewise_sim.report.tables import to_csv
-
-__all__ = ["PointResult", "cost_of", "cost_unit", "csv_text", "sorted_points", "summarise"]
 
 _TOLERANCE: Final = 0.005  # of accuracy, below the best
 _MORE_INSTANCES: Final = ("devices", "workload", "seconds")

@@ -14,8 +14,6 @@ from gatewise_sim.report.sweep.setting_text import setting, value_text
 from gatewise_sim.report.sweep.summary import cost_unit, sorted_points
 from gatewise_sim.report.tables import Cell, PageTable
 
-__all__ = ["print_sweep", "sweep_page"]
-
 _COLUMNS: Final = {
     "accuracy": "accuracy",
     "offload_rate": "offloaded",

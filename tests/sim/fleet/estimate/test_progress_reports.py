@@ -28,13 +28,13 @@ def settings(**changes) -> FleetSettings:
 
 
 def assert_progress(snapshots) -> None:
-    for name in ("at", "answered", "edge", "cloud", "fallback", "error", "judged", "done"):
+    for name in ("at", "answered", "edge", "cloud", "fallback", "error", "labelled", "done"):
         values = [getattr(s, name) for s in snapshots]
         assert values == sorted(values), name
     for s in snapshots:
         assert s.answered == s.edge + s.cloud + s.fallback + s.error
-        assert 0 <= s.right <= s.judged
-        assert s.judged == pytest.approx(s.answered, abs=4)
+        assert 0 <= s.right <= s.labelled
+        assert s.labelled == pytest.approx(s.answered, abs=4)
         assert 0 <= s.done <= 1
 
 

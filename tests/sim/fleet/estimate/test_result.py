@@ -52,11 +52,17 @@ def energy(routes) -> DeviceEnergy:
     return DeviceEnergy(acquisition=Acquisition(features, np.array([0.25, 0.75])))
 
 
-@pytest.fixture(scope="module", params=["system", "cloud-only", "edge-only"])
+@pytest.fixture(scope="module", params=["system", "audited", "cloud-only", "edge-only"])
 def both(request, routes, energy):
-    own = settings(policy=request.param)
+    audits = {"audited": {"audit": 0.3}}
+    own = settings(**audits.get(request.param, {"policy": request.param}))
     run = simulate_fleet(routes, own)
     return own, run, estimate_fleet(routes, own, device_energy=energy)
+
+
+def requested(answers):
+    """What was to be offloaded; an own answer that has a request was audited."""
+    return (answers.payload_up > 0) & (answers.route != EDGE)
 
 
 def test_means_are_those_of_the_answers(both, routes, energy):
@@ -68,7 +74,10 @@ def test_means_are_those_of_the_answers(both, routes, energy):
         row, route, reason = int(a.row[i]), int(a.route[i]), REASONS[a.reason[i]]
         expected["accuracy"] += a.label[i] == routes.truth[row]
         expected["edge_accuracy"] += routes.local_label[row] == routes.truth[row]
-        expected["offload_rate"] += a.payload_up[i] > 0
+        audited = bool(a.payload_up[i] > 0 and route == EDGE)
+        expected["offload_rate"] += bool(a.payload_up[i] > 0) and not audited
+        expected["audited"] += audited
+        expected["audit_bytes"] += audited * (a.up[i] + a.down[i])
         expected[ROUTES[route]] += 1
         for name in ("cost", "feature_cost", "payload_up", "payload_down"):
             expected[name] += getattr(a, name)[i]
@@ -76,7 +85,7 @@ def test_means_are_those_of_the_answers(both, routes, energy):
         expected["bytes_down"] += a.down[i]
         expected["radio_j"] += run.joules[i]
         # What was acquired and run: by the sets of features, not by the estimate's own rule.
-        asked = route == CLOUD or reason in ("timeout", "deadline", "cloud:busy")
+        asked = audited or route == CLOUD or reason in ("timeout", "deadline", "cloud:busy")
         acquired = routes.sets[(routes.request_set if asked else routes.local_set)[row]]
         stages = int(routes.exit[row]) + 1
         if own.policy == "cloud-only" and route == CLOUD:
@@ -97,7 +106,7 @@ def test_classes_reasons_and_histogram_count_the_answers(both, routes):
     for entry in found.classes:
         own = truth == entry["class_index"]
         assert entry["instances"] == own.sum()
-        assert entry["offload_rate"] == (a.payload_up[own] > 0).mean()
+        assert entry["offload_rate"] == requested(a)[own].mean()
         assert entry["accuracy"] == (a.label[own] == truth[own]).mean()
         assert entry["edge_accuracy"] == (routes.local_label[a.row[own]] == truth[own]).mean()
         answered = a.label == entry["class_index"]
@@ -107,7 +116,7 @@ def test_classes_reasons_and_histogram_count_the_answers(both, routes):
     assert found.reasons == {
         name: count for i, name in enumerate(REASONS) if (count := (a.reason == i).sum())
     }
-    wanted = (a.payload_up > 0) | (a.route == FALLBACK)
+    wanted = requested(a) | (a.route == FALLBACK)
     edges = found.histogram["edges_ms"]
     for name, which in (("all", a.latency_ms), ("offloaded", a.latency_ms[wanted])):
         counts = found.histogram[name]

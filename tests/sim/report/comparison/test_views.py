@@ -108,6 +108,7 @@ def test_differences_of_shares_are_points():
     assert change_text(BY_KEY["cost"], 0.0) == "0"
 
 
+@pytest.mark.slow  # plots
 @pytest.mark.parametrize("count", [1, 2, 9])
 def test_the_plot_is_well_formed_and_can_be_read_aloud(files, count):
     html = comparison_page(compare_runs(read_runs((files * 3)[:count])))
@@ -134,8 +135,7 @@ def test_names_are_escaped(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1200])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(360, True), (1200, False)])
 def test_a_browser_shows_it_without_a_message(files, browser, tmp_path, width, dark):
     path = tmp_path / "compared.html"
     path.write_text(comparison_page(compare_runs(read_runs(files))))

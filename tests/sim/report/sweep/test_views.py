@@ -63,6 +63,7 @@ def page_of(name: str) -> str:
     return sweep_page(EVERY[name])
 
 
+@pytest.mark.slow  # plots
 @pytest.mark.parametrize("name", list(EVERY))
 def test_every_drawing_is_well_formed_and_can_be_read_aloud(name):
     found = drawings(page_of(name))
@@ -144,8 +145,7 @@ def url(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1200])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(360, True), (1200, False)])
 def test_a_browser_shows_it_without_a_message(browser, url, width, dark):
     check_in_browser(browser, url, width, dark=dark, plots=5)
 

@@ -15,6 +15,8 @@ from gatewise_training.forests.grower.growth import RowAcquisitions, grow
 from gatewise_training.forests.grower.minimax_split import crossing, crossing_of_few
 from gatewise_training.forests.grower.split_search import least_worst_pairs
 
+pytestmark = pytest.mark.slow  # compiles the growth of trees
+
 
 @dataclass
 class Case:

@@ -15,10 +15,6 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewise.errors import InputError
-
-__all__ = ["MOST_CODES", "Codes", "Sparse", "between"]
-
 MOST_CODES = 65535
 """Codes of a column at most; uint16 has room for one more, NaN's."""
 
@@ -31,8 +27,6 @@ PREVAILS = 0.75
 class Codes:
     """The columns of a table as codes that keep the order of the values.
 
-    Examples
-    --------
     >>> x = np.array([[5.0], [2.0], [np.nan], [5.0]], np.float32)
     >>> codes = Codes.of_table(x)
     >>> codes.codes
@@ -71,8 +65,6 @@ class Codes:
 
         Shapes: `x` (n, n_features).
         """
-        if not 1 <= most <= MOST_CODES:
-            raise InputError(f"a column has 1 to {MOST_CODES} codes, not {most}")
         columns = [_code(np.ascontiguousarray(x[:, k]), most) for k in range(x.shape[1])]
         widest = max((len(lower) for _, lower, _ in columns), default=0)
         codes = np.empty((x.shape[1], len(x)), np.uint8 if widest <= 255 else np.uint16)

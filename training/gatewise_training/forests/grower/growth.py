@@ -18,8 +18,6 @@ from gatewise_training.forests.grower.split_search import ENTROPY, GINI, PAIRS
 from gatewise_training.forests.grower.tree_kernel import grow_tree
 from gatewise_training.prune.forest import Forest
 
-__all__ = ["Criterion", "RowAcquisitions", "Splits", "check_rule", "grow", "leaf_of"]
-
 Criterion = Literal["threshold_pairs", "entropy", "gini"]
 Splits = Literal["exact", "stumps"]
 
@@ -69,19 +67,12 @@ def grow(
 
     Shapes: `y` (n,), `drawn` (n,).
 
-    Examples
-    --------
     >>> codes = Codes.of_table(np.array([[0.0], [1.0], [2.0]], np.float32))
     >>> labels, drawn = np.array([0, 0, 1]), np.ones(3, np.int64)
     >>> grow(codes, labels, drawn, 2, FeatureCosts.uniform(1)).trees.threshold
     array([1.5, 0. , 0. ], dtype=float32)
     """
-    check_rule(criterion, splits, alpha, mu)
-    if max_features is not None and max_features < 1:
-        raise InputError(f"max_features must be at least 1, not {max_features}")
     rows = np.flatnonzero(drawn).astype(np.int32)
-    if not len(rows):
-        raise InputError("a bootstrap sample without rows cannot grow a tree")
     sparse = codes.sparse
     mean = float(costs.alone.mean())
     if acquired is None:
@@ -106,7 +97,7 @@ def grow(
         table,
         costs.alone,
         costs.own,
-        costs.shared,
+        costs.shared_alone,
         costs.group.astype(np.int64),
         mu / mean if mean > 0 else 0.0,
         acquired.goods,

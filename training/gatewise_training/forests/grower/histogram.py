@@ -13,17 +13,6 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = [
-    "WIDE",
-    "all_right",
-    "clear_sparse",
-    "code_counts",
-    "count_sparse",
-    "gather",
-    "scratch",
-    "sparse_counts",
-]
-
 WIDE = 4
 """A histogram may have so many bins for each row."""
 

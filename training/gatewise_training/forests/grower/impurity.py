@@ -26,8 +26,6 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["change_of_pairs", "entropy", "gini", "log_table", "threshold_pairs"]
-
 
 @numba.njit(cache=True, nogil=True)
 def threshold_pairs(counts: Any, alpha: float) -> float:
@@ -36,8 +34,6 @@ def threshold_pairs(counts: Any, alpha: float) -> float:
     `counts`, of shape (n_classes,), are the examples of each class, `alpha` is the threshold in
     examples, at least 0. 0 counts the ordered pairs of examples that belong to different classes.
 
-    Examples
-    --------
     >>> threshold_pairs(np.array([3, 2]), 0.0)
     12.0
     >>> threshold_pairs(np.array([255, 1, 0, 0]), 1.0)
@@ -66,8 +62,6 @@ def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float
 
     `total` is the sum of the counts before; `more` is negative if examples leave.
 
-    Examples
-    --------
     >>> change_of_pairs(np.array([3, 2]), 5, 1, 1, 0.0)
     6.0
     """
@@ -87,8 +81,6 @@ def change_of_pairs(counts: Any, total: float, m: int, more: float, alpha: float
 def log_table(n: int) -> Any:
     """Get ``i log2 i`` for i = 0 .. n, which spares the logarithms of :func:`entropy`.
 
-    Examples
-    --------
     >>> log_table(4)
     array([0.       , 0.       , 2.       , 4.7548875, 8.       ])
     """
@@ -103,8 +95,6 @@ def entropy(counts: Any, table: Any) -> float:
 
     `table` is a :func:`log_table` of at least the sum of the counts.
 
-    Examples
-    --------
     >>> entropy(np.array([2, 2]), log_table(4))
     4.0
     """
@@ -121,8 +111,6 @@ def entropy(counts: Any, table: Any) -> float:
 def gini(counts: Any) -> float:
     """Get the errors expected if each example's class is guessed by drawing one of the set.
 
-    Examples
-    --------
     >>> gini(np.array([2, 2]))
     2.0
     """

@@ -16,8 +16,6 @@ import numpy as np
 from gatewise_training.forests.grower.histogram import all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs
 
-__all__ = ["FEW", "crossing", "crossing_of_few"]
-
 FEW = 24
 """Up to so many rows are ranked one against the other."""
 

@@ -13,8 +13,6 @@ import numpy as np
 from gatewise_training.forests.grower.histogram import all_right
 from gatewise_training.forests.grower.impurity import change_of_pairs, entropy, gini
 
-__all__ = ["ENTROPY", "GINI", "PAIRS", "best_gain", "draw_stumps", "least_worst_pairs"]
-
 PAIRS, ENTROPY, GINI = 0, 1, 2
 
 

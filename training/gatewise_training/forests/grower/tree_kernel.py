@@ -35,8 +35,6 @@ from gatewise_training.forests.grower.split_search import (
     least_worst_pairs,
 )
 
-__all__ = ["grow_tree"]
-
 
 @numba.njit(cache=True, nogil=True)
 def grow_tree(

@@ -17,8 +17,6 @@ from gatewise_training.prune.forest import Forest
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["greedy_prune"]
-
 Words = NDArray[np.uint64]
 
 

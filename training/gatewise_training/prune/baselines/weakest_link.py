@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from gatewise_training.prune.nested_prunings import PruneSequence
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["breakpoints", "cost_complexity", "per_tree"]
-
 
 def per_tree(problem: PruneProblem) -> PruneSequence:
     """Optimal prunings of each tree alone, for all prices of cost.
@@ -56,8 +54,6 @@ def breakpoints(
 
     Shapes: `parent` (n_nodes,), `profit, price` (n_nodes,); returns (n_nodes,).
 
-    Examples
-    --------
     A root that earns 1 for 2, above nodes that earn 3 for 2 and 1 for 4:
 
     >>> breakpoints(np.array([-1, 0, 0], np.int32), np.array([1.0, 3, 1]), np.array([2.0, 2, 4]))

@@ -28,8 +28,6 @@ from gatewise_training.prune.solvers import primal_dual
 from gatewise_training.prune.solvers.restricted_master import ConvexMaster, PartitionMaster
 from gatewise_training.prune.tree_recursion import PricedTrees, improved, level_sets, merged
 
-__all__ = ["solve"]
-
 _MASTERS = {"partition": PartitionMaster, "convex": ConvexMaster}
 
 

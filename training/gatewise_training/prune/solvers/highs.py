@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-__all__ = ["minimise"]
-
 
 def minimise(
     cost: NDArray[np.float64],

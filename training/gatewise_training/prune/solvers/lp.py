@@ -27,8 +27,6 @@ from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.highs import minimise
 from gatewise_training.prune.tree_recursion import PricedTrees, level_sets, merged
 
-__all__ = ["solve"]
-
 Form = Literal["closure", "papers"]
 
 

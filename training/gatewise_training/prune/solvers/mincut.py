@@ -22,8 +22,6 @@ from gatewise_training.prune.presolve import DROPPED, FREE, Closure, Flow, reduc
 from gatewise_training.prune.problem import PruneProblem, Solution, check_price
 from gatewise_training.prune.solvers.push_relabel import fill, improve_flow
 
-__all__ = ["best_closure", "first_flow", "solve"]
-
 TOLERANCE = 1e-12
 """Share of the profits that may be left unsent though the sink can be reached: rounding."""
 

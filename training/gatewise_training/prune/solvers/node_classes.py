@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from gatewise_training.prune.problem import PruneProblem
 
-__all__ = ["MasterRows", "NodeClasses"]
-
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 

@@ -36,8 +36,6 @@ from gatewise_training.prune.tree_recursion import (
     merged,
 )
 
-__all__ = ["Ascent", "solve"]
-
 Floats = NDArray[np.float64]
 
 AVERAGING = 0.15

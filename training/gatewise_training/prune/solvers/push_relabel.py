@@ -18,8 +18,6 @@ from typing import Any
 import numba
 import numpy as np
 
-__all__ = ["FAR", "by_column", "fill", "improve_flow"]
-
 FAR = 2**30
 """Label of a node from which the sink cannot be reached."""
 

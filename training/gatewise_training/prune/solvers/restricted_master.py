@@ -23,8 +23,6 @@ from gatewise_training.prune.solvers.highs import minimise
 from gatewise_training.prune.solvers.node_classes import MasterRows, NodeClasses
 from gatewise_training.prune.tree_recursion import PricedTrees
 
-__all__ = ["ConvexMaster", "Master", "PartitionMaster"]
-
 Keep = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 

@@ -1,8 +1,8 @@
-"""Flat trees of given classifiers, and skl2onnx's converters for them inside other estimators.
+"""Converters for skl2onnx of classifiers that it has none for, or an inexact one.
 
-Forests and boosted trees of scikit-learn, LightGBM, XGBoost and CatBoost have an exact form as
-flat trees. Inside a pipeline, a vote or a stack skl2onnx writes the graph, and finds them here. Its
-own converter of votes takes neither weights in a list nor labels of parts without probabilities.
+Forests and boosted trees of scikit-learn, LightGBM, XGBoost and CatBoost become flat trees, also
+inside a pipeline, a vote or a stack. Its own converter of votes takes neither weights in a list nor
+labels of parts without probabilities.
 """
 
 from __future__ import annotations
@@ -12,28 +12,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from gatewise.decision import Link
-from gatewise.errors import InputError
-from gatewise.models.trees import TreeEnsemble
-from gatewise_export.bundle.errors import ConversionError
-from gatewise_export.packing.graph_parts import ML_OPSET
-from gatewise_export.packing.onnx_graph import flat_graph
-from gatewise_training.learners import flat_forms
-from gatewise_training.learners.flat_forms import FORESTS, SOURCES, library_name
+from gatewise_training.graphs.flat_forms import FORESTS, SOURCES, flat_trees, library_name
+from gatewise_training.graphs.graph_files import ML_DOMAIN, ML_OPSET
+from gatewise_training.graphs.tree_attributes import attributes_of
 
-__all__ = ["flat_trees", "taught_converters"]
-
-VOTE, LDA = "VotingClassifier", "LinearDiscriminantAnalysis"
-
-
-def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
-    """Flat trees of a fitted classifier over its own classes; None if it is not made of trees."""
-    try:
-        return flat_forms.flat_trees(estimator)
-    except InputError as error:
-        raise ConversionError(f"high-cost model: {error}") from error
+VOTE, LDA, SVC = "VotingClassifier", "LinearDiscriminantAnalysis", "LinearSVC"
 
 
 @contextmanager
@@ -49,8 +35,10 @@ def taught_converters(estimator: Any) -> Iterator[None]:
 
     maps = (sklearn_operator_name_map, sklearn_parsers_map)
     before = [dict(known) for known in maps]
-    for kind in {type(part) for part in _parts(estimator)}:
-        convert = {VOTE: _convert_vote, LDA: _convert_linear}.get(kind.__name__, _convert)
+    for kind, name in {(type(part), library_name(part)) for part in _parts(estimator)}:
+        convert = (
+            _convert_vote if name == VOTE else _convert_linear if name in (LDA, SVC) else _convert
+        )
         update_registered_converter(
             kind,
             f"Gatewise{kind.__name__}",
@@ -70,9 +58,11 @@ def taught_converters(estimator: Any) -> Iterator[None]:
 def _parts(estimator: Any, depth: int = 8) -> list[Any]:
     """Fitted classifiers inside an estimator, itself included, that have a converter here."""
     name = library_name(estimator)
-    if name in SOURCES or name in FORESTS or name == LDA or hasattr(estimator, "booster_"):
+    if name in (*SOURCES, *FORESTS, LDA) or hasattr(estimator, "booster_"):
         return [estimator]
     found: list[Any] = [estimator] if name == VOTE else []
+    if name == "Pipeline" and library_name(estimator[-1]) == SVC:
+        found.append(estimator[-1])
     for value in vars(estimator).values() if depth else ():
         for entry in value if isinstance(value, list | tuple) else [value]:
             for part in entry if isinstance(entry, list | tuple) else [entry]:
@@ -135,8 +125,11 @@ class _Nodes:
     def finish_margins(self, operator: Any, margins: str, link: Link) -> None:
         """Give probabilities, or raw scores if they are wanted, and labels of margins."""
         options = self.scope.get_options(operator.raw_operator, {"raw_scores": False})
+        model = operator.raw_operator
         # a calibration asks for raw scores, and takes probabilities where there are none
-        raw = options["raw_scores"] and hasattr(operator.raw_operator, "decision_function")
+        raw = hasattr(model, "decision_function") and (
+            options["raw_scores"] or not hasattr(model, "predict_proba")
+        )
         scores = margins
         if link == "softmax" and not raw:
             scores = self.add("Softmax", [margins], axis=1)
@@ -156,16 +149,21 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     trees, link = found
     rows = nodes.add("Cast", [operator.inputs[0].full_name], to=TensorProto.FLOAT)
     margins = nodes.fresh("margins")
-    node = flat_graph(trees).graph.node[0]
-    node.input[:], node.output[:] = [rows], [margins]
-    node.name = scope.get_unique_operator_name("gw_trees")
+    name = scope.get_unique_operator_name("gw_trees")
+    node = helper.make_node(
+        "TreeEnsembleRegressor", [rows], [margins], name, domain=ML_DOMAIN, **attributes_of(trees)
+    )
     container.nodes.append(node)
     container.node_domain_version_pair_sets.add((node.domain, ML_OPSET))
     nodes.finish_margins(operator, margins, link)
 
 
 def _convert_linear(scope: Any, operator: Any, container: Any) -> None:
-    """Write a linear discriminant: skl2onnx takes the sigmoid of twice the margin."""
+    """Write a linear classifier.
+
+    Of a discriminant skl2onnx takes the sigmoid of twice the margin; LinearSVC it refuses at the
+    end of a pipeline.
+    """
     nodes = _Nodes(scope, container)
     model = operator.raw_operator
     weights = np.asarray(model.coef_, np.float32)
@@ -189,7 +187,12 @@ def _convert_vote(scope: Any, operator: Any, container: Any) -> None:
     if vote.weights is not None:
         names = [e for _, e in vote.estimators]
         weights = np.array(
-            [w for w, e in zip(vote.weights, names, strict=True) if not _dropped(e)], np.float64
+            [
+                w
+                for w, e in zip(vote.weights, names, strict=True)
+                if not (isinstance(e, str) and e == "drop")
+            ],
+            np.float64,
         )
     places = nodes.value(TensorProto.INT64, [1, n_classes], list(range(n_classes)))
     column = nodes.value(TensorProto.INT64, [2], [-1, 1])
@@ -211,7 +214,3 @@ def _convert_vote(scope: Any, operator: Any, container: Any) -> None:
         shares.append(nodes.add("Mul", [share, by]))
     total = nodes.add("Sum", shares)
     nodes.finish(operator, total, nodes.add("ArgMax", [total], axis=1, keepdims=0))
-
-
-def _dropped(part: Any) -> bool:
-    return isinstance(part, str) and part == "drop"

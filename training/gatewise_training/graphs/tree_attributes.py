@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from gatewise.models.trees import TreeEnsemble
 
-__all__ = ["attributes_of"]
-
 
 def attributes_of(model: TreeEnsemble) -> dict[str, Any]:
     """Attributes of the operator that gives the ensemble's margins, as lists."""

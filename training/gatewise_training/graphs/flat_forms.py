@@ -9,8 +9,6 @@ from gatewise.errors import InputError
 from gatewise.models import booster_sources
 from gatewise.models.trees import TreeEnsemble
 
-__all__ = ["FORESTS", "SOURCES", "flat_trees", "library_name"]
-
 FORESTS: Final = ("ExtraTreesClassifier", "RandomForestClassifier")
 SOURCES: Final = {
     "HistGradientBoostingClassifier": booster_sources.hist_gradient_trees,
@@ -19,6 +17,7 @@ SOURCES: Final = {
     "CatBoostClassifier": booster_sources.catboost_trees,
 }
 LIBRARIES: Final = ("sklearn", "lightgbm", "xgboost", "catboost")
+"""Libraries with classifiers that are converted; those of others stay opaque."""
 
 
 def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
@@ -27,6 +26,8 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
     Raises InputError if its trees have no exact form.
     """
     name = library_name(estimator)
+    if name is None:
+        return None
     if name in FORESTS:
         return TreeEnsemble.from_forest(estimator), "identity"
     if hasattr(estimator, "booster_"):
@@ -37,12 +38,22 @@ def flat_trees(estimator: Any) -> tuple[TreeEnsemble, Link] | None:
     return None
 
 
-def library_name(estimator: Any) -> str:
-    """Name of the class, or of the one that it extends, among those of the libraries."""
+def library_name(estimator: Any) -> str | None:
+    """Name of the class, or of the one that it extends, in the known libraries, if it has one.
+
+    A class that predicts in a way of its own has none.
+    """
     for kind in type(estimator).__mro__:
-        if kind.__module__.partition(".")[0] in LIBRARIES:
-            return kind.__name__
-    return type(estimator).__name__
+        if kind.__module__.partition(".")[0] in LIBRARIES and kind.__module__ != "sklearn.base":
+            return str(kind.__name__) if kind is type(estimator) or _same(kind, estimator) else None
+    return None
+
+
+def _same(kind: type, estimator: Any) -> bool:
+    """Whether a subclass predicts as the class of the library does."""
+    own = type(estimator)
+    names = ("predict", "predict_proba", "transform", "decision_function")
+    return all(getattr(own, n, None) is getattr(kind, n, None) for n in names)
 
 
 def _lightgbm(booster: Any) -> tuple[TreeEnsemble, Link]:

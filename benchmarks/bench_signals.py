@@ -1,0 +1,385 @@
+"""Blocks on raw signals: accuracy against the time that features take, on groups not seen.
+
+    python -m benchmarks.bench_signals [--quick] [--only movement,sound] [--finished]
+
+Prices are measured on this machine, in microseconds for one window. In each split whole groups
+(subjects, records, speakers, motor loads) are test rows; everything that chooses works by group on
+the others. A staged cascade is picked for a loss of at most 1 point against a boosted model on all
+features, which is its high-cost model: what it offloads pays for all features. Beside it: that
+model, one on the cheapest block, a small network on the raw window, and CEGB and Adapt-GBRT with
+the same prices. Writes signals.json and signals.md into benchmarks/results. Finished splits are
+kept in .bench-cache/signals, so that a run that is broken off goes on; --finished makes the page of
+what there is, and leaves sets of which nothing is finished as they stand there, marked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from lightgbm import LGBMClassifier
+from numpy.typing import NDArray
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import gatewise_signals as sig
+from benchmarks import harness
+from benchmarks.cells import CACHE, code_version, write_whole
+from benchmarks.signal_sets import SIGNAL_SETS, SignalSet, load_set
+from gatewise.console import note
+from gatewise.errors import GatewiseError
+from gatewise_training import AdaptGBRT, CEGBClassifier, StagedCascade
+
+SPLITS, PEER_SPLITS = 10, 1
+ROUNDS: dict[str, Any] = {"n_rounds": 40, "learning_rate": 0.2}  # of CEGB and Adapt-GBRT
+MAX_LOSS = 0.01
+MEASURED_WINDOWS = 60
+TIMED_WINDOWS = 150
+PACKAGES = ("gatewise", "numpy", "scikit-learn", "lightgbm")
+FOLDER = CACHE / "signals"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; returns the exit status: 2 for bad input, 130 after Ctrl-C."""
+    parser = harness.parser("bench_signals", __doc__, "two splits: only a look", SIGNAL_SETS)
+    parser.add_argument("--finished", action="store_true", help="fit nothing: finished splits only")
+    options = parser.parse_args(arguments)
+
+    def action() -> int:
+        names = harness.chosen_parts(options, SIGNAL_SETS)
+        problems = {name: _Priced.load(name) for name in names}
+        n = 2 if options.quick else SPLITS
+        cells = [(_measured, "", k, p) for k in range(n) for p in problems.values()]
+        cells += [(_peers, "peers.", k, p) for k in range(PEER_SPLITS) for p in problems.values()]
+        for measure, kind, number, problem in () if options.finished else cells:
+            _run_cell(measure, kind, number, problem)
+        found = {
+            "settings": {
+                "splits": n,
+                "peer_splits": PEER_SPLITS,
+                "max_loss": MAX_LOSS,
+            },
+            **harness.environment(PACKAGES),
+            "sets": {name: _results(problem, n) for name, problem in problems.items()},
+        }
+        out = harness.out_folder(options, whole=set(names) == set(SIGNAL_SETS))
+        harness.write_results(out, "signals", found, _page(found))
+        return 0
+
+    return harness.run_command(action, "stopped; finished splits are kept")
+
+
+@dataclass(frozen=True, eq=False)
+class _Priced:
+    """A set, its blocks with measured prices, the same for all splits, and their features."""
+
+    given: SignalSet
+    graph: sig.SignalGraph
+    prices: dict[str, float]
+    x: NDArray[np.float32]
+
+    @classmethod
+    def load(cls, name: str) -> _Priced:
+        given = load_set(name)
+        blocks, prices = _priced(given)
+        graph = sig.SignalGraph(blocks)
+        return cls(given, graph, prices, graph.transform(given.windows))
+
+    def split(self, number: int) -> _Split:
+        train, test = self.given.splits(number + 1)[number]
+        return _Split(self.given, self.graph, self.x, train, test, number)
+
+
+def _run_cell(
+    measure: Callable[[_Split], dict[str, Any]], kind: str, number: int, problem: _Priced
+) -> None:
+    """Run a split, unless it is finished."""
+    path = _cell(problem.given.name, kind, number)
+    if not path.is_file():
+        started = time.process_time()
+        cell = measure(problem.split(number))
+        cell["cpu_seconds"] = round(time.process_time() - started, 1)
+        write_whole(path, json.dumps(cell))
+        note(f"{path.stem}: {cell.get('gatewise', '')} {cell['cpu_seconds']} s")
+
+
+def _results(problem: _Priced, n_splits: int) -> dict[str, Any]:
+    """Figures of the finished splits; where there are none, those of an earlier run, marked."""
+    given, graph = problem.given, problem.graph
+    cells = []
+    for number in range(n_splits):
+        path, beside = (_cell(given.name, kind, number) for kind in ("", "peers."))
+        if path.is_file():
+            peers = json.loads(beside.read_text()) if beside.is_file() else {}
+            cells.append({"split": number} | peers | json.loads(path.read_text()))
+    committed = harness.RESULTS / "signals.json"
+    if not cells and committed.is_file():
+        earlier = json.loads(committed.read_text())["sets"].get(given.name)
+        if earlier is not None and earlier["splits"]:
+            return dict(earlier) | {"earlier": True}
+    return {
+        "note": given.note,
+        "rows": len(given.y),
+        "features": len(graph.feature_names),
+        "groups": None if given.groups is None else len(np.unique(given.groups)),
+        "measure": "balanced accuracy" if given.rare else "accuracy",
+        "target": given.target,
+        "families": given.families,
+        "prices_us": problem.prices,
+        "total_us": graph.costs().total,
+        "splits": cells,
+    }
+
+
+def _cell(name: str, kind: str, number: int) -> Path:
+    """File of a split's result: its name has a hash of the code and settings that decide it."""
+    modules = ["benchmarks.signal_sets", "gatewise_training.cascades.staged"]
+    if kind:
+        modules += ["gatewise_training.adapt.gbrt", "gatewise_training.cegb.classifier"]
+    parts = [*(code_version(module) for module in modules), MAX_LOSS]
+    version = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:12]
+    return FOLDER / f"{name}.{kind}{number}.{version}.json"
+
+
+def _priced(given: SignalSet) -> tuple[list[sig.Block], dict[str, float]]:
+    """Blocks with measured prices, the same for all splits."""
+    path = FOLDER / f"{given.name}.prices.json"
+    steps = sig.SignalGraph(given.blocks).steps
+    known = json.loads(path.read_text()) if path.is_file() else {}
+    if set(known) != {step.label for step in steps}:
+        rows = np.linspace(0, len(given.y) - 1, MEASURED_WINDOWS).astype(int)
+        measured = sig.SignalGraph(sig.measured(given.blocks, given.windows[rows])).steps
+        known = {step.label: round(step.price or 0.0, 2) for step in measured}
+        write_whole(path, json.dumps(known))
+    prices = {step: known[step.label] for step in steps}
+    return [block.with_prices(prices) for block in given.blocks], known
+
+
+@dataclass(frozen=True, eq=False)
+class _Split:
+    """Training and test rows of a set, and how answers to the test rows are measured."""
+
+    given: SignalSet
+    graph: sig.SignalGraph
+    x: NDArray[np.float32]  # features of all windows
+    train: NDArray[np.intp]
+    test: NDArray[np.intp]
+    seed: int
+
+    @property
+    def balanced(self) -> str | None:
+        return "balanced" if self.given.rare else None
+
+    @property
+    def groups(self) -> NDArray[np.int64] | None:
+        """Of the training rows."""
+        return None if self.given.groups is None else self.given.groups[self.train]
+
+    def right(self, model: Any, x: NDArray[Any]) -> NDArray[np.bool_]:
+        """Which test rows a model answers right, from a table of all rows."""
+        found: NDArray[np.bool_] = model.predict(x[self.test]) == self.given.y[self.test]
+        return found
+
+    def mean(self, values: NDArray[np.float64]) -> tuple[float, float]:
+        """Mean over the test rows, and its standard error where rows of a group are alike."""
+        y, groups = self.given.y[self.test], self.given.groups
+        clusters = np.arange(len(y)) if groups is None else groups[self.test]
+        weight = 1.0 / np.bincount(y)[y] if self.given.rare else np.ones(len(y))
+        mean = float(np.average(values, weights=weight))
+        _, number = np.unique(clusters, return_inverse=True)
+        sums = np.bincount(number, weight * (values - mean)) / weight.sum()
+        n = len(sums)
+        return mean, float(np.sqrt((sums**2).sum() * n / max(n - 1, 1)))
+
+    def figures(self, right: NDArray[np.bool_], cost: float) -> dict[str, float]:
+        mean, error = self.mean(right.astype(float))
+        return {"accuracy": mean, "error": error, "cost_us": cost}
+
+
+def _measured(split: _Split) -> dict[str, Any]:
+    """Fit a cascade before a boosted model on all features, which is what it is compared with."""
+    y, x, test, costs = split.given.y, split.x, split.test, split.graph.costs()
+    system = StagedCascade(
+        _boosted(split, None), feature_costs=costs, n_stages=5, effort="low",
+        families=split.given.families,
+        max_loss=MAX_LOSS, class_weight=split.balanced, random_state=split.seed,
+    ).fit(x[split.train], y[split.train], groups=split.groups)  # fmt: skip
+    right = split.right(system, x)
+    of_all = system.classes_[system.high_cost_model_.labels(x[test])] == y[test]
+    loss, error = split.mean(of_all.astype(float) - right)
+    point, curve = system.operating_point_, system.frontier_
+    promised = curve.reference_weighted_accuracy or curve.reference_accuracy
+    return {
+        "all features": split.figures(of_all, costs.total),
+        "gatewise": split.figures(right, float(system.cost(x[test]).mean()))
+        | {
+            "offloaded": float(system.offload(x[test]).mean()),
+            "promised_loss": promised - (point.weighted_accuracy or point.accuracy),
+            "loss": loss,
+            "loss_error": error,
+            "device_over_charged": _device_time(split, system),
+        },
+    }
+
+
+def _peers(split: _Split) -> dict[str, Any]:
+    """Fit the cheapest block alone, a network on the raw window, and other budgeted methods."""
+    graph, x, train, y, seed = split.graph, split.x, split.train, split.given.y, split.seed
+    costs = graph.costs()
+    cheapest = min(range(len(graph.blocks)), key=lambda b: costs.alone[graph.columns(b)].min())
+    columns = graph.columns(cheapest)
+    boosted = _boosted(split, split.balanced).fit(x[train, columns], y[train])
+    price = float(costs.price(np.arange(columns.start, columns.stop)))
+    flat = np.asarray(split.given.windows, np.float32).reshape(len(y), -1)
+    network = make_pipeline(
+        StandardScaler(), MLPClassifier((64,), early_stopping=True, max_iter=60, random_state=seed)
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it has not converged
+        network.fit(flat[train], y[train])
+    found: dict[str, Any] = {
+        "cheapest block": split.figures(split.right(boosted, x[:, columns]), price),
+        "network on the window": split.figures(split.right(network, flat), 0.0),
+    }
+    budgeted = {
+        "CEGB": CEGBClassifier(costs, n_penalties=4, **ROUNDS),
+        "Adapt-GBRT": AdaptGBRT(
+            _boosted(split, None),
+            costs,
+            stop="gate",
+            penalties=(0.016, 0.0025),
+            p_full=(0.3,),
+            warm_up=8,
+            **ROUNDS,
+        ),
+    }
+    for name, model in budgeted.items():
+        model.set_params(max_loss=MAX_LOSS, class_weight=split.balanced, random_state=seed)
+        try:
+            model.fit(x[train], y[train], groups=split.groups)
+        except GatewiseError as error:  # a peer that cannot fit a set is shown as such
+            found[name] = {"failed": str(error)[:200]}
+        else:
+            cost = float(model.cost(x[split.test]).mean())
+            found[name] = split.figures(split.right(model, x), cost)
+    return found
+
+
+def _boosted(split: _Split, class_weight: str | None) -> LGBMClassifier:
+    """Make a boosted model; where it is fitted by a method that weights the classes, unweighted.
+
+    Bins are coarse where rows have groups, since on groups not seen that is more often right, and
+    of pictures, for time.
+    """
+    bins = 63 if split.given.groups is not None or split.x.shape[1] > 500 else 255
+    return LGBMClassifier(
+        n_estimators=150, num_leaves=15, max_bin=bins, random_state=split.seed, n_jobs=1,
+        verbose=-1, class_weight=class_weight,
+    )  # fmt: skip
+
+
+def _device_time(split: _Split, system: Any) -> float:
+    """Time that a device computes features for, by the price charged: the median over windows."""
+    graph = split.graph
+    rows = split.test[:: max(1, len(split.test) // TIMED_WINDOWS)]
+    windows, x = split.given.windows[rows], split.x[rows]
+    ratios = []
+    for window, end, charged in zip(windows, system.exit_stage(x), system.cost(x), strict=True):
+        read = [stage.features for stage in system.stages_[: end + 1]]
+        if end == len(system.stages_):
+            read.append(system.high_cost_model_.features)
+        blocks = [dict.fromkeys(graph.block_of[features].tolist()) for features in read]
+        taken = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            values = graph.start(window)
+            for numbers in blocks:
+                for number in numbers:
+                    values.of_block(number)
+            taken.append(time.perf_counter() - begun)
+        ratios.append(1e6 * min(taken) / charged)
+    return float(np.median(ratios))
+
+
+def _page(found: dict[str, Any]) -> str:
+    lines = [
+        "# Signals", "",
+        "Made by `make bench-signals`; figures in `signals.json`. Groups of the test rows are not "
+        "seen in training. Accuracy is balanced where classes are rare; ± is the standard error "
+        "over groups (0 where only one tests), averaged over the splits. Time: microseconds that "
+        "features take for one window, on average, measured on this machine. Kept: splits of which "
+        f"the loss on test rows is within the promise ({100 * MAX_LOSS:g} point), and within it "
+        "plus one standard error. Device: time taken by the price charged, too high where "
+        "the machine was busy.", "",
+        "| set | all features | time | Gatewise | time | times less | wanted | loss, points | kept "
+        "| offloaded | device |", "| --- " * 11 + "|",
+    ]  # fmt: skip
+    for name, one in found["sets"].items():
+        cells = one["splits"]
+        if not cells:
+            lines.append(f"| {name} | not run |" + " |" * 9)
+            continue
+        ours, every = [c["gatewise"] for c in cells], [c["all features"] for c in cells]
+        cost = float(np.mean([c["cost_us"] for c in ours]))
+        strict = sum(c["loss"] <= MAX_LOSS + 1e-12 for c in ours)
+        wide = sum(c["loss"] <= MAX_LOSS + c["loss_error"] for c in ours)
+        mark = "\\*" * bool(one.get("earlier"))
+        lines.append(
+            f"| {name}{mark} | {_accuracy(every)} | {one['total_us']:.0f} | {_accuracy(ours)} | "
+            f"{cost:.0f} | {one['total_us'] / cost:.1f} | {one['target']:g} | "
+            f"{100 * np.mean([c['loss'] for c in ours]):.2f} ± "
+            f"{100 * np.mean([c['loss_error'] for c in ours]):.2f} | {strict}, {wide} of "
+            f"{len(cells)} | {np.mean([c['offloaded'] for c in ours]):.2f} | "
+            f"{np.median([c['device_over_charged'] for c in ours]):.2f} |"
+        )
+    if any(one.get("earlier") for one in found["sets"].values()):
+        lines += ["", "\\* Of an earlier version; not run again yet."]
+    lines += ["", *_peers_table(found), "", "Sets:", ""]
+    for name, one in found["sets"].items():
+        grouped = "" if one["groups"] is None else f" {one['groups']} groups."
+        lines.append(
+            f"- **{name}**: {one['note']}. {one['rows']} windows, {one['features']} "
+            f"features.{grouped}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _peers_table(found: dict[str, Any]) -> list[str]:
+    """Lines of the peers' table, of the splits that they were fitted on."""
+    kinds = ["all features", "gatewise", "cheapest block", "network on the window", "CEGB",
+             "Adapt-GBRT"]  # fmt: skip
+    lines = ["| set | " + " | ".join(kinds) + " |", "| --- " * (len(kinds) + 1) + "|"]
+    for name, one in found["sets"].items():
+        cells = [cell for cell in one["splits"] if "CEGB" in cell]
+        if cells:
+            lines.append(f"| {name} | " + " | ".join(_peer(cells, kind) for kind in kinds) + " |")
+    if len(lines) == 2:
+        return ["Peers were not fitted on these splits."]
+    sweeps = f"CEGB and Adapt-GBRT by {ROUNDS['n_rounds']} rounds and few penalties"
+    about = f"Peers, first splits, {sweeps}: accuracy, and microseconds."
+    return [about, "", *lines]
+
+
+def _accuracy(cells: Sequence[dict[str, Any]]) -> str:
+    mean, error = (np.mean([c[key] for c in cells]) for key in ("accuracy", "error"))
+    return f"{mean:.3f} ± {error:.3f}"
+
+
+def _peer(cells: Sequence[dict[str, Any]], kind: str) -> str:
+    good = [c[kind] for c in cells if kind in c and "accuracy" in c[kind]]
+    if not good:
+        return "no fit"
+    cost = np.mean([c["cost_us"] for c in good])
+    return f"{np.mean([c['accuracy'] for c in good]):.3f}" + (f", {cost:.0f}" if cost else "")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,209 @@
+"""What a device starts with, from the options of `gatewise edge`; what is in trouble."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gatewise.console import note
+from gatewise.errors import GatewiseError, InputError
+from gatewise_edge.errors import LinkError
+from gatewise_edge.sensors.sources import InstanceSource, open_source
+from gatewise_edge.sensors.streams import open_signal
+from gatewise_edge.service.answer_log import AnswerLog
+from gatewise_edge.service.smoothing import Smoothing
+from gatewise_edge.service.watchdog import Heartbeat
+from gatewise_edge.stop_request import Stop
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.manifest import ClassLabel
+from gatewise_signals.over_time.filters import parse_filter
+
+if TYPE_CHECKING:
+    from gatewise_edge.link.mqtt import MqttLink
+    from gatewise_edge.service.endpoints import Endpoints
+    from gatewise_edge.update import Store, Updater
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def open_bundles(first: Path, store: Store | None, public_key: Path | None) -> list[Bundle]:
+    """The store's bundles, the best first, and the one that the device was set up with."""
+    opened: list[Bundle] = []
+    failures: list[BundleError] = []
+    for path in [*([] if store is None else store.start()), first]:
+        try:
+            opened.append(Bundle.open(path, public_key=public_key, for_device=True))
+        except BundleError as error:
+            failures.append(error)
+    if not opened:
+        raise failures[-1]
+    for failure in failures:
+        _LOG.error("%s", failure)
+    return opened
+
+
+def first_that_runs(make: Callable[[Bundle], T], bundles: Sequence[Bundle]) -> T:
+    """Make a device with the first bundle that runs here; the last one must."""
+    for opened in bundles[:-1]:
+        try:
+            return make(opened)
+        except GatewiseError as error:
+            _LOG.error("%s does not run here: %s", opened, error)
+    return make(bundles[-1])
+
+
+def open_store(folder: Path) -> Store:
+    """Open the versions taken over the air."""
+    from gatewise_edge.update import Store
+
+    return Store(folder)
+
+
+def make_updater(
+    hosts: Sequence[str] | None,
+    store: Store | None,
+    trust: Path | None,
+    *,
+    ca_file: Path | None,
+    spread: float,
+    **options: Any,
+) -> Updater | None:
+    """Make the updater of ``--update-host``; InputError if options do not go together."""
+    if not hosts:
+        if ca_file is not None or spread or trust is not None:
+            raise InputError("--trust and --update-... are for --update-host")
+        return None
+    if store is None or trust is None:
+        raise InputError(f"--update-host needs {'--store' if store is None else '--trust'}")
+    from gatewise_edge.update import Updater
+
+    urls = [host if "://" in host else f"https://{host}" for host in hosts]
+    return Updater(store, trust=trust, urls=urls, ca_file=ca_file, spread=spread, **options)
+
+
+def make_link(broker: str | None, publish: str | None, **options: Any) -> MqttLink | None:
+    """Make the link to ``--broker``, which may publish answers; it is not connected yet."""
+    if broker is None:
+        if publish is not None:
+            raise InputError("--publish needs --broker: the lines go to a topic of it")
+        return None
+    from gatewise_edge.link.mqtt import MqttLink
+
+    link = MqttLink(broker, **options)
+    if publish is not None:
+        link.check_answers_topic(publish)
+    return link
+
+
+def serve_metrics(text: Callable[[], bytes], beat: Heartbeat, host: str, port: int) -> Endpoints:
+    """Serve metrics, and the health of the loop that gives the beat."""
+    from gatewise_edge.service.endpoints import Endpoints
+
+    def trouble() -> str | None:
+        return None if beat.alive else "an instance is long past its deadline"
+
+    pages = Endpoints(port, metrics=text, trouble=trouble, host=host)
+    note(f"metrics at http://{host}:{pages.port}/metrics")
+    return pages
+
+
+def open_log(path: Path, data: str) -> AnswerLog:
+    """Open the answers of ``--resume``, those of the rows of a file."""
+    if Path(data).suffix.lower() != ".csv":
+        raise InputError("--resume is for a --data file: its rows have lasting numbers")
+    log = AnswerLog(path, Path(data))
+    if log.answered:
+        note(f"{len(log.answered)} rows have an answer in {path}; they are passed over")
+    return log
+
+
+def open_instances(
+    bundle: Bundle,
+    stop: Stop,
+    data: str,
+    keep: str | None,
+    *,
+    signal: str | None,
+    form: str | None,
+    rate_hz: float | None,
+    hop: int | None,
+) -> InstanceSource:
+    """Open what ``--data`` or ``--signal`` names; InputError if options do not go together."""
+    kept, manifest = [] if keep is None else _column_names(keep), bundle.manifest
+    if signal is not None:
+        if manifest.signal is None:
+            raise InputError(f"--signal: {bundle.path} has no blocks; its rows are --data")
+        if data != "-" or kept:
+            raise InputError("--data and --keep are for rows; --signal takes their place")
+        return open_signal(signal, manifest.signal, stop, rate_hz=rate_hz, hop=hop, form=form)
+    if (form, rate_hz, hop) != (None, None, None):
+        raise InputError("--signal-format, --rate-hz and --hop are for --signal")
+    window = None if manifest.signal is None else manifest.signal.shape
+    names = manifest.column_names
+    return open_source(data, names, stop, manifest.encoder, keep=kept, window=window)
+
+
+def _column_names(listed: str) -> list[str]:
+    names = [name.strip() for name in listed.split(",")]
+    if not all(names) or len(set(names)) < len(names):
+        raise InputError(f"--keep {listed}: give names of columns, as id,timestamp")
+    return names
+
+
+def make_smoothing(
+    text: str, first: Sequence[ClassLabel], classes: Callable[[], Sequence[Any]], parallel: int
+) -> Smoothing:
+    """Make the filter of ``--smooth``; raise InputError where there is none to apply.
+
+    `first` are the classes of the bundle that the device was set up with, `classes` gives those of
+    the one that runs.
+    """
+    if parallel > 1:
+        raise InputError("--smooth needs answers in order: leave --parallel at 1")
+    if not first:
+        raise InputError("--smooth is for bundles with classes; this one answers values")
+    smoothing = Smoothing(parse_filter(text, tuple(first)), classes)
+    note(f"--smooth {text}: a change that lasts shows {smoothing.delay} windows later")
+    return smoothing
+
+
+class Troubles:
+    """What does not work now while the device answers: the link, the store, updates."""
+
+    def __init__(self, link: MqttLink | None, store: Store | None, updater: Updater | None) -> None:
+        self._link, self._store, self._updater = link, store, updater
+        self._link_error = ""
+
+    def connect(self, timeout: float) -> None:
+        """Connect the link; where that fails the device answers without it, and keeps trying."""
+        if self._link is None:
+            return
+        try:
+            self._link.connect(timeout)
+            note(f"device {self._link.device} at {self._link.url}")
+        except LinkError as error:
+            self._link_error = str(error)
+            _LOG.error("%s; the device answers without it and keeps trying", error)
+
+    def found(self) -> dict[str, str | None]:
+        """What is wrong with each part that there is; None: nothing."""
+        found: dict[str, str | None] = {}
+        if self._link is not None:
+            lost = self._link_error or f"broker {self._link.url} is not connected"
+            found["link"] = None if self._link.ready else lost
+            found["device id"] = self._link.trouble
+            if self._link.ready:
+                self._link_error = ""
+        if self._store is not None:
+            found["store"] = self._store.trouble
+        if self._updater is not None:
+            found["update"] = self._updater.trouble
+        return found
+
+    def __str__(self) -> str:
+        return "".join(f"; {why}" for why in dict.fromkeys(self.found().values()) if why)

@@ -1,0 +1,1 @@
+"""Parts of the manifest: what each holds, and how it is read."""

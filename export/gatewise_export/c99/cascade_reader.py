@@ -1,0 +1,130 @@
+"""Take a cascade that is to be written as C out of a fitted system or a bundle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.errors import InputError
+from gatewise.tiers import on_device
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError, ConversionError
+from gatewise_export.bundle.manifest import Manifest
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.onnx_files.flat_reader import read_stage
+from gatewise_signals.signal_input import SignalInput
+
+_GIVEN = (
+    "has a stage that was given as a graph, which has no form in C; give trees or LightGBM, "
+    "or run it with onnxruntime"
+)
+
+
+def cascade_of(source: Any, *, sample: ArrayLike | None = None, lean: bool = False) -> Cascade:
+    """Take what is to be written out of a fitted system, a bundle or its path; see :func:`to_c`."""
+    if isinstance(source, str | Path):
+        source = Bundle.open(source)
+    if isinstance(source, Bundle):
+        return replace(_of_bundle(source, sample), lean=lean)
+    if not hasattr(source, "operating_point_") or not hasattr(source, "feature_names_"):
+        raise InputError(
+            f"to_c takes a fitted system or a bundle, not {type(source).__name__}; "
+            "fit it first, or wrap the model in a cascade"
+        )
+    return replace(_of_system(source, sample), lean=lean)
+
+
+def _of_system(system: Any, sample: ArrayLike | None) -> Cascade:
+    if not hasattr(system, "classes_"):
+        raise ConversionError(
+            f"{type(system).__name__} cannot be written as C: only what classifies can"
+        )
+    stages = tuple(stage for stage in system.stages_ if stage.on_device)
+    beyond = [stage.features for stage in system.stages_ if not stage.on_device]
+    f0 = system.high_cost_model_
+    signal = getattr(system, "signal_input_", None)
+    rows, windows = _sample(sample, len(system.feature_names_), signal)
+    return Cascade(
+        title=type(system).__name__,
+        stages=stages,
+        thresholds=tuple(system.operating_point_.thresholds)[: len(stages)],
+        feature_names=tuple(system.feature_names_),
+        classes=tuple(system.classes_.tolist()),
+        takes_missing=system.missing_["stages"] == "allowed",
+        offloads=f0 is not None,
+        cloud_takes_missing=system.missing_["cloud"] == "allowed",
+        rows=rows,
+        request=None if f0 is None else np.concatenate([f0.asked, *beyond]).astype(np.int64),
+        signal=signal,
+        windows=windows,
+    )
+
+
+def _of_bundle(bundle: Bundle, sample: ArrayLike | None) -> Cascade:
+    manifest = bundle.manifest
+    if manifest.task != "classify":
+        raise ConversionError(
+            f"bundle {bundle.path} is of task {manifest.task!r}: only what classifies can be "
+            "written as C"
+        )
+    n_stages = on_device(manifest.tiers)
+    if any(spec.origin == "given" for spec in manifest.stages[:n_stages]):
+        raise ConversionError(f"bundle {bundle.path} {_GIVEN}")
+    stages = tuple(
+        read_stage(spec, manifest.stage_inputs(s), bundle.read(spec.file))
+        for s, spec in enumerate(manifest.stages[:n_stages])
+    )
+    rows, windows = _sample(sample, len(manifest.features), manifest.signal)
+    if sample is None:
+        packed = bundle.sample()
+        rows, windows = packed["X"], packed.get("windows")
+    cascade = Cascade(
+        title=manifest.title,
+        stages=stages,
+        thresholds=tuple(manifest.active_point.thresholds)[:n_stages],
+        feature_names=manifest.feature_names,
+        classes=tuple(manifest.classes),
+        takes_missing=manifest.missing["stages"] == "allowed",
+        offloads=manifest.cloud is not None,
+        cloud_takes_missing=_later_take_missing(manifest, n_stages),
+        rows=rows,
+        request=manifest.request_inputs().astype(np.int64),
+        signal=manifest.signal,
+        windows=windows,
+    )
+    if sample is None:
+        _check_sample(bundle, cascade)
+    return cascade
+
+
+def _later_take_missing(manifest: Manifest, n_device: int) -> bool:
+    parts = ["cloud", "stages"] if len(manifest.stages) > n_device else ["cloud"]
+    return all(manifest.missing[part] == "allowed" for part in parts)
+
+
+def _check_sample(bundle: Bundle, cascade: Cascade) -> None:
+    """Hold the models that were read back against what was computed at packing."""
+    sample = bundle.sample()
+    for s, outputs in enumerate(cascade.expected(sample["X"]).outputs):
+        if not np.array_equal(outputs, sample[f"stage_{s}"], equal_nan=True):
+            file = bundle.manifest.stages[s].file
+            raise BundleError(f"bundle {bundle.path}: {file} does not give its sample's outputs")
+
+
+def _sample(
+    sample: ArrayLike | None, n_features: int, signal: SignalInput | None
+) -> tuple[NDArray[np.float32], NDArray[Any] | None]:
+    """Rows of features for the self-test, and the windows that they are computed from."""
+    if sample is None:
+        return np.zeros((0, n_features), np.float32), None
+    if signal is not None:
+        windows = signal.checked(sample).astype(signal.dtype)
+        return signal.on_device.features(windows), windows
+    x = np.ascontiguousarray(sample, np.float32)
+    if x.ndim != 2 or x.shape[1] != n_features:
+        raise InputError(f"sample must have rows of {n_features} features, not shape {x.shape}")
+    return x, None

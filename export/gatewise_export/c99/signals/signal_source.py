@@ -1,0 +1,221 @@
+"""``<name>_signals.h`` and ``.c``: the steps of a graph, for windows of one shape and dtype."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from gatewise.errors import InputError
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.c99.c_files import template_names
+from gatewise_export.c99.c_text import filled, sections, smallest
+from gatewise_export.c99.signals.kinds import KINDS
+from gatewise_export.c99.signals.step_code import Shape, SignalTables, StepCode
+from gatewise_signals.blocks.sound import MelSpectrogram, Spectrogram
+from gatewise_signals.graph import SignalGraph
+from gatewise_signals.steps import Step
+
+ELEMENTS = {
+    "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t",
+    "float32": "float",
+}  # fmt: skip
+STEPS = "signal_steps.c"
+FRAMES = 768
+"""Bytes of stack that calls may take, the C library's apart; tests measure what they do take."""
+
+
+@dataclass(frozen=True, eq=False)
+class SignalText:
+    """The two files of a graph, the features in them, their sizes in bytes."""
+
+    header: str
+    code: str
+    n_steps: int
+    features: NDArray[np.int64]
+    table_bytes: int
+    struct_bytes: int
+    stack_bytes: int
+
+
+def write_signal_text(
+    graph: SignalGraph,
+    shape: Shape,
+    dtype: DTypeLike,
+    prefix: str,
+    features: Collection[int] | None = None,
+) -> SignalText:
+    """Write the steps that `features`, all by default, need; `prefix` begins public names.
+
+    ConversionError names steps that C cannot compute, or the dtype; InputError if windows do not
+    fit.
+    """
+    element = ELEMENTS.get(np.dtype(dtype).name)
+    if element is None:
+        raise ConversionError(
+            f"windows of {np.dtype(dtype).name} have no form in C: give {', '.join(ELEMENTS)}"
+        )
+    blocks = [b for b in range(len(graph.blocks)) if _is_read(graph.columns(b), features)]
+    if not blocks:
+        raise InputError("features: give some of the blocks'")
+    needs = [_in_order(graph, graph.blocks[b]) for b in blocks]
+    needed = [s for s in graph.steps if any(s in found for found in needs)]
+    _check_kinds(needed)
+    inside = _inside_others(needed)
+    steps = [s for s in needed if s not in inside]
+    tables = SignalTables()
+    codes = _codes(graph, steps, np.zeros(shape, dtype), tables)
+    made = tables.finished()
+    lists = [[steps.index(s) for s in found if s not in inside] for found in needs]
+    made.add("needs", np.concatenate(lists), smallest(len(steps)), "Steps of each block, in order")
+    ends = np.cumsum([0, *map(len, lists)])
+    made.add("needs_start", ends, smallest(int(ends[-1])))
+    spans = np.array([[graph.columns(b).start, graph.columns(b).stop] for b in blocks])
+    made.add("first_feature", spans[:, 0], smallest(int(spans.max())), "Features of each block")
+    made.add("end_feature", spans[:, 1], smallest(int(spans.max())))
+    words, members = _members(codes)
+    results = [f"it->r{steps.index(graph.blocks[b])}[feature - {graph.columns(b).start}]"
+               for b in blocks]  # fmt: skip
+    fill = template_names(prefix) | {
+        "element": element,
+        "shape": " x ".join(map(str, shape)),
+        "members": members,
+        "n_steps": str(len(steps)),
+        "n_words": str(_bit_words(len(steps))),
+        "n_blocks": str(len(blocks)),
+        "table_bytes": str(made.nbytes),
+        "own_bytes": str(4 * words),
+        "stack_bytes": str(FRAMES),
+        "listing": "".join(f"   {i} {_comment(s)}\n" for i, s in enumerate(steps)),
+        "cases": _cases([c.text for c in codes]),
+        "results": _cases([f"return {r};" for r in results], "        ", ""),
+    }
+    top, bottom = (filled("signals.c", part, **fill) for part in ("top", "bottom"))
+    functions = _functions("".join(code.text for code in codes), fill)
+    return SignalText(
+        header=filled("signals.h", **fill),
+        code=f"{top}{made}{functions}{bottom}",
+        n_steps=len(steps),
+        features=np.concatenate([np.arange(first, end) for first, end in spans]),
+        table_bytes=made.nbytes,
+        struct_bytes=4 * words + 4,
+        stack_bytes=FRAMES,
+    )
+
+
+def computable(graph: SignalGraph) -> set[int]:
+    """Get the features that C can compute."""
+    return {
+        feature
+        for b, block in enumerate(graph.blocks)
+        if all(type(step) in KINDS for step in _in_order(graph, block))
+        for feature in range(graph.columns(b).start, graph.columns(b).stop)
+    }
+
+
+def _is_read(columns: slice, features: Collection[int] | None) -> bool:
+    return features is None or any(columns.start <= f < columns.stop for f in features)
+
+
+def _in_order(graph: SignalGraph, block: Step) -> list[Step]:
+    """A block and what it needs, each behind what it needs itself."""
+    found, waiting = set(), [block]
+    while waiting:
+        step = waiting.pop()
+        found.add(step)
+        waiting += step.inputs
+    return [step for step in graph.steps if step in found]
+
+
+def _inside_others(steps: Sequence[Step]) -> set[Step]:
+    """Spectrograms with one reader, its mel spectrogram: each frame's spectrum is computed there.
+
+    So no more than one frame is kept.
+    """
+    readers = {s: [r for r in steps if s in r.inputs] for s in steps if type(s) is Spectrogram}
+    return {s for s, found in readers.items() if [type(r) for r in found] == [MelSpectrogram]}
+
+
+def _check_kinds(steps: Sequence[Step]) -> None:
+    without = [step.label for step in steps if type(step) not in KINDS]
+    if without:
+        raise ConversionError(
+            f"no C of {', '.join(without)}: Python functions, networks and steps of one's own have "
+            "none; leave these blocks out, or run the bundle with Python"
+        )
+
+
+def _codes(
+    graph: SignalGraph, steps: Sequence[Step], window: NDArray[Any], tables: SignalTables
+) -> list[StepCode]:
+    """The calls of steps; shapes are those of the results for a window of zeros."""
+    values = graph.start(window)
+    try:
+        shapes = {step: values.of_step(step).shape[1:] for step in steps}
+    except (IndexError, ValueError) as error:
+        raise InputError(
+            f"windows of shape {window.shape} do not fit the blocks: {error}"
+        ) from error
+    codes = []
+    for i, step in enumerate(steps):
+        read = [r for s in step.inputs for r in ([s] if s in steps else s.inputs)]
+        code = StepCode(
+            step=step,
+            shape=shapes[step],
+            input_shapes=[shapes[s] for s in read] or [window.shape],
+            inputs=[f"it->r{steps.index(s)}" for s in read] or ["it->window"],
+            out=f"it->r{i}",
+            tables=tables,
+        )
+        KINDS[type(step)](code, step)
+        codes.append(code)
+    return codes
+
+
+def _members(codes: Sequence[StepCode]) -> tuple[int, str]:
+    """Words of the struct but for its pointer, and its arrays of floats."""
+    sizes = [(f"r{i}", math.prod(c.shape), _comment(c.step)) for i, c in enumerate(codes)]
+    work = max(code.work for code in codes)
+    if work:
+        sizes.append(("work", work, "of whichever step runs"))
+    words = sum(size for _, size, _ in sizes) + _bit_words(len(codes))
+    if words % 2:  # a pointer of 64 bits aligns the struct to 8 bytes
+        sizes.append(("unused", 1, ""))
+    members = "".join(f"    float {name}[{size}]; /* {about} */\n" for name, size, about in sizes)
+    return words + words % 2, members
+
+
+def _bit_words(steps: int) -> int:
+    return -(-steps // 32)
+
+
+def _cases(bodies: Sequence[str], indent: str = "    ", ends: str = "break;") -> str:
+    """Cases of a switch, numbered from 0."""
+    lines: list[str] = []
+    for i, body in enumerate(bodies):
+        lines.append(f"{indent}case {i}:")
+        lines += [f"{indent}    {line}" for line in (*body.splitlines(), ends) if line]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _functions(calls: str, fill: dict[str, str]) -> str:
+    """Write the functions that the calls need, and that these need, in the template's order."""
+    texts = {name: filled(STEPS, name, **fill) for name in sections(STEPS) if name}
+    found: set[str] = set()
+    waiting = [calls]
+    while waiting:
+        text = waiting.pop()
+        called = {name for name in texts if re.search(rf"\b{name}\(", text)} - found
+        found |= called
+        waiting += [texts[name] for name in called]
+    return "".join(text for name, text in texts.items() if name in found)
+
+
+def _comment(step: Step) -> str:
+    """A step's label, as far as a comment may hold it."""
+    return re.sub(r"[^\w(), .:+-]", "_", step.label, flags=re.ASCII)

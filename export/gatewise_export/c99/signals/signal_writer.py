@@ -1,0 +1,134 @@
+"""``write_signals``: the blocks of windows as files of C99, with a self-test."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from gatewise.errors import InputError
+from gatewise_export.c99.c_files import identifier, template_names, write_files
+from gatewise_export.c99.c_text import Tables, filled, number
+from gatewise_export.c99.signals.signal_source import ELEMENTS, SignalText, write_signal_text
+from gatewise_export.c99.signals.step_code import Shape
+from gatewise_signals.graph import SignalGraph
+
+SELFTEST = "signals_selftest.c"
+BOUND = 1e-5
+"""What a feature may differ by, as a part of its largest absolute value in the sample."""
+MOST_SAMPLE_BYTES = 1 << 17
+"""Of the self-test's windows."""
+
+
+@dataclass(frozen=True)
+class SignalSource:
+    """What was written of blocks, and what it takes.
+
+    `shape` and `dtype` of a window; the steps and the features that can be acquired. Bytes: of the
+    const arrays (flash), of the struct that holds the steps' results on a machine of 32 bits
+    (memory), and of stack at most.
+    """
+
+    files: tuple[str, ...]
+    shape: Shape
+    dtype: str
+    n_steps: int
+    n_features: int
+    table_bytes: int
+    struct_bytes: int
+    stack_bytes: int
+    sample_windows: int
+
+
+def write_signals(
+    graph: SignalGraph,
+    shape: Shape,
+    dtype: DTypeLike,
+    folder: str | Path,
+    *,
+    name: str = "model",
+    sample: ArrayLike | None = None,
+    features: Collection[int] | None = None,
+) -> SignalSource:
+    """Write blocks of windows as C99; :func:`to_c` does so for what has blocks.
+
+    `shape` is that of a window, (samples,), (samples, channels), or a picture's; `dtype` int8,
+    uint8, int16, uint16 or float32. `folder` gets ``<name>_signals.h``, ``.c`` and ``_selftest.c``,
+    whose windows are those of `sample`, (n, ...), as many as take 128 KiB at most. Only the steps
+    that `features` need, all by default, are written. ConversionError names steps that C cannot
+    compute; InputError for a name that is no identifier, a folder that holds other files of these
+    names, or windows that do not fit the blocks.
+
+    ``write_signals(SignalGraph(blocks), (128, 6), "int16", "firmware").struct_bytes`` is the memory
+    that a window's results take.
+    """
+    source, files = signal_files(graph, shape, dtype, identifier(name), sample, features)
+    write_files(Path(folder), files)
+    return source
+
+
+def signal_files(
+    graph: SignalGraph,
+    shape: Shape,
+    dtype: DTypeLike,
+    prefix: str,
+    sample: ArrayLike | None = None,
+    features: Collection[int] | None = None,
+    *,
+    decides: bool = False,
+) -> tuple[SignalSource, dict[str, str]]:
+    """The files' texts by name; `decides`: there is a model of this prefix to compare with."""
+    windows = np.zeros((0, *shape), dtype) if sample is None else np.ascontiguousarray(sample)
+    if windows.shape[1:] != tuple(shape) or windows.dtype != np.dtype(dtype):
+        raise InputError(
+            f"sample must have windows of shape {tuple(shape)} and dtype {np.dtype(dtype)}, "
+            f"not {windows.shape[1:]} and {windows.dtype}"
+        )
+    windows = windows[: max(1, MOST_SAMPLE_BYTES // max(windows[:1].nbytes, 1))]
+    text = write_signal_text(graph, shape, dtype, prefix, features)
+    files = {
+        f"{prefix}_signals.h": text.header,
+        f"{prefix}_signals.c": text.code,
+        f"{prefix}_signals_selftest.c": _selftest(graph, text, windows, prefix, decides),
+    }
+    source = SignalSource(
+        files=tuple(files),
+        shape=tuple(shape),
+        dtype=np.dtype(dtype).name,
+        n_steps=text.n_steps,
+        n_features=len(text.features),
+        table_bytes=text.table_bytes,
+        struct_bytes=text.struct_bytes,
+        stack_bytes=text.stack_bytes,
+        sample_windows=len(windows),
+    )
+    return source, files
+
+
+def _selftest(
+    graph: SignalGraph, text: SignalText, windows: NDArray[Any], prefix: str, decides: bool
+) -> str:
+    """Write a function that counts windows with features other than Python's."""
+    expected = graph.transform(windows)[:, text.features]
+    scale = np.max(np.abs(expected), axis=0, initial=0, where=np.isfinite(expected))
+    tables = Tables()
+    tables.add("feature", text.features, "uint16_t", "The features, by number.")
+    tables.add("windows", windows, ELEMENTS[windows.dtype.name])
+    tables.add("expected", expected, "float")
+    tables.add("scale", scale, "float")
+    fill = template_names(prefix) | {
+        "include": f'#include "{prefix}.h"\n' if decides else "",
+        "tables": str(tables),
+        "element": ELEMENTS[windows.dtype.name],
+        "bound": number(BOUND),
+        "n_windows": str(len(windows)),
+        "n_features": str(len(text.features)),
+        "size": str(math.prod(windows.shape[1:])),
+    }
+    parts = {p: filled(SELFTEST, p, **fill) if decides else "" for p in ("decisions", "compare")}
+    return filled(SELFTEST, "test", **fill, **parts)

@@ -1,0 +1,113 @@
+"""C of one step: its call, the tables that it reads, the memory that it works in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.c99.c_text import Tables, number
+from gatewise_signals.steps import Step, Values
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class SignalTables:
+    """Const tables of all steps; equal ones stand once.
+
+    The cosines and sines of Fourier transforms are one table, of the longest transform.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, bytes], str] = {}
+        self._tables = Tables()
+        self._longest = 0
+
+    def add(self, values: NDArray[Any] | Sequence[int], kind: str, about: str) -> str:
+        """Add a table, or find it; its name."""
+        flat = np.asarray(values).ravel()
+        if kind == "float":
+            flat = flat.astype(np.float32)
+        key = kind, flat.tobytes()
+        if key not in self._names:
+            name = self._names[key] = f"table_{len(self._names)}"
+            self._tables.add(name, flat, kind, about)
+        return self._names[key]
+
+    def transform(self, size: int) -> str:
+        """Have the table of transforms reach `size`; it, and the pace in it, as arguments."""
+        self._longest = max(self._longest, size)
+        return f"turns, LONGEST / {size}u"
+
+    def finished(self) -> Tables:
+        """All of them, that of the transforms last."""
+        if self._longest:
+            angle = 2 * np.pi * np.arange(self._longest // 2) / self._longest
+            turns = np.stack([np.cos(angle), -np.sin(angle)], axis=-1).astype(np.float32)
+            turns[turns == 0] = 0  # without the sign
+            self._tables.text(f"#define LONGEST {self._longest}u\n")
+            self._tables.add(
+                "turns", turns, "float", "Cosine and negative sine of 2 pi k / LONGEST"
+            )
+        return self._tables
+
+
+@dataclass
+class StepCode:
+    """The call that computes a step for one window.
+
+    `inputs` and `out` are C's names of the results that it reads (of the window, where it reads
+    that) and of its own, `input_shapes` and `shape` their shapes; `work`: floats that the call
+    works in.
+    """
+
+    step: Step
+    shape: Shape
+    input_shapes: list[Shape]
+    inputs: list[str]
+    out: str
+    tables: SignalTables
+    work: int = 0
+    text: str = field(default="", init=False)
+
+    @property
+    def rows(self) -> int:
+        """Channels of the first input: all its axes but the last."""
+        return math.prod(self.input_shapes[0][:-1])
+
+    @property
+    def length(self) -> int:
+        """Samples or bins of a channel of the first input."""
+        return self.input_shapes[0][-1]
+
+    def call(self, function: str, *arguments: int | float | np.float32 | str) -> None:
+        """Write ``function(inputs, arguments, result)``."""
+        words = [_word(a) for a in arguments]
+        self.text += f"{function}({', '.join([*self.inputs, *words, self.out])});\n"
+
+    def call_of_rows(self, function: str, *arguments: int | float | np.float32 | str) -> None:
+        """The same, of a function that takes the input's channels and their length first."""
+        self.call(function, self.rows, self.length, *arguments)
+
+    def scratch(self, floats: int) -> str:
+        """Memory to work in, of that many floats."""
+        self.work = max(self.work, floats)
+        return "it->work"
+
+    def table(self, values: NDArray[Any] | Sequence[int], about: str) -> str:
+        """Add a table of whole numbers; its name."""
+        return self.tables.add(values, "uint32_t", about)
+
+    def floats(self, values: Values, about: str) -> str:
+        """Add a table of floats; its name."""
+        return self.tables.add(values, "float", about)
+
+
+def _word(value: int | float | np.float32 | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value}u" if isinstance(value, int) else number(float(np.float32(value)))

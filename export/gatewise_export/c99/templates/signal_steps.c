@@ -1,0 +1,692 @@
+//// channels
+
+/* Chosen columns of the window, one after another, in their unit. */
+static void channels(const ${element} *x, uint32_t samples, uint32_t width, const uint32_t *index,
+                     uint32_t n, float scale, float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < n; c++)
+        for (i = 0; i < samples; i++)
+            *out++ = (float)x[i * width + index[c]] * scale;
+}
+//// pixels
+
+static void pixels(const ${element} *x, uint32_t n, float scale, float *out)
+{
+    uint32_t i;
+    for (i = 0; i < n; i++)
+        out[i] = (float)x[i] * scale;
+}
+//// grey
+
+/* Red, green and blue counts of each pixel as one value. */
+static void grey(const ${element} *x, uint32_t n, float scale, float red, float green, float blue,
+                 float *out)
+{
+    uint32_t i;
+    for (i = 0; i < n; i++, x += 3)
+        out[i] = (float)x[0] * scale * red + (float)x[1] * scale * green +
+                 (float)x[2] * scale * blue;
+}
+//// difference
+
+static void difference(const float *before, const float *after, uint32_t n, float *out)
+{
+    uint32_t i;
+    for (i = 0; i < n; i++)
+        out[i] = fabsf(after[i] - before[i]);
+}
+//// term
+
+enum { PLAIN, SIZE, SQUARE, CUBE, FOURTH, PRODUCT, CHANGE, WEIGHTED, SPREAD };
+
+/* One term of a sum, of the distance of x from a first sample and from the mean beyond it. */
+static float term(float x, float y, float first, float centre, int kind)
+{
+    float d = (x - first) - centre, square = d * d;
+    switch (kind) {
+    case SIZE:
+        return fabsf(d);
+    case SQUARE:
+        return square;
+    case CUBE:
+        return square * d;
+    case FOURTH:
+        return square * square;
+    case PRODUCT:
+        return d * ((y - first) - centre);
+    case CHANGE:
+        return fabsf(y - x);
+    case WEIGHTED:
+        return d * y;
+    case SPREAD:
+        return square * y;
+    default:
+        return d;
+    }
+}
+//// total_of_few
+
+/* Of up to 128 terms: eight running sums. */
+static float total_of_few(const float *x, const float *y, uint32_t n, float first, float centre,
+                          int kind)
+{
+    float r[8], sum = 0.0f;
+    uint32_t i = 0, j;
+    if (n >= 8) {
+        for (j = 0; j < 8; j++)
+            r[j] = term(x[j], y[j], first, centre, kind);
+        for (i = 8; i < n - n % 8; i += 8)
+            for (j = 0; j < 8; j++)
+                r[j] += term(x[i + j], y[i + j], first, centre, kind);
+        sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+    }
+    for (; i < n; i++)
+        sum += term(x[i], y[i], first, centre, kind);
+    return sum;
+}
+//// total
+
+/* Sum of n terms in the order of numpy's sums: halves, and halves of them, down to 128. */
+static float total(const float *x, const float *y, uint32_t n, float first, float centre, int kind)
+{
+    float left[16];
+    uint32_t later[16], depth = 0; /* length of the right half, until it begins */
+    for (;;) {
+        float sum;
+        for (; n > 128; n = n / 2 - n / 2 % 8)
+            later[depth++] = n - (n / 2 - n / 2 % 8);
+        sum = total_of_few(x, y, n, first, centre, kind);
+        x += n;
+        y += n;
+        while (depth && !later[depth - 1])
+            sum = left[--depth] + sum;
+        if (!depth)
+            return sum;
+        left[depth - 1] = sum;
+        n = later[depth - 1];
+        later[depth - 1] = 0;
+    }
+}
+//// mean_of
+
+static float mean_of(const float *x, uint32_t n)
+{
+    return total(x, x, n, 0.0f, 0.0f, PLAIN) / (float)n;
+}
+//// centre_of
+
+/* The mean, counted from the first number: that of equal numbers is exact. */
+static float centre_of(const float *x, uint32_t n)
+{
+    return total(x, x, n, x[0], 0.0f, PLAIN) / (float)n;
+}
+//// segment
+
+/* Sum of terms as numpy adds those of a part of an array: the first, and the total of the rest. */
+static float segment(const float *x, uint32_t n, float centre, int kind)
+{
+    float sum = term(x[0], x[0], 0.0f, centre, kind);
+    return n > 1 ? sum + total(x + 1, x + 1, n - 1, 0.0f, centre, kind) : sum;
+}
+//// ratio
+
+static float ratio(float above, float below)
+{
+    return below > 0.0f ? above / below : 0.0f;
+}
+//// largest
+
+static float largest(const float *x, uint32_t n)
+{
+    float found = x[0];
+    uint32_t i;
+    for (i = 1; i < n; i++)
+        if (x[i] > found || x[i] != x[i])
+            found = x[i];
+    return found;
+}
+//// smallest
+
+static float smallest(const float *x, uint32_t n)
+{
+    float found = x[0];
+    uint32_t i;
+    for (i = 1; i < n; i++)
+        if (x[i] < found || x[i] != x[i])
+            found = x[i];
+    return found;
+}
+//// magnitude
+
+static void magnitude(const float *x, uint32_t rows, uint32_t n, float *out)
+{
+    uint32_t i, c;
+    for (i = 0; i < n; i++) {
+        float sum = x[i] * x[i];
+        for (c = 1; c < rows; c++)
+            sum += x[c * n + i] * x[c * n + i];
+        out[i] = sqrtf(sum);
+    }
+}
+//// resample
+
+/* Means of blocks of samples. */
+static void resample(const float *x, uint32_t rows, uint32_t n, uint32_t factor, float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += n)
+        for (i = 0; i < n / factor; i++)
+            *out++ = mean_of(x + i * factor, factor);
+}
+//// envelope
+
+static void envelope(const float *x, uint32_t rows, uint32_t n, uint32_t width, float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += n) {
+        float centre = centre_of(x, n);
+        for (i = 0; i < n / width; i++) {
+            const float *part = x + i * width;
+            *out++ = total(part, part, width, x[0], centre, SIZE) / (float)width;
+        }
+    }
+}
+//// jerk
+
+static void jerk(const float *x, uint32_t rows, uint32_t n, float rate, float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += n)
+        for (i = 1; i < n; i++)
+            *out++ = (x[i] - x[i - 1]) * rate;
+}
+//// mean
+
+static void mean(const float *x, uint32_t rows, uint32_t n, float *out)
+{
+    uint32_t c;
+    for (c = 0; c < rows; c++, x += n)
+        out[c] = mean_of(x, n);
+}
+//// statistics
+
+static void statistics(const float *x, uint32_t rows, uint32_t n, float *out)
+{
+    uint32_t c;
+    for (c = 0; c < rows; c++, x += n) {
+        float size = (float)n, centre = centre_of(x, n);
+        float variance = total(x, x, n, x[0], centre, SQUARE) / size, deviation = sqrtf(variance);
+        float rms = sqrtf(total(x, x, n, 0.0f, 0.0f, SQUARE) / size);
+        float high = largest(x, n), low = smallest(x, n);
+        *out++ = deviation;
+        *out++ = ratio(total(x, x, n, x[0], centre, CUBE) / size, variance * deviation);
+        *out++ = ratio(total(x, x, n, x[0], centre, FOURTH) / size, variance * variance);
+        *out++ = rms;
+        *out++ = ratio(high < -low ? -low : high, rms);
+        *out++ = high - low;
+    }
+}
+//// before
+
+/* The order of a sort: NaN behind all numbers. */
+static int before(float a, float b)
+{
+    return a < b || (b != b && a == a);
+}
+//// sort
+
+/* In place, by a heap. */
+static void sort(float *x, uint32_t n)
+{
+    uint32_t begin = n / 2, end = n;
+    while (end > 1) {
+        uint32_t i, child;
+        float moved;
+        if (begin) {
+            moved = x[--begin];
+        } else {
+            moved = x[--end];
+            x[end] = x[0];
+        }
+        for (i = begin; (child = 2 * i + 1) < end; i = child) {
+            if (child + 1 < end && before(x[child], x[child + 1]))
+                child++;
+            if (!before(moved, x[child]))
+                break;
+            x[i] = x[child];
+        }
+        x[i] = moved;
+    }
+}
+//// quantiles
+
+static void quantiles(const float *x, uint32_t rows, uint32_t n, const uint32_t *lower,
+                      const float *part, uint32_t count, float *work, float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += n) {
+        for (i = 0; i < n; i++)
+            work[i] = x[i];
+        sort(work, n);
+        for (i = 0; i < count; i++) {
+            float low = work[lower[i]], high = work[lower[i] + (lower[i] + 1 < n)];
+            *out++ = low + part[i] * (high - low);
+        }
+    }
+}
+//// crossings
+
+static void crossings(const float *x, uint32_t rows, uint32_t n, float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += n) {
+        float centre = centre_of(x, n), pairs = (float)(n - 1);
+        uint32_t count = 0;
+        for (i = 1; i < n; i++)
+            count += ((x[i] - x[0]) - centre < 0.0f) != ((x[i - 1] - x[0]) - centre < 0.0f);
+        *out++ = n > 1 ? (float)count / pairs : 0.0f;
+        *out++ = n > 1 ? total(x, x + 1, n - 1, 0.0f, 0.0f, CHANGE) / pairs : 0.0f;
+    }
+}
+//// autocorrelation
+
+static void autocorrelation(const float *x, uint32_t rows, uint32_t n, const uint32_t *lag,
+                            uint32_t count, float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += n) {
+        float centre = centre_of(x, n), squares = total(x, x, n, x[0], centre, SQUARE);
+        for (i = 0; i < count; i++)
+            *out++ = ratio(total(x, x + lag[i], n - lag[i], x[0], centre, PRODUCT), squares);
+    }
+}
+//// level_power
+
+static float level_power(const float *x, uint32_t n)
+{
+    return logf(total(x, x, n, 0.0f, 0.0f, SQUARE) / (float)n + 1e-12f);
+}
+//// haar
+
+static void haar(const float *x, uint32_t rows, uint32_t n, float root_half, uint32_t levels,
+                 float *work, float *out)
+{
+    uint32_t c, i, level;
+    for (c = 0; c < rows; c++, x += n) {
+        float centre = centre_of(x, n), *detail = work + n;
+        uint32_t length = n;
+        for (i = 0; i < n; i++)
+            work[i] = (x[i] - x[0]) - centre;
+        for (level = 0; level < levels; level++) {
+            length /= 2;
+            for (i = 0; i < length; i++) {
+                float even = work[2 * i], odd = work[2 * i + 1];
+                detail[i] = (even - odd) * root_half;
+                work[i] = (even + odd) * root_half;
+            }
+            *out++ = level_power(detail, length);
+        }
+        *out++ = level_power(work, length);
+    }
+}
+//// wavelet
+
+/* With filters of 8 taps; the samples go on with the first ones. */
+static void wavelet(const float *x, uint32_t rows, uint32_t n, const float *low, const float *high,
+                    uint32_t levels, float *work, float *out)
+{
+    uint32_t c, i, level;
+    for (c = 0; c < rows; c++, x += n) {
+        float centre = centre_of(x, n), *detail = work + n + 6;
+        uint32_t length = n;
+        for (i = 0; i < n; i++)
+            work[i] = (x[i] - x[0]) - centre;
+        for (level = 0; level < levels; level++) {
+            length /= 2;
+            for (i = 0; i < 6; i++)
+                work[2 * length + i] = work[i];
+            for (i = 0; i < length; i++) {
+                const float *at = work + 2 * i;
+                detail[i] = total(at, high, 8, 0.0f, 0.0f, WEIGHTED);
+                work[i] = total(at, low, 8, 0.0f, 0.0f, WEIGHTED);
+            }
+            *out++ = level_power(detail, length);
+        }
+        *out++ = level_power(work, length);
+    }
+}
+//// tilt
+
+static void tilt(const float *x, uint32_t n, float *out)
+{
+    float a = mean_of(x, n), b = mean_of(x + n, n), c = mean_of(x + 2 * n, n);
+    float aa = a * a, bb = b * b, cc = c * c;
+    out[0] = atan2f(a, sqrtf(bb + cc));
+    out[1] = atan2f(b, sqrtf(aa + cc));
+    out[2] = atan2f(sqrtf(aa + bb), c);
+}
+//// fft
+
+/* Discrete Fourier transform of n complex numbers in place, n a power of 2; turn holds cosine and
+   negative sine of 2 pi k / (n * pace) for k < n * pace / 2. */
+static void fft(float *z, uint32_t n, const float *turn, uint32_t pace)
+{
+    uint32_t i, j, k, half;
+    for (i = 1, j = 0; i < n; i++) {
+        uint32_t bit = n >> 1;
+        for (; j & bit; bit >>= 1)
+            j ^= bit;
+        j ^= bit;
+        if (i < j) {
+            float re = z[2 * i], im = z[2 * i + 1];
+            z[2 * i] = z[2 * j];
+            z[2 * i + 1] = z[2 * j + 1];
+            z[2 * j] = re;
+            z[2 * j + 1] = im;
+        }
+    }
+    for (half = 1; half < n; half *= 2) {
+        uint32_t step = n / (2 * half) * pace;
+        for (k = 0; k < half; k++) {
+            float c = turn[2 * k * step], s = turn[2 * k * step + 1];
+            for (i = k; i < n; i += 2 * half) {
+                float *a = z + 2 * i, *b = a + 2 * half;
+                float re = b[0] * c - b[1] * s, im = b[0] * s + b[1] * c;
+                b[0] = a[0] - re;
+                b[1] = a[1] - im;
+                a[0] += re;
+                a[1] += im;
+            }
+        }
+    }
+}
+//// power
+
+/* Squared magnitudes of the transform of 2 m real numbers: m + 1; z is written over. */
+static void power(float *z, uint32_t m, const float *turn, uint32_t pace, float *out)
+{
+    uint32_t k;
+    fft(z, m, turn, 2 * pace);
+    for (k = 0; k <= m; k++) {
+        const float *a = z + 2 * (k % m), *b = z + 2 * ((m - k) % m);
+        float c = k < m ? turn[2 * k * pace] : -1.0f, s = k < m ? turn[2 * k * pace + 1] : 0.0f;
+        float even = 0.5f * (a[0] + b[0]), even_im = 0.5f * (a[1] - b[1]);
+        float odd = 0.5f * (a[1] + b[1]), odd_im = 0.5f * (b[0] - a[0]);
+        float re = even + (c * odd - s * odd_im), im = even_im + (c * odd_im + s * odd);
+        out[k] = re * re + im * im;
+    }
+}
+//// spectrum_of
+
+/* Power spectrum of n centred samples under a window, padded to `size`; it works in `size` floats. */
+static void spectrum_of(const float *x, uint32_t n, const float *hann, float squares, uint32_t size,
+                        const float *turn, uint32_t pace, float *work, float *out)
+{
+    float centre = centre_of(x, n);
+    uint32_t i;
+    for (i = 0; i < n; i++)
+        work[i] = ((x[i] - x[0]) - centre) * hann[i];
+    for (; i < size; i++)
+        work[i] = 0.0f;
+    power(work, size / 2, turn, pace, out);
+    for (i = 0; i <= size / 2; i++)
+        out[i] /= squares;
+}
+//// spectrum
+
+static void spectrum(const float *x, uint32_t rows, uint32_t n, const float *hann, float squares,
+                     uint32_t size, const float *turn, uint32_t pace, float *work, float *out)
+{
+    uint32_t c;
+    for (c = 0; c < rows; c++)
+        spectrum_of(x + c * n, n, hann, squares, size, turn, pace, work, out + c * (size / 2 + 1));
+}
+//// band_powers
+
+/* Logarithm of the mean of the bins from each start to the next; 0 of none. */
+static void band_powers(const float *x, uint32_t rows, uint32_t bins, const uint32_t *start,
+                        uint32_t n, float *out)
+{
+    uint32_t c, b;
+    for (c = 0; c < rows; c++, x += bins)
+        for (b = 0; b < n; b++) {
+            uint32_t size = start[b + 1] - start[b];
+            float sum = size ? segment(x + start[b], size, 0.0f, PLAIN) : 0.0f;
+            *out++ = size ? logf(sum / (float)size + 1e-12f) : 0.0f;
+        }
+}
+//// spectral_moments
+
+static void spectral_moments(const float *x, uint32_t rows, uint32_t bins, const float *hz,
+                             float part, float entropy_scale, float *work, float *out)
+{
+    float *logs = work + bins;
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += bins) {
+        float sum = total(x, x, bins, 0.0f, 0.0f, PLAIN), centroid, running = 0.0f, limit;
+        uint32_t reached = 0, peak = 0;
+        for (i = 0; i < bins; i++) {
+            work[i] = ratio(x[i], sum);
+            logs[i] = logf(work[i] + 1e-12f);
+            running += work[i];
+            if (x[i] > x[peak] || (x[i] != x[i] && x[peak] == x[peak]))
+                peak = i;
+        }
+        limit = running * part;
+        for (running = 0.0f, i = 0; i < bins; i++) {
+            running += work[i];
+            if (running >= limit) {
+                reached = i;
+                break;
+            }
+        }
+        centroid = total(work, hz, bins, 0.0f, 0.0f, WEIGHTED);
+        *out++ = centroid;
+        *out++ = sqrtf(total(hz, work, bins, 0.0f, centroid, SPREAD));
+        *out++ = total(work, logs, bins, 0.0f, 0.0f, WEIGHTED) / entropy_scale;
+        *out++ = hz[reached];
+        *out++ = hz[peak];
+    }
+}
+//// goertzel
+
+/* Waves hold cosines, then sines, of each frequency. */
+static void goertzel(const float *x, uint32_t rows, uint32_t n, const float *wave, uint32_t count,
+                     float *out)
+{
+    uint32_t c, i;
+    for (c = 0; c < rows; c++, x += n) {
+        float centre = centre_of(x, n);
+        for (i = 0; i < count; i++) {
+            float re = total(x, wave + i * n, n, x[0], centre, WEIGHTED);
+            float im = total(x, wave + (count + i) * n, n, x[0], centre, WEIGHTED);
+            *out++ = logf(re * re + im * im + 1e-12f);
+        }
+    }
+}
+//// spectrogram
+
+static void spectrogram(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
+                        const float *hann, float squares, uint32_t size, const float *turn,
+                        uint32_t pace, float *work, float *out)
+{
+    uint32_t c, first;
+    for (c = 0; c < rows; c++, x += n)
+        for (first = 0; first + frame <= n; first += hop, out += size / 2 + 1)
+            spectrum_of(x + first, frame, hann, squares, size, turn, pace, work, out);
+}
+//// mel_bands
+
+/* Logarithm of each band's weighted bins, frame by frame; the bands' weights follow each other. */
+static void mel_bands(const float *x, uint32_t frames, uint32_t bins, const uint32_t *first,
+                      const float *weight, const uint32_t *start, uint32_t bands, float *out)
+{
+    uint32_t t, b;
+    for (t = 0; t < frames; t++, x += bins)
+        for (b = 0; b < bands; b++) {
+            const float *bin = x + first[b], *part = weight + start[b];
+            float rest = total(bin + 1, part + 1, start[b + 1] - start[b] - 1, 0.0f, 0.0f, WEIGHTED);
+            *out++ = logf(bin[0] * part[0] + rest + 1e-12f);
+        }
+}
+//// mel_of_frames
+
+/* The same from the samples: each frame's spectrum is computed behind `size` floats to work in. */
+static void mel_of_frames(const float *x, uint32_t rows, uint32_t n, uint32_t frame, uint32_t hop,
+                          const uint32_t *first, const float *weight, const uint32_t *start,
+                          uint32_t bands, const float *hann, float squares, uint32_t size,
+                          const float *turn, uint32_t pace, float *work, float *out)
+{
+    uint32_t c, at;
+    for (c = 0; c < rows; c++, x += n)
+        for (at = 0; at + frame <= n; at += hop, out += bands) {
+            spectrum_of(x + at, frame, hann, squares, size, turn, pace, work, work + size);
+            mel_bands(work + size, 1, size / 2 + 1, first, weight, start, bands, out);
+        }
+}
+//// over_frames
+
+/* Means, then standard deviations, of each of `width` values over the frames. */
+static void over_frames(const float *x, uint32_t frames, uint32_t width, float *work, float *out)
+{
+    uint32_t k, t;
+    for (k = 0; k < width; k++) {
+        float centre;
+        for (t = 0; t < frames; t++)
+            work[t] = x[t * width + k];
+        centre = centre_of(work, frames);
+        out[k] = mean_of(work, frames);
+        out[width + k] = sqrtf(total(work, work, frames, work[0], centre, SQUARE) / (float)frames);
+    }
+}
+//// mel_energies
+
+static void mel_energies(const float *x, uint32_t rows, uint32_t frames, uint32_t bands, float *work,
+                         float *out)
+{
+    uint32_t c;
+    for (c = 0; c < rows; c++)
+        over_frames(x + c * frames * bands, frames, bands, work, out + 2 * c * bands);
+}
+//// mfcc
+
+static void mfcc(const float *x, uint32_t rows, uint32_t frames, uint32_t bands, const float *cosine,
+                 uint32_t width, float *work, float *out)
+{
+    float *series = work + frames * width;
+    uint32_t c, t, k;
+    for (c = 0; c < rows; c++, out += 2 * width) {
+        for (t = 0; t < frames; t++, x += bands)
+            for (k = 0; k < width; k++)
+                work[t * width + k] = total(x, cosine + k * bands, bands, 0.0f, 0.0f, WEIGHTED);
+        over_frames(work, frames, width, series, out);
+    }
+}
+//// cell_sum
+
+/* Sum of terms over a cell of a picture, row by row; it works in `height` floats. */
+static float cell_sum(const float *x, uint32_t width, uint32_t n, uint32_t height, float centre,
+                      int kind, float *work)
+{
+    uint32_t r;
+    for (r = 0; r < height; r++)
+        work[r] = segment(x + r * width, n, centre, kind);
+    return segment(work, height, 0.0f, PLAIN);
+}
+//// thumbnail
+
+static void thumbnail(const float *x, uint32_t height, uint32_t width, uint32_t rows,
+                      uint32_t columns, float *work, float *out)
+{
+    uint32_t r, c;
+    for (r = 0; r < rows; r++)
+        for (c = 0; c < columns; c++) {
+            uint32_t top = r * height / rows, left = c * width / columns;
+            uint32_t high = (r + 1) * height / rows - top, wide = (c + 1) * width / columns - left;
+            const float *cell = x + top * width + left;
+            *out++ = cell_sum(cell, width, wide, high, 0.0f, PLAIN, work) / (float)(high * wide);
+        }
+}
+//// cells
+
+static void cells(const float *x, uint32_t height, uint32_t width, uint32_t rows, uint32_t columns,
+                  float *work, float *out)
+{
+    uint32_t r, c, i;
+    for (r = 0; r < rows; r++)
+        for (c = 0; c < columns; c++, out++) {
+            uint32_t top = r * height / rows, left = c * width / columns;
+            uint32_t high = (r + 1) * height / rows - top, wide = (c + 1) * width / columns - left;
+            const float *cell = x + top * width + left;
+            float size = (float)(high * wide);
+            float centre = cell_sum(cell, width, wide, high, 0.0f, PLAIN, work) / size;
+            out[0] = sqrtf(cell_sum(cell, width, wide, high, centre, SQUARE, work) / size);
+            for (i = 0; i < high; i++)
+                work[i] = smallest(cell + i * width, wide);
+            out[rows * columns] = smallest(work, high);
+            for (i = 0; i < high; i++)
+                work[i] = largest(cell + i * width, wide);
+            out[2 * rows * columns] = largest(work, high);
+        }
+}
+//// histogram
+
+static void histogram(const float *x, uint32_t n, uint32_t bins, float low, float factor, float *out)
+{
+    uint32_t i;
+    for (i = 0; i < bins; i++)
+        out[i] = 0.0f;
+    for (i = 0; i < n; i++) {
+        float at = (x[i] - low) * factor, last = (float)(bins - 1);
+        out[at > last ? bins - 1 : at > 0.0f ? (uint32_t)at : 0] += 1.0f;
+    }
+    for (i = 0; i < bins; i++)
+        out[i] /= (float)n;
+}
+//// edge_cell
+
+/* Sums of the lengths of a cell's edges, by their direction; each row apart, which rounds less. */
+static void edge_cell(const float *x, uint32_t width, uint32_t n, uint32_t height, float factor,
+                      uint32_t directions, float *out)
+{
+    float row[16], most = (float)directions;
+    uint32_t r, i, k;
+    for (k = 0; k < directions; k++)
+        out[k] = 0.0f;
+    for (r = 0; r < height; r++, x += width) {
+        for (k = 0; k < directions; k++)
+            row[k] = 0.0f;
+        for (i = 0; i < n; i++) {
+            float dx = x[i + 1] - x[i], dy = x[i + width] - x[i], turn = atan2f(dy, dx) * factor;
+            turn = turn < most ? turn : most; /* NaN is the last direction, which is the first */
+            turn = turn > -most ? turn : -most;
+            row[(uint32_t)(int32_t)rintf(turn) & (directions - 1)] += sqrtf(dx * dx + dy * dy);
+        }
+        for (k = 0; k < directions; k++)
+            out[k] += row[k];
+    }
+    for (k = 0; k < directions; k++)
+        out[k] /= (float)(n * height);
+}
+//// edges
+
+static void edges(const float *x, uint32_t height, uint32_t width, uint32_t rows, uint32_t columns,
+                  uint32_t directions, float factor, float *out)
+{
+    uint32_t high = height - 1, wide = width - 1, r, c;
+    float dx = 0.0f, dy = 0.0f, size = (float)(high * wide);
+    for (r = 0; r < high; r++) {
+        const float *row = x + r * width;
+        dx += total(row, row + 1, wide, 0.0f, 0.0f, CHANGE);
+        dy += total(row, row + width, wide, 0.0f, 0.0f, CHANGE);
+    }
+    *out++ = dx / size;
+    *out++ = dy / size;
+    for (r = 0; r < rows; r++)
+        for (c = 0; c < columns; c++, out += directions) {
+            uint32_t top = r * high / rows, left = c * wide / columns;
+            edge_cell(x + top * width + left, width, (c + 1) * wide / columns - left,
+                      (r + 1) * high / rows - top, factor, directions, out);
+        }
+}

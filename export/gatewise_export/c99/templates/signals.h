@@ -1,0 +1,43 @@
+/* ${mark} ${version}: features of a window, computed when they are read. Do not edit.
+
+       static ${p}_signals signals;               beside the instance, in static memory
+       ${p}_signals_start(&signals, window);
+       ${p}_decide(&instance, ${p}_signals_acquire, &signals, &answer);
+
+   A feature's step runs when the feature is first acquired, and each step once a window: the window
+   must stay until then. Nothing is allocated. Float32; compile with -ffp-contract=off. Sums are in
+   numpy's order; what goes through the Fourier transform, logarithms or cosines differs from Python
+   in its last digits: ${p}_signals_selftest.c holds it to a bound. */
+#ifndef ${P}_SIGNALS_H
+#define ${P}_SIGNALS_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ${P}_SIGNALS_STEPS ${n_steps}
+#define ${P}_SIGNALS_TABLE_BYTES ${table_bytes} /* of the const arrays */
+#define ${P}_SIGNALS_BYTES ((int)sizeof(void *) + ${own_bytes}) /* of a ${p}_signals */
+#define ${P}_SIGNALS_STACK_BYTES ${stack_bytes} /* of stack at most; the C library's apart */
+
+typedef struct {
+    const ${element} *window;
+${members}    uint32_t computed[${n_words}]; /* a bit for each step */
+} ${p}_signals;
+
+/* Begin with a window of ${shape} numbers, in C's order. */
+void ${p}_signals_start(${p}_signals *signals, const ${element} *window);
+
+/* A feature by its number, as ${p}_decide acquires it; context is a ${p}_signals. NaN for a feature
+   that no stage here reads. */
+float ${p}_signals_acquire(int feature, void *context);
+
+/* Whether a step was computed for this window, by its place in the list of ${p}_signals.c. */
+int ${p}_signals_computed(const ${p}_signals *signals, int step);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

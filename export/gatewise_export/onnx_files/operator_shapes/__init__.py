@@ -1,0 +1,1 @@
+"""Shapes of operators' results, one rule a kind of operator."""

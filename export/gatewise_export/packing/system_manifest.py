@@ -1,0 +1,176 @@
+"""The manifest of a fitted system."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from sklearn.base import is_regressor
+
+from gatewise.columns.encoders import RowEncoder
+from gatewise.decision import ALWAYS_STOP
+from gatewise.models.graph_model import GraphModel
+from gatewise.models.instances import InstanceSpec
+from gatewise_export.bundle.manifest import (
+    CloudSpec,
+    FeatureSpec,
+    FileSpec,
+    GroupSpec,
+    Manifest,
+    OperatingPointSpec,
+    StageSpec,
+    Task,
+)
+from gatewise_export.packing.converters import CloudGraph
+from gatewise_signals.signal_input import WINDOW, SignalInput
+
+if TYPE_CHECKING:
+    from gatewise.models.stage import Stage
+    from gatewise_training.cascades.base import BudgetedClassifier
+    from gatewise_training.operating_points.frontier import OperatingPoint
+
+CLOUD = "cloud.onnx"
+BACKEND = "backend.json"
+"""In place of the graph of a high-cost model that stays opaque: what serves it."""
+MOST_CLASSES_LISTED = 64
+"""With more, operating points have no figures by class."""
+
+
+def manifest_of_system(
+    system: BudgetedClassifier,
+    stages: Sequence[Stage],
+    chains: Sequence[Sequence[int]],
+    cloud: CloudGraph | None,
+    files: dict[str, bytes],
+    name: str,
+    version: str,
+    created: datetime,
+    encoder: RowEncoder | None,
+    signal: SignalInput | None,
+) -> Manifest:
+    """Make the manifest of a system from its files."""
+    names, costs = system.feature_names_, system.feature_costs_
+    groups = [None if g < 0 else costs.group_names[g] for g in costs.group]
+    points = system.operating_points_
+    specs = tuple(
+        StageSpec(
+            file=stage_file(i, stage),
+            kind="lazy" if stage.acquisition == "node" else "graph",
+            inputs=tuple(names[k] for k in stage.features),
+            bytes=len(files[stage_file(i, stage)]),
+            link=stage.link,
+            score=stage.score,
+            outputs=stage.model.n_outputs,
+            tier=stage.tier,
+            origin="given" if isinstance(stage.model, GraphModel) else "gatewise",
+        )
+        for i, stage in enumerate(stages)
+    )
+    f0, cloud_spec = system.high_cost_model_, None
+    if f0 is not None:
+        asked = tuple(names[k] for k in f0.features)
+        if cloud is None:
+            cloud_spec = CloudSpec(BACKEND, asked, "classifier", "identity", f0.backend)
+        else:
+            cloud_spec = CloudSpec(CLOUD, asked, cloud.kind, cloud.link)
+        if f0.carried is not None:
+            cloud_spec = replace(cloud_spec, carries=WINDOW)
+    return Manifest(
+        name=name,
+        version=version,
+        created=created.isoformat(timespec="seconds"),
+        task=_task(system),
+        instance=_instance(system),
+        classes=tuple(system.classes_.tolist()) if hasattr(system, "classes_") else (),
+        link=specs[-1].link,
+        features=tuple(
+            FeatureSpec(n, float(own), g)
+            for n, own, g in zip(names, costs.own, groups, strict=True)
+        ),
+        groups=tuple(
+            GroupSpec(g, float(price), costs.prerequisites.get(g, ()))
+            for g, price in zip(costs.group_names, costs.shared, strict=True)
+        ),
+        prices=system.cloud_prices_,
+        missing=dict(system.missing_),
+        every_stage=specs,
+        chains=tuple(tuple(c) for c in chains),
+        cloud=cloud_spec,
+        operating_points=tuple(
+            OperatingPointSpec(
+                # without a cloud the last stage's answer stands, whatever its score
+                thresholds=p.thresholds if f0 else (*p.thresholds[:-1], ALWAYS_STOP),
+                expected_cost=p.cost,
+                accuracy=p.accuracy,
+                offload_rate=p.offload_rate,
+                guarantee=None if p.guarantee is None else dict(p.guarantee),
+                accuracy_error=p.accuracy_error,
+                agreement=p.agreement if f0 else None,
+                chain=p.chain,
+                **_class_figures(p),
+                interval=p.interval,
+                measured=p.measured,
+                validation_groups=p.validation_groups,
+            )
+            for p in points
+        ),
+        active=points.index(system.operating_point_),
+        files={
+            n: FileSpec(hashlib.sha256(content).hexdigest(), len(content))
+            for n, content in files.items()
+        },
+        reference_accuracy=system.frontier_.reference_accuracy,
+        encoder=encoder,
+        signal=signal,
+        reference_weighted_accuracy=system.frontier_.reference_weighted_accuracy,
+        reference_recall=_rounded(system.frontier_.reference_recall),
+        class_rows=system.frontier_.class_rows or None,
+        **_bounds(system),
+    )
+
+
+def stage_file(number: int, stage: Stage) -> str:
+    """Name the file of a stage's model."""
+    return f"stage_{number}.npz" if stage.acquisition == "node" else f"stage_{number}.onnx"
+
+
+def _class_figures(point: OperatingPoint) -> dict[str, Any]:
+    """Figures of a point beyond accuracy; by class only where the manifest stays small."""
+    found = {name: getattr(point, name) for name in ("weighted_accuracy", "gate_range")}
+    for name in ("balanced_accuracy", "log_loss", "brier_score"):
+        value = getattr(point, name)
+        found[name] = None if value is None else round(value, 6)
+    return found | {name: _rounded(getattr(point, name)) for name in ("recall", "precision")}
+
+
+def _rounded(shares: tuple[float | None, ...] | None) -> tuple[float | None, ...] | None:
+    if shares is None or len(shares) > MOST_CLASSES_LISTED:
+        return None
+    return tuple(None if share is None else round(share, 6) for share in shares)
+
+
+def _bounds(system: BudgetedClassifier) -> dict[str, Any]:
+    """Bounds on classes; none of a regressor or ranker."""
+    bounds = getattr(system, "class_bounds_", None)
+    return {
+        name: getattr(bounds, name)
+        for name in ("min_recall", "min_precision")
+        if bounds and any(share is not None for share in getattr(bounds, name))
+    }
+
+
+def _instance(system: BudgetedClassifier) -> InstanceSpec | None:
+    """Shape and type of instances that are arrays; None for rows of float32 features."""
+    spec: InstanceSpec | None = getattr(system, "instance_", None)
+    if spec is None or (len(spec.shape) == 1 and spec.dtype == "float32"):
+        return None
+    return spec
+
+
+def _task(system: BudgetedClassifier) -> Task:
+    if hasattr(system, "classes_"):
+        return "classify"
+    return "regress" if is_regressor(system) else "rank"

@@ -1,0 +1,97 @@
+"""Fingerprints of the rows that training saw, in a file beside the bundle.
+
+Figures on such rows flatter a model. The file stays where ``gatewise train`` wrote it: it is no
+part of the bundle, and no device gets it. It holds a hash of 64 bits for each row, no values; who
+has the file can still test whether a row that they guess was among them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from gatewise_export.bundle.bundle import Bundle
+
+SEEN = "seen.npz"
+MOST_FILE_BYTES = 1 << 30
+
+
+def beside(bundle: Path, what: str) -> Path:
+    """Get a place beside a bundle: ``bundle-what`` beside ``bundle`` and ``bundle.gwb``."""
+    return bundle.with_name(f"{bundle.stem if bundle.suffix == '.gwb' else bundle.name}-{what}")
+
+
+@dataclass(frozen=True, eq=False)
+class SeenRows:
+    """Fingerprints of the rows that a bundle's training saw: of each distinct row, sorted.
+
+    `by_chance` is the share of the rows held out that are equal to one that training saw: where
+    features take few values, so are others.
+    """
+
+    prints: NDArray[np.uint64]
+    by_chance: float
+
+    @classmethod
+    def fingerprinted(cls, seen: NDArray[np.float32], held_out: NDArray[np.float32]) -> Self:
+        """Take fingerprints of rows of shape (n, n_features)."""
+        prints = np.unique(_prints(seen))
+        others = _prints(held_out)
+        return cls(prints, float(np.isin(others, prints).mean()) if len(others) else 0.0)
+
+    @classmethod
+    def find(cls, bundle: Bundle) -> Self | None:
+        """Read the file beside a bundle, if there is one and it is of this bundle."""
+        place = beside(bundle.path, SEEN)
+        if not place.is_file():
+            return None
+        found = read_arrays(place.read_bytes(), str(place), most_bytes=MOST_FILE_BYTES)
+        if found.get("bundle", np.zeros(0)).tolist() != _print_of_files(bundle).tolist():
+            return None
+        return cls(found["prints"], float(found["by_chance"].item()))
+
+    def write(self, bundle: Bundle) -> None:
+        """Write the file beside a bundle."""
+        arrays = {
+            "prints": self.prints,
+            "by_chance": np.float64(self.by_chance),
+            "bundle": _print_of_files(bundle),
+        }
+        content = write_arrays({name: np.asarray(array) for name, array in arrays.items()})
+        beside(bundle.path, SEEN).write_bytes(content)
+
+    def count(self, x: NDArray[np.float32]) -> int:
+        """Rows of shape (n, n_features), in the manifest's order, that training saw."""
+        return int(np.isin(_prints(x), self.prints).sum())
+
+    def remark(self, count: int, n_rows: int) -> str | None:
+        """Say that figures on these rows flatter; None where no more were seen than by chance."""
+        expected = self.by_chance * n_rows
+        if count <= expected + 3 * math.sqrt(expected * (1 - self.by_chance)):
+            return None
+        usual = f" (of rows held out, {self.by_chance:.1%} equal one)" if expected else ""
+        return (
+            f"Training saw {count:,} of these {n_rows:,} rows{usual}: figures on them flatter the "
+            "bundle. The test rows beside it are such as training has not seen."
+        )
+
+
+def _prints(x: NDArray[np.float32]) -> NDArray[np.uint64]:
+    """Hashes of rows; all NaN are one, and so are both zeros."""
+    rows = np.ascontiguousarray(x, np.float32) + np.float32(0)
+    rows[np.isnan(rows)] = np.nan
+    made = (hashlib.blake2b(row, digest_size=8).digest() for row in rows)
+    return np.frombuffer(b"".join(made), "<u8").astype(np.uint64)
+
+
+def _print_of_files(bundle: Bundle) -> NDArray[np.uint8]:
+    """Hash of a bundle's files, which another operating point leaves as they are."""
+    names = sorted((name, spec.sha256) for name, spec in bundle.manifest.files.items())
+    return np.frombuffer(hashlib.sha256(repr(names).encode()).digest(), np.uint8)

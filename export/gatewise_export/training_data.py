@@ -1,0 +1,208 @@
+"""Rows of a training: the data set that settings name, with its prices, and its split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.columns.cells import is_missing, read_number, read_time
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.prices import PriceList, check_price
+from gatewise_export.training_settings import TrainingSettings
+from gatewise_training.data import datasets
+from gatewise_training.data.datasets import Dataset
+from gatewise_training.data.input_checks import check_classes
+from gatewise_training.data.row_splitter import RowSplitter
+
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Indices of training, validation (may be empty) and test rows."""
+
+    training: Rows
+    validation: Rows
+    test: Rows
+
+
+def load_dataset(settings: TrainingSettings) -> Dataset:
+    """Load and check the data set that settings name, with the prices that they name."""
+    prices = None if settings.costs is None else PriceList.read(settings.costs)
+    path = Path(settings.dataset)
+    if path.suffix.lower() in (".csv", ".parquet") and path.is_file():
+        return _load_table(path, settings, prices)
+    if settings.columns.kinds or settings.columns.impute or settings.columns.missing_words:
+        raise InputError(
+            f"{settings.dataset}: what columns are is a matter of .csv and .parquet files"
+        )
+    data = datasets.load(settings.dataset, target=settings.target)
+    check_classes(data.y)
+    for option, name in _named(settings).items():
+        if name not in data.aside:
+            some = ", ".join(data.aside) or "none"
+            raise InputError(
+                f"{option} {name}: {settings.dataset} has no array {name!r} with one value for "
+                f"each row; it has {some}"
+            )
+    data = _Units.read(data.aside, settings).given_to(data)
+    missing = np.isnan(data.X).sum(axis=0)
+    if missing.any() and not settings.allow_missing:
+        k = int(missing.argmax())
+        raise InputError(
+            f"column {data.feature_names[k]!r} is empty (NaN) in {missing[k]} rows: "
+            "fill it in, or pass --allow-missing"
+        )
+    return _priced(data, prices, settings.default_price)
+
+
+def _load_table(path: Path, settings: TrainingSettings, prices: PriceList | None) -> Dataset:
+    options = replace(settings.columns, allow_missing=settings.allow_missing)
+    aside = [name for name in _named(settings).values() if name not in options.drop]
+    options = replace(options, drop=(*options.drop, *dict.fromkeys(aside)))
+    if prices is not None:
+        options = options.with_prices(prices)
+    table = datasets.read_table(path, target=settings.target, options=options)
+    check_classes(table.y)
+    table.check()
+    cells = {name: table.frame[name].to_numpy() for name in _named(settings).values()}
+    units = _Units.read(cells, settings)
+    if table.is_numeric:
+        return _priced(units.given_to(table.numbers()), prices, settings.default_price)
+    if prices is not None:  # every column without a price, before anything is learned
+        prices.of_columns(table.used.columns, default=settings.default_price)
+    training = _split(table.path.stem, table.y, {}, settings, units).training
+    data = units.given_to(table.encoded(training))
+    return _priced(data, prices, settings.default_price)
+
+
+def _named(settings: TrainingSettings) -> dict[str, str]:
+    """Columns that say how rows are split, by their options."""
+    found = {} if settings.groups is None else {"--groups": settings.groups}
+    return found | ({} if settings.time_split is None else {"--time-split": settings.time_split[0]})
+
+
+@dataclass(frozen=True, eq=False)
+class _Units:
+    """Groups and times of the rows, where training is to split by them."""
+
+    groups: NDArray[Any] | None = None
+    time: NDArray[Any] | None = None
+
+    @classmethod
+    def read(cls, cells: Mapping[str, NDArray[Any]], settings: TrainingSettings) -> _Units:
+        """Read them from their columns; InputError if a cell is empty or no time."""
+        words, groups, time = settings.columns.words, None, None
+        for option, name in _named(settings).items():
+            absent = [i for i, cell in enumerate(cells[name].tolist()) if is_missing(cell, words)]
+            if absent:
+                raise InputError(
+                    f"{option} {name}: row {absent[0] + 1} has no value ({len(absent)} in all)"
+                )
+        if settings.groups is not None:
+            groups = np.array([str(cell).strip() for cell in cells[settings.groups].tolist()])
+        if settings.time_split is not None:
+            name, form = settings.time_split
+            time = _times(cells[name].tolist(), name, form)
+        return cls(groups, time)
+
+    def given_to(self, data: Dataset) -> Dataset:
+        """Get the data with them."""
+        return replace(data, groups=self.groups, time=self.time)
+
+
+def _times(cells: list[Any], name: str, form: str) -> NDArray[Any]:
+    """Read numbers, or else dates in a format."""
+    try:
+        return np.array([read_number(cell) for cell in cells])
+    except InputError:
+        pass
+    try:
+        return np.array([read_time(cell, form) for cell in cells], object)
+    except InputError as error:
+        raise InputError(f"--time-split {name}: {error}; NAME=FORMAT says how dates look") from None
+
+
+def _priced(data: Dataset, prices: PriceList | None, default: float | None) -> Dataset:
+    if default is not None:
+        check_price("--default-price", default)
+    if prices is None and default is None:
+        return data
+    if data.encoder is not None:
+        return replace(data, feature_costs=data.encoder.feature_costs(prices, default=default))
+    names = data.feature_names
+    if prices is None:
+        costs = FeatureCosts(np.full(len(names), default, np.float64), names=names)
+    else:
+        costs = FeatureCosts.from_prices(prices, names=names, default=default)
+    return replace(data, feature_costs=costs)
+
+
+def split_rows(data: Dataset, settings: TrainingSettings) -> Split:
+    """Take the data set's own split, or hold out rows: by class, whole groups, or the latest."""
+    split = _split(data.name, data.y, data.parts, settings, _Units(data.groups, data.time))
+    if settings.test_rows is None:
+        return split
+    if not 1 <= settings.test_rows <= len(split.test):
+        raise InputError(
+            f"{settings.test_rows} test rows are wanted; {len(split.test)} rows are held out"
+        )
+    return Split(split.training, split.validation, split.test[: settings.test_rows])
+
+
+def _split(
+    name: str,
+    y: NDArray[Any],
+    parts: Mapping[str, Rows],
+    settings: TrainingSettings,
+    units: _Units,
+) -> Split:
+    from sklearn.model_selection import train_test_split
+
+    none = np.zeros(0, np.intp)  # the method makes its own validation rows
+    if "train" in parts and "test" in parts:
+        return Split(parts["train"], parts.get("validation", none), parts["test"])
+    if not 0 < settings.test_size < 1:
+        raise InputError(f"--test-size must lie between 0 and 1, not {settings.test_size}")
+    classes, counts = np.unique(y, return_counts=True)
+    if len(classes) < 2:
+        raise InputError(f"{name} has one class only: {classes.tolist()[0]!r}")
+    if counts.min() < 2:
+        rare = classes.tolist()[int(counts.argmin())]
+        raise InputError(f"class {rare!r} has one row only; give it more rows or drop it")
+    if units.groups is not None or units.time is not None:
+        rows = RowSplitter.checked(len(y), units.groups, units.time)
+        return Split(*_grouped(rows, np.unique(y, return_inverse=True)[1], settings))
+    try:
+        training, test = train_test_split(
+            np.arange(len(y)), test_size=settings.test_size, random_state=settings.seed, stratify=y
+        )
+    except ValueError as error:
+        raise InputError(f"--test-size {settings.test_size}: {error}") from error
+    return Split(np.sort(training), none, np.sort(test))
+
+
+def _grouped(
+    rows: RowSplitter, y: NDArray[np.int64], settings: TrainingSettings
+) -> tuple[Rows, Rows, Rows]:
+    """Hold out whole groups, classes spread evenly, or the latest rows."""
+    if rows.time is None:
+        parts = max(2, round(1 / settings.test_size))
+        training, test = rows.hold_out(y, parts, settings.seed)
+    else:
+        kept = round((1 - settings.test_size) * rows.n)
+        training, test = (np.sort(part) for part in rows.cut(rows.order(None), kept, rows.n))
+    return training, np.zeros(0, np.intp), test
+
+
+def feature_table(data: Dataset, rows: Rows) -> Any:
+    """Make a data frame of some rows with the features' names."""
+    import pandas as pd
+
+    return pd.DataFrame(data.X[rows], columns=list(data.feature_names))

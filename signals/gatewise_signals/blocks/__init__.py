@@ -1,0 +1,1 @@
+"""Blocks that are built in, and those of users."""

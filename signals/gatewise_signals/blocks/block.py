@@ -1,0 +1,322 @@
+"""A block is a step that gives features: of a signal, of any function, or of part of a network."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise import _onnxruntime
+from gatewise.errors import InputError, one_line
+from gatewise_signals.blocks.network_part import cut_network
+from gatewise_signals.steps import Signal, Step, Values, per_channel, scaled
+
+Function: TypeAlias = Callable[[NDArray[Any]], ArrayLike]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Block(Step):
+    """A step that gives features.
+
+    :meth:`run` gives shape (n, n_features).
+    """
+
+    @staticmethod
+    def from_function(
+        function: Function,
+        names: Sequence[str],
+        price: float | None = None,
+        *,
+        name: str | None = None,
+    ) -> Block:
+        """Make a block of any Python function; see :class:`.FunctionBlock`."""
+        return FunctionBlock.from_callable(function, names, price, name)
+
+    @staticmethod
+    def from_onnx(
+        path: str | PathLike[str],
+        output: str,
+        price: float | None = None,
+        names: Sequence[str] | None = None,
+        *,
+        name: str | None = None,
+    ) -> Block:
+        """Make a block of the first part of a network in ONNX; see :class:`.OnnxBlock`."""
+        return OnnxBlock.from_file(path, output, price, names, name)
+
+    @property
+    @abstractmethod
+    def suffixes(self) -> tuple[str, ...]:
+        """What each feature is, in short: ``rms``, ``lag 4``."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the features: the label and each suffix."""
+        return tuple(f"{self.label}.{suffix}" for suffix in self.suffixes)
+
+
+@dataclass(frozen=True, repr=False)
+class SignalBlock(Block):
+    """A block that gives the same features of each channel of a signal.
+
+    Parameters
+    ----------
+    source : Signal
+    """
+
+    reads: ClassVar[Any] = Signal
+    """Class that `source` must be of."""
+    source: Signal
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.source, self.reads):
+            raise InputError(
+                f"{self.kind}: source must be a {self.reads.__name__}, not {self.source!r}"
+            )
+        super().__post_init__()
+
+    @property
+    @abstractmethod
+    def what(self) -> tuple[str, ...]:
+        """What each feature of a channel is, in short."""
+
+    @abstractmethod
+    def values(self, x: Values) -> Values:
+        """Compute the features of `x`, the source's result, as (n, n_channels, n_features)."""
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return per_channel(self.source.channels, self.what)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        found = self.values(inputs[0])
+        return np.ascontiguousarray(found, np.float32).reshape(len(found), -1)
+
+
+@dataclass(frozen=True, repr=False)
+class _NamedFeatures(Block):
+    """A block on the window itself, with names of features that the user gave."""
+
+    name: str
+    features: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.features
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return self.features
+
+    def _check(self) -> None:
+        words = (self.name, *self.features)
+        if not all(isinstance(w, str) and w and w.isprintable() for w in words):
+            raise InputError(f"block {self.name!r}: names must be printable words, not {words}")
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise InputError(f"block {self.name!r}: names are {self.features}; give each once")
+
+    def _as_features(self, found: Any, n: int) -> Values:
+        """What the user's code gave, as (n, n_features); one feature may come as (n,)."""
+        try:
+            values = np.ascontiguousarray(found, np.float32)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{self.label} gave no numbers: {one_line(error)}") from error
+        if values.shape == (n,) and len(self.features) == 1:
+            return values[:, np.newaxis]
+        if values.shape != (n, len(self.features)):
+            raise InputError(
+                f"{self.label} gave shape {values.shape} for {n} windows; its "
+                f"{len(self.features)} names promise ({n}, {len(self.features)})"
+            )
+        return values
+
+
+@dataclass(frozen=True, repr=False)
+class FunctionBlock(_NamedFeatures):
+    """A Python function of windows as a block; made by ``Block.from_function``.
+
+    The function takes windows of shape (n, ...) as they come, which it must not change, and
+    gives their features, shape (n, n_features). It should give a window the same features alone
+    as among others. What it raises becomes an InputError with the block's name. C99 refuses it.
+
+    A bundle holds the function's path and no code: where one is opened, the function is given by
+    the block's name, as ``Device(bundle, blocks={"name": function})``.
+
+    Parameters
+    ----------
+    name : str
+        By default that of the function.
+    features : tuple of str
+        Names of the features.
+    path : str
+        ``module:function``; empty for functions that no other process can import.
+    function : callable, optional
+        None in a bundle.
+    """
+
+    kind: ClassVar[str] = "function"
+    path: str = ""
+    function: Function | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def from_callable(
+        cls, function: Function, names: Sequence[str], price: float | None, name: str | None
+    ) -> FunctionBlock:
+        """Make the block; see ``Block.from_function``."""
+        if not callable(function):
+            raise InputError(f"{function!r} is no function")
+        if isinstance(names, str):
+            raise InputError(f"names is {names!r}; give a list")
+        found = name or str(getattr(function, "__name__", type(function).__name__))
+        if found == "<lambda>":
+            raise InputError("a block of a lambda needs a name: from_function(..., name='...')")
+        return cls(found, tuple(names), _path(function), function, price=price)
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def how_to_give(self) -> str:
+        """What to do where the function is not there."""
+        path = f", in training {self.path}" if self.path else ""
+        return (
+            f"block {self.name!r} is a Python function{path}, which a bundle does not hold: give "
+            f"blocks={{{self.name!r}: function}}, or --block {self.name}=module:function"
+        )
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        if self.function is None:
+            raise InputError(self.how_to_give)
+        windows = inputs[0].view()
+        windows.flags.writeable = False
+        try:
+            found = self.function(windows)
+        except Exception as error:
+            raise InputError(f"{self.label}: {type(error).__name__}: {one_line(error)}") from error
+        return self._as_features(found, len(windows))
+
+
+@dataclass(frozen=True, repr=False)
+class OnnxBlock(_NamedFeatures):
+    """The part of a network up to one of its values as a block; made by ``Block.from_onnx``.
+
+    The features are the flattened values of `output`, an output of the graph or any value within.
+    Windows go through one by one, so that each has the same bits alone as among others. They have
+    the shape of the graph's input, with or without axes of length 1, or as many values in one
+    row; pictures (height, width, channels) are turned for a graph that takes the channels first.
+    It runs in onnxruntime, and C99 refuses it.
+
+    Parameters
+    ----------
+    name : str
+        By default that of the file.
+    features : tuple of str
+        By default ``name.output.0``, ``name.output.1``, ...
+    output : str
+    shape : tuple of int
+        Of the graph's input, without the rows.
+    sha256 : str
+        Of the model.
+    model : bytes
+        The graph without the nodes that `output` does not need, between the input ``x``, float32
+        (n, n_values), and the output ``margins``, float32 (n, n_features).
+    """
+
+    kind: ClassVar[str] = "onnx"
+    output: str = ""
+    shape: tuple[int, ...] = ()
+    sha256: str = ""
+    model: bytes = field(default=b"", compare=False, repr=False)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | PathLike[str],
+        output: str,
+        price: float | None,
+        names: Sequence[str] | None,
+        name: str | None,
+    ) -> OnnxBlock:
+        """Read a file, keep the part that `output` needs, and run it once on zeros."""
+        try:
+            whole = Path(path).read_bytes()
+        except OSError as error:
+            raise InputError(f"{path}: {error.strerror}") from error
+        model, shape = cut_network(whole, output, str(path))
+        count = _run(model, np.zeros((1, math.prod(shape)), np.float32), str(path)).size
+        name = name or Path(path).stem
+        features = tuple(names or (f"{name}.{output}.{k}" for k in range(count)))
+        if len(features) != count:
+            raise InputError(f"{path}: {output!r} has {count} values, and {len(features)} names")
+        digest = hashlib.sha256(model).hexdigest()
+        return cls(name, features, output, shape, digest, model, price=price)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}[{self.output}]"
+
+    @property
+    def file(self) -> str:
+        """Name of the model in a bundle."""
+        return f"block_{self.sha256[:16]}.onnx"
+
+    def _check(self) -> None:
+        super()._check()
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise InputError(f"{self.label}: {self.sha256!r} is no SHA-256 in hexadecimal")
+        if self.model and hashlib.sha256(self.model).hexdigest() != self.sha256:
+            raise InputError(f"{self.label}: the model is not that of its sha256")
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        if not self.model:
+            raise InputError(f"{self.label}: its model is not there")
+        x = self._arranged(inputs[0])
+        found = [_run(self.model, x[k : k + 1], self.label) for k in range(len(x))]
+        empty = np.empty((0, len(self.features)))
+        return self._as_features(np.stack(found) if found else empty, len(x))
+
+    def _arranged(self, windows: NDArray[Any]) -> Values:
+        """Windows as the graph takes them, one in a row."""
+        given = windows.shape[1:]
+        plain, own = ([d for d in shape if d != 1] for shape in (given, self.shape))
+        if len(given) == 3 and plain != own and (*given[2:], *given[:2]) == self.shape:
+            windows = np.moveaxis(windows, -1, 1)
+        elif plain != own and (len(given) != 1 or given[0] != math.prod(self.shape)):
+            raise InputError(f"{self.label}: windows of shape {given}; it reads {self.shape}")
+        return scaled(windows, 1.0).reshape(len(windows), math.prod(self.shape))
+
+
+@lru_cache(maxsize=16)
+def _opened(model: bytes) -> Any:
+    return _onnxruntime.session(model)
+
+
+def _run(model: bytes, row: Values, what: str) -> Values:
+    """Compute the features of one window."""
+    try:
+        (found,) = _opened(model).run(None, {"x": row})
+    except Exception as error:  # onnxruntime's own classes, one for each status
+        raise InputError(f"{what} does not run: {one_line(error)}") from error
+    values: Values = found.ravel()
+    return values
+
+
+def _path(function: Function) -> str:
+    """``module:function``, if that is where other processes find it."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    found: Any = sys.modules.get(module) if module != "__main__" else None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return f"{module}:{name}" if found is function else ""

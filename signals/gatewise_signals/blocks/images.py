@@ -1,0 +1,337 @@
+"""Steps of pictures: grey values, cells, edges, and the difference of two frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_signals.blocks.block import Block
+from gatewise_signals.steps import (
+    Picture,
+    Values,
+    check_number,
+    check_scale,
+    check_whole,
+    constant,
+    means,
+    scaled,
+)
+
+MOST_CELLS = 1024
+"""Of a side."""
+
+
+@dataclass(frozen=True, repr=False)
+class Frame(Picture):
+    """One of the frames of windows of shape (n, frames, height, width).
+
+    Parameters
+    ----------
+    index : int
+    name : str
+    scale : float, default 1.0
+        Unit of one count.
+    """
+
+    kind: ClassVar[str] = "frame"
+    index: int
+    name: str = "image"
+    scale: float = 1.0
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}[{self.index}]"
+
+    def _check(self) -> None:
+        check_whole("frame: index", self.index, 0, 1 << 20)
+        check_scale(self.name, self.scale)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (x,) = inputs
+        if x.ndim != 4 or x.shape[1] <= self.index or not x.shape[2] * x.shape[3]:
+            raise InputError(
+                f"{self.label}: windows of shape {x.shape[1:]}; it reads frame {self.index} of "
+                "(frames, height, width)"
+            )
+        return scaled(x[:, self.index], self.scale)
+
+
+@dataclass(frozen=True, repr=False)
+class FrameDifference(Picture):
+    """Distance of two pictures of one size, pixel by pixel: ``|after - before|``.
+
+    Parameters
+    ----------
+    before, after : Picture
+    """
+
+    kind: ClassVar[str] = "difference"
+    before: Picture
+    after: Picture
+
+    def _check(self) -> None:
+        _check_picture(self.kind, self.before)
+        _check_picture(self.kind, self.after)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        before, after = inputs
+        if before.shape != after.shape:
+            raise InputError(
+                f"{self.label}: pictures of {before.shape[1:]} and {after.shape[1:]}; both must "
+                "have one size"
+            )
+        found: Values = after - before
+        return np.abs(found, out=found)
+
+
+@dataclass(frozen=True, repr=False)
+class PictureBlock(Block):
+    """A block of a picture.
+
+    Parameters
+    ----------
+    source : Picture
+    """
+
+    source: Picture
+
+    def __post_init__(self) -> None:
+        _check_picture(self.kind, self.source)
+        super().__post_init__()
+
+
+@dataclass(frozen=True, repr=False)
+class GridBlock(PictureBlock):
+    """A block of the cells of a grid.
+
+    Cell (r, c) of ``rows`` times ``columns`` holds the pixels of the rows from
+    ``r * height // rows`` up to, and without, ``(r + 1) * height // rows``, and of columns alike.
+
+    Parameters
+    ----------
+    source : Picture
+    rows, columns : int
+    """
+
+    rows: int
+    columns: int
+
+    def _check(self) -> None:
+        check_whole(f"{self.kind}: rows", self.rows, 1, MOST_CELLS)
+        check_whole(f"{self.kind}: columns", self.columns, 1, MOST_CELLS)
+
+    def _grid(self, height: int, width: int) -> _Grid:
+        return _grid(height, width, self.rows, self.columns, self.label)
+
+
+@dataclass(frozen=True, repr=False)
+class Thumbnail(GridBlock):
+    """Means of the cells of a grid: a small picture.
+
+    Parameters
+    ----------
+    source : Picture
+    rows, columns : int
+    """
+
+    kind: ClassVar[str] = "thumbnail"
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return _cell_names("mean", self.rows, self.columns)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (x,) = inputs
+        grid = self._grid(*x.shape[-2:])
+        return _flat(_over_cells(np.add, x, grid) / grid.sizes)
+
+
+@dataclass(frozen=True, repr=False)
+class BlockStatistics(GridBlock):
+    """Standard deviation, smallest and greatest value of the cells of a grid.
+
+    The deviations of all cells come first.
+
+    Parameters
+    ----------
+    source : Picture
+    rows, columns : int
+    """
+
+    kind: ClassVar[str] = "cells"
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        words = ("std", "low", "high")
+        return tuple(n for word in words for n in _cell_names(word, self.rows, self.columns))
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (x,) = inputs
+        grid = self._grid(*x.shape[-2:])
+        mean = _over_cells(np.add, x, grid) / grid.sizes
+        away = x - mean.take(grid.row_of, axis=-2).take(grid.column_of, axis=-1)
+        away *= away
+        deviation = np.sqrt(_over_cells(np.add, away, grid) / grid.sizes)
+        low, high = (_over_cells(ufunc, x, grid) for ufunc in (np.minimum, np.maximum))
+        return np.concatenate([_flat(deviation), _flat(low), _flat(high)], axis=1)
+
+
+@dataclass(frozen=True, repr=False)
+class GreyHistogram(PictureBlock):
+    """Share of the pixels in equal bins of grey values.
+
+    A value v counts in bin ``floor((v - low) * bins / (high - low))``, the first bin for those
+    below and for NaN, the last one for those above.
+
+    Parameters
+    ----------
+    source : Picture
+    bins : int, default 16
+    low, high : float
+        By default those of bytes, 0 and 256.
+    """
+
+    kind: ClassVar[str] = "histogram"
+    bins: int = 16
+    low: float = 0.0
+    high: float = 256.0
+
+    def _check(self) -> None:
+        check_whole("histogram: bins", self.bins, 1, 4096)
+        check_number("histogram: low", self.low, -1e9, 1e9)
+        check_number("histogram: high", self.high, self.low, 1e9)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return tuple(f"bin{k}" for k in range(self.bins))
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (x,) = inputs
+        at = x.reshape(len(x), -1) - np.float32(self.low)
+        at *= np.float32(self.bins / (self.high - self.low))
+        np.fmin(np.fmax(at, np.float32(0), out=at), np.float32(self.bins - 1), out=at)
+        counts = _counts(at.astype(np.intp), self.bins)
+        return np.asarray(counts / at.shape[1], np.float32)
+
+
+@dataclass(frozen=True, repr=False)
+class Edges(GridBlock):
+    """Mean change of grey along each axis, and the directions of edges, cell by cell.
+
+    With ``dx = p[r][c + 1] - p[r][c]`` and ``dy = p[r + 1][c] - p[r][c]`` at the pixels of all
+    rows and columns but the last: the means of ``|dx|`` and of ``|dy|``; then, for each cell of a
+    grid of those pixels (cut as :class:`GridBlock` cuts) and each of K directions, the sum of
+    ``sqrt(dx**2 + dy**2)`` of the cell's pixels whose direction
+    ``round(atan2(dy, dx) * K / pi) mod K`` it is, divided by the cell's number of pixels. A
+    direction that is NaN counts as 0.
+
+    Parameters
+    ----------
+    source : Picture
+    rows, columns : int
+    directions : {4, 8, 16}, default 4
+        No limit between two of them is a ratio of whole numbers, so that rounding decides none.
+    """
+
+    kind: ClassVar[str] = "edges"
+    directions: int = 4
+
+    def _check(self) -> None:
+        super()._check()
+        if self.directions not in (4, 8, 16):
+            raise InputError(f"edges: directions is {self.directions!r}; give 4, 8 or 16")
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        cells = _cell_names("", self.rows, self.columns)
+        each = (f"direction{k}{cell}" for cell in cells for k in range(self.directions))
+        return ("dx", "dy", *each)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (x,) = inputs
+        height, width = x.shape[-2] - 1, x.shape[-1] - 1
+        grid = self._grid(height, width)
+        here = x[:, :-1, :-1]
+        dx = (x[:, :-1, 1:] - here).reshape(len(x), -1)
+        dy = (x[:, 1:, :-1] - here).reshape(len(x), -1)
+        turn = np.arctan2(dy, dx)
+        turn *= np.float32(self.directions / np.pi)
+        most = np.float32(self.directions)
+        np.fmax(np.fmin(turn, most, out=turn), -most, out=turn)
+        direction = np.rint(turn).astype(np.intp) & (self.directions - 1)
+        direction += grid.cell_of * self.directions
+        parts = self.rows * self.columns * self.directions
+        weights = _counts(direction, parts, np.sqrt(dx * dx + dy * dy))
+        out = np.empty((len(x), 2 + parts), np.float32)
+        out[:, 0], out[:, 1] = means(np.abs(dx)), means(np.abs(dy))
+        out[:, 2:] = weights / np.repeat(grid.sizes.ravel(), self.directions)
+        return out
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Cells of a picture: where they begin, how many pixels they have, which cell a pixel is of."""
+
+    row_starts: NDArray[np.intp]
+    column_starts: NDArray[np.intp]
+    sizes: Values
+    row_of: NDArray[np.intp]
+    column_of: NDArray[np.intp]
+    cell_of: NDArray[np.intp]
+
+
+@lru_cache(maxsize=32)
+def _grid(height: int, width: int, rows: int, columns: int, label: str) -> _Grid:
+    if height < rows or width < columns:
+        raise InputError(
+            f"{label}: {rows} x {columns} cells of only {max(height, 0)} x {max(width, 0)} pixels"
+        )
+    row_starts = np.arange(rows) * height // rows
+    column_starts = np.arange(columns) * width // columns
+    row_sizes, column_sizes = (
+        np.diff(row_starts, append=height),
+        np.diff(column_starts, append=width),
+    )
+    row_of, column_of = (
+        np.repeat(np.arange(rows), row_sizes),
+        np.repeat(np.arange(columns), column_sizes),
+    )
+    cell_of = (row_of[:, np.newaxis] * columns + column_of).ravel()
+    sizes = constant(np.outer(row_sizes, column_sizes))
+    return _Grid(row_starts, column_starts, sizes, row_of, column_of, cell_of)
+
+
+def _over_cells(ufunc: np.ufunc, x: Values, grid: _Grid) -> Values:
+    """Sum, or least or greatest value, of each cell: shape (n, rows, columns).
+
+    Along columns, then along rows, each time on the last axis.
+    """
+    strips = np.ascontiguousarray(ufunc.reduceat(x, grid.column_starts, axis=-1).swapaxes(1, 2))
+    found: Values = ufunc.reduceat(strips, grid.row_starts, axis=-1).swapaxes(1, 2)
+    return found
+
+
+def _counts(parts: NDArray[np.intp], count: int, weights: Values | None = None) -> NDArray[Any]:
+    """Number, or sum of weights, of the entries of each part, row by row: shape (n, count)."""
+    n = len(parts)
+    flat = (parts + np.arange(0, n * count, count)[:, np.newaxis]).ravel()
+    given = None if weights is None else weights.ravel()
+    return np.bincount(flat, given, n * count).reshape(n, count)
+
+
+def _flat(cells: Values) -> Values:
+    return np.ascontiguousarray(cells).reshape(len(cells), -1)
+
+
+def _cell_names(word: str, rows: int, columns: int) -> tuple[str, ...]:
+    return tuple(f"{word}.r{r}c{c}" for r in range(rows) for c in range(columns))
+
+
+def _check_picture(kind: str, source: Picture) -> None:
+    if not isinstance(source, Picture):
+        raise InputError(f"{kind}: reads a Picture, such as Pixels, not {source!r}")

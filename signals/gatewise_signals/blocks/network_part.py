@@ -1,0 +1,70 @@
+"""Cut the first part of a network, in ONNX, out of the whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gatewise.errors import InputError, one_line
+
+
+def cut_network(content: bytes, output: str, path: str) -> tuple[bytes, tuple[int, ...]]:
+    """The graph up to one value, from ``x`` to ``margins``, and the shape of the input's rows."""
+    try:
+        import onnx
+        from onnx import helper
+    except ImportError:
+        raise InputError(
+            f"{path}: to take a part of a network install onnx (gatewise[export])"
+        ) from None
+    try:
+        model = onnx.load_model_from_string(content)
+        onnx.checker.check_model(model)
+    except Exception as error:  # protobuf's DecodeError is not public
+        raise InputError(f"{path} is not a usable ONNX file: {one_line(error)}") from error
+    known = [name for node in model.graph.node for name in node.output]
+    if output not in known:
+        raise InputError(f"{path} has no value {output!r}; it has {', '.join(known[-8:])}")
+    model = onnx.compose.add_prefix(model, "g_")
+    graph, needed, kept = model.graph, {f"g_{output}"}, []
+    for node in reversed(graph.node):  # each stands behind those it reads
+        if needed & set(node.output):
+            kept.append(onnx.NodeProto.FromString(node.SerializeToString()))
+            needed |= _reads(node)
+    constants = [onnx.TensorProto.FromString(t.SerializeToString()) for t in graph.initializer]
+    constants = [t for t in constants if t.name in needed]
+    entries = [
+        i for i in graph.input if i.name in needed and i.name not in {t.name for t in constants}
+    ]
+    if len(entries) != 1:
+        raise InputError(f"{path}: {output!r} needs {len(entries)} inputs; a block has one")
+    entry = entries[0].type.tensor_type
+    shape = tuple(d.dim_value for d in entry.shape.dim[1:])
+    if not entry.shape.dim or min(shape, default=0) < 1:
+        raise InputError(f"{path}: its input has no fixed shape behind the rows; export it so")
+    nodes = [
+        helper.make_node("Cast", ["x"], ["gw_cast"], to=entry.elem_type),
+        helper.make_node("Reshape", ["gw_cast", "gw_shape"], [entries[0].name]),
+        *reversed(kept),
+        helper.make_node("Cast", [f"g_{output}"], ["gw_float"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Flatten", ["gw_float"], ["margins"], axis=1),
+    ]
+    constants.append(helper.make_tensor("gw_shape", 7, [len(shape) + 1], [-1, *shape]))
+    part = helper.make_graph(
+        nodes,
+        "block",
+        [helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])],
+        [helper.make_tensor_value_info("margins", 1, ["n", "features"])],
+        constants,
+    )
+    whole = helper.make_model(part, opset_imports=model.opset_import, ir_version=model.ir_version)
+    whole.functions.extend(model.functions)
+    data: bytes = whole.SerializeToString(deterministic=True)
+    return data, shape
+
+
+def _reads(node: Any) -> set[str]:
+    """Names that a node reads, in its subgraphs too."""
+    inner = [a.g for a in node.attribute if a.HasField("g")]
+    inner += [g for a in node.attribute for g in a.graphs]
+    return set(node.input).union(*(_reads(n) for g in inner for n in g.node))

@@ -1,0 +1,242 @@
+"""Spectrogram, mel energies and cepstral coefficients: how a spectrum changes over a window."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_signals.blocks.block import Block
+from gatewise_signals.blocks.spectra import TINY, bin_hz, fft_size, power_spectrum
+from gatewise_signals.steps import (
+    Signal,
+    Step,
+    Values,
+    centred,
+    check_number,
+    check_whole,
+    constant,
+    means,
+    per_channel,
+)
+
+MEL_HZ, MEL_UNIT = 700.0, 2595.0
+
+
+@dataclass(frozen=True, repr=False)
+class Spectrogram(Step):
+    """Power spectra of frames that follow each other.
+
+    Of shape (n, n_channels, frames, size // 2 + 1) with ``frames = 1 + (samples - frame) // hop``:
+    frame ``t`` is the samples ``t * hop`` to ``t * hop + frame - 1``, its spectrum as
+    :class:`.Spectrum` defines it, each frame centred by itself.
+
+    Parameters
+    ----------
+    source : Signal
+    rate_hz : float
+        Samples a second of `source`.
+    frame, hop : int
+        Samples of a frame, and from the start of one to that of the next.
+    """
+
+    kind: ClassVar[str] = "spectrogram"
+    source: Signal
+    rate_hz: float
+    frame: int
+    hop: int
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels."""
+        return self.source.channels
+
+    def _check(self) -> None:
+        if not isinstance(self.source, Signal):
+            raise InputError(f"spectrogram: source must be a signal, not {self.source!r}")
+        check_number("spectrogram: rate_hz", self.rate_hz, 0, 1e9)
+        check_whole("spectrogram: frame", self.frame, 4, 1 << 20)
+        check_whole("spectrogram: hop", self.hop, 1, 1 << 20)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (x,) = inputs
+        samples = x.shape[-1]
+        if samples < self.frame:
+            raise InputError(f"{self.label}: a frame needs {self.frame} samples, not {samples}")
+        return power_spectrum(x.take(_frames(samples, self.frame, self.hop), axis=-1))
+
+
+@dataclass(frozen=True, repr=False)
+class MelSpectrogram(Step):
+    """Logarithm of the power in mel bands, frame by frame.
+
+    Of shape (n, n_channels, frames, bands). With ``mel(f) = 2595 * log10(1 + f / 700)`` the
+    frequencies ``e[0..bands + 1]`` are equally spaced in mel from `low_hz` to `high_hz`. Bin i
+    of frequency f weighs in band b ``max(0, min((f - e[b]) / (e[b + 1] - e[b]), (e[b + 2] - f) /
+    (e[b + 2] - e[b + 1])))``, divided by the sum of the band's weights; the value is the natural
+    logarithm of ``1e-12`` plus the weighted powers' sum.
+
+    Parameters
+    ----------
+    source : Spectrogram
+    bands : int, default 20
+    low_hz : float, default 0.0
+    high_hz : float, default 0.0
+        0: half the rate.
+    """
+
+    kind: ClassVar[str] = "mel"
+    source: Spectrogram
+    bands: int = 20
+    low_hz: float = 0.0
+    high_hz: float = 0.0
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels."""
+        return self.source.channels
+
+    def _check(self) -> None:
+        if not isinstance(self.source, Spectrogram):
+            raise InputError(f"mel: source must be a Spectrogram, not {self.source!r}")
+        check_whole("mel: bands", self.bands, 1, 512)
+        half = self.source.rate_hz / 2
+        check_number("mel: low_hz", self.low_hz, -1e-9, half)
+        check_number("mel: high_hz", self._high_hz, self.low_hz, half)
+        self.filters()
+
+    @property
+    def _high_hz(self) -> float:
+        return self.high_hz or self.source.rate_hz / 2
+
+    def filters(self) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
+        """Bins and weights of all bands, one behind the other, and where each begins."""
+        bins = fft_size(self.source.frame) // 2 + 1
+        return _mel_filters(self.bands, self.low_hz, self._high_hz, bins, self.source.rate_hz)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        bins, weights, starts = self.filters()
+        weighted = inputs[0].take(bins, axis=-1)
+        weighted *= weights
+        power: Values = np.add.reduceat(weighted, starts, axis=-1)
+        power += TINY
+        return np.log(power, out=power)
+
+
+@dataclass(frozen=True, repr=False)
+class MelEnergies(Block):
+    """Mean and standard deviation over the frames of each mel band.
+
+    Parameters
+    ----------
+    source : MelSpectrogram
+    """
+
+    kind: ClassVar[str] = "mel_energies"
+    source: MelSpectrogram
+
+    def _check(self) -> None:
+        _check_mel(self.kind, self.source)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return _over_frames_names(self.source, self.source.bands)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        return _over_frames(inputs[0])
+
+
+@dataclass(frozen=True, repr=False)
+class Mfcc(Block):
+    """Mean and standard deviation over the frames of mel-frequency cepstral coefficients.
+
+    Coefficient k of a frame with B bands is the orthonormal cosine transform (DCT-II) of its
+    mel spectrogram m: ``sqrt(2 / B) * sum(m[b] * cos(pi * k * (b + 0.5) / B))``, that of k = 0
+    with ``sqrt(1 / B)``.
+
+    Parameters
+    ----------
+    source : MelSpectrogram
+    coefficients : int, default 13
+        At most as many as bands.
+    """
+
+    kind: ClassVar[str] = "mfcc"
+    source: MelSpectrogram
+    coefficients: int = 13
+
+    def _check(self) -> None:
+        _check_mel(self.kind, self.source)
+        check_whole("mfcc: coefficients", self.coefficients, 1, self.source.bands)
+
+    @property
+    def suffixes(self) -> tuple[str, ...]:
+        return _over_frames_names(self.source, self.coefficients)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        table = dct_rows(self.coefficients, self.source.bands)
+        return _over_frames(np.add.reduce(inputs[0][..., np.newaxis, :] * table, -1))
+
+
+def _check_mel(kind: str, source: MelSpectrogram) -> None:
+    if not isinstance(source, MelSpectrogram):
+        raise InputError(f"{kind}: source must be a MelSpectrogram, not {source!r}")
+
+
+def _over_frames_names(source: MelSpectrogram, count: int) -> tuple[str, ...]:
+    words = tuple(f"{word}{k}" for word in ("mean", "std") for k in range(count))
+    return per_channel(source.channels, words)
+
+
+def _over_frames(x: Values) -> Values:
+    """Mean and standard deviation over the frames: (n, n_channels * 2 * k) of (..., frames, k)."""
+    series = np.ascontiguousarray(x.swapaxes(-1, -2))  # sums run along contiguous frames
+    c = centred(series)
+    found = np.concatenate([means(series), np.sqrt(means(c * c))], axis=-1)
+    return np.ascontiguousarray(found).reshape(len(x), -1)
+
+
+@lru_cache(maxsize=32)
+def _frames(samples: int, frame: int, hop: int) -> NDArray[np.intp]:
+    """Samples of each frame, shape (frames, frame)."""
+    first = np.arange(1 + (samples - frame) // hop) * hop
+    found = first[:, np.newaxis] + np.arange(frame)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=32)
+def _mel_filters(
+    bands: int, low_hz: float, high_hz: float, n_bins: int, rate_hz: float
+) -> tuple[NDArray[np.intp], Values, NDArray[np.intp]]:
+    """Bins and weights of all bands, one behind the other, and where each begins."""
+    low_mel, high_mel = (MEL_UNIT * math.log10(1 + f / MEL_HZ) for f in (low_hz, high_hz))
+    edges = MEL_HZ * (10 ** (np.linspace(low_mel, high_mel, bands + 2) / MEL_UNIT) - 1)
+    hz = bin_hz(n_bins, rate_hz).astype(float)
+    chosen, weights = [], []
+    for low, middle, high in zip(edges[:-2], edges[1:-1], edges[2:], strict=True):
+        weight = np.minimum((hz - low) / (middle - low), (high - hz) / (high - middle))
+        inside = np.flatnonzero(weight > 0)
+        if not len(inside):
+            raise InputError(
+                f"mel: none of {n_bins} bins lies in the band {low:.4g} to {high:.4g} Hz; give "
+                "fewer bands or a longer frame"
+            )
+        chosen.append(inside)
+        weights.append(weight[inside] / weight[inside].sum())
+    starts = np.cumsum([0] + [len(inside) for inside in chosen[:-1]])
+    return np.concatenate(chosen), constant(np.concatenate(weights)), starts
+
+
+@lru_cache(maxsize=32)
+def dct_rows(coefficients: int, bands: int) -> Values:
+    """Rows of the orthonormal DCT-II, shape (coefficients, bands)."""
+    k = np.arange(coefficients)[:, np.newaxis]
+    table = np.sqrt(2 / bands) * np.cos(np.pi * k * (np.arange(bands) + 0.5) / bands)
+    table[0] = np.sqrt(1 / bands)
+    return constant(table)

@@ -1,0 +1,245 @@
+"""Steps in the frequency domain, and the power spectrum that they share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise_signals.blocks.block import SignalBlock
+from gatewise_signals.blocks.time_domain import ratio
+from gatewise_signals.steps import (
+    Signal,
+    Values,
+    centred,
+    check_number,
+    check_rising,
+    constant,
+)
+
+TINY = np.float32(1e-12)
+
+
+@dataclass(frozen=True, repr=False)
+class Spectrum(Signal):
+    """Power spectrum of the centred samples under a Hann window.
+
+    Of shape (n, n_channels, size // 2 + 1): samples are padded with zeros to `size`, the
+    next power of two. Bin ``i`` is the squared magnitude of the discrete Fourier transform at
+    ``i * rate_hz / size``, divided by the sum of the window's squares.
+
+    Parameters
+    ----------
+    source : Signal
+    rate_hz : float
+        Samples a second of `source`; frequencies of blocks behind it are in Hz.
+    """
+
+    kind: ClassVar[str] = "spectrum"
+    source: Signal
+    rate_hz: float
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.source.channels
+
+    def _check(self) -> None:
+        if not isinstance(self.source, Signal):
+            raise InputError(f"spectrum: source must be a signal, not {self.source!r}")
+        check_number("spectrum: rate_hz", self.rate_hz, 0, 1e9)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        return power_spectrum(inputs[0])
+
+    def hz(self, n_bins: int) -> Values:
+        """Frequency of each bin, shape (n_bins,)."""
+        return bin_hz(n_bins, self.rate_hz)
+
+
+@dataclass(frozen=True, repr=False)
+class BandPowers(SignalBlock):
+    """Logarithm of the power in bands of frequency.
+
+    A band takes the bins from its lower edge up to, and without, its upper one; the value is the
+    natural logarithm of ``1e-12`` plus the mean of their powers, 0 for a band without a bin.
+
+    Parameters
+    ----------
+    source : Spectrum
+    edges : tuple of float
+        In Hz, rising: one more than there are bands.
+    """
+
+    kind: ClassVar[str] = "bands"
+    reads: ClassVar[Any] = Spectrum
+    source: Spectrum
+    edges: tuple[float, ...]
+
+    def _check(self) -> None:
+        check_rising("bands: edges", self.edges, 0, 1e9)
+        if len(self.edges) < 2:
+            raise InputError(f"bands: edges are {self.edges}; one band has two")
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        bands = zip(self.edges[:-1], self.edges[1:], strict=True)
+        return tuple(f"{low:g}-{high:g}Hz" for low, high in bands)
+
+    def values(self, x: Values) -> Values:
+        starts, counts, kept, end = _bands(self.edges, self.source.rate_hz, x.shape[-1])
+        if not len(starts):
+            return np.zeros((*x.shape[:-1], len(kept)), np.float32)
+        found = np.add.reduceat(x[..., :end], starts, axis=-1) / counts
+        found += TINY
+        np.log(found, out=found)
+        if len(starts) == len(kept):
+            return np.asarray(found)
+        out = np.zeros((*x.shape[:-1], len(kept)), np.float32)
+        out[..., kept] = found
+        return out
+
+
+@dataclass(frozen=True, repr=False)
+class SpectralMoments(SignalBlock):
+    """Centroid, spread, entropy, rolloff and peak of a power spectrum.
+
+    With q the n bins' powers divided by their sum, 0 where the sum is not above 0, and f their
+    frequencies: the centroid ``c = sum(f * q)`` and the spread ``sqrt(sum((f - c)**2 * q))`` in
+    Hz; the entropy ``-sum(q * log(q + 1e-12)) / log(n)``; the rolloff, the frequency of the
+    first bin at which the running sum of q reaches `rolloff` of its last value (bin 0 if none,
+    or if all are 0); the frequency of the greatest power, the first of equal ones. A power that
+    is NaN counts as the greatest.
+
+    Parameters
+    ----------
+    source : Spectrum
+    rolloff : float, default 0.85
+        Above 0, at most 1.
+    """
+
+    kind: ClassVar[str] = "moments"
+    reads: ClassVar[Any] = Spectrum
+    what: ClassVar[tuple[str, ...]] = ("centroid", "spread", "entropy", "rolloff", "peak")
+    source: Spectrum
+    rolloff: float = 0.85
+
+    def _check(self) -> None:
+        check_number("moments: rolloff", self.rolloff, 0, 1)
+
+    def values(self, x: Values) -> Values:
+        hz = self.source.hz(x.shape[-1])
+        out = np.empty((*x.shape[:-1], 5), np.float32)
+        total = np.add.reduce(x, -1, keepdims=True)
+        q = ratio(x, np.broadcast_to(total, x.shape))
+        centroid = np.add.reduce(q * hz, -1, keepdims=True)
+        away = hz - centroid
+        away *= away
+        away *= q
+        out[..., 0] = centroid[..., 0]
+        out[..., 1] = np.sqrt(np.add.reduce(away, -1))
+        out[..., 2] = np.add.reduce(q * np.log(q + TINY), -1) / np.float32(-np.log(len(hz)))
+        running = np.add.accumulate(q, -1)
+        reached = running >= running[..., -1:] * np.float32(self.rolloff)
+        out[..., 3] = hz.take(reached.argmax(axis=-1))
+        out[..., 4] = hz.take(x.argmax(axis=-1))
+        return out
+
+
+@dataclass(frozen=True, repr=False)
+class Goertzel(SignalBlock):
+    """Logarithm of the power at single frequencies, where a whole spectrum would be too much.
+
+    With c the n samples minus their mean, under a periodic Hann window w: the natural logarithm of
+    ``1e-12 + |sum(w[i] * c[i] * exp(-2j * pi * f * i / rate_hz))|**2 / sum(w**2)``, which is a
+    bin of :class:`Spectrum` where f is that of the bin.
+
+    Parameters
+    ----------
+    source : Signal
+    rate_hz : float
+        Samples a second of `source`.
+    hz : tuple of float
+        Frequencies, rising, up to half the rate.
+    """
+
+    kind: ClassVar[str] = "goertzel"
+    rate_hz: float
+    hz: tuple[float, ...]
+
+    def _check(self) -> None:
+        check_number("goertzel: rate_hz", self.rate_hz, 0, 1e9)
+        check_rising("goertzel: hz", self.hz, 0, self.rate_hz / 2)
+
+    @property
+    def what(self) -> tuple[str, ...]:
+        return tuple(f"{f:g}Hz" for f in self.hz)
+
+    def values(self, x: Values) -> Values:
+        c, waves = centred(x), goertzel_waves(self.hz, self.rate_hz, x.shape[-1])
+        parts = np.add.reduce(c[..., np.newaxis, :] * waves, -1)
+        parts *= parts
+        count = len(self.hz)
+        power: Values = parts[..., :count] + parts[..., count:]
+        power += TINY
+        return np.log(power, out=power)
+
+
+def power_spectrum(x: Values) -> Values:
+    """Power spectrum of the centred samples of the last axis, as :class:`Spectrum` defines it."""
+    samples = x.shape[-1]
+    window, weight = weighted_hann(samples)
+    centred_samples = centred(x)
+    centred_samples *= window
+    bins = np.fft.rfft(centred_samples, fft_size(samples)).astype(np.complex64, copy=False)
+    power: Values = bins.real * bins.real
+    power += bins.imag * bins.imag
+    power /= weight
+    return power
+
+
+def fft_size(samples: int) -> int:
+    """Next power of two."""
+    return 1 << max(samples - 1, 1).bit_length()
+
+
+@lru_cache(maxsize=32)
+def hann(samples: int) -> Values:
+    """Hann window, periodic, shape (samples,)."""
+    return constant(0.5 - 0.5 * np.cos(2 * np.pi * np.arange(samples) / samples))
+
+
+@lru_cache(maxsize=32)
+def weighted_hann(samples: int) -> tuple[Values, np.float32]:
+    """Hann window and the sum of its squares, which is 0 of a single sample."""
+    window = hann(samples)
+    return window, np.float32(np.sum(window * window) or 1.0)
+
+
+@lru_cache(maxsize=32)
+def bin_hz(n_bins: int, rate_hz: float) -> Values:
+    """Frequency of each bin of a spectrum, shape (n_bins,)."""
+    return constant(np.arange(n_bins) * (rate_hz / (2 * (n_bins - 1))))
+
+
+@lru_cache(maxsize=64)
+def _bands(
+    edges: tuple[float, ...], rate_hz: float, n_bins: int
+) -> tuple[NDArray[np.intp], Values, NDArray[np.bool_], int]:
+    """First bin and number of bins of the bands with a bin, which those are, and the last end."""
+    at = np.searchsorted(bin_hz(n_bins, rate_hz), np.asarray(edges, np.float32))
+    counts = np.diff(at)
+    kept = counts > 0
+    return at[:-1][kept], constant(counts[kept]), kept, int(at[-1])
+
+
+@lru_cache(maxsize=32)
+def goertzel_waves(hz: tuple[float, ...], rate_hz: float, samples: int) -> Values:
+    """Cosines, then sines of the frequencies, under a Hann window of power 1."""
+    window, weight = weighted_hann(samples)
+    turns = np.outer(np.asarray(hz, float) / rate_hz, np.arange(samples)) * (2 * np.pi)
+    waves = np.concatenate([np.cos(turns), np.sin(turns)])
+    return constant(waves * window / np.sqrt(float(weight)))

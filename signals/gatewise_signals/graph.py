@@ -1,0 +1,184 @@
+"""Blocks as one graph: what to compute, in which order, once; and what that costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise_signals.blocks.block import Block
+from gatewise_signals.steps import Step, Values
+
+ROWS = 256
+"""Windows computed at a time: few enough for their intermediate results to stay in a cache."""
+
+
+class SignalGraph:
+    """Blocks and the steps that they need.
+
+    Parameters
+    ----------
+    blocks : sequence of Block
+
+    Attributes
+    ----------
+    blocks : tuple of Block
+    steps : tuple of Step
+        All steps, blocks among them, each behind those that it needs.
+    feature_names : tuple of str
+        Names of all blocks' features, in order.
+    block_of : ndarray of intp, shape (n_features,)
+        Which block each feature is of.
+    index : dict of Step to int
+        Where each step stands in :attr:`steps`.
+    needed : list of tuple of int
+        Indices of the steps that each step reads.
+    step_of_block : list of int
+        Index of each block among the steps.
+
+    Raises
+    ------
+    InputError
+        If there is no block, one stands twice, or two different steps have the same label.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from gatewise_signals import Channels, Mean, Statistics
+    >>> graph = SignalGraph([Mean(Channels()), Statistics(Channels())])
+    >>> [step.label for step in graph.steps]
+    ['x', 'mean(x)', 'statistics(x)']
+    >>> graph.transform(np.ones((3, 64))).shape
+    (3, 7)
+    """
+
+    def __init__(self, blocks: Sequence[Block]) -> None:
+        self.blocks = tuple(blocks)
+        problems = [f"{b!r} is no block" for b in self.blocks if not isinstance(b, Block)]
+        if problems or not self.blocks:
+            raise InputError("; ".join(problems) or "blocks: give at least one")
+        self.steps = tuple(_in_order(self.blocks))
+        self.index = {step: i for i, step in enumerate(self.steps)}
+        self.needed = [tuple(self.index[i] for i in step.inputs) for step in self.steps]
+        labels = [step.label for step in self.steps]
+        double = next((label for label in labels if labels.count(label) > 1), None)
+        if double is not None or len(set(self.blocks)) != len(self.blocks):
+            raise InputError(
+                f"blocks: {double or 'one'} stands twice; give each once, channels and functions "
+                "names of their own, and equal steps the same price"
+            )
+        self.feature_names = tuple(name for block in self.blocks for name in block.names)
+        sizes = [len(block.names) for block in self.blocks]
+        self.block_of = np.repeat(np.arange(len(sizes)), sizes)
+        ends = np.cumsum(sizes).tolist()
+        self.step_of_block = [self.index[block] for block in self.blocks]
+        self._columns = [slice(e - n, e) for e, n in zip(ends, sizes, strict=True)]
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other graph has the same blocks in the same order."""
+        return isinstance(other, SignalGraph) and self.blocks == other.blocks
+
+    def __hash__(self) -> int:
+        return hash(self.blocks)
+
+    def columns(self, block: int) -> slice:
+        """Columns of a block's features."""
+        return self._columns[block]
+
+    def labels(self, names: Iterable[str]) -> list[str]:
+        """Labels of the blocks that features belong to, each once; a name of none stands itself."""
+        block = dict(zip(self.feature_names, self.block_of.tolist(), strict=True))
+        return list(dict.fromkeys(self.blocks[block[n]].label if n in block else n for n in names))
+
+    def with_inputs(self, labels: Iterable[str]) -> list[str]:
+        """Labels of these steps and of all that they need, each behind those that it needs."""
+        wanted = set(labels)
+        for step in reversed(self.steps):
+            if step.label in wanted:
+                wanted |= {s.label for s in step.inputs}
+        return [step.label for step in self.steps if step.label in wanted]
+
+    def costs(self, free: Sequence[str] = ()) -> FeatureCosts:
+        """Make feature costs: a group of each step, which requires those of the steps it needs.
+
+        Behind the blocks' features may stand others, named `free`, which cost nothing.
+
+        Raises
+        ------
+        InputError
+            If a step has no price.
+        """
+        without = [step.label for step in self.steps if step.price is None]
+        if without:
+            raise InputError(
+                f"no price of {', '.join(without[:4])}: measure the blocks (gatewise_signals."
+                "measured) or give prices"
+            )
+        groups = [*(self.blocks[b].label for b in self.block_of), *(None for _ in free)]
+        return FeatureCosts(
+            np.zeros(len(groups)),
+            group=groups,
+            shared={step.label: step.price or 0.0 for step in self.steps},
+            requires={s.label: [i.label for i in s.inputs] for s in self.steps if s.inputs},
+            names=(*self.feature_names, *free),
+        )
+
+    def transform(self, windows: ArrayLike) -> Values:
+        """Compute all features of n windows, shape (n, n_features)."""
+        x = np.asarray(windows)
+        out = np.empty((len(x), len(self.feature_names)), np.float32)
+        for first in range(0, len(x), ROWS):
+            rows = slice(first, first + ROWS)
+            values = WindowValues(self, x[rows])
+            for block, columns in enumerate(self._columns):
+                out[rows, columns] = values.of_block(block)
+        return out
+
+    def start(self, window: ArrayLike) -> WindowValues:
+        """Begin with one window: nothing is computed until it is read."""
+        return WindowValues(self, np.asarray(window)[np.newaxis])
+
+
+class WindowValues:
+    """Results of the steps for some windows, each computed when it is first read."""
+
+    def __init__(self, graph: SignalGraph, windows: NDArray[Any]) -> None:
+        self._graph = graph
+        self._windows = windows
+        self._results: dict[int, Values] = {}  # by index: to hash a step walks all it needs
+
+    def of_block(self, block: int) -> Values:
+        """Features of a block, shape (n, n_features of it)."""
+        return self.at(self._graph.step_of_block[block])
+
+    def of_step(self, step: Step) -> Values:
+        """Result of a step, shape (n, ...)."""
+        return self.at(self._graph.index[step])
+
+    def at(self, index: int) -> Values:
+        """Result of the step at an index of the graph's, shape (n, ...)."""
+        found = self._results.get(index)
+        if found is None:
+            inputs = [self.at(i) for i in self._graph.needed[index]] or [self._windows]
+            # clipped, constant or empty signals may divide by zero: NaN is then the value
+            with np.errstate(all="ignore"):
+                found = self._results[index] = self._graph.steps[index].run(*inputs)
+        return found
+
+    @property
+    def computed(self) -> tuple[Step, ...]:
+        """Steps computed so far, in their order."""
+        return tuple(self._graph.steps[i] for i in self._results)
+
+
+def _in_order(steps: Iterable[Step]) -> dict[Step, None]:
+    """Steps behind those that they need, each once."""
+    found: dict[Step, None] = {}
+    for step in steps:
+        found |= _in_order(step.inputs)
+        found[step] = None
+    return found

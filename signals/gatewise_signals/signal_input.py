@@ -1,0 +1,304 @@
+"""Instances that are windows of a signal, or pictures: their shape, and the blocks on them."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from gatewise.costs import FeatureCosts
+from gatewise.errors import InputError
+from gatewise.models.instances import DTYPES, MOST_WINDOW_VALUES, value_names
+from gatewise_signals.blocks.block import Block, Function, FunctionBlock, OnnxBlock
+from gatewise_signals.graph import SignalGraph
+from gatewise_signals.pricing import MEASURED_WINDOWS, PriceTable, measured
+from gatewise_signals.steps import Channels, Values
+
+WINDOW: Final = "window"
+"""Name that stands for all values of a window, as a feature and as an input."""
+
+
+@dataclass(frozen=True)
+class SignalInput:
+    """The graph of blocks, and the windows that it takes.
+
+    Attributes
+    ----------
+    graph : SignalGraph
+    shape : tuple of int
+        Of a window: (samples,), (samples, channels), (height, width), ...
+    dtype : str
+        Of its values: float32, float16, int16, int8 or uint8.
+    raw : bool
+        Whether the window's own values are columns, too, behind the blocks' features and at no
+        price: those of a high-cost model that reads the window. No stage reads them.
+    prices : PriceTable or None
+        Where the prices of all steps are from, if they were measured together.
+    channels_first : bool
+        Whether arrays that are given have shape (n, channels, samples), see :func:`as_windows`;
+        `shape` is (samples, channels) all the same, as on devices.
+
+    Raises
+    ------
+    InputError
+        If a raw window has too many values for a request, or a feature has the name of one.
+    """
+
+    graph: SignalGraph
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    raw: bool = False
+    prices: PriceTable | None = None
+    channels_first: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.raw:
+            return
+        if self.n_values > MOST_WINDOW_VALUES:
+            raise InputError(
+                f"a window of shape {self.shape} has {self.n_values} values; at most "
+                f"{MOST_WINDOW_VALUES} can be sent: make it smaller, or send features"
+            )
+        double = {WINDOW, *self.window_names} & set(self.graph.feature_names)
+        if double:
+            raise InputError(f"a block's feature is named {min(double)!r}, as the window's values")
+
+    @classmethod
+    def from_windows(
+        cls,
+        blocks: Sequence[Block],
+        windows: ArrayLike,
+        raw: bool = False,
+        *,
+        channels_first: bool = False,
+    ) -> Self:
+        """Take shape and type from windows, and prices from the blocks, or measured there.
+
+        Raises
+        ------
+        InputError
+            If the windows are no array of shape (n, ...) of numbers, or the blocks cannot
+            compute them.
+        """
+        x = as_windows(windows, channels_first=channels_first)
+        if x.ndim < 2 or not x.size:
+            raise InputError(
+                f"windows must be an array of shape (n, samples), (n, samples, channels) or (n, "
+                f"height, width), not {x.shape}: cut or pad recordings to one length"
+            )
+        dtype = x.dtype.name if x.dtype.name in DTYPES else "float32"
+        graph = SignalGraph(blocks)
+        if (
+            x.ndim == 3
+            and x.shape[1] < x.shape[2]
+            and not channels_first
+            and any(isinstance(step, Channels) for step in graph.steps)
+        ):
+            warnings.warn(
+                f"windows of shape {x.shape[1:]} are read as {x.shape[1]} samples of {x.shape[2]} "
+                "channels; if it is the other way round, give channels_first=True",
+                UserWarning,
+                stacklevel=2,
+            )
+        shape = tuple(int(d) for d in x.shape[1:])
+        found = cls(graph, shape, dtype, raw)
+        found.features(x[:1])
+        if any(step.price is None for step in found.graph.steps):
+            blocks = measured(blocks, x[:: max(1, len(x) // MEASURED_WINDOWS)][:MEASURED_WINDOWS])
+        graph = SignalGraph(blocks)
+        table = PriceTable.of_graph(graph)
+        if table is not None and table.shape != found.shape:
+            raise InputError(
+                f"the blocks were measured on windows of shape {table.shape}, these have "
+                f"{found.shape}: measure them on such (gatewise calibrate --device)"
+            )
+        return replace(found, graph=graph, prices=table, channels_first=channels_first)
+
+    def functions_of(self, names: Iterable[str]) -> list[str]:
+        """Name the blocks that features belong to and that are Python functions."""
+        labels = set(self.graph.labels(names))
+        blocks = [b for b in self.graph.blocks if isinstance(b, FunctionBlock)]
+        return [b.name for b in blocks if b.label in labels]
+
+    @property
+    def models(self) -> dict[str, bytes]:
+        """Networks of blocks by the name of their file in a bundle; empty where not read yet."""
+        return {b.file: b.model for b in self.graph.blocks if isinstance(b, OnnxBlock)}
+
+    @property
+    def on_device(self) -> Self:
+        """The same input as a device has it: windows of `shape`, as :meth:`checked` gives them."""
+        return replace(self, channels_first=False)
+
+    @property
+    def functions(self) -> dict[str, Function]:
+        """Functions of blocks, those that are there, by the block's name."""
+        blocks = [b for b in self.graph.blocks if isinstance(b, FunctionBlock)]
+        return {b.name: b.function for b in blocks if b.function is not None}
+
+    def with_models(self, models: Mapping[str, bytes]) -> Self:
+        """Get the same input with the networks of its blocks, by the name of their file."""
+        blocks = [
+            replace(b, model=models[b.file]) if isinstance(b, OnnxBlock) else b
+            for b in self.graph.blocks
+        ]
+        return replace(self, graph=SignalGraph(blocks))
+
+    @property
+    def n_values(self) -> int:
+        """Number of a window's values."""
+        return math.prod(self.shape)
+
+    @cached_property
+    def window_names(self) -> tuple[str, ...]:
+        """Names of the columns that are the window's values; none unless `raw`."""
+        return tuple(value_names(WINDOW, self.n_values)) if self.raw else ()
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Names of all columns."""
+        return (*self.graph.feature_names, *self.window_names)
+
+    def labels(self, names: Iterable[str]) -> list[str]:
+        """Name the blocks that features belong to, each once, and the window."""
+        values = set(self.window_names)
+        return self.graph.labels(WINDOW if name in values else name for name in names)
+
+    def costs(self) -> FeatureCosts:
+        """Make the prices of all columns; see :meth:`.SignalGraph.costs`."""
+        return self.graph.costs(self.window_names)
+
+    def checked(self, windows: ArrayLike) -> NDArray[Any]:
+        """Get windows as an array of shape (n, ...); InputError if they have another."""
+        x = as_windows(windows, channels_first=self.channels_first)
+        if x.shape[1:] != self.shape:
+            raise InputError(f"windows have shape {x.shape[1:]}, the blocks are for {self.shape}")
+        return x
+
+    def with_functions(self, functions: Mapping[str, Function]) -> Self:
+        """Get the same with functions for the blocks of these names.
+
+        Raises InputError, with all of them, if blocks are left without a function.
+        """
+        blocks = [
+            replace(b, function=functions.get(b.name, b.function))
+            if isinstance(b, FunctionBlock)
+            else b
+            for b in self.graph.blocks
+        ]
+        left = [b.how_to_give for b in blocks if isinstance(b, FunctionBlock) and not b.function]
+        if left:
+            raise InputError("; ".join(left))
+        return replace(self, graph=SignalGraph(blocks))
+
+    def is_features(self, row: object) -> bool:
+        """Whether a row is no window, but its features, computed before: float32, (n_features,)."""
+        return (
+            isinstance(row, np.ndarray)
+            and row.dtype == np.float32
+            and row.shape == (len(self.graph.block_of) + len(self.window_names),) != self.shape
+        )
+
+    def features(self, windows: ArrayLike) -> Values:
+        """Compute all columns, shape (n, n_features)."""
+        x = self.checked(windows)
+        try:
+            computed = self.graph.transform(x)
+        except (ValueError, IndexError) as error:
+            raise InputError(f"blocks on windows of shape {self.shape}: {error}") from error
+        return np.concatenate([computed, self.values(x)], axis=1) if self.raw else computed
+
+    def values(self, windows: NDArray[Any]) -> Values:
+        """The values of windows as columns, shape (n, n_values)."""
+        with np.errstate(over="ignore"):  # what float32 cannot hold is refused as infinite
+            return windows.reshape(len(windows), self.n_values).astype(np.float32)
+
+
+def as_windows(given: Any, *, channels_first: bool = False) -> NDArray[Any]:
+    """Bring windows into one array of numbers, shape (n, ...).
+
+    They may be an array; a list of arrays or DataFrames of equal length; or a DataFrame with an
+    index of two levels, (instance, time), and a column for each channel: windows are then in the
+    order in which their instances first appear, samples in that of time. With `channels_first`
+    arrays have shape (n, channels, samples), as sktime's numpy3D; rows of DataFrames are samples
+    anyhow.
+
+    Raises
+    ------
+    InputError
+        If windows differ in length, or are not numbers.
+    """
+    is_list = isinstance(given, list | tuple)
+    tables = _is_table(given) or (is_list and any(map(_is_table, given)))
+    if is_list:
+        x = _stacked(given, tables)
+    elif tables:
+        x = _by_instance(given) if getattr(given.index, "nlevels", 1) > 1 else given.to_numpy()
+    else:
+        x = np.asarray(given)
+    if x.dtype.kind not in "fiub":
+        how = ": give an index (instance, time), or an array" if tables else ""
+        raise InputError(f"windows must be numbers, not {x.dtype}{how}")
+    if channels_first and not tables:
+        if x.ndim != 3:
+            raise InputError(
+                f"channels_first: windows must have shape (n, channels, samples), not {x.shape}"
+            )
+        x = np.ascontiguousarray(x.swapaxes(1, 2))
+    return x
+
+
+def _is_table(given: Any) -> bool:
+    """Whether it is a DataFrame; pandas itself is not needed."""
+    return hasattr(given, "columns") and hasattr(given, "to_numpy")
+
+
+def _stacked(given: Sequence[Any], tables: bool) -> NDArray[Any]:
+    """Windows of a list, all of one length and with the same columns."""
+    if tables:
+        heads = [list(window.columns) if _is_table(window) else None for window in given]
+        other = next((k for k, head in enumerate(heads) if head != heads[0]), None)
+        if other is not None:
+            raise InputError(
+                f"window {other} has columns {heads[other]}, the first {heads[0]}: give all the "
+                "same, in one order"
+            )
+    try:
+        return np.asarray([w.to_numpy() for w in given] if tables else given)
+    except ValueError as error:
+        lengths = [len(window) if hasattr(window, "__len__") else 0 for window in given]
+        _check_lengths(lengths, range(len(lengths)))
+        raise InputError(f"windows must be an array, all of one length: {error}") from None
+
+
+def _by_instance(table: Any) -> NDArray[Any]:
+    """Windows of a DataFrame with an index (instance, time)."""
+    if table.index.nlevels != 2:
+        raise InputError(f"the index has {table.index.nlevels} levels; give (instance, time)")
+    codes, instances = table.index.get_level_values(0).factorize()
+    times, _ = table.index.get_level_values(1).factorize(sort=True)
+    if not len(codes) or min(codes.min(), times.min()) < 0:
+        raise InputError("the index (instance, time) is empty, or has missing values")
+    _check_lengths(np.bincount(codes).tolist(), instances.tolist())
+    order = np.lexsort((times, codes))
+    codes, times = codes[order], times[order]
+    twice = np.flatnonzero((np.diff(codes) == 0) & (np.diff(times) == 0))
+    if len(twice):
+        raise InputError(f"instance {instances[codes[twice[0]]]!r} has two samples of one time")
+    windows: NDArray[Any] = table.to_numpy()[order].reshape(len(instances), -1, table.shape[1])
+    return windows
+
+
+def _check_lengths(lengths: Sequence[int], names: Sequence[Any]) -> None:
+    other = next((k for k, length in enumerate(lengths) if length != lengths[0]), None)
+    if other is not None:
+        raise InputError(
+            f"windows have {min(lengths)} to {max(lengths)} samples ({names[other]!r} has "
+            f"{lengths[other]}, {names[0]!r} {lengths[0]}): cut or pad them to one length"
+        )

@@ -1,0 +1,235 @@
+"""Lists of blocks to begin with: training leaves out those that bring nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gatewise.errors import InputError
+from gatewise_signals.blocks.block import Block
+from gatewise_signals.blocks.images import (
+    BlockStatistics,
+    Edges,
+    Frame,
+    FrameDifference,
+    GreyHistogram,
+    Thumbnail,
+)
+from gatewise_signals.blocks.sound import MelEnergies, MelSpectrogram, Mfcc, Spectrogram
+from gatewise_signals.blocks.spectra import BandPowers, SpectralMoments, Spectrum
+from gatewise_signals.blocks.time_domain import (
+    Autocorrelation,
+    Envelope,
+    Jerk,
+    Magnitude,
+    Mean,
+    Quantiles,
+    Statistics,
+    Tilt,
+    WaveletEnergies,
+    ZeroCrossings,
+)
+from gatewise_signals.steps import (
+    Channels,
+    Picture,
+    Pixels,
+    Signal,
+    check_number,
+    check_whole,
+)
+
+OCTAVES = 5
+SOUND_HZ = 2000.0
+"""Rate from which a window is taken for sound or vibration."""
+FRAME_SECONDS = 0.032
+
+
+def standard_blocks(
+    *,
+    rate_hz: float,
+    channels: Sequence[str],
+    scale: float = 1.0,
+    groups: Mapping[str, Sequence[str]] | None = None,
+    samples: int | None = None,
+) -> list[Block]:
+    """Make a list of blocks for signals of any rate, the cheap ones first.
+
+    For each signal: mean, zero crossings, statistics, quantiles, wavelet energies,
+    autocorrelation, powers of octave bands up to half the rate, and spectral moments. Signals of
+    several axes add statistics and bands of their magnitude and statistics of the jerk, those of
+    three axes named ``acc...`` the tilt; from 2 kHz on there are also the spectrum of the
+    envelope, mel energies and MFCC.
+
+    Parameters
+    ----------
+    rate_hz : float
+        Samples a second.
+    channels : sequence of str
+        Names of the windows' channels, in order.
+    scale : float, default 1.0
+        Unit of one count, of signals in whole numbers.
+    groups : mapping of str to sequence of str, optional
+        Channels that make one signal, by its name: they are computed together. By default
+        ``acc_x``, ``acc_y`` and ``acc_z`` are the signal ``acc``, and other channels each one.
+    samples : int, optional
+        Samples of a window. Given, longer windows get longer lags and more levels, and blocks
+        that need more samples are left out; else windows need at least 16, from 2 kHz on 64 ms.
+
+    Returns
+    -------
+    list of Block
+
+    Raises
+    ------
+    InputError
+        If there is no channel, one stands twice or in no group, or the rate is no rate.
+
+    Examples
+    --------
+    >>> blocks = standard_blocks(rate_hz=50, channels=["acc_x", "acc_y", "acc_z", "light"])
+    >>> blocks[0].names
+    ('mean(acc).x.mean', 'mean(acc).y.mean', 'mean(acc).z.mean')
+    >>> blocks[1].label
+    'mean(light)'
+    """
+    check_number("rate_hz", rate_hz, 0, 1e9)
+    if samples is not None:
+        check_whole("samples", samples, 2, 1 << 24)
+    rate, length = float(rate_hz), samples or 16
+    found: list[tuple[int, Block]] = []
+    for signal in _signals(list(channels), scale, groups):
+        found += enumerate(_in_order_of_price(signal, rate, length))
+        if rate >= SOUND_HZ:
+            found += enumerate(_of_sound(signal, rate, samples), start=100)
+    return [block for _, block in sorted(found, key=lambda pair: pair[0])]
+
+
+def standard_image_blocks(
+    shape: Sequence[int], *, name: str = "image", scale: float = 1.0
+) -> list[Block]:
+    """Make a list of blocks for pictures, the cheap ones first.
+
+    Histogram, thumbnails of 4, 7 and 14 cells a side, statistics of cells and edges. Of several
+    frames the last is the picture, and blocks of its difference from the first come on top.
+
+    Parameters
+    ----------
+    shape : sequence of int
+        Of a window: (height, width), (height, width, 3) in colour, or (frames, height, width).
+    name : str
+        In the names of features.
+    scale : float, default 1.0
+        Unit of one count; the histogram is for bytes, 0 to 255 counts.
+
+    Returns
+    -------
+    list of Block
+
+    Raises
+    ------
+    InputError
+        If the shape is none of these.
+
+    Examples
+    --------
+    >>> [block.label for block in standard_image_blocks((28, 28))][:2]
+    ['histogram(image)', 'thumbnail(image, 4, 4)']
+    """
+    sizes = tuple(shape)
+    if len(sizes) not in (2, 3) or not all(isinstance(d, int) and d > 1 for d in sizes):
+        raise InputError(
+            f"shape is {sizes}; give (height, width), (height, width, 3) or (frames, height, width)"
+        )
+    frames = len(sizes) == 3 and sizes[2] != 3
+    height, width = sizes[1:] if frames else sizes[:2]
+    most = min(height, width) - 1
+    sides = sorted({min(side, most) for side in (4, 7, 14)})
+    last: Picture = Frame(sizes[0] - 1, name, scale) if frames else Pixels(name, scale)
+    least, highest = sorted((0.0, 256.0 * scale))
+    found: list[Block] = [GreyHistogram(last, 16, least, highest)]
+    found += [Thumbnail(last, side, side) for side in sides]
+    if frames:
+        change = FrameDifference(Frame(0, name, scale), last)
+        found += [GreyHistogram(change, 16, least, highest), Thumbnail(change, sides[0], sides[0])]
+    cells = sides[0]
+    return [
+        *found,
+        BlockStatistics(last, cells, cells),
+        Edges(last, cells, cells),
+        Edges(last, sides[-2:][0], sides[-2:][0], 8),
+    ]
+
+
+def _signals(
+    names: list[str], scale: float, groups: Mapping[str, Sequence[str]] | None
+) -> list[Channels]:
+    """Signals of the channels, those of a group together."""
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"channels are {names}: name each of at least one once")
+    if groups is None:
+        parts = [(name, *_stem_and_axis(name)) for name in names]
+        grouped: dict[str, list[str]] = {}
+        for name, stem, _ in parts:
+            grouped.setdefault(stem, []).append(name)
+        axes = {name: axis for name, _, axis in parts}
+    else:
+        grouped = {name: list(members) for name, members in groups.items()}
+        axes = {name: _stem_and_axis(name)[1] for name in names}
+        given = [member for members in grouped.values() for member in members]
+        if sorted(given) != sorted(names):
+            raise InputError(f"groups hold {sorted(given)}; each of {sorted(names)} belongs to one")
+    found = []
+    for stem, members in grouped.items():
+        indices = tuple(names.index(member) for member in members)
+        words = tuple(axes[member] for member in members)
+        if len(members) == 1:
+            stem, words = (members[0] if groups is None else stem), ()
+        elif len(set(words)) < len(words):
+            words = tuple(members)
+        found.append(Channels(stem, indices, words, float(scale)))
+    return found
+
+
+def _stem_and_axis(name: str) -> tuple[str, str]:
+    """Name of a signal and of its axis: ``acc_x`` is acc's x."""
+    stem, line, axis = name.rpartition("_")
+    if line and stem and axis in ("x", "y", "z"):
+        return stem, axis
+    return name, name
+
+
+def _in_order_of_price(signal: Channels, rate: float, length: int) -> list[Block]:
+    """Blocks of one signal, the cheap ones first."""
+    octaves = (0.0, *(rate / 2 / 2**k for k in range(OCTAVES, -1, -1)))
+    lags = tuple(2**k for k in range(12) if 2**k <= max(1, length // 2))[:6]
+    levels = min(6, length.bit_length() - 1)
+    several = len(signal.channels) > 1
+    found: list[Block] = [Mean(signal)]
+    if len(signal.channels) == 3 and signal.name.lower().startswith("acc"):
+        found.append(Tilt(signal))
+    spectrum = Spectrum(signal, rate)
+    found += [ZeroCrossings(signal), Quantiles(signal), Statistics(signal)]
+    if several:
+        whole = Magnitude(signal)
+        found += [Statistics(whole), BandPowers(Spectrum(whole, rate), octaves)]
+        found.append(Statistics(Jerk(signal, rate)))
+    return [
+        *found,
+        WaveletEnergies(signal, levels),
+        Autocorrelation(signal, lags),
+        BandPowers(spectrum, octaves),
+        SpectralMoments(spectrum),
+    ]
+
+
+def _of_sound(signal: Signal, rate: float, samples: int | None) -> list[Block]:
+    """Blocks of sound and vibration: what beats slowly in a fast signal, and its timbre."""
+    frame = 1 << round(FRAME_SECONDS * rate).bit_length() - 1
+    envelope = Envelope(signal, 8)
+    octaves = (0.0, *(rate / 16 / 2**k for k in range(OCTAVES, -1, -1)))
+    found: list[Block] = []
+    if samples is None or samples >= 64:
+        found.append(BandPowers(Spectrum(envelope, rate / 8), octaves))
+    if samples is None or samples >= frame:
+        mel = MelSpectrogram(Spectrogram(signal, rate, frame, frame // 2))
+        found += [MelEnergies(mel), Mfcc(mel)]
+    return found

@@ -1,0 +1,331 @@
+"""Steps that compute features from a window; a block is a step that gives features.
+
+A step reads the window, or the results of other steps::
+
+    Channels -> Spectrum -> BandPowers       a block
+                         -> SpectralMoments  another; both share one spectrum
+
+Steps are values: two with equal settings are one, whose result is computed and paid once. A step
+has a price, that of its own computation; what it needs is priced apart, and
+:meth:`.SignalGraph.costs` makes feature costs of both.
+
+Everything here is numpy alone, in float32, and gives each window the same bits whether it comes
+alone or among others: sums run along the last axis of contiguous arrays, which numpy adds in the
+same order for any number of rows.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise.errors import InputError
+from gatewise.prices import check_price
+
+Values: TypeAlias = NDArray[np.float32]
+PriceUnit: TypeAlias = Literal["us", "uj"]
+"""Microseconds, microjoules."""
+
+LUMINANCE = tuple(np.float32(weight) for weight in (0.299, 0.587, 0.114))
+"""Of red, green and blue (ITU-R BT.601)."""
+
+
+@dataclass(frozen=True)
+class PriceOrigin:
+    """Where a measured price is from; the attributes are those of :class:`.PriceTable`."""
+
+    microseconds: float
+    shape: tuple[int, ...]
+    machine: str
+    windows: int
+    watts: float | None
+    unit: PriceUnit
+
+    @property
+    def price(self) -> float:
+        """The step's, in the unit."""
+        return self.microseconds * (self.watts or 0.0 if self.unit == "uj" else 1.0)
+
+    def like(self, other: PriceOrigin) -> PriceOrigin:
+        """Get this measurement with the time of another."""
+        return replace(self, microseconds=other.microseconds)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Step(ABC):
+    """One computation; its settings, other steps among them, are the fields of a subclass.
+
+    Attributes
+    ----------
+    price : float or None
+        Of the computation itself, without the steps that it reads, for one window: microseconds
+        after :func:`.measured`, or any other unit. None: not priced yet. No part of equality.
+    measured : PriceOrigin or None
+        Where that price is from, if it was measured.
+    """
+
+    kind: ClassVar[str]
+    """Name of the class in manifests and feature names."""
+    price: float | None = field(default=None, compare=False)
+    measured: PriceOrigin | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.price is not None:
+            check_price(f"the price of {self.label}", self.price)
+        self._check()
+
+    def _check(self) -> None:  # noqa: B027
+        """Refuse settings that no window can be computed with, by InputError."""
+
+    @property
+    def inputs(self) -> tuple[Step, ...]:
+        """Steps that this one reads the results of; none: it reads the window."""
+        found: list[Step] = []
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            found += [s for s in (value if isinstance(value, tuple) else (value,)) if _is_step(s)]
+        return tuple(found)
+
+    @property
+    def label(self) -> str:
+        """Name of the step, unique to its settings: ``spectrum(acc, 50)``."""
+        words = [_text(getattr(self, f.name)) for f in fields(self) if _in_label(self, f)]
+        return f"{self.kind}({', '.join(words)})"
+
+    def __repr__(self) -> str:
+        return self.label
+
+    @abstractmethod
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        """Compute the step for n windows.
+
+        Parameters
+        ----------
+        *inputs : ndarray, shape (n, ...)
+            Results of :attr:`inputs`, in order; without any, the windows.
+
+        Returns
+        -------
+        ndarray of float32, shape (n, ...), C-contiguous
+        """
+
+    def with_prices(
+        self, prices: Mapping[Step, float], measured: Mapping[Step, PriceOrigin] | None = None
+    ) -> Self:
+        """Get the step with these prices, its own and those of all steps that it needs."""
+
+        def priced(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(priced(v) for v in value)
+            return value.with_prices(prices, measured) if isinstance(value, Step) else value
+
+        changes = {f.name: priced(getattr(self, f.name)) for f in fields(self)}
+        if self in prices:
+            changes |= {"price": prices[self], "measured": (measured or {}).get(self)}
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Signal(Step):
+    """A step with a result for each channel: shape (n, n_channels, samples) or (..., bins)."""
+
+    @property
+    @abstractmethod
+    def channels(self) -> tuple[str, ...]:
+        """Names of the channels."""
+
+
+@dataclass(frozen=True, repr=False)
+class Channels(Signal):
+    """Channels of a signal, in their unit.
+
+    Parameters
+    ----------
+    name : str
+        In the names of features: ``acc``.
+    indices : tuple of int
+        Of windows of shape (n, samples, channels); those of shape (n, samples) have channel 0.
+    axes : tuple of str
+        Names of the channels: ``("x", "y", "z")``; by default their indices.
+    scale : float, default 1.0
+        Unit of one count, of signals in whole numbers.
+    """
+
+    kind: ClassVar[str] = "channels"
+    name: str = "x"
+    indices: tuple[int, ...] = (0,)
+    axes: tuple[str, ...] = ()
+    scale: float = 1.0
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        return self.axes or tuple(map(str, self.indices))
+
+    def _check(self) -> None:
+        if not self.indices or min(self.indices) < 0 or len(set(self.indices)) < len(self.indices):
+            raise InputError(f"channels {self.name!r}: indices are {self.indices}")
+        if self.axes and len(self.axes) != len(self.indices):
+            raise InputError(f"channels {self.name!r}: {len(self.axes)} axes of {self.indices}")
+        for word in (self.name, *self.axes):
+            if not word or set(word) & set("(),."):
+                raise InputError(f"channel name {word!r}: must be without '(', ')', ',' and '.'")
+        check_scale(self.name, self.scale)
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (windows,) = inputs
+        rows = windows[:, :, np.newaxis] if windows.ndim == 2 else windows
+        if rows.ndim != 3 or not rows.shape[1] or rows.shape[2] <= max(self.indices):
+            raise InputError(
+                f"signal {self.name!r}: windows of shape {windows.shape[1:]}; it reads (samples, "
+                f"channels) with channels {self.indices}, of at least one sample"
+            )
+        chosen = rows.transpose(0, 2, 1)[:, _as_slice(self.indices)]
+        return scaled(chosen, self.scale)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Picture(Step):
+    """A step with a picture as its result: grey values, shape (n, height, width)."""
+
+
+@dataclass(frozen=True, repr=False)
+class Pixels(Picture):
+    """The picture that a window is, grey or in colour.
+
+    Windows have shape (n, height, width), or (n, height, width, 3) in colour, of which red,
+    green and blue become ``0.299 * r + 0.587 * g + 0.114 * b``.
+
+    Parameters
+    ----------
+    name : str
+    scale : float, default 1.0
+        Unit of one count: 1 / 255 makes bytes of 0 to 255 values of 0 to 1.
+    """
+
+    kind: ClassVar[str] = "pixels"
+    name: str = "image"
+    scale: float = 1.0
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    def run(self, *inputs: NDArray[Any]) -> Values:
+        (x,) = inputs
+        if x.ndim not in (3, 4) or not (x.shape[1] and x.shape[2]) or x.shape[3:] not in ((), (3,)):
+            raise InputError(
+                f"picture {self.name!r}: windows of shape {x.shape[1:]}; it reads (height, width) "
+                "or (height, width, 3)"
+            )
+        values = scaled(x, self.scale)
+        if x.ndim == 3:
+            return values
+        red, green, blue = (values[..., k] * LUMINANCE[k] for k in range(3))
+        grey: Values = red + green + blue
+        return grey
+
+    def _check(self) -> None:
+        check_scale(self.name, self.scale)
+
+
+def scaled(counts: NDArray[Any], scale: float) -> Values:
+    """Counts in their unit, float32 and contiguous."""
+    if counts.dtype.kind not in "biuf":
+        raise InputError(f"windows hold {counts.dtype}; give numbers")
+    found = np.ascontiguousarray(counts, np.float32)
+    return found if scale == 1.0 else found * np.float32(scale)
+
+
+def check_scale(name: str, scale: float) -> None:
+    """Refuse a unit of counts that is 0 or no number."""
+    if not (isinstance(scale, float | int) and math.isfinite(scale) and scale):
+        raise InputError(f"{name!r}: scale is {scale!r}; it must be a number other than 0")
+
+
+def check_whole(what: str, value: int, least: int, most: int) -> None:
+    """Refuse a setting that is no whole number of a range."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InputError(f"{what} is {value!r}; give a whole number from {least} to {most}")
+
+
+def check_number(what: str, value: float, above: float, most: float) -> None:
+    """Refuse a setting that is not above one number and at most another."""
+    if not isinstance(value, float | int) or not above < value <= most:
+        raise InputError(f"{what} is {value!r}; give a number above {above:g}, at most {most:g}")
+
+
+def check_rising(what: str, values: tuple[float, ...], least: float, most: float) -> None:
+    """Refuse a setting that is no tuple of rising numbers of a range."""
+    if (
+        not isinstance(values, tuple)
+        or not values
+        or not all(isinstance(v, float | int) and least <= v <= most for v in values)
+        or list(values) != sorted(set(values))
+    ):
+        raise InputError(
+            f"{what} are {values!r}; give a tuple of rising numbers from {least:g} to {most:g}"
+        )
+
+
+def constant(values: NDArray[Any]) -> Values:
+    """Turn values into a float32 table that nothing changes, so that it can be kept."""
+    found: Values = np.ascontiguousarray(values, np.float32)
+    found.flags.writeable = False
+    return found
+
+
+def means(x: Values) -> Values:
+    """Mean along the last axis."""
+    found: Values = np.add.reduce(x, -1) / x.shape[-1]
+    return found
+
+
+def centred(x: Values) -> Values:
+    """Distance of each sample from the mean of its channel: 0, exactly, of a constant signal.
+
+    The first sample is subtracted, then the mean of what is left.
+    """
+    found: Values = x - x[..., :1]
+    found -= np.add.reduce(found, -1, keepdims=True) / x.shape[-1]
+    return found
+
+
+def per_channel(channels: tuple[str, ...], what: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the same features of each channel; the channel is named if there are several."""
+    if len(channels) == 1:
+        return what
+    return tuple(f"{channel}.{word}" for channel in channels for word in what)
+
+
+def _as_slice(indices: tuple[int, ...]) -> slice | list[int]:
+    """Indices that follow each other as a slice, which is not copied."""
+    first, last = indices[0], indices[-1] + 1
+    return slice(first, last) if indices == tuple(range(first, last)) else list(indices)
+
+
+def _is_step(value: Any) -> bool:
+    return isinstance(value, Step)
+
+
+def _in_label(step: Step, entry: Any) -> bool:
+    """Whether a setting stands in the label: any that is not its default, and no price."""
+    given = entry.default is None or getattr(step, entry.name) != entry.default
+    return given and entry.name not in ("price", "measured")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Step):
+        return value.label
+    if isinstance(value, tuple):
+        return " ".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,46 @@
+"""Topics lead back to the device; names that no topic may have are refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise_edge.errors import WireError
+from gatewise_edge.link import wire
+
+names = st.text(
+    st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="/+#"), min_size=1
+).filter(lambda s: len(s.encode()) <= 64)
+
+
+@given(device=names)
+def test_topics_lead_back_to_the_device(device):
+    if device in {"model", "dead"}:
+        return
+    for topic in (wire.request_topic, wire.response_topic, wire.status_topic, wire.metrics_topic):
+        assert wire.device_of(topic(device)) == device
+        assert topic(device).count("/") <= 7
+
+
+@pytest.mark.parametrize(
+    "device",
+    ["", "a/b", "a+", "#", "a\0", "a\n", "\x85", "x" * 65, "é" * 33, "model", "dead", "\ud800"],
+)
+def test_bad_device_ids(device):
+    with pytest.raises(WireError):
+        wire.check_device(device)
+
+
+@pytest.mark.parametrize("topic", ["gw/v1/model/x/manifest", "gw/v2/a/req", "a", "gw/v1/dead/req"])
+def test_topics_of_no_device(topic):
+    with pytest.raises(WireError):
+        wire.device_of(topic)
+
+
+def test_other_topics():
+    assert wire.manifest_topic("digits") == "gw/v1/model/digits/manifest"
+    assert wire.dead_topic("cbor") == "gw/v1/dead/cbor"
+    assert wire.shared("gw") == "$share/gw/gw/v1/+/req"
+    assert len(wire.new_id()) == 16
+    assert wire.new_id() != wire.new_id()

@@ -1,0 +1,206 @@
+"""Windows of samples from pipes, sockets and recordings: those that an array would be cut into."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from gatewise_edge.sensors.sources import open_source
+from gatewise_edge.sensors.streams import open_signal
+from gatewise_edge.stop_request import Stop, Stopped
+
+RATE = 100.0
+TWO = sig.Channels("acc", (0, 1))
+INPUT = sig.SignalInput(sig.SignalGraph([sig.Mean(TWO)]), (8, 2), "int16")
+RATED = sig.SignalInput(sig.SignalGraph([sig.Goertzel(TWO, RATE, (5.0,))]), (8, 2))
+RECORDING = np.arange(100, dtype=np.int16).reshape(50, 2) * 11 - 300
+
+
+def drain(stream):
+    return [(w if isinstance(w, InputError) else w.tolist(), stream.place) for w in stream]
+
+
+def cut(hop, values=RECORDING):
+    windows, starts = sig.cut_windows(values, 8, hop)
+    return list(zip(windows.tolist(), starts.tolist(), strict=True))
+
+
+@pytest.fixture
+def pipe(tmp_path):
+    """A named pipe, as a driver may offer one."""
+    path = tmp_path / "samples"
+    os.mkfifo(path)
+    return path
+
+
+def feed(path, *pieces):
+    def write():
+        with open(path, "wb", buffering=0) as out:
+            for piece in pieces:
+                out.write(piece)
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    return thread
+
+
+@settings(max_examples=20)
+@given(st.lists(st.integers(0, 250), max_size=6), st.integers(1, 12))
+def test_bytes_of_a_socket_are_cut_wherever_they_are_parted(cuts, hop):
+    content = RECORDING.astype("<i2").tobytes()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        stream = open_signal(url, INPUT, Stop(), hop=hop, rate_hz=RATE)
+        with server.accept()[0] as peer:
+            for begin, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(content)], strict=True):
+                peer.sendall(content[begin:end])
+        found = drain(stream)
+    assert [(w, p["start"]) for w, p in found] == cut(hop)
+    assert [p["time"] for _, p in found] == [round(p["start"] / RATE, 6) for _, p in found]
+
+
+@pytest.mark.parametrize("form", ["int16", "float32", "csv", None])
+def test_a_pipe_in_every_form(pipe, form):
+    if form == "csv":
+        content = b"x,y\n" + b"".join(b"%d,%d\n" % (a, b) for a, b in RECORDING.tolist())
+    else:
+        content = RECORDING.astype(np.dtype(form or "int16").newbyteorder("<")).tobytes()
+    writer = feed(pipe, content[:33], content[33:])
+    found = drain(open_signal(str(pipe), INPUT, Stop(), form=form, hop=5))
+    assert [(w, p["start"]) for w, p in found] == cut(5)
+    assert {p["time"] for _, p in found} == {None}
+    writer.join(10)
+
+
+def test_recordings_are_cut_as_arrays(tmp_path):
+    np.save(tmp_path / "r.npy", np.tile(RECORDING, (100, 1)))
+    with wave.open(str(tmp_path / "r.wav"), "wb") as out:
+        out.setparams((2, 2, int(RATE), 0, "NONE", ""))
+        out.writeframes(np.tile(RECORDING, (100, 1)).astype("<i2").tobytes())
+    for name in ("r.npy", "r.wav"):
+        found = drain(open_signal(str(tmp_path / name), INPUT, Stop(), rate_hz=RATE, hop=7))
+        assert [(w, p["start"]) for w, p in found] == cut(7, np.tile(RECORDING, (100, 1)))
+
+
+def test_gaps_start_a_new_window(tmp_path):
+    """Twenty samples, then one lost by its time, a line gap, and a line that is no sample."""
+    lines = [f"{10 + i / RATE},{i},0" for i in range(20)]
+    lines += [f"{10 + i / RATE},{i},0" for i in range(21, 30)] + ["gap"]
+    lines += [f"{20 + i / RATE},{i},1" for i in range(9)] + ["1,two,3"]
+    lines += [f"{30 + i / RATE},{i},2" for i in range(8)]
+    (tmp_path / "r.csv").write_text("time,a,b\n" + "\n".join(lines))
+    found = drain(open_signal(str(tmp_path / "r.csv"), RATED, Stop(), hop=8))
+    error = found.pop(4)[0]
+    assert "line 41: '1,two,3' has a cell that is no number" in str(error)
+    assert [w[0][0] for w, _ in found] == [0, 8, 21, 0, 0]
+    assert [p["start"] for _, p in found] == [0, 8, 20, 29, 38]
+    assert [p["time"] for _, p in found] == [10.0, 10.08, 10.21, 20.0, 30.0]
+    assert [p.get("gap", False) for _, p in found] == [False, False, True, True, True]
+
+
+def test_a_stop_request_ends_it_with_what_is_complete(pipe):
+    content = RECORDING.astype("<i2").tobytes()
+    with Stop() as stop:
+        keep = os.open(pipe, os.O_RDWR)  # a writer that neither writes more nor goes
+        stream = open_signal(str(pipe), INPUT, stop)
+        os.write(keep, content[: 20 * 4 + 3])
+        assert next(stream).tolist() == RECORDING[:8].tolist()
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (stop.requested, stream.held) == ("SIGTERM", 1)
+        assert next(stream).tolist() == RECORDING[8:16].tolist()
+        with pytest.raises(Stopped):
+            next(stream)
+        os.close(keep)
+
+
+def test_a_pipe_without_a_writer_is_waited_for_until_a_stop_request(pipe):
+    with Stop() as stop:
+        stream = open_signal(str(pipe), INPUT, stop)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Stopped):
+            next(stream)
+
+
+def test_what_cannot_be_a_stream_is_refused_before_it_is_read(tmp_path):
+    np.save(tmp_path / "r.npy", RECORDING[:, :1])
+    with wave.open(str(tmp_path / "r.wav"), "wb") as out:
+        out.setparams((1, 3, 8000, 0, "NONE", ""))
+    pictures = sig.SignalInput(
+        sig.SignalGraph([sig.GreyHistogram(sig.Pixels())]), (8, 8, 3), "uint8"
+    )
+    for name, options, message in [
+        (str(tmp_path / "r.npy"), {}, r"shape \(50, 1\); a recording has shape \(samples, 2\)"),
+        (str(tmp_path / "r.wav"), {"rate_hz": RATE}, "24 bits.*1 channels, not 2; 8000 samples"),
+        (str(tmp_path / "none"), {}, "no such file, pipe or device"),
+        ("tcp://127.0.0.1", {}, "give tcp://host:port"),
+        ("tcp://127.0.0.1:1", {}, "refused"),
+        ("-", {"form": "int12"}, "choose one of float32"),
+        (str(tmp_path / "r.npy"), {"form": "int16"}, "says itself"),
+        ("-", {"hop": 0}, "at least 1"),
+        ("-", {"rate_hz": 0.0}, "samples a second"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            open_signal(name, INPUT, Stop(), **options)
+    with pytest.raises(InputError, match="blocks are for 100 samples"):
+        open_signal("-", RATED, Stop(), rate_hz=44100.0)
+    with pytest.raises(InputError, match="pictures"):
+        open_signal("-", pictures, Stop())
+
+
+def test_windows_of_every_other_source(tmp_path, monkeypatch):
+    """Arrays in a file, JSON lines, and Python; what has another shape is an instance's error."""
+    windows = sig.cut_windows(RECORDING, 8)[0]
+    np.save(tmp_path / "w.npy", windows)
+    found = open_source(str(tmp_path / "w.npy"), ("m",), Stop(), window=(8, 2))
+    assert [w.tolist() for w in found] == windows.tolist()
+    (tmp_path / "given_windows.py").write_text(
+        "import numpy as np\n"
+        "def take():\n"
+        "    yield np.ones((8, 2), np.int16)\n"
+        "    yield [[1.0, None]] * 8\n"
+        "    yield np.ones((8, 3))\n"
+        "    yield 'ab'\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    first, second, *errors = open_source("given_windows:take", ("m",), Stop(), window=(8, 2))
+    assert (first.dtype, first.shape, second.shape) == (np.int16, (8, 2), (8, 2))
+    assert np.isnan(second[:, 1]).all()
+    assert all(isinstance(e, InputError) and "shape (8, 2)" in str(e) for e in errors)
+    for data, options, message in [
+        (str(tmp_path / "w.npy"), {"window": (8, 3)}, r"an instance has shape \(8, 3\)"),
+        ("w.csv", {"window": (8, 2)}, "--signal"),
+        ("-", {"window": (8, 2), "keep": ["id"]}, "--keep"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            open_source(data, ("m",), Stop(), **options)
+
+
+def test_the_example_of_an_iio_sensor_gives_samples(tmp_path):
+    """A folder like the driver's: its lines, cut into windows."""
+    for name, count in (("x", -512), ("y", 7)):
+        (tmp_path / f"in_accel_{name}_raw").write_text(f"{count}\n")
+    script = Path(__file__).parents[3] / "examples/iio_samples.py"
+    channels = ("in_accel_x", "in_accel_y")
+    command = [sys.executable, script, tmp_path, *channels, "--rate-hz", "400", "--samples", "200"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        (tmp_path / "samples.csv").write_bytes(process.stdout.read())
+    given = sig.SignalInput(INPUT.graph, (2, 2))
+    found = drain(open_signal(str(tmp_path / "samples.csv"), given, Stop(), rate_hz=400.0))
+    assert process.returncode == 0
+    assert len(found) >= 10
+    assert all(window == [[-512, 7], [-512, 7]] for window, _ in found)
+    steps = [place["time"] * 400 for _, place in found]
+    assert steps == pytest.approx([*map(round, steps)])  # a lost sample is a whole step

@@ -1,0 +1,157 @@
+"""``gatewise edge --signal`` as a process: samples in by pipe and socket, a line a window out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import gatewise as gw
+from gatewise_signals import MajorityFilter, cut_windows
+from tests.support.processes import run_here
+from tests.support.window_system import (
+    RATE_HZ,
+    SAMPLES,
+    make_window_bundle,
+    roughness,
+    windows,
+)
+
+pytestmark = pytest.mark.slow  # processes start
+
+MODULE = """
+import numpy as np
+def rough(x):
+    return np.abs(np.diff(x.astype(np.float32), axis=1)).mean(axis=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def bundle(make_once):
+    return make_once("window-bundle", make_window_bundle)
+
+
+@pytest.fixture(scope="module")
+def recording():
+    """Twelve windows one after the other."""
+    return windows(12, seed=9)[0].reshape(-1, 2)
+
+
+@pytest.fixture
+def start(bundle, tmp_path):
+    """Start the command in a folder with the block's function; it is ended with the test."""
+    (tmp_path / "my_blocks.py").write_text(MODULE)
+    started = []
+
+    def start(*args):
+        command = [sys.executable, "-m", "gatewise", "edge", str(bundle), *map(str, args)]
+        process = subprocess.Popen(
+            [*command, "--policy", "edge-only"],
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def here(bundle, tmp_path, monkeypatch):
+    """Run the command in this process, in a folder with the block's function."""
+    (tmp_path / "my_blocks.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+    return lambda *args: run_here("edge", bundle, *args, "--policy", "edge-only", folder=tmp_path)
+
+
+BLOCK = ("--block", "roughness=my_blocks:rough")
+
+
+def told(out: bytes) -> list[dict]:
+    return [json.loads(line) for line in out.decode().splitlines()]
+
+
+def test_samples_through_a_pipe(bundle, recording, start):
+    process = start("--signal", "-", *BLOCK, "--hop", 16, "--smooth", "majority:3", "--json")
+    out, err = process.communicate(recording.astype("<i2").tobytes() + b"\1", timeout=60)
+    assert process.returncode == 0, err
+    *lines, summary = told(out)
+    expected, starts = cut_windows(recording, SAMPLES, 16)
+    with gw.Device(bundle, blocks={"roughness": roughness}, policy="edge-only") as device:
+        answers = device.answer_many(expected)
+    assert [(t["label"], t["stage"]) for t in lines] == [(a.label, a.stage) for a in answers]
+    assert [t["start"] for t in lines] == starts.tolist()
+    assert [t["time"] for t in lines] == (starts / RATE_HZ).round(6).tolist()
+    majority = MajorityFilter(3)
+    assert [t["smoothed"] for t in lines] == [majority.push(a.label) for a in answers]
+    changed = sum(t["smoothed"] != t["label"] for t in lines)
+    assert summary["summary"]["smoothing"] == {"delay_windows": 1, "changed": changed}
+    assert b"a change that lasts shows 1 windows later" in err
+
+
+def test_samples_from_a_socket_until_a_stop_request(recording, start):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        process = start("--signal", url, *BLOCK)
+        server.settimeout(60)
+        with server.accept()[0] as peer:
+            peer.sendall(recording[: 2 * SAMPLES + 5].astype("<i2").tobytes())
+            first = [json.loads(process.stdout.readline()) for _ in range(2)]
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+    assert [t["start"] for t in first] == [0, SAMPLES]
+    assert (process.returncode, told(out)) == (0, []), err
+
+
+def test_recordings_arrays_and_gaps(recording, here, tmp_path):
+    np.save(tmp_path / "r.npy", recording)
+    np.save(tmp_path / "w.npy", recording.reshape(-1, SAMPLES, 2))
+    rows = [f"{i / RATE_HZ},{a},{b}\n" for i, (a, b) in enumerate(recording.tolist())]
+    del rows[SAMPLES]  # lost
+    (tmp_path / "r.csv").write_text("".join(rows))
+    found = {}
+    for given in ("--signal=r.npy", "--data=w.npy", "--signal=r.csv"):
+        done = here(given, *BLOCK, "--smooth", "two-state:1,0.8,0.3,2")
+        assert done.returncode == 0, done.stderr
+        found[given] = told(done.stdout.encode())
+    recorded, arrays, parted = found.values()
+    assert [t["label"] for t in recorded] == [t["label"] for t in arrays]
+    assert "start" not in arrays[0]
+    assert [t.get("gap", False) for t in parted] == [False, True] + [False] * 9
+    assert parted[1]["time"] == round((SAMPLES + 1) / RATE_HZ, 6)
+    assert recorded[0]["label"] == parted[0]["label"]
+
+
+def test_a_block_without_its_function_is_refused(start):
+    process = start("--signal", "-")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, b"")
+    assert b"give blocks={'roughness': function}, or --block roughness=module" in err
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--signal", "-", "--block", "roughness=nowhere:f"), "no module 'nowhere'"),
+        (("--signal", "-", "--block", "roughness"), "module:function"),
+        (("--signal", "-", "--data", "x.npy"), "--data and --keep are for rows"),
+        (("--signal", "-", "--rate-hz", "8000"), "blocks are for 50 samples"),
+        (("--hop", "3"), "are for --signal"),
+        (("--signal", "-", *BLOCK, "--smooth", "mean:3"), "give majority:K or two-state"),
+        (("--signal", "-", *BLOCK, "--smooth", "majority:3", "--parallel", "2"), "--parallel"),
+    ],
+)
+def test_what_is_refused_at_the_start(here, args, message):
+    done = here(*args)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr

@@ -1,0 +1,396 @@
+"""C computes the features of windows as Python does, step by step and only what is needed."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from inspect import isabstract
+from pathlib import Path
+from string import Template
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from benchmarks.compiled_c import (
+    CORTEX_M4_LINK,
+    CORTEX_M4_RUN,
+    STRICT,
+    VECTORS,
+    compiler,
+    deepest_calls,
+)
+from gatewise.decision import split
+from gatewise.errors import InputError
+from gatewise.models.linear import LinearModel
+from gatewise.models.stage import Stage
+from gatewise_export import write_signals
+from gatewise_export.bundle.errors import ConversionError
+from gatewise_export.c99.cascade import Cascade
+from gatewise_export.c99.signals.kinds import KINDS
+from gatewise_export.c99.signals.signal_writer import BOUND
+from gatewise_export.c99.writer import CSource, write_cascade
+from gatewise_signals import (
+    Autocorrelation,
+    BandPowers,
+    Channels,
+    Envelope,
+    Frame,
+    FrameDifference,
+    Jerk,
+    Magnitude,
+    Mean,
+    MelEnergies,
+    MelSpectrogram,
+    Pixels,
+    Quantiles,
+    Resample,
+    SignalGraph,
+    Spectrogram,
+    Spectrum,
+    Statistics,
+    Step,
+    ZeroCrossings,
+    standard_blocks,
+)
+from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock, SignalBlock
+from gatewise_signals.signal_input import SignalInput
+from tests.support.shared_data import shared_data
+from tests.support.signal_blocks import RATE_HZ, picture_blocks, signal_blocks
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+
+WARNINGS = (
+    "-Wconversion", "-Wdouble-promotion", "-Wshadow", "-Wfloat-conversion", "-Wstrict-prototypes",
+)  # fmt: skip
+
+# Reads windows; for each writes all features, and the steps that the first one alone needed.
+PROGRAM = """\
+#include <stdio.h>
+#include <string.h>
+${includes}
+${functions}
+int main(int argc, char **argv)
+{
+${calls}    return argc != 2;
+}
+"""
+SELFTEST = """\
+#include <stdio.h>
+int hapt_signals_selftest(float *farthest, int *other);
+int main(void)
+{
+    float farthest;
+    int other, wrong = hapt_signals_selftest(&farthest, &other);
+    return printf("%d %g\\n", wrong, (double)farthest) < 0;
+}
+"""
+ONE = """\
+int ${p}_signals_selftest(float *farthest, int *other);
+static int ${p}(void)
+{
+    static ${p}_signals it;
+    static ${element} window[${size}];
+    float value, farthest;
+    int i, other;
+    while (fread(window, sizeof window, 1, stdin)) {
+        ${p}_signals_start(&it, window);
+        value = ${p}_signals_acquire(0, &it);
+        for (i = 0; i < ${P}_SIGNALS_STEPS; i++)
+            putchar(${p}_signals_computed(&it, i));
+        for (i = 0; i < ${n_features}; i++) {
+            value = ${p}_signals_acquire(i, &it);
+            fwrite(&value, sizeof value, 1, stdout);
+        }
+    }
+    return ${p}_signals_selftest(&farthest, &other);
+}
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    graph: SignalGraph
+    windows: NDArray[Any]
+    exact: bool = False
+
+
+def acceleration(scale: float = 1 / 720) -> Channels:
+    return Channels("acc", (0, 1, 2), ("x", "y", "z"), scale)
+
+
+def random_windows(seed: int, n: int, samples: int, dtype: str = "int16") -> NDArray[Any]:
+    """Noise of all levels, with an offset, drifts, clipped, coarse; some constant, some 0."""
+    rng = np.random.default_rng(seed)
+    level = 10.0 ** rng.uniform(0, 4, (n, 1, 3))
+    x = rng.normal(0, level, (n, samples, 3)) + rng.normal(0, 3 * level)
+    x += np.linspace(0, 1, samples)[:, None] * level * rng.integers(0, 5, (n, 1, 1))
+    x[::7] = np.round(x[::7] / level[::7]) * level[::7]
+    x[1::9] = x[1::9, :1]
+    x[2::11] = 0
+    if dtype == "float32":
+        return (x / 1000).astype(np.float32)
+    most = np.iinfo(dtype)
+    return np.clip(np.round(x * (most.max / 32767)), most.min, most.max).astype(dtype)
+
+
+def cases() -> dict[str, Case]:
+    x = acceleration()
+    plain = [
+        Mean(x), Statistics(x), Quantiles(x), ZeroCrossings(x), Autocorrelation(x),
+        Statistics(Magnitude(x)), Mean(Jerk(x, 50.0)), Mean(Envelope(Resample(x, 2), 3)),
+    ]  # fmt: skip
+    one = Channels('*/\n#error "é\\', (1,))  # a name may be anything
+    few = [Mean(x), Statistics(x), BandPowers(Spectrum(x, 25.0), (0.0, 5.0))]
+    # a spectrogram with two readers is kept, one with a single reader is not
+    found = {"all": Case(SignalGraph(signal_blocks()), random_windows(5, 80, 100))}
+    spectrogram = Spectrogram(one, RATE_HZ, 16, 5)
+    blocks = [MelEnergies(MelSpectrogram(spectrogram, bands)) for bands in (3, 4)]
+    found["shared"] = Case(SignalGraph(blocks), random_windows(6, 20, 90))
+    for dtype in ("int8", "uint16", "float32"):
+        found[dtype] = Case(SignalGraph(few), random_windows(5, 40, 60, dtype))
+    for n in (17, 1500):  # numpy's sums and C's are the same
+        windows = random_windows(n, 24, n)
+        found[f"plain{n}"] = Case(SignalGraph(plain), windows, exact=True)
+    rng = np.random.default_rng(4)
+    for name, shape in {"grey": (19, 23), "colour": (17, 14, 3), "frames": (3, 12, 31)}.items():
+        top = rng.choice([3, 90, 256], (60, *([1] * len(shape))))  # flat ones, too
+        windows = rng.integers(0, top, (60, *shape)).astype(np.uint8)
+        first, last = Frame(0, scale=1 / 255), Frame(2, scale=1 / 255)
+        pixels = FrameDifference(first, last) if name == "frames" else Pixels(scale=0.5)
+        found[name] = Case(SignalGraph(picture_blocks(pixels)), windows)
+    return found
+
+
+CASES = cases()
+
+
+def write_all(folder: Path, made: dict[str, Case]) -> list[str]:
+    """Write the C of all, and a program that runs the one that is named."""
+    includes, functions, calls = "", "", ""
+    for name, case in made.items():
+        windows = case.windows
+        write_signals(
+            case.graph, windows.shape[1:], windows.dtype, folder, name=name, sample=windows[::20]
+        )
+        includes += f'#include "{name}_signals.h"\n'
+        text = (folder / f"{name}_signals.h").read_text()
+        element = re.search(r"const (\w+) \*window;", text)
+        assert element is not None
+        functions += Template(ONE).substitute(
+            p=name, P=name.upper(), element=element[1], size=windows[0].size,
+            n_features=len(case.graph.feature_names),
+        )  # fmt: skip
+        calls += f'    if (argc == 2 && !strcmp(argv[1], "{name}"))\n        return {name}();\n'
+    fill = {"includes": includes, "functions": functions, "calls": calls}
+    (folder / "run.c").write_text(Template(PROGRAM).substitute(fill))
+    return [path.name for path in folder.glob("*.c")]
+
+
+def run(command: Sequence[str], folder: Path, data: bytes = b"") -> bytes:
+    done = subprocess.run(command, cwd=folder, input=data, capture_output=True, check=False)
+    assert done.returncode == 0, f"{done.returncode} {done.stderr.decode()[:2000]}"
+    return done.stdout
+
+
+def features_of(out: bytes, case: Case) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Features, and the steps computed for the first feature alone, of what the program wrote."""
+    n_features = len(case.graph.feature_names)
+    n_steps = len(out) // len(case.windows) - 4 * n_features
+    row = np.dtype([("steps", np.uint8, n_steps), ("features", np.float32, n_features)])
+    found = np.frombuffer(out, row)
+    assert len(found) == len(case.windows)
+    return found["features"], found["steps"]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """The program of all cases, compiled once."""
+    folder = tmp_path_factory.mktemp("signals")
+    files = write_all(folder, CASES)
+    run(
+        [*(compiler() or ()), *STRICT, *WARNINGS, "-o", "run", *files, "-lm"],
+        folder,
+    )
+    return folder
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_features_are_those_of_python(program, name):
+    case = CASES[name]
+    out = run(["./run", name], program, case.windows.tobytes())  # the self-test passed, too
+    got, steps = features_of(out, case)
+    check_features(case, got)
+    assert (steps.sum(axis=1) == len(ancestors(case.graph.blocks[0]))).all()
+
+
+def check_features(case: Case, got: NDArray[Any]) -> None:
+    expected = case.graph.transform(case.windows)
+    if case.exact:
+        assert got.tobytes() == expected.tobytes()
+        return
+    apart = np.abs(got - expected) / np.abs(expected).max(axis=0, initial=1e-30)
+    worst = dict(zip(case.graph.feature_names, apart.max(axis=0), strict=True))
+    assert {feature: gap for feature, gap in worst.items() if not gap <= BOUND} == {}
+
+
+def ancestors(step: Step) -> set[Step]:
+    return {step}.union(*map(ancestors, step.inputs))
+
+
+def test_every_built_in_step_is_among_the_cases():
+    built_in, left = set(), [Step]
+    while left:
+        left += (cls := left.pop()).__subclasses__()
+        if cls.__module__.startswith("gatewise_signals.") and not isabstract(cls):
+            built_in.add(cls)
+    found = {type(step) for case in CASES.values() for step in case.graph.steps}
+    assert found == set(KINDS) == built_in - {FunctionBlock, OnnxBlock}
+
+
+def test_nan_and_infinite_samples_give_what_numpy_gives(tmp_path):
+    windows = random_windows(3, 3, 40, "float32")
+    windows[0, 5, 1], windows[1, 7, 0] = np.nan, np.inf
+    graph = SignalGraph(signal_blocks()[:5])
+    case = Case(graph, windows)
+    files = write_all(tmp_path, {"odd": case})
+    run([*(compiler() or ()), *STRICT, "-o", "run", *files, "-lm"], tmp_path)
+    got, _ = features_of(run(["./run", "odd"], tmp_path, windows.tobytes()), case)
+    np.testing.assert_allclose(got, graph.transform(windows), rtol=1e-5)
+
+
+@dataclass(frozen=True)
+class Peak(SignalBlock):
+    """A block that C knows nothing of."""
+
+    kind: ClassVar[str] = "peak"
+    what: ClassVar[tuple[str, ...]] = ("peak",)
+
+    def values(self, x):
+        return x.max(axis=-1, keepdims=True)
+
+
+def test_what_c_cannot_compute_is_refused_by_name(tmp_path):
+    x = acceleration()
+    graph = SignalGraph([Mean(x), Peak(x), Statistics(x)])
+    with pytest.raises(ConversionError, match=r"^no C of peak\(acc\): "):
+        write_signals(graph, (64, 3), "int16", tmp_path)
+    with pytest.raises(ConversionError, match="windows of int64 have no form in C"):
+        write_signals(SignalGraph([Mean(x)]), (64, 3), "int64", tmp_path)
+    with pytest.raises(InputError, match=r"\(64, 2\)"):
+        write_signals(SignalGraph([Mean(x)]), (64, 2), "int16", tmp_path)
+    assert not list(tmp_path.iterdir())
+    # only features that are not of that block, and only the C that they need
+    made = write_signals(graph, (64, 3), "int16", tmp_path, features=[1])
+    code = (tmp_path / "model_signals.c").read_text()
+    assert (made.n_steps, made.n_features) == (2, 3)
+    assert "statistics" not in code
+    assert "logf" not in code
+    assert made.struct_bytes == 4 + 4 * (64 * 3 + 3 + 1)
+
+
+def decider(folder: Path) -> tuple[CSource, SignalInput]:
+    """Two linear stages on noise; the second reads spectra, and a later model a block not in C."""
+    x = acceleration()
+    blocks = [Mean(x), BandPowers(Spectrum(x, 25.0), (0.0, 4.0, 8.0, 12.5)), Statistics(x), Peak(x)]
+    signal = SignalInput(SignalGraph(blocks), (64, 3), "int16")
+    windows = random_windows(8, 80, 64)
+    rows, rng = signal.features(windows), np.random.default_rng(2)
+    stages, thresholds = [], []
+    for features in (np.arange(3), np.arange(12)):
+        used = rows[:, features]
+        scale = 1 / np.maximum(used.std(axis=0), 1e-6)
+        weights, bias = rng.normal(size=(len(features), 3)).astype(np.float32), np.zeros(3, "f4")
+        model = LinearModel(used.mean(axis=0), scale.astype(np.float32), weights, bias)
+        stages.append(Stage(model, features, "softmax"))
+        scores = split(stages[-1].margins(rows), "margin")[1]
+        thresholds.append(float(np.sort(scores)[50]))  # a score itself, hit exactly
+    cascade = Cascade(
+        title="noise", stages=tuple(stages), thresholds=tuple(thresholds), rows=rows,
+        feature_names=signal.graph.feature_names, classes=(0, 1, 2), takes_missing=False,
+        offloads=True, cloud_takes_missing=False, signal=signal, windows=windows,
+    )  # fmt: skip
+    return write_cascade(cascade, folder, name="noise"), signal
+
+
+def test_a_cascade_decides_on_the_features_that_it_computes(tmp_path):
+    source, signal = decider(tmp_path)
+    assert source.signals is not None
+    # the request's features are computed too, but for those that C cannot
+    assert source.signals.n_features == len(signal.graph.feature_names) - 3
+    made = run(["make", "-s", "test", "CFLAGS=-O0"], tmp_path).decode()
+    assert "noise: 0 of 80 rows differ" in made
+    found = re.search(r"features of 0 of 80 .* by (\S+) of its scale;\n(\d+) more", made)
+    assert found is not None
+    assert float(found[1]) <= BOUND
+    assert int(found[2]) <= 1  # the row that makes the threshold
+    code = (tmp_path / "noise_signals.c").read_text()
+    wrong = code.replace("0.5f * (a[0] + b[0])", "0.5001f * (a[0] + b[0])")
+    assert wrong != code
+    (tmp_path / "noise_signals.c").write_text(wrong)
+    failed = subprocess.run(
+        ["make", "-s", "test", "CFLAGS=-O0"], cwd=tmp_path, capture_output=True, check=False
+    )
+    assert failed.returncode != 0
+    assert re.search(rb"features of [1-9]\d* of 80", failed.stdout)
+
+
+TARGETS = {
+    "x86-64": ("gcc", "-O2"),
+    "aarch64": ("aarch64-linux-gnu-gcc", "-O2", "-static"),
+    "arm-none-eabi": ("arm-none-eabi-gcc", "-Os", "-mcpu=cortex-m4", "-mthumb"),
+}
+
+
+def hapt() -> Case:
+    with np.load(shared_data("hapt_windows.npz")) as data:
+        windows = data["X"][::9]
+    names = [f"{signal}_{axis}" for signal in ("acc", "gyro") for axis in "xyz"]
+    blocks = standard_blocks(rate_hz=50, channels=names, scale=1 / 720, samples=128)
+    return Case(SignalGraph(blocks), windows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", TARGETS)
+def test_hapt_on_other_machines(target, tmp_path):
+    command, *flags = TARGETS[target]
+    if shutil.which(command) is None:
+        pytest.skip(f"{command} is not installed")
+    case = hapt()
+    files = write_all(tmp_path, {"hapt": case})
+    if target == "arm-none-eabi":  # how deep do calls go?
+        size = [*STRICT, *WARNINGS, *flags, "-fcallgraph-info=su", "-c", "hapt_signals.c"]
+        run([command, *size], tmp_path)
+        declared = re.search(r"STACK_BYTES (\d+)", (tmp_path / "hapt_signals.h").read_text())
+        assert declared is not None
+        assert 64 < deepest_calls((tmp_path / "hapt_signals.ci").read_text()) <= int(declared[1])
+        run_on_cortex_m4([command, *STRICT, *flags], tmp_path)
+        return
+    run([command, *STRICT, *WARNINGS, *flags, "-o", "run", *files, "-lm"], tmp_path)
+    runner = ["./run"] if target == "x86-64" else [emulator(), "./run"]
+    out = run([*runner, "hapt"], tmp_path, case.windows.tobytes())
+    check_features(case, features_of(out, case)[0])
+
+
+def run_on_cortex_m4(command: list[str], folder: Path) -> None:
+    """The self-test on an emulated board without an operating system."""
+    if shutil.which(CORTEX_M4_RUN[0]) is None:
+        pytest.skip(f"{CORTEX_M4_RUN[0]} is not installed (apt install qemu-system-arm)")
+    (folder / "vectors.c").write_text(VECTORS)
+    (folder / "main.c").write_text(SELFTEST)
+    files = ["main.c", "hapt_signals.c", "hapt_signals_selftest.c", "vectors.c"]
+    run([*command, "-o", "selftest", *files, *CORTEX_M4_LINK, "-lm"], folder)
+    wrong, farthest = run([*CORTEX_M4_RUN, "selftest"], folder).split()
+    assert int(wrong) == 0
+    assert 0 < float(farthest) <= BOUND
+
+
+def emulator() -> str:
+    found = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if found is None:
+        pytest.skip("qemu-aarch64-static is not installed (apt install qemu-user-static)")
+    return found

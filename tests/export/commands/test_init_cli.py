@@ -1,0 +1,53 @@
+"""``gatewise init``: a file of prices that training takes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gatewise.prices import PriceList
+from gatewise_export import Bundle
+from tests.support.wine_table import wine
+
+pytestmark = pytest.mark.slow  # fits models or starts processes
+
+Run = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+
+
+def test_a_file_of_prices_is_begun(run: Run, refused: Refused, tmp_path: Path) -> None:
+    frame = wine().assign(bottle=[f"B{i}" for i in range(178)], when="2025-01-03 10:00")
+    frame["bin no."] = np.arange(178) + 7000
+    frame["grape, kind"] = np.where(frame.ash > 2.3, "Müller", 'a "b"')
+    frame.loc[3, "hue"] = np.nan
+    frame.to_csv(tmp_path / "w.csv", index=False)
+    out = tmp_path / "prices.toml"
+    status, _, err = run("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)
+    assert status == 0
+    command = shlex.split(err.splitlines()[1])
+    assert command[1:] == [
+        "train", str(tmp_path / "w.csv"), "--target", "cultivar", "--costs", str(out), "--impute",
+        "--out", "bundle",
+    ]  # fmt: skip
+    kinds = {name: entry.kind for name, entry in PriceList.read(out).features.items()}
+    assert kinds["bottle"] == kinds["bin no."] == "drop"
+    assert kinds["when"] == "time"
+    assert kinds["grape, kind"] == "category"
+    assert kinds["hue"] is None
+    args = [*command[1:-1], tmp_path / "b.gwb", "--method", "confidence", "--max-loss", "0.1"]
+    status, _, _ = run(*args)
+    assert status == 0
+    manifest = Bundle.open(tmp_path / "b.gwb").manifest
+    assert manifest.feature_costs().total == 7.0
+    assert "grape, kind=Müller" in manifest.feature_names
+    rows = pd.read_csv(tmp_path / "b-test.csv")
+    assert (len(rows), list(rows.columns)) == (45, [*frame.drop(columns="cultivar"), "label"])
+    status, text, _ = run("verify", tmp_path / "b.gwb", "--data", tmp_path / "b-test.csv", "--json")
+    assert (status, json.loads(text)["data"]["rows"]) == (0, 45)
+    assert "exists" in refused("init", tmp_path / "w.csv", "--target", "cultivar", "--out", out)

@@ -1,0 +1,282 @@
+"""``gatewise train``: what it makes, what it refuses, and bundles that go all the way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gatewise_export import Bundle
+from gatewise_export.packing.verification import graph_outcome
+from gatewise_training import methods
+from tests.support.bundle_files import contents
+from tests.support.wine_table import COSTS, put, table, wine
+
+pytestmark = pytest.mark.slow  # fits models or starts processes
+
+Run = Callable[..., tuple[int, str, str]]
+Refused = Callable[..., str]
+
+
+def test_training_tells_what_it_made_in_json(home: Path) -> None:
+    result = json.loads((home / "result.json").read_text())
+    assert result["bundle"] == str(home / "bundle")
+    assert result["test"]["rows"] == 36
+    assert result["verify"]["differing_decisions"] == 0
+    assert result["test"]["cloud_only"]["cost"] == pytest.approx(1 + 0.5 + 0.25 + 2 + 0.1 + 1.5)
+    manifest = Bundle.open(home / "bundle").manifest
+    assert (manifest.name, manifest.version) == ("wine", "1")
+    assert set(manifest.classes) == {"north", "middle", "south"}
+    assert [g.name for g in manifest.groups] == ["lab"]
+    assert result["operating_point"]["expected_cost"] == manifest.active_point.expected_cost
+
+
+def test_training_tells_people_what_it_made(home: Path, run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "made" / "b.gwb"
+    args = ["train", home / "wine.csv", "--target", "cultivar", "--method", "adapt-gbrt"]
+    args += ["--name", "cellar", "--bundle-version", "3", "--offload-rate", "0.3", "--seed", "1"]
+    status, text, err = run(*args, "--out", out)
+    assert status == 0
+    assert "on 45 test rows" in text
+    assert "<- active" in text
+    assert "differ in 0 of 45 decisions" in text
+    assert "100%" in err
+    manifest = Bundle.open(out).manifest
+    assert (manifest.name, manifest.version) == ("cellar", "3")
+    assert manifest.active_point.offload_rate <= 0.3
+
+
+def measured(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(cultivar=frame.ash + 0.001)
+
+
+def doubled(frame: pd.DataFrame) -> pd.DataFrame:
+    frame.columns = ["ash", *frame.columns[1:]]
+    return frame
+
+
+BAD_TABLES: list[tuple[Callable[[pd.DataFrame], Any], str]] = [
+    (put("ash", np.nan), "'ash' is empty (NaN) in 1 of 178 rows (--impute or --allow-missing)"),
+    (put("hue", np.inf), "'hue' has infinite values"),
+    (put("hue", "red"), "'hue' is not numbers in 1 rows (as 'red') (--na red --impute or --drop"),
+    (lambda f: f.assign(hue=f.hue.map("{} deg".format)), "'hue' is not numbers: 78 different"),
+    (lambda f: f.assign(hue="2025-01-03"), "'hue' holds dates (as '2025-01-03') (--time hue"),
+    (lambda f: f.assign(ash=np.nan, hue="x"), "To mend all: --drop ash --categorical hue"),
+    (put("cultivar", "moon"), "class 'moon' has one row only"),
+    (put("cultivar", np.nan), "'cultivar' is missing in 1 row"),
+    (doubled, "column name 'ash' stands twice"),
+    (lambda f: f.head(0), "has no rows"),
+    (lambda f: f[f.cultivar == "north"], "one class only"),
+    (lambda f: f[["cultivar"]], "no column beside the label"),
+    (measured, "label type: continuous. This learns classes: bin measured values into classes"),
+]
+
+
+@pytest.mark.parametrize(("edit", "why"), BAD_TABLES, ids=[why for _, why in BAD_TABLES])
+def test_bad_tables(
+    home: Path, refused: Refused, tmp_path: Path, edit: Callable[[pd.DataFrame], Any], why: str
+) -> None:
+    out = tmp_path / "bundle"
+    assert why in refused("train", table(home, edit), "--target", "cultivar", "--out", out)
+    assert list(tmp_path.iterdir()) == []
+
+
+BAD_COSTS = [
+    (COSTS.replace("hue = 0.1", "hue = -0.1"), "'hue' is -0.1"),
+    (COSTS.replace("hue = 0.1", ""), "no price for feature 'hue'"),
+    (COSTS.replace("hue", "hew"), "'hue'"),
+    (COSTS.replace("hue = 0.1", "hue = 0.1\nflavour = 1"), "unknown feature 'flavour'"),
+    (COSTS.replace("1.5", "nan"), "'lab' is nan"),
+    ("[features", "prices.toml"),
+]
+
+
+@pytest.mark.parametrize(("costs", "why"), BAD_COSTS, ids=[why for _, why in BAD_COSTS])
+def test_bad_costs(home: Path, refused: Refused, tmp_path: Path, costs: str, why: str) -> None:
+    file = tmp_path / "prices.toml"
+    file.write_text(costs)
+    args = ["train", home / "wine.csv", "--target", "cultivar", "--costs", file]
+    assert why in refused(*args, "--out", tmp_path / "bundle")
+    assert not (tmp_path / "bundle").exists()
+
+
+BAD_OPTIONS: list[tuple[list[str], str]] = [
+    (["--target", "grape"], "no column 'grape'"),
+    ([], "say which column is the label"),
+    (["--target", "cultivar", "--budget", "3", "--max-loss", "0.1"], "not several"),
+    (["--target", "cultivar", "--budget", "-3"], "in the range [0.0"),
+    (["--target", "cultivar", "--method", "magic"], "no method 'magic'"),
+    (["--target", "cultivar", "--budget", "0.5"], "below the price of the cheapest feature"),
+    (["--target", "cultivar", "--time", "hue=%A"], "'%A' is no format of a time"),
+    (["--target", "cultivar", "--categorical", "huge"], "'huge' is named, but there is no such"),
+    (["--target", "cultivar", "--drop", "hue", "--boolean", "hue"], "'hue' is given two kinds"),
+    (["--target", "cultivar", "--boolean", "hue"], "'hue' is not true or false in "),
+    (["--target", "cultivar", "--default-price", "-1"], "--default-price is -1.0"),
+    (["--target", "cultivar", "--test-size", "1.5"], "between 0 and 1"),
+    (["--target", "cultivar", "--test-size", "0.001"], "--test-size 0.001"),
+    (["--target", "cultivar", "--costs", "nowhere.toml"], "does not exist"),
+    (["--target", "cultivar", "--method", "adapt-lin", "--allow-missing"], "takes no missing"),
+]
+
+
+@pytest.mark.parametrize(("options", "why"), BAD_OPTIONS, ids=[why for _, why in BAD_OPTIONS])
+def test_bad_options(
+    home: Path, refused: Refused, tmp_path: Path, options: list[str], why: str
+) -> None:
+    assert why in refused("train", home / "wine.csv", *options, "--out", tmp_path / "bundle")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_cut_short_is_refused(home: Path, refused: Refused, tmp_path: Path) -> None:
+    whole = (home / "wine.csv").read_text()
+    (tmp_path / "cut.csv").write_text(whole[: whole.rindex(",") - 9])
+    err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
+    assert "line 179: 4 cells under 6 columns; is the file cut short?" in err
+    wine().to_csv(tmp_path / "cut.csv", index=False, sep=";", decimal=",")
+    err = refused("train", tmp_path / "cut.csv", "--target", "cultivar", "--out", tmp_path / "b")
+    assert "its columns are separated by ';'" in err
+
+
+def test_a_missing_table(refused: Refused, tmp_path: Path) -> None:
+    err = refused("train", tmp_path / "x.csv", "--out", tmp_path / "bundle")
+    assert "neither a file nor a bundled set" in err
+
+
+def test_a_place_that_is_taken_is_refused_before_anything_is_learned(
+    home: Path, refused: Refused, tmp_path: Path
+) -> None:
+    out = tmp_path / "thesis"
+    out.mkdir()
+    (out / "chapter.txt").write_text("one")
+    err = refused("train", home / "wine.csv", "--target", "cultivar", "--out", out)
+    assert "is not a bundle" in err
+    assert contents(out) == {"chapter.txt": b"one"}
+
+
+@pytest.mark.parametrize("method", ["staged", "adapt-gbrt", "adapt-lin"])
+def test_a_bundle_trained_on_data_with_a_large_offset(
+    run: Run, tmp_path: Path, method: str
+) -> None:
+    frame = wine()
+    frame[frame.columns[:-1]] += 1e6
+    frame.to_csv(tmp_path / "far.csv", index=False)
+    args = ["--target", "cultivar", "--json"]
+    train = ["train", tmp_path / "far.csv", *args, "--method", method, "--out", tmp_path / "b"]
+    status, text, _ = run(*train)
+    assert status == 0
+    assert json.loads(text)["verify"]["differing_decisions"] == 0
+    status, text, _ = run("verify", tmp_path / "b", "--data", tmp_path / "far.csv", *args)
+    assert status == 0
+    data = json.loads(text)["data"]
+    assert (data["differing_decisions"], data["differing_labels"]) == (0, 0)
+
+
+def test_a_bundle_that_buys_node_by_node_goes_all_the_way(
+    home: Path, run: Run, tmp_path: Path
+) -> None:
+    out = tmp_path / "lazy.gwb"
+    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "staged-lazy"]
+    status, text, err = run(*train, "--costs", home / "prices.toml", "--out", out, "--json")
+    assert (status, err) == (0, "")
+    report = json.loads(text)["verify"]
+    assert report["rows"] == 45
+    assert {k for k, v in report.items() if v} <= {"rows", "cloud_probability_max_difference"}
+    data = ["--data", home / "wine.csv", "--target", "cultivar"]
+    status, text, _ = run("verify", out, *data, "--json")
+    document = json.loads(text)
+    assert (status, document["agrees"], document["data"]["max_margin_difference"]) == (0, True, 0)
+    status, text, _ = run("inspect", out)
+    assert status == 0
+    assert "stage_0.npz" in text
+    assert "up to" in text
+    status, text, _ = run(
+        "edge", out, "--data", home / "wine.csv", "--policy", "edge-only", "--json"
+    )
+    assert status == 0
+    *answers, last = (json.loads(line) for line in text.splitlines())
+    assert last["summary"]["answers"]["edge"] == len(answers) == 178
+    opened = Bundle.open(out)
+    rows = wine()[list(opened.manifest.feature_names)].to_numpy(np.float32)
+    expected = graph_outcome(opened, rows)
+    stopped = expected.exits < len(opened.manifest.stages)
+    assert stopped.any()
+    for answer, cost, exit_, stops in zip(
+        answers, expected.costs.tolist(), expected.exits.tolist(), stopped, strict=True
+    ):
+        if stops:
+            assert (answer["cost"], answer["stage"]) == (round(cost, 9), exit_)
+
+
+def test_a_method_without_a_cloud_goes_all_the_way(
+    home: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"penalties": (0.02,), "n_rounds": 20}
+    entry = ("GreedyMiser", settings)
+    monkeypatch.setitem(methods._METHODS, "alone", entry)
+    out = tmp_path / "alone"
+    train = ["train", home / "wine.csv", "--target", "cultivar", "--method", "alone", "--out", out]
+    status, text, _ = run(*train)
+    assert status == 0
+    assert "cloud_only" not in text
+    assert "0 of 45 decisions" in text
+    status, text, _ = run(*train, "--json")
+    test = json.loads(text)["test"]
+    assert (test["cloud_only"], test["system"]["offload_rate"]) == (None, 0.0)
+    assert Bundle.open(out).manifest.cloud is None
+    for command in ("inspect", "verify", "frontier"):
+        assert run(command, out)[0] == 0
+    status, text, _ = run("edge", out, "--data", home / "wine.csv", "--json")
+    assert status == 0
+    assert json.loads(text.splitlines()[-1])["summary"]["answers"]["edge"] == 178
+
+
+def machines(seed: int = 0) -> pd.DataFrame:
+    """A log of 16 machines, 25 rows each, one after another."""
+    rng = np.random.default_rng(seed)
+    own, bad = np.repeat(rng.normal(size=16), 25), rng.random(400) < 0.5
+    hours = pd.date_range("2024-01-01", periods=400, freq="h")
+    return pd.DataFrame(
+        {
+            "machine": np.repeat([f"m{i:02}" for i in range(16)], 25),
+            "when": hours.strftime("%d.%m.%Y %H:%M"),
+            "temp": 1.2 * bad + own + 0.5 * rng.normal(size=400),
+            "vibration": 1.2 * bad + 0.6 * rng.normal(size=400),
+            "state": np.where(bad, "fault", "ok"),
+        }
+    )
+
+
+def test_whole_groups_or_the_latest_rows_are_held_out(
+    run: Run, refused: Refused, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.csv"
+    frame = machines()
+    frame.to_csv(log, index=False)
+    fit = ["train", log, "--target", "state", "--method", "cegb", "--json"]
+    status, text, _ = run(*fit, "--groups", "machine", "--drop", "when", "--out", tmp_path / "a")
+    result = json.loads(text)
+    assert (status, result["test"]["groups"]) == (0, 4)
+    assert result["operating_point"]["validation_groups"] == 12
+    held = pd.read_csv(tmp_path / "a-test.csv")
+    assert [*held] == ["temp", "vibration", "label"]  # none of them the machine
+    groups = frame.machine[frame.temp.isin(held.temp)].value_counts()
+    assert sorted(groups) == [25, 25, 25, 25]
+    manifest = Bundle.open(tmp_path / "a").manifest
+    assert [f.name for f in manifest.features] == ["temp", "vibration"]
+    assert run("verify", tmp_path / "a", "--data", tmp_path / "a-test.csv")[0] == 0
+
+    split = ["--time-split", "when=%d.%m.%Y %H:%M", "--drop", "machine"]
+    assert run(*fit, *split, "--out", tmp_path / "b")[0] == 0
+    held = pd.read_csv(tmp_path / "b-test.csv")
+    assert held.temp.tolist() == pytest.approx(frame.temp[-100:].tolist())
+
+    for options, message in [
+        (["--groups", "who"], "'who' is named, but there is no such column"),
+        (["--groups", "machine", "--time-split", "when"], "is not a date"),
+    ]:
+        assert message in refused(*fit, *options, "--drop", "when", "--out", tmp_path / "c")

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import onnx.helper as helper
+import pytest
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from gatewise_signals.blocks.block import FunctionBlock, OnnxBlock
+
+
+def extremes(windows):
+    return np.stack([windows.max(axis=1), windows.min(axis=1)], axis=1)
+
+
+@pytest.fixture
+def network(tmp_path):
+    """A file with a network of two layers: x (n, 4, 2) -> hidden (n, 5) -> logits (n, 3)."""
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(8, 5)), rng.normal(size=(5, 3))
+    values = {"w1": first, "w2": second, "shape": np.asarray([-1, 8], np.int64)}
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w1"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["hidden"]),
+        helper.make_node("MatMul", ["hidden", "w2"], ["logits"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "two layers",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 4, 2])],
+        [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, ["n", 3])],
+        [
+            onnx.numpy_helper.from_array(v.astype(np.int64 if k == "shape" else np.float32), k)
+            for k, v in values.items()
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    path = tmp_path / "small.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path, first, second
+
+
+def test_a_function_is_a_block_like_any_other():
+    block = sig.Block.from_function(extremes, ["high", "low"], price=12.5)
+    graph = sig.SignalGraph([sig.Mean(sig.Channels()), block])
+    x = np.random.default_rng(0).normal(size=(300, 9))
+    np.testing.assert_allclose(graph.transform(x)[:, 1:], extremes(x), rtol=1e-6)
+    assert graph.feature_names[1:] == ("high", "low")
+    assert (block.label, block.price, block.path) == ("extremes", 12.5, f"{__name__}:extremes")
+    assert sig.measured([block], x[:3])[0].function is extremes
+
+
+def test_equal_functions_are_one_block_and_a_bundle_has_none():
+    block = sig.Block.from_function(extremes, ["high", "low"])
+    assert block == sig.Block.from_function(extremes, ["high", "low"], 3.0)
+    assert block != sig.Block.from_function(extremes, ["high", "low"], name="other")
+    read = FunctionBlock(block.name, block.features, block.path)
+    assert read == block
+    with pytest.raises(InputError, match=r"'extremes' is .*give blocks={'extremes': function}"):
+        read.run(np.asarray([[1.0, 3.0]]))
+    for again in (copy.deepcopy(block), pickle.loads(pickle.dumps(block))):
+        assert again == block
+        assert again.run(np.asarray([[1.0, 3.0]])).tolist() == [[3, 1]]
+
+
+def test_no_function_is_found_by_its_path_alone():
+    block = FunctionBlock("system", ("a",), "os:system")
+    with pytest.raises(InputError, match=r"in training os:system, which a bundle does not hold"):
+        block.run(np.zeros((1, 4)))
+
+
+def test_functions_no_other_process_finds_have_no_path():
+    block = sig.Block.from_function(lambda x: x.sum(axis=1), ["sum"], name="total")
+    assert block.path == ""
+    assert block.run(np.ones((2, 4))).tolist() == [[4], [4]]
+
+
+def overwriting(windows):
+    windows[:] = 0
+    return windows
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda x: x[:, :2], r"shape \(3, 2\) for 3 windows; its 1 names"),
+        (lambda x: 1 / 0, "ZeroDivisionError"),
+        (lambda x: ["a"] * 3, "no numbers"),
+        (overwriting, "read-only"),
+    ],
+)
+def test_what_a_function_does_wrong_has_its_name(function, words):
+    block = sig.Block.from_function(function, ["a"], name="mine")
+    with pytest.raises(InputError, match=f"mine.*{words}"):
+        block.run(np.ones((3, 4)))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: sig.Block.from_function(lambda x: x, ["a"]), "lambda needs a name"),
+        (lambda: sig.Block.from_function(3, ["a"]), "no function"),
+        (lambda: sig.Block.from_function(extremes, "ab"), "give a list"),
+        (lambda: sig.Block.from_function(extremes, ["a", "a"]), "each once"),
+        (lambda: sig.Block.from_function(extremes, [""]), "printable"),
+        (lambda: sig.Block.from_function(extremes, ["a"], price=-1), "extremes"),
+    ],
+)
+def test_settings_of_functions_are_checked(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_the_first_part_of_a_network_is_a_block(network):
+    path, first, second = network
+    x = np.random.default_rng(1).normal(size=(20, 4, 2)).astype(np.float32)
+    hidden = np.maximum(x.reshape(20, 8) @ first, 0)
+    whole = sig.Block.from_onnx(path, "logits", names=["a", "b", "c"])
+    part = sig.Block.from_onnx(path, output="hidden", price=3.0)
+    graph = sig.SignalGraph([part, whole])
+    found = graph.transform(x)
+    np.testing.assert_allclose(found, np.concatenate([hidden, hidden @ second], 1), atol=1e-5)
+    alone = np.concatenate([graph.transform(row[None]) for row in x])
+    np.testing.assert_array_equal(found, alone)
+    np.testing.assert_array_equal(found, graph.transform(x.reshape(20, 8)))
+    assert part.names[0] == "small.hidden.0"
+    assert whole.names == ("a", "b", "c")
+    assert len(part.model) < len(whole.model)
+    assert part.price == 3.0
+
+
+def test_equality_of_networks_is_that_of_their_bytes(network, tmp_path):
+    path, *_ = network
+    block = sig.Block.from_onnx(path, "hidden")
+    read = OnnxBlock(block.name, block.features, block.output, block.shape, block.sha256)
+    assert read == block == sig.Block.from_onnx(path, "hidden")
+    with pytest.raises(InputError, match="its model is not there"):
+        read.run(np.zeros((1, 4, 2)))
+    with pytest.raises(InputError, match="not that of its sha256"):
+        OnnxBlock(block.name, block.features, block.output, block.shape, "0" * 64, block.model)
+    again = pickle.loads(pickle.dumps(block))
+    np.testing.assert_array_equal(again.run(np.ones((2, 4, 2))), block.run(np.ones((2, 4, 2))))
+    assert block.run(np.ones((0, 4, 2))).shape == (0, 5)
+
+
+def test_networks_that_are_no_block_are_refused(network, tmp_path):
+    path, *_ = network
+    with pytest.raises(InputError, match=r"no value 'nowhere'; it has .*hidden"):
+        sig.Block.from_onnx(path, "nowhere")
+    with pytest.raises(InputError, match="3 values, and 1 names"):
+        sig.Block.from_onnx(path, "logits", names=["a"])
+    with pytest.raises(InputError, match=r"absent\.onnx"):
+        sig.Block.from_onnx(tmp_path / "absent.onnx", "logits")
+    (tmp_path / "text.onnx").write_text("no graph")
+    with pytest.raises(InputError, match="is not a usable ONNX file"):
+        sig.Block.from_onnx(tmp_path / "text.onnx", "logits")
+    with pytest.raises(InputError, match=r"windows of shape \(9,\); it reads \(4, 2\)"):
+        sig.SignalGraph([sig.Block.from_onnx(path, "logits")]).transform(np.zeros((1, 9)))
+
+
+def test_blocks_load_nothing_heavy():
+    probe = (
+        "import sys, numpy as np, gatewise_signals as sig\n"
+        "blocks = sig.standard_blocks(rate_hz=8000, channels=['a'])\n"
+        "sig.SignalGraph(blocks).transform(np.ones((2, 1024)))\n"
+        "sig.Block.from_function(np.mean, ['m'])\n"
+        "print(*[m for m in ('scipy', 'sklearn', 'onnx', 'onnxruntime') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.split()) == (0, []), done.stderr

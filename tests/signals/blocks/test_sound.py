@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import fft, signal
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+
+RATE = 8000.0
+X = sig.Channels()
+FRAMES = sig.Spectrogram(X, RATE, 200, 80)
+MEL = sig.MelSpectrogram(FRAMES, 20, 60.0, 3800.0)
+
+
+@pytest.fixture(scope="module")
+def windows():
+    rng = np.random.default_rng(2)
+    t = np.arange(1000) / RATE
+    sweep = np.sin(2 * np.pi * (rng.uniform(100, 900, (9, 1)) + 2000 * t) * t)
+    return (8000 * sweep + rng.normal(0, 300, sweep.shape)).astype(np.int16)
+
+
+def expected_mel(windows):
+    """Log mel spectrogram, (n, frames, bands), of scipy's spectrogram and textbook triangles."""
+    hz, _, power = signal.spectrogram(
+        windows.astype(float), 1.0, "hann", nperseg=200, noverlap=120, nfft=256,
+        detrend="constant", mode="psd", scaling="density",
+    )  # fmt: skip
+    power[:, 1:-1] /= 2  # scipy folds the two sides into one
+    hz = hz * RATE
+    edges = 700 * (
+        10 ** (np.linspace(*2595 * np.log10(1 + np.array([60, 3800]) / 700), 22) / 2595) - 1
+    )
+    weights = np.stack(
+        [np.interp(hz, edges[b : b + 3], [0, 1, 0], left=0, right=0) for b in range(20)]
+    )
+    weights /= weights.sum(1, keepdims=True)
+    return np.log(np.einsum("bf,nft->ntb", weights, power) + 1e-12)
+
+
+def test_mel_bands_are_triangles_on_scipys_spectrogram(windows):
+    graph = sig.SignalGraph([sig.MelEnergies(MEL)])
+    values = sig.graph.WindowValues(graph, windows)
+    expected = expected_mel(windows)
+    np.testing.assert_allclose(values.of_step(MEL)[:, 0], expected, atol=2e-4)
+    both = np.concatenate([expected.mean(1), expected.std(1)], axis=1)
+    np.testing.assert_allclose(values.of_block(0), both, atol=2e-4)
+
+
+def test_mfcc_are_scipys_cosine_transform(windows):
+    block = sig.Mfcc(MEL, 13)
+    cepstra = fft.dct(expected_mel(windows), norm="ortho")[..., :13]
+    both = np.concatenate([cepstra.mean(1), cepstra.std(1)], axis=1)
+    found = sig.SignalGraph([block]).transform(windows)
+    np.testing.assert_allclose(found, both, atol=1e-3)
+    assert block.suffixes[0] == "mean0"
+    assert block.suffixes[-1] == "std12"
+
+
+def test_both_share_one_spectrogram():
+    graph = sig.SignalGraph([sig.MelEnergies(MEL), sig.Mfcc(MEL)])
+    assert [step.kind for step in graph.steps] == [
+        "channels", "spectrogram", "mel", "mel_energies", "mfcc",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: sig.Spectrogram(X, RATE, 2, 80), "frame"),
+        (lambda: sig.Spectrogram(X, RATE, 200, 0), "hop"),
+        (lambda: sig.MelSpectrogram(X), "must be a Spectrogram"),
+        (lambda: sig.MelSpectrogram(FRAMES, 200), "fewer bands"),
+        (lambda: sig.MelSpectrogram(FRAMES, 20, 0.0, 5000.0), "high_hz"),
+        (lambda: sig.Mfcc(MEL, 21), "coefficients"),
+        (lambda: sig.Mfcc(FRAMES), "must be a MelSpectrogram"),
+    ],
+)
+def test_settings_are_checked(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+def test_windows_shorter_than_a_frame_are_refused():
+    with pytest.raises(InputError, match="frame needs 200 samples, not 199"):
+        sig.SignalGraph([sig.Mfcc(MEL)]).transform(np.zeros((1, 199)))

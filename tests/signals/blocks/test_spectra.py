@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import signal
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+
+RATE = 400.0
+X = sig.Channels()
+SPECTRUM = sig.Spectrum(X, RATE)
+
+
+def features(block, windows):
+    return sig.SignalGraph([block]).transform(windows)
+
+
+@pytest.fixture(scope="module")
+def windows():
+    rng = np.random.default_rng(1)
+    t = np.arange(200) / RATE
+    tones = np.sin(2 * np.pi * rng.uniform(5, 190, (30, 1)) * t)
+    return 1000 * tones + rng.normal(0, 50, tones.shape) + 4000
+
+
+def scipys(windows, nfft=256):
+    """Power spectrum of both sides, in the units of Spectrum."""
+    x = windows.astype(float)
+    hz, power = signal.periodogram(
+        x, fs=1.0, window="hann", nfft=nfft, detrend="constant", return_onesided=False
+    )
+    return np.abs(hz[: nfft // 2 + 1]) * RATE, power[:, : nfft // 2 + 1]
+
+
+def test_the_spectrum_is_scipys(windows):
+    graph = sig.SignalGraph([sig.BandPowers(SPECTRUM, (0.0, 1.0))])
+    values = sig.graph.WindowValues(graph, windows)
+    hz, power = scipys(windows)
+    np.testing.assert_allclose(SPECTRUM.hz(129), hz, rtol=1e-6)
+    found = values.of_step(SPECTRUM)[:, 0]
+    np.testing.assert_allclose(found, power, rtol=1e-3, atol=1e-6 * power.max())
+
+
+def test_bands_are_means_of_bins_and_0_without_one(windows):
+    hz, power = scipys(windows)
+    edges = (0.0, 30.0, 30.5, 100.0, 200.0, 500.0, 600.0)
+    found = features(sig.BandPowers(SPECTRUM, edges), windows)
+    for k in (0, 2, 3, 4):
+        inside = (hz >= edges[k]) & (hz < edges[k + 1])
+        np.testing.assert_allclose(found[:, k], np.log(power[:, inside].mean(1)), rtol=1e-4)
+    assert not found[:, [1, 5]].any()
+    assert not features(sig.BandPowers(SPECTRUM, (201.0, 202.0)), windows).any()
+
+
+def test_moments_are_those_of_the_distribution(windows):
+    hz, power = scipys(windows)
+    q = power / power.sum(1, keepdims=True)
+    centroid = q @ hz
+    spread = np.sqrt((q * (hz - centroid[:, None]) ** 2).sum(1))
+    entropy = -(q * np.log(q + 1e-12)).sum(1) / np.log(len(hz))
+    found = features(sig.SpectralMoments(SPECTRUM), windows)
+    np.testing.assert_allclose(found[:, 0], centroid, rtol=1e-4)
+    np.testing.assert_allclose(found[:, 1], spread, rtol=1e-4)
+    np.testing.assert_allclose(found[:, 2], entropy, rtol=1e-4)
+    rolloff = hz[(np.cumsum(q, 1) >= 0.85).argmax(1)]
+    assert (found[:, 3] == rolloff).mean() > 0.9  # a sum next to 0.85 may fall on either side
+    assert np.abs(found[:, 3] - rolloff).max() <= hz[1] * 1.01
+    np.testing.assert_array_equal(found[:, 4], hz[power.argmax(1)])
+
+
+def test_goertzel_is_a_bin_of_the_spectrum_and_any_frequency_between(windows):
+    windows = windows[:, :128]
+    hz, power = scipys(windows, 128)
+    at = (hz[3], hz[20], hz[64], 111.1)
+    found = np.exp(features(sig.Goertzel(X, RATE, tuple(sorted(at))), windows))
+    bound = {"rtol": 1e-3, "atol": 1e-6 * power.max()}
+    np.testing.assert_allclose(found[:, [0, 1, 3]], power[:, [3, 20, 64]], **bound)
+    w = signal.windows.hann(128, sym=False)
+    c = (windows - windows.mean(1, keepdims=True)) * w
+    wave = np.exp(-2j * np.pi * 111.1 / RATE * np.arange(128))
+    np.testing.assert_allclose(found[:, 2], np.abs(c @ wave) ** 2 / (w**2).sum(), **bound)
+
+
+@pytest.mark.parametrize("samples", [1, 2, 3])
+def test_the_shortest_windows_have_a_spectrum(samples):
+    block = sig.SpectralMoments(SPECTRUM)
+    assert features(block, np.ones((1, samples))).tolist() == [[0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: sig.Spectrum(X, 0), "rate_hz"),
+        (lambda: sig.Spectrum(sig.Pixels(), 50), "signal"),
+        (lambda: sig.BandPowers(SPECTRUM, (1.0,)), "two"),
+        (lambda: sig.BandPowers(SPECTRUM, (2.0, 1.0)), "rising"),
+        (lambda: sig.BandPowers(X, (1.0, 2.0)), "must be a Spectrum"),
+        (lambda: sig.SpectralMoments(SPECTRUM, 1.5), "rolloff"),
+        (lambda: sig.Goertzel(X, RATE, (201.0,)), "to 200"),
+        (lambda: sig.Goertzel(X, RATE, ()), "tuple"),
+    ],
+)
+def test_settings_are_checked(make, words):
+    with pytest.raises(InputError, match=words):
+        make()

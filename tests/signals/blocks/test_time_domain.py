@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from gatewise_signals.blocks.time_domain import DB4
+from tests.support.shared_data import shared_data
+
+AXES = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"))
+
+
+def features(block, windows):
+    return sig.SignalGraph([block]).transform(windows).reshape(len(windows), 3, -1)
+
+
+@pytest.fixture(scope="module")
+def windows():
+    rng = np.random.default_rng(0)
+    walk = np.cumsum(rng.normal(0, 40, (20, 130, 3)), axis=1) + 700
+    return walk.astype(np.int16)
+
+
+def test_statistics_are_scipys(windows):
+    x = windows.astype(float)
+    rms = np.sqrt((x**2).mean(1))
+    expected = [
+        x.std(1), stats.skew(x, axis=1), stats.kurtosis(x, axis=1, fisher=False), rms,
+        np.abs(x).max(1) / rms, np.ptp(x, axis=1),
+    ]  # fmt: skip
+    np.testing.assert_allclose(
+        features(sig.Statistics(AXES), windows), np.stack(expected, -1), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_constant_signals_are_constant_whatever_their_unit():
+    whole = np.full((1, 77, 3), 12345, np.int16)
+    scaled = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.0123)
+    found = sig.SignalGraph(
+        [sig.Statistics(scaled), sig.Autocorrelation(scaled), sig.ZeroCrossings(scaled)]
+    ).transform(whole)[0]
+    assert found[:6].tolist() == pytest.approx([0, 0, 0, 151.8435, 1, 0])
+    assert not found[18:].any()
+
+
+def test_quantiles_are_numpys(windows):
+    at = (0.0, 0.1, 0.5, 0.9, 1.0)
+    expected = np.moveaxis(np.quantile(windows.astype(float), at, axis=1), 0, -1)
+    found = features(sig.Quantiles(AXES, at), windows)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-3)
+
+
+def test_crossings_count_changes_of_side_of_the_mean(windows):
+    x = windows.astype(float)
+    below = x < x.mean(1, keepdims=True)
+    found = features(sig.ZeroCrossings(AXES), windows)
+    np.testing.assert_allclose(found[..., 0], (below[:, 1:] != below[:, :-1]).mean(1), rtol=1e-6)
+    np.testing.assert_allclose(found[..., 1], np.abs(np.diff(x, axis=1)).mean(1), rtol=1e-6)
+
+
+def test_autocorrelation_is_that_of_the_definition(windows):
+    c = windows.astype(float)
+    c -= c.mean(1, keepdims=True)
+    lags = (1, 5, 60)
+    expected = [(c[:, lag:] * c[:, :-lag]).sum(1) / (c**2).sum(1) for lag in lags]
+    found = features(sig.Autocorrelation(AXES, lags), windows)
+    np.testing.assert_allclose(found, np.stack(expected, -1), atol=2e-6)
+
+
+@pytest.mark.parametrize("wavelet", ["haar", "db4"])
+@pytest.mark.parametrize("samples", [130, 64, 17])
+def test_wavelet_energies_are_those_of_the_filter_bank(windows, wavelet, samples):
+    h = np.asarray(DB4 if wavelet == "db4" else [np.sqrt(0.5)] * 2)
+    g = h[::-1] * (-1.0) ** np.arange(len(h))
+    x = windows[:, :samples].astype(float)
+    a, expected = x - x.mean(1, keepdims=True), []
+    for _ in range(4):
+        half = a.shape[1] // 2
+        near = (2 * np.arange(half)[:, None] + np.arange(len(h))) % (2 * half)
+        detail = np.einsum("nktc,t->nkc", a[:, near], g)
+        a = np.einsum("nktc,t->nkc", a[:, near], h)
+        expected.append((detail**2).mean(1))
+    expected.append((a**2).mean(1))
+    found = features(sig.WaveletEnergies(AXES, 4, wavelet), windows[:, :samples])
+    np.testing.assert_allclose(np.exp(found), np.stack(expected, -1), rtol=2e-4)
+
+
+def test_the_wavelet_transform_keeps_the_energy(windows):
+    x = windows[:, :128].astype(float)
+    for wavelet in ("haar", "db4"):
+        found = np.exp(features(sig.WaveletEnergies(AXES, 5, wavelet), windows[:, :128]))
+        whole = found @ np.asarray([64, 32, 16, 8, 4, 4])
+        np.testing.assert_allclose(whole, 128 * x.var(1), rtol=1e-4)
+
+
+def test_tilt_of_known_positions():
+    flat, upright = [0, 0, 9.81], [9.81, 0, 0]
+    rows = np.tile(np.asarray([flat, upright, [0, -1, 1]])[:, None], (1, 20, 1))
+    found = sig.SignalGraph([sig.Tilt(AXES)]).transform(rows)
+    expected = [[0, 0, 0], [np.pi / 2, 0, np.pi / 2], [0, -np.pi / 4, np.pi / 4]]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_resampling_envelope_and_jerk(windows):
+    x = windows.astype(float).transpose(0, 2, 1)
+    graph = sig.SignalGraph(
+        [sig.Mean(s) for s in (sig.Resample(AXES, 7), sig.Envelope(AXES, 9), sig.Jerk(AXES, 50.0))]
+    )
+    values = sig.graph.WindowValues(graph, windows)
+    found = {step.kind: values.of_step(step) for step in graph.steps}
+    blocks = x[..., :126].reshape(20, 3, 18, 7).mean(-1)
+    np.testing.assert_allclose(found["resample"], blocks, rtol=1e-6)
+    rectified = np.abs(x - x.mean(-1, keepdims=True))[..., :126].reshape(20, 3, 14, 9).mean(-1)
+    np.testing.assert_allclose(found["envelope"], rectified, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(found["jerk"], np.diff(x) * 50, rtol=1e-6)
+
+
+def test_the_envelope_shows_how_often_a_bearing_is_hit():
+    data = np.load(shared_data("cwru_bearing.npz"))
+    rate, x = 12000.0, data["X"].reshape(len(data["X"]), -1)[:40].astype(float)
+    envelope = sig.Envelope(sig.Channels(), 8)
+    spectrum = sig.Spectrum(envelope, rate / 8)
+    peak = sig.SignalGraph([sig.SpectralMoments(spectrum)]).transform(x)[:, -1]
+    assert np.isfinite(peak).all()
+    assert peak.max() < rate / 16
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: sig.Quantiles(AXES, (0.5, 0.2)), "rising"),
+        (lambda: sig.Quantiles(AXES, (0.5, 2.0)), "0 to 1"),
+        (lambda: sig.Quantiles(sig.Pixels()), "must be a Signal"),
+        (lambda: sig.Autocorrelation(AXES, (0, 1)), "rising"),
+        (lambda: sig.Autocorrelation(AXES, (1.5,)), "whole"),
+        (lambda: sig.Resample(AXES, 0), "factor"),
+        (lambda: sig.Envelope(AXES, "8"), "width"),
+        (lambda: sig.Jerk(AXES, float("nan")), "rate_hz"),
+        (lambda: sig.WaveletEnergies(AXES, 0), "levels"),
+        (lambda: sig.WaveletEnergies(AXES, 2, "sym5"), "sym5"),
+        (lambda: sig.Tilt(sig.Channels()), "three channels"),
+    ],
+)
+def test_settings_are_checked(make, words):
+    with pytest.raises(InputError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        sig.Autocorrelation(AXES, (9,)),
+        sig.WaveletEnergies(AXES, 4),
+        sig.Mean(sig.Resample(AXES, 10)),
+        sig.Mean(sig.Envelope(AXES, 10)),
+    ],
+)
+def test_windows_too_short_are_refused_by_name(block):
+    with pytest.raises(InputError, match=r"9"):
+        features(block, np.zeros((1, 9, 3)))
+
+
+@pytest.mark.parametrize(
+    "windows", [np.zeros((2, 0, 3)), np.zeros((2, 9, 2)), np.zeros(4), np.zeros((2, 9, 3, 1))]
+)
+def test_windows_of_another_shape_are_refused(windows):
+    with pytest.raises(InputError, match="acc"):
+        sig.SignalGraph([sig.Mean(AXES)]).transform(windows)

@@ -1,0 +1,152 @@
+"""A network's part and a Python function as blocks of a bundle, on a device."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnx.helper as helper
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+import gatewise as gw
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import BundleError
+from gatewise_export.bundle.repacking import repack
+from gatewise_export.commands.run_verify import check_data
+from gatewise_export.onnx_files.graph_rules import check_stage_graph
+
+
+def spread(windows):
+    return np.std(windows, axis=1)
+
+
+def network(path, activation="Relu"):
+    """Save a layer x (n, 16) -> hidden (n, 3) -> one sum."""
+    weights = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["sums"]),
+        helper.make_node(activation, ["sums"], ["hidden"]),
+        helper.make_node("ReduceMax", ["hidden"], ["most"], axes=[1]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "layer",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("most", onnx.TensorProto.FLOAT, ["n", 1])],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=9), path)
+    return path
+
+
+def blocks(path):
+    return [
+        sig.Block.from_function(spread, ["spread"], price=1.0),
+        sig.Block.from_onnx(path, output="hidden", price=5.0),
+    ]
+
+
+def windows(n):
+    rng = np.random.default_rng(1)
+    y = rng.integers(0, 2, n)
+    return (rng.normal(0, 1 + y[:, None], (n, 16)) * 50).astype(np.int16), y
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory):
+    x, y = windows(240)
+    path = network(tmp_path_factory.mktemp("network") / "layer.onnx")
+    settings = {"families": ("linear",), "effort": "low", "n_stages": 2, "random_state": 0}
+    model = LogisticRegression()
+    return gw.StagedCascade(high_cost_model=model, blocks=blocks(path), **settings).fit(x, y)
+
+
+@pytest.fixture(scope="module")
+def packed(system, tmp_path_factory):
+    return gw.pack(system, tmp_path_factory.mktemp("bundle") / "b", sample=windows(20)[0]).path
+
+
+def test_a_device_answers_as_the_system(system, packed, tmp_path):
+    whole = repack(packed, tmp_path / "whole.gwb")
+    x, _ = windows(30)
+    for bundle in (Bundle.open(packed), whole):
+        with pytest.raises(InputError, match=r"in training .*:spread, which a bundle"):
+            bundle.manifest.signal.features(x)
+        bundle = bundle.with_functions({"spread": spread})
+        with pytest.raises(InputError, match="its model is not there"):
+            bundle.manifest.signal.features(x)
+        bundle.read_block_models(check_stage_graph)
+        np.testing.assert_array_equal(
+            bundle.manifest.signal.features(x), system.signal_input_.features(x)
+        )
+    device = gw.Device(packed, blocks={"spread": spread})
+    answers = [device.answer(row) for row in x]
+    edge = [k for k, answer in enumerate(answers) if answer.route == "edge"]
+    assert edge
+    assert [answers[k].label for k in edge] == system.predict(x)[edge].tolist()
+
+
+def test_a_bundle_names_no_code(packed):
+    with pytest.raises(InputError, match=r"block 'spread' is a Python function, .*give blocks="):
+        gw.Device(Bundle.open(packed))
+
+
+def test_simulations_and_checks_take_the_functions(system, packed, tmp_path):
+    x, y = windows(40)
+    np.savez(tmp_path / "rows.npz", X=x, y=y)
+    for asked in (
+        lambda: gw.simulate(packed, x, y),
+        lambda: check_data(Bundle.open(packed), str(tmp_path / "rows.npz"), None),
+    ):
+        with pytest.raises(InputError, match=r"'spread' is .*give blocks=.*or --block spread="):
+            asked()
+    of_system = gw.pack(system, tmp_path / "again", sample=x[:20])  # with the functions it has
+    small = {"devices": 2, "seconds": 60.0, "baselines": False, "link": "none"}
+    given = gw.simulate(packed, x, y, blocks={"spread": spread}, **small).report
+    assert given.policies == gw.simulate(of_system, x, y, **small).report.policies
+    for policy in gw.simulate(of_system, x, y, **small | {"baselines": True}).report.policies:
+        paid = sum(use.share * use.price for use in policy.computation.values())
+        assert paid == pytest.approx(policy.feature_cost.value)
+    report, figures = check_data(of_system, str(tmp_path / "rows.npz"), None)
+    assert report.agrees
+    assert figures["cost"] == pytest.approx(system.cost(x).mean())
+
+
+def test_a_network_that_is_not_the_packed_one_is_refused(packed, tmp_path):
+    copy = repack(packed, tmp_path / "copy")
+    (file,) = copy.manifest.signal.models
+    (copy.path / file).write_bytes(b"other")
+    with pytest.raises(BundleError, match=f"{file} is not the file that was packed"):
+        Bundle.open(copy.path)
+    (copy.path / file).unlink()
+    with pytest.raises(BundleError, match=file):
+        Bundle.open(copy.path)
+
+
+def test_a_manifest_with_another_network_is_refused(packed, tmp_path):
+    copy = repack(packed, tmp_path / "copy")
+    manifest = json.loads((copy.path / "manifest.json").read_text())
+    step = next(s for s in manifest["signal"]["steps"] if s["kind"] == "onnx")
+    step["sha256"] = "../" + step["sha256"][3:]
+    (copy.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="no SHA-256"):
+        Bundle.open(copy.path)
+
+
+def test_operators_that_may_not_run_are_refused_unopened(packed, tmp_path):
+    copy = repack(packed, tmp_path / "copy")
+    strange = blocks(network(tmp_path / "strange.onnx", activation="Tan"))[1]
+    manifest = json.loads((copy.path / "manifest.json").read_text())
+    step = next(s for s in manifest["signal"]["steps"] if s["kind"] == "onnx")
+    step["sha256"] = strange.sha256
+    del manifest["files"][next(iter(copy.manifest.signal.models))]
+    manifest["files"][strange.file] = {"sha256": strange.sha256, "size": len(strange.model)}
+    (copy.path / strange.file).write_bytes(strange.model)
+    (copy.path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(BundleError, match="Tan: an operator that no given stage may use"):
+        gw.Device(copy.path, blocks={"spread": spread})

@@ -1,0 +1,197 @@
+"""Devices on windows: any window has an answer or a clear error; functions may fail or hang."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import gatewise as gw
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+from tests.support.processes import run_python
+from tests.support.window_system import SAMPLES, make_window_bundle, roughness, windows
+
+pytestmark = pytest.mark.slow  # a fit
+
+BLOCKS = {"roughness": roughness}
+
+
+@pytest.fixture(scope="module")
+def bundle(make_once):
+    return make_once("window-bundle", make_window_bundle)
+
+
+@pytest.fixture(scope="module")
+def expected(bundle):
+    """Windows, and a device's answers to them."""
+    x, _ = windows(80, seed=2)
+    with gw.Device(bundle, blocks=BLOCKS, policy="edge-only") as device:
+        return x, device.answer_many(x)
+
+
+def second(answers):
+    """A window that the second stage answered."""
+    return next(i for i, a in enumerate(answers) if a.stage == 1)
+
+
+def test_a_bundle_names_its_functions_and_imports_none(bundle):
+    """In an interpreter that has not made the block, the function must be given."""
+    code = f"""
+import sys
+import numpy as np
+import gatewise as gw
+from gatewise.errors import InputError
+from gatewise_export.bundle.bundle import Bundle
+try:
+    gw.Device({str(bundle)!r})
+except InputError as error:
+    print(error)
+def rough(x):
+    return np.abs(np.diff(x.astype(np.float32), axis=1)).mean(axis=1)
+with gw.Device({str(bundle)!r}, blocks={{"roughness": rough}}, policy="edge-only") as device:
+    print(device.answer(np.zeros(({SAMPLES}, 2), np.int16)).label in (0, 1, 2))
+print("tests" in sys.modules, "sklearn" in sys.modules)
+"""
+    error, answered, imported = run_python(code).splitlines()
+    assert "block 'roughness' is a Python function" in error
+    assert "tests.support.window_system:roughness" in error
+    assert "--block roughness=module:function" in error
+    assert (answered, imported) == ("True", "False False")
+
+
+def test_a_function_that_hangs_costs_its_own_instance_its_later_stages(bundle, expected):
+    x, answers = expected
+    i = second(answers)
+    may_go, began = threading.Event(), threading.Event()
+
+    def hanging(window):
+        if began.is_set():  # after the self-test
+            may_go.wait(60)
+        return roughness(window)
+
+    with gw.Device(
+        bundle, blocks={"roughness": hanging}, policy="edge-only", deadline_ms=150
+    ) as device:
+        began.set()
+        late = device.answer(x[i])
+        assert (late.route, late.stage) == ("fallback", 0)
+        assert late.reason == "sensor-late:roughness"
+        assert late.latency_ms < 150
+        assert late.cost < answers[i].cost
+        may_go.set()
+        after = device.answer(x[i])
+        assert (after.stage, after.cost) == (1, answers[i].cost)
+        np.testing.assert_array_equal(after.probabilities, answers[i].probabilities)
+
+
+def test_the_last_finished_stage_answers_where_a_later_block_fails(bundle, expected):
+    x, answers = expected
+    i = second(answers)
+    broken = threading.Event()
+
+    def failing(window):
+        if broken.is_set():
+            raise OSError("bus error")
+        return roughness(window)
+
+    with gw.Device(bundle, blocks={"roughness": failing}, policy="edge-only") as device:
+        broken.set()
+        found = device.answer(x[i])
+        assert (found.route, found.stage, found.reason) == ("fallback", 0, "sensor:roughness")
+        assert device.counters["errors"] == 0
+
+
+def test_a_release_needs_the_window_and_functions_but_no_features(bundle):
+    manifest = Bundle.open(bundle).manifest
+    assert manifest.acquired_names == (f"window {SAMPLES}x2", "function roughness")
+
+
+def test_a_new_version_may_compute_other_features(bundle, expected):
+    """Windows have no names: another order or number of features is the bundle's own."""
+    x, answers = expected
+    with gw.Device(bundle, blocks=BLOCKS, row_names=["window"], policy="edge-only") as device:
+        device.adopt(Bundle.open(bundle))
+        assert device.answer(x[0]).label == answers[0].label
+
+
+def test_many_windows_are_answered_together(bundle, expected):
+    x, answers = expected
+    with gw.Device(bundle, blocks=BLOCKS, policy="edge-only") as device:
+        assert [device.answer(w).cost for w in x[:20]] == [a.cost for a in answers[:20]]
+        with pytest.raises(InputError, match=r"shape \(31, 2\)"):
+            device.answer_many(x[:, :31])
+
+
+def strange_window(rng):
+    """A window as a broken driver may give it, of the right shape or not."""
+    x = windows(1, seed=int(rng.integers(10**6)))[0][0].astype(
+        rng.choice(["int16", "int8", "uint8", "float16", "float32", "float64", "int64", "bool"])
+    )
+    kind = rng.integers(12)
+    if kind == 0:
+        x = np.full_like(x, rng.integers(0, 2))
+    elif kind == 1:
+        x = np.clip(x, 0, 1)
+    elif kind in (2, 3, 4) and x.dtype.kind == "f":
+        where = rng.random(x.shape) < rng.choice([0.01, 0.5, 1.0])
+        x[where] = rng.choice([np.nan, np.inf, -np.inf, np.finfo(x.dtype).max])
+    elif kind == 5:
+        x = x[: rng.integers(0, SAMPLES)]
+    elif kind == 6:
+        x = np.repeat(x, rng.integers(2, 4), axis=0)  # another rate
+    elif kind == 7:
+        shapes = [(0,), (), (2, SAMPLES), (SAMPLES,), (SAMPLES, 3), (1, SAMPLES, 2)]
+        x = np.zeros(shapes[rng.integers(len(shapes))])
+    elif kind == 8:
+        others = [None, "window", [[1, 2], [3]], {"a": 1}, object(), x.astype(complex), b"\0" * 64]
+        return others[rng.integers(len(others))]
+    elif kind == 9:
+        return x.tolist()
+    elif kind == 10:
+        x = np.asfortranarray(x)[::-1]
+    return x
+
+
+def test_any_window_has_an_answer_or_a_clear_error(bundle):
+    """Where the second stage's function fails as it likes, the first stage's answer is given."""
+    rng = np.random.default_rng(16)
+    trouble = [0]
+
+    def fickle(window):
+        kind = trouble[0] % 8
+        if kind == 1:
+            raise ZeroDivisionError
+        if kind == 2:
+            return "no numbers"
+        if kind == 3:
+            return np.ones((1, 5))
+        if kind == 4:
+            return np.full((1, 2), np.nan)
+        if kind == 5:
+            return np.full((1, 2), 1e300)
+        if kind == 6:
+            return None
+        return roughness(window)
+
+    found = {"answers": 0, "fallback": 0, "InputError": 0, "SensorError": 0}
+    with gw.Device(bundle, blocks={"roughness": fickle}, policy="edge-only") as device:
+        for i in range(10_000):
+            window = strange_window(rng)
+            trouble[0] = i
+            try:
+                answer = device.answer(window)
+            except (InputError, gw.SensorError) as error:
+                found[type(error).__name__] += 1
+                continue
+            found["answers"] += 1
+            assert answer.label in (0, 1, 2)
+            assert np.isfinite(answer.probabilities).all()
+            if answer.route == "fallback":
+                found["fallback"] += 1
+                assert (answer.stage, answer.reason.partition(":")[0]) in {
+                    (0, why) for why in ("sensor", "missing", "infinite")
+                }
+    assert sum(found.values()) - found["fallback"] == 10_000
+    assert min(found.values()) > 100, found

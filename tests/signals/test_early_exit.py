@@ -1,0 +1,74 @@
+"""An early-exit network in two ONNX parts: its first layer a block, the whole in the cloud."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+from sklearn.neural_network import MLPClassifier
+
+import gatewise as gw
+import gatewise_signals as sig
+from tests.support.image_models import digit_images, graph_of
+
+LAYERS = (16, 256, 128)
+SIZES = (64, *LAYERS, 10)
+OPERATIONS = [a * b / 1000 for a, b in pairwise(SIZES)]
+"""Thousands of multiplications of each layer."""
+
+
+def network(images, y):
+    """A network on pictures, ``image`` (n, 8, 8) to ``logits``; ``layer0`` is its first layer."""
+    x = images.reshape(-1, 64).astype(np.float32) / 16
+    fitted = MLPClassifier(
+        LAYERS, alpha=0.1, max_iter=300, early_stopping=True, n_iter_no_change=20, random_state=0
+    ).fit(x, y)
+    values = {"scale": np.float32(1 / 16)}
+    nodes = [
+        helper.make_node("Flatten", ["image"], ["flat"], axis=1),
+        helper.make_node("Mul", ["flat", "scale"], ["x"]),
+    ]
+    before = "x"
+    for k, (weights, bias) in enumerate(zip(fitted.coefs_, fitted.intercepts_, strict=True)):
+        values |= {f"w{k}": weights.astype(np.float32), f"b{k}": bias.astype(np.float32)}
+        last = k == len(LAYERS)
+        sums = "logits" if last else f"sums{k}"
+        nodes.append(helper.make_node("Gemm", [before, f"w{k}", f"b{k}"], [sums]))
+        if not last:
+            nodes.append(helper.make_node("Relu", [sums], [f"layer{k}"]))
+        before = f"layer{k}"
+    return graph_of(nodes, ("image", 1, ["n", 8, 8]), ("logits", 1, ["n", 10]), **values)
+
+
+@pytest.mark.slow
+def test_an_early_exit_saves_computation_and_the_whole_network_answers_the_rest(tmp_path):
+    x, y = digit_images()
+    path = tmp_path / "network.onnx"
+    path.write_bytes(network(x[:900], y[:900]))
+    first = sig.Block.from_onnx(path, output="layer0", price=OPERATIONS[0])
+    cascade = gw.StagedCascade(
+        gw.OnnxModel(path), blocks=[first], high_cost_input="window", max_loss=0.0,
+        cloud_prices=gw.CloudPrices(evaluation=sum(OPERATIONS)), n_stages=1,
+        families=("linear",), effort="low", random_state=0,
+    )  # fmt: skip
+    cascade.fit(x[:900], y[:900], validation=(x[900:1500], y[900:1500]))
+    new, truth = x[1500:], y[1500:]  # of other writers
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    logits = session.run(None, {"image": new.astype(np.float32)})[0]
+    whole, sent, found = logits.argmax(axis=1), cascade.offload(new), cascade.predict(new)
+    assert 0.02 < sent.mean() < 0.5
+    np.testing.assert_array_equal(found[sent], whole[sent])
+    assert (found == truth).mean() >= (whole == truth).mean() - 0.01
+    operations = OPERATIONS[0] + sent * sum(OPERATIONS)
+    np.testing.assert_allclose(cascade.cost(new), operations)
+    last = LAYERS[0] * 10 / 1000  # of the stage itself
+    assert sum(OPERATIONS) / (operations.mean() + last) > 3
+    bundle = gw.pack(cascade, tmp_path / "bundle", sample=x[1200:1240])
+    assert gw.verify(cascade, bundle, new).agrees
+    with gw.Device(bundle) as device:
+        answers = [device.answer(picture) for picture in new[~sent][:50]]
+    np.testing.assert_array_equal([a.label for a in answers], found[~sent][:50])
+    assert {a.cost for a in answers} == {OPERATIONS[0]}

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from gatewise_export.bundle.json_reader import JsonField
+from gatewise_signals.document import read_signal, write_signal
+from gatewise_signals.signal_input import SignalInput
+
+
+class Clock:
+    """A clock on which step k of each run takes k + 1 seconds, and one run in three 9 more."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.calls, self.now = steps, 0, 0.0
+
+    def __call__(self) -> float:
+        turn, end = divmod(self.calls, 2)
+        if end:
+            run, step = divmod(turn, self.steps)
+            self.now += step + 1 + (9 if run % 3 == 0 else 0)
+        self.calls += 1
+        return self.now
+
+
+def test_each_step_gets_its_own_time_the_least_of_its_runs():
+    acc = sig.Channels()
+    spectrum = sig.Spectrum(acc, 50.0)
+    blocks = [sig.Mean(acc), sig.SpectralMoments(spectrum)]
+    x = np.random.default_rng(0).normal(size=(5, 64))
+    priced = sig.measured(blocks, x, clock=Clock(4))
+    prices = [s.price for s in sig.SignalGraph(priced).steps]
+    np.testing.assert_allclose(prices, [1e6, 2e6, 3e6, 4e6])
+    joules = sig.measured(blocks, x, watts=0.5, clock=Clock(4))
+    np.testing.assert_allclose(
+        [s.price for s in sig.SignalGraph(joules).steps], np.divide(prices, 2)
+    )
+    assert priced == blocks
+
+
+def test_nothing_to_measure_is_refused():
+    blocks = [sig.Mean(sig.Channels())]
+    for settings in ({"windows": np.zeros((0, 9))}, {"windows": np.zeros((1, 9)), "watts": -1}):
+        with pytest.raises(InputError, match=r"measuring|watts"):
+            sig.measured(blocks, **settings)
+
+
+def two_blocks():
+    acc = sig.Channels()
+    return [sig.Mean(acc), sig.SpectralMoments(sig.Spectrum(acc, 50.0))]
+
+
+@pytest.fixture
+def table():
+    x = np.random.default_rng(0).normal(size=(5, 64))
+    return sig.PriceTable.measure(two_blocks(), x, watts=0.5, clock=Clock(4))
+
+
+def test_a_file_prices_blocks_in_either_unit(table, tmp_path):
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(table.to_document()))
+    assert sig.PriceTable.from_file(path) == table
+    for unit, each in (("us", 1e6), ("uj", 0.5e6)):
+        graph = sig.SignalGraph(sig.priced(two_blocks(), path, unit=unit))
+        np.testing.assert_allclose([s.price for s in graph.steps], each * np.arange(1, 5))
+        assert sig.PriceTable.of_graph(graph) == replace(table, unit=unit)
+    with pytest.raises(InputError, match=r"no quantiles\(x, .*measure these blocks"):
+        sig.priced([*two_blocks(), sig.Quantiles(sig.Channels(), (0.5,))], path)
+    with pytest.raises(InputError, match="microjoules need the processor's power"):
+        sig.priced(two_blocks(), replace(table, watts=None), unit="uj")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"kind": "other"}, "kind"),
+        ({"watts": -1}, "watts"),
+        ({"steps": {"x": {"us": "much"}}}, r"steps.x.*us"),
+        ({"speed": 1}, "unknown key 'speed'"),
+    ],
+)
+def test_files_that_are_no_prices_are_refused(table, tmp_path, change, words):
+    path = tmp_path / "prices.json"
+    path.write_text(json.dumps(table.to_document() | change))
+    with pytest.raises(InputError, match=words):
+        sig.priced(two_blocks(), path)
+
+
+def test_a_bundle_says_where_its_prices_are_from(table):
+    """As long as all are: a price that was set by hand, or windows of another shape, are not."""
+    x = np.random.default_rng(1).normal(size=(9, 64)).astype(np.float32)
+    blocks = sig.priced(two_blocks(), table, unit="uj")
+    signal = SignalInput.from_windows(blocks, x)
+    document = JsonField.parse(json.dumps(write_signal(signal)))
+    assert read_signal(document, signal.feature_names).prices == signal.prices
+    assert signal.prices == replace(table, unit="uj")
+    by_hand = [replace(blocks[0], price=3.0), blocks[1]]
+    assert SignalInput.from_windows(by_hand, x).prices is None
+    with pytest.raises(InputError, match=r"measured on windows of shape \(64,\), these .* \(32,\)"):
+        SignalInput.from_windows(blocks, x[:, :32])

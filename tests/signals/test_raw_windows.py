@@ -1,0 +1,256 @@
+"""High-cost models that read the window itself: estimator, bundle, device and worker agree."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import cbor2
+import fastjsonschema
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
+
+import gatewise as gw
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from gatewise_edge.link import wire
+from gatewise_export import to_c
+from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.bundle.manifest_reader import read_manifest
+from tests.support.image_models import conv_graph, digit_images
+from tests.support.mosquitto import Mosquitto, needs_mosquitto
+from tests.support.mqtt_clients import Caller
+
+SCHEMA = fastjsonschema.compile(
+    json.loads((Path(__file__).parents[2] / "docs/manifest.schema.json").read_text())
+)
+PRICES = gw.CloudPrices(request=3.0, byte=0.01, evaluation=0.5)
+SETTINGS = {
+    "high_cost_input": "window", "families": ("linear",), "effort": "low", "n_stages": 2,
+    "cloud_prices": PRICES, "random_state": 0,
+}  # fmt: skip
+
+
+def picture_blocks():
+    pixels = sig.Pixels(price=0.5)
+    return [sig.Thumbnail(pixels, 3, 3, price=1.0), sig.BlockStatistics(pixels, 2, 2, price=6.0)]
+
+
+@pytest.fixture(scope="module")
+def system(make_once):
+    """Digits: stages on cells of the picture, and a given network that takes it whole."""
+
+    def fit(_):
+        x, y = digit_images()
+        f0 = gw.OnnxModel(conv_graph(x[:700], y[:700]))
+        cascade = gw.StagedCascade(f0, blocks=picture_blocks(), offload_rate=0.3, **SETTINGS)
+        return cascade.fit(x[900:1200], y[900:1200], validation=(x[1200:1500], y[1200:1500]))
+
+    return make_once("system-on-raw-windows", fit)
+
+
+@pytest.fixture(scope="module")
+def bundle(system, tmp_path_factory):
+    path = tmp_path_factory.mktemp("raw") / "bundle"
+    return gw.pack(system, path, sample=digit_images()[0][:40])
+
+
+@pytest.fixture(scope="module")
+def new():
+    x, y = digit_images()
+    return x[1500:], y[1500:]
+
+
+def test_the_high_cost_model_gets_pictures_and_stages_get_features(system, new):
+    x, y = new
+    sent, f0 = system.offload(x), system.high_cost_model_
+    n = len(system.signal_input_.graph.feature_names)
+    assert 0.1 < sent.mean() < 0.5
+    assert system.explain(x[sent][0]).steps[-1].blocks == ("window",)
+    assert f0.features.tolist() == list(range(n, n + 64))
+    assert all((stage.features < n).all() for chain in system.chains_ for stage in chain)
+    own = replace(f0, features=np.arange(64))
+    found = own.labels(x.reshape(-1, 64).astype(np.float32))
+    np.testing.assert_array_equal(system.predict(x)[sent], found[sent])
+    assert (found == y).mean() > 0.85 > (system.predict(x) == y).mean() > 0.7
+
+
+def test_a_sent_picture_costs_its_bytes_and_no_block(system, new):
+    x, _ = new
+    graph, exits = system.signal_input_.graph, system.exit_stage(x)
+    for stage in np.unique(exits):
+        read = {k for s in system.stages_[: stage + 1] for k in s.features.tolist()}
+        expected = sum(graph.blocks[b].price for b in set(graph.block_of[sorted(read)].tolist()))
+        expected += 0.5  # the picture itself, which both blocks read
+        if stage == len(system.stages_):
+            expected += 3.0 + 0.01 * (69 + 64) + 0.5  # a byte a pixel, behind the head
+        assert system.cost(x)[exits == stage] == pytest.approx(expected)
+
+
+def test_a_bundle_lists_the_window_once_and_decides_as_the_system(system, bundle, new):
+    document = bundle.manifest.to_document()
+    SCHEMA(document)
+    assert document["features"][-1] == {"name": "window", "own": 0.0, "group": None}
+    assert len(document["features"]) == len(system.signal_input_.graph.feature_names) + 1
+    assert document["cloud"]["inputs"] == ["window"]
+    read = read_manifest(json.dumps(document))
+    assert (read.features, read.cloud) == (bundle.manifest.features, bundle.manifest.cloud)
+    assert bundle.manifest.prices.item_size == 1
+    report = gw.verify(system, bundle, new[0])
+    assert report.agrees
+    assert (report.differing_costs, report.cloud_label_differences) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["features"].pop(), r"cloud.inputs\[0\]: 'window' is not a feature"),
+        (lambda d: d["features"].insert(0, d["features"].pop()), "their features are not those"),
+        (lambda d: d["stages"][0].update(inputs=["window"]), "the cloud's model alone reads"),
+        (lambda d: d["stages"][-1].update(tier="gateway"), "carries the window alone"),
+        (lambda d: d["cloud"].update(inputs=["window[1]"]), "is not what the cloud's model reads"),
+        (lambda d: d.update(cloud=None), "not what the cloud's model reads"),
+        (lambda d: d["signal"].update(shape=[2000, 2000]), "has 4000000 values"),
+    ],
+)
+def test_raw_windows_of_a_bundle_are_read_strictly(bundle, change, message):
+    document = json.loads((bundle.path / "manifest.json").read_text())
+    change(document)
+    with pytest.raises(ManifestError, match=message):
+        read_manifest(json.dumps(document))
+
+
+def test_an_unfitted_model_is_fitted_on_flat_windows():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    x = np.round(1000 * (rng.normal(0, 1, (120, 20, 2)) + y[:, None, None])).astype(np.int16)
+    blocks = [sig.Mean(sig.Channels(price=0.0), price=1.0)]
+    forest = RandomForestClassifier(5, random_state=0)
+    cascade = gw.StagedCascade(forest, blocks=blocks, **SETTINGS)
+    cascade = cascade.fit(x, y, groups=np.arange(120) // 4)
+    alone = clone(forest).fit(x.reshape(120, -1).astype(np.float32), y)
+    rows = cascade._rows(x)
+    np.testing.assert_array_equal(
+        cascade.high_cost_model_.labels(rows), alone.predict(rows[:, -40:])
+    )
+    assert clone(cascade).high_cost_input == "window"
+    assert cascade.cloud_prices_.item_size == 2
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"high_cost_input": "pixels"}, "high_cost_input"),
+        ({"blocks": None}, "high_cost_input='window' needs blocks"),
+        ({"tiers": ("device", "gateway")}, "leave tiers out"),
+        ({"blocks": [sig.Block.from_function(np.ravel, ["window"], 1.0, name="f")]}, "'window'"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings, message):
+    x, y = digit_images()
+    given = SETTINGS | {"blocks": picture_blocks()} | settings
+    with pytest.raises(InputError, match=message):
+        gw.StagedCascade(**given).fit(x[:60, :1, :1], y[:60])
+
+
+def test_c_computes_the_blocks_of_stages_alone(bundle, tmp_path):
+    written = to_c(bundle, tmp_path / "c", name="m")
+    assert written.signals.n_features < len(bundle.manifest.features) - 64 + 1
+
+
+def first_value(rows):
+    """Probabilities of two classes: an opaque high-cost model, of flat windows."""
+    return np.eye(2)[(rows[:, 0] >= 100).astype(int)]
+
+
+class LinkOfMessages:
+    """A link that carries single messages alone."""
+
+    ready = True
+
+    def open(self, receive):
+        pass
+
+    def send(self, payload):
+        return False
+
+    def close(self):
+        pass
+
+
+def test_a_window_that_no_message_holds_needs_a_link_that_carries_parts(tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    x = (rng.integers(0, 99, (60, 33_000)) + 100 * y[:, None]).astype(np.float32)
+    blocks = [sig.Mean(sig.Channels(price=0.0), price=1.0)]
+    cascade = gw.StagedCascade(first_value, blocks=blocks, **SETTINGS)
+    cascade = cascade.fit(x[:40], y[:40], validation=(x[40:], y[40:]))
+    bundle = gw.pack(cascade, tmp_path / "long", sample=x[:4])
+    with pytest.raises(InputError, match="carries 33000 values, more than the 131003 bytes"):
+        gw.Device(bundle, link=LinkOfMessages())
+    link = gw.InProcessLink(lambda rows: (first_value(rows).argmax(axis=1), first_value(rows)))
+    with gw.Device(bundle, link=link, policy="cloud-only") as device:
+        assert [a.class_index for a in device.answer_many(x[40:])] == y[40:].tolist()
+        assert device.counters["bytes_up"] > 20 * 4 * 33_000
+
+
+def by_hand(request, **changed):
+    """A request with other entries, as no encoder of ours writes it: of old ones, without `crc`."""
+    entries = cbor2.loads(request)
+    del entries["crc"]
+    return cbor2.dumps(entries | changed)
+
+
+@pytest.mark.slow
+@needs_mosquitto
+def test_pictures_over_a_real_broker(system, bundle, new, tmp_path):
+    """Answers and costs are the system's; what is no picture is refused, and the worker goes on."""
+    x, _ = new
+    with Mosquitto(tmp_path) as broker:
+        link = gw.MqttLink(broker.url)
+        with gw.Worker(bundle, broker.url), gw.Device(bundle, link=link, deadline_ms=10_000) as dev:
+            stranger = Caller(broker.url, "stranger")
+            named = {"model": bundle.manifest.name, "version": bundle.manifest.version}
+            for bad, reason in (
+                (x[:1].reshape(1, 64)[:, :63], "takes 64 columns"),
+                (np.full((1, 64), np.nan, np.float32), "NaN"),
+                (np.zeros((1, 65), np.int16), "takes 64 columns"),
+            ):
+                asked = stranger.ask(bad, **named)
+                answer = stranger.response()
+                assert (answer.id, answer.error) == (asked.id, "bad-request")
+                assert reason in answer.detail
+            good = wire.encode_request(
+                wire.Request(id=wire.new_id(), ttl_ms=5000, X=x[:1].reshape(1, 64), **named)
+            )
+            # Cut short, bytes after its end, and a whole message around a window that is too large.
+            large = by_hand(good, k=65_535, x=cbor2.CBORTag(77, bytes(2 * 65_535)))
+            for damaged, reason in ((good[:-9], "cbor"), (good + bytes(9), "cbor"),
+                                    (large, "size")):  # fmt: skip
+                stranger.send(damaged)
+                topic, _ = stranger.get()
+                assert topic == f"gw/v1/dead/{reason}"
+            # Windows that are not what their message says; each has an id to answer.
+            for changed, reason in (
+                ({"x": cbor2.CBORTag(64, bytes(63))}, "63 bytes"),
+                ({"n": 2}, "64 bytes"),
+                ({"x": cbor2.CBORTag(86, bytes(512))}, "typed array"),
+                ({"k": 0, "x": cbor2.CBORTag(64, b"")}, "k must lie in 1 to"),
+                ({"k": 8, "n": 8}, "takes 64 columns"),
+            ):
+                stranger.send(by_hand(good, **changed))
+                answer = stranger.response()
+                assert answer.error == "bad-request"
+                assert reason in answer.detail
+            stranger.close()
+            link.connect(30)
+            answers = [dev.answer(picture) for picture in x]
+            up = dev.counters["bytes_up"]
+    np.testing.assert_array_equal([a.label for a in answers], system.predict(x))
+    np.testing.assert_allclose([a.cost for a in answers], system.cost(x))
+    sent = np.array([a.route == "cloud" for a in answers])
+    np.testing.assert_array_equal(sent, system.offload(x))
+    assert up / sent.sum() == pytest.approx(69 + 64, abs=8)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gatewise_signals as sig
+from gatewise.errors import InputError
+from tests.support.shared_data import shared_data
+
+SIX = [f"{sensor}_{axis}" for sensor in ("acc", "gyro") for axis in "xyz"]
+
+
+@pytest.mark.parametrize("rate_hz", [0.01, 1, 50, 2000, 8000, 44100, 192000])
+@pytest.mark.parametrize("samples", [None, 2, 5, 64, 1000])
+def test_any_rate_and_length_has_blocks(rate_hz, samples):
+    channels = ["acc_x", "acc_y", "acc_z", "current"]
+    blocks = sig.standard_blocks(rate_hz=rate_hz, channels=channels, samples=samples)
+    graph = sig.SignalGraph(blocks)
+    length = samples or max(16, 1 << int(0.064 * rate_hz).bit_length())
+    x = np.random.default_rng(0).normal(size=(2, length, 4))
+    assert np.isfinite(graph.transform(x)).all()
+    assert len(set(graph.feature_names)) == len(graph.feature_names)
+
+
+def test_channels_of_one_sensor_are_one_signal():
+    blocks = sig.standard_blocks(rate_hz=50, channels=SIX)
+    signals = {s for s in sig.SignalGraph(blocks).steps if isinstance(s, sig.Channels)}
+    assert {(s.name, s.indices, s.axes) for s in signals} == {
+        ("acc", (0, 1, 2), ("x", "y", "z")),
+        ("gyro", (3, 4, 5), ("x", "y", "z")),
+    }
+    assert [b.label for b in blocks if isinstance(b, sig.Tilt)] == ["tilt(acc)"]
+    groups = {"one": ["acc_y", "gyro_y"], "other": ["acc_x", "acc_z", "gyro_x", "gyro_z"]}
+    blocks = sig.standard_blocks(rate_hz=50, channels=SIX, groups=groups, scale=0.5)
+    first = blocks[0].source
+    assert (first.name, first.indices, first.axes, first.scale) == (
+        "one", (1, 4), ("acc_y", "gyro_y"), 0.5,
+    )  # fmt: skip
+
+
+def test_the_order_is_that_of_measured_prices():
+    x = np.load(shared_data("hapt_windows.npz"))["X"][::900]
+    blocks = sig.measured(sig.standard_blocks(rate_hz=50, channels=SIX, samples=128), x, repeats=3)
+    prices = np.asarray([block.price for block in blocks])
+    quarter = len(prices) // 4
+    assert prices[:quarter].mean() < prices[-2 * quarter :].mean()
+    assert sig.SignalGraph(blocks).costs().total > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rate_hz": 0}, "rate_hz"),
+        ({"channels": []}, "channels"),
+        ({"channels": ["a", "a"]}, "once"),
+        ({"groups": {"s": ["a"]}}, "belongs to one"),
+        ({"channels": ["a.b"]}, "channel name"),
+        ({"samples": 0}, "samples"),
+    ],
+)
+def test_settings_are_checked(settings, words):
+    with pytest.raises(InputError, match=words):
+        sig.standard_blocks(**({"rate_hz": 50, "channels": ["a", "b"]} | settings))
+
+
+def test_a_list_of_blocks_prints_in_a_few_words():
+    shown = repr(sig.standard_blocks(rate_hz=100, channels=["x"])[:3])
+    assert shown == "[mean(x), crossings(x), quantiles(x)]"

@@ -1,0 +1,248 @@
+"""A cascade on blocks: fitted on windows, packed, run by a device; prices counted independently."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import fastjsonschema
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.ensemble import ExtraTreesClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import gatewise as gw
+import gatewise_signals as sig
+from benchmarks.compiled_c import compiler
+from gatewise.errors import InputError
+from gatewise_export import to_c
+from gatewise_export.bundle.bundle import Bundle
+from gatewise_export.bundle.errors import ManifestError
+from gatewise_export.bundle.manifest_reader import read_manifest
+from gatewise_export.commands.run_verify import check_data
+from gatewise_export.commands.tables import print_bundle
+from gatewise_sim.experiment.rows import Rows
+
+RATE = 100.0
+SCHEMA = fastjsonschema.compile(
+    json.loads((Path(__file__).parents[2] / "docs/manifest.schema.json").read_text())
+)
+
+
+def priced_blocks():
+    x = sig.Channels("acc", (0, 1), ("x", "y"), price=2.0)
+    spectrum = sig.Spectrum(x, RATE, price=20.0)
+    return [
+        sig.Mean(x, price=1.0),
+        sig.Statistics(x, price=8.0),
+        sig.BandPowers(spectrum, (0.0, 10.0, 25.0, 50.0), price=5.0),
+        sig.Statistics(sig.Magnitude(x, price=3.0), price=6.0),
+    ]
+
+
+def windows(n, seed=0):
+    """Vibrations of three classes: two differ in level, the third in frequency."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    t = np.arange(64) / RATE
+    hz = np.where(y == 2, 30.0, 12.0)[:, None] + rng.normal(0, 2, (n, 1))
+    wave = np.sin(2 * np.pi * (hz * t + rng.random((n, 1))))
+    level = np.where(y == 0, 0.0, 0.6)[:, None]
+    two = np.stack([wave + level, wave[:, ::-1]], axis=2) + rng.normal(0, 0.6, (n, 64, 2))
+    return np.round(two * 1000).astype(np.int16), y
+
+
+@pytest.fixture(scope="module")
+def system(make_once):
+    def fit(_):
+        x, y = windows(600)
+        settings = {"n_stages": 4, "effort": "low", "families": ("linear",), "random_state": 0}
+        forest = ExtraTreesClassifier(30, random_state=0)
+        return gw.StagedCascade(forest, blocks=priced_blocks(), **settings).fit(x, y)
+
+    return make_once("system-of-blocks", fit)
+
+
+@pytest.fixture(scope="module")
+def bundle(system, tmp_path_factory):
+    path = tmp_path_factory.mktemp("blocks") / "bundle"
+    return gw.pack(system, path, sample=windows(40, seed=5)[0])
+
+
+def price_of(blocks):
+    """Price of blocks and of all steps that they need, each once."""
+    steps = set(blocks)
+    while more := {i for step in steps for i in step.inputs} - steps:
+        steps |= more
+    return sum(step.price for step in steps)
+
+
+def test_each_window_pays_for_the_steps_that_its_stages_need(system):
+    x, y = windows(300, seed=1)
+    graph = system.signal_input_.graph
+    exits = system.exit_stage(x)
+    assert (system.predict(x) == y).mean() > 0.8
+    assert len(np.unique(exits)) > 1
+    for stage in np.unique(exits):
+        read = {k for s in system.stages_[: stage + 1] for k in s.features}
+        if stage == len(system.stages_):
+            read |= set(system.high_cost_model_.features)
+        expected = price_of({graph.blocks[b] for b in graph.block_of[sorted(read)]})
+        assert system.cost(x)[exits == stage] == pytest.approx(expected)
+
+
+def test_a_device_computes_what_its_stages_read_and_no_more(system, bundle):
+    x, _ = windows(60, seed=2)
+    with gw.Device(bundle) as device:
+        answers = [device.answer(window) for window in x]
+    exits, costs = system.exit_stage(x), system.cost(x)
+    on_device = exits < len(system.stages_)
+    assert [a.stage for a, here in zip(answers, on_device, strict=True) if here] == exits[
+        on_device
+    ].tolist()
+    assert [a.cost for a, here in zip(answers, on_device, strict=True) if here] == pytest.approx(
+        costs[on_device]
+    )
+    assert {a.reason for a, here in zip(answers, on_device, strict=True) if not here} <= {"no-link"}
+
+
+def test_a_bundle_holds_its_blocks_as_plain_settings(system, bundle):
+    read = bundle.manifest.signal
+    assert read.graph.steps == system.signal_input_.graph.steps
+    assert (read.shape, read.dtype) == ((64, 2), "int16")
+    assert bundle.manifest.feature_costs() == system.feature_costs_
+    x, _ = windows(20, seed=3)
+    np.testing.assert_array_equal(read.features(x), system.signal_input_.features(x))
+    SCHEMA(bundle.manifest.to_document())
+    report = gw.verify(system, bundle, x)
+    assert report.agrees
+    assert report.differing_costs == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["signal"]["steps"][1].update(kind="exec"), "kind: must be .* not .exec."),
+        (lambda d: d["signal"]["steps"][1].update(source=7), r"steps\[1\].source: must be 0 to 0"),
+        (lambda d: d["signal"]["steps"][0].update(scale=0.0), "scale is 0.0"),
+        (lambda d: d["signal"]["steps"][0].update(path="/etc"), "has an unknown key 'path'"),
+        (lambda d: d["signal"]["blocks"].append(0), "acc is no block"),
+        (lambda d: d["signal"]["blocks"].pop(), "their features are not those"),
+        (lambda d: d["groups"][0].update(requires=["nothing"]), "'nothing' is required"),
+        (lambda d: d["signal"].update(shape=[]), "must have 1 to 8 entries"),
+    ],
+)
+def test_blocks_of_a_bundle_are_read_strictly(bundle, change, message):
+    document = json.loads((bundle.path / "manifest.json").read_text())
+    change(document)
+    with pytest.raises(ManifestError, match=message):
+        read_manifest(json.dumps(document))
+
+
+def test_other_features_than_were_packed_fail_the_self_test(bundle, monkeypatch):
+    run = sig.Statistics.values
+    monkeypatch.setattr(sig.Statistics, "values", lambda self, x: run(self, x) * np.float32(1.01))
+    with pytest.raises(gw.GatewiseError, match="features in 40 of 40 rows"):
+        gw.Device(Bundle.open(bundle.path))
+
+
+def test_a_window_that_does_not_fit_is_refused_and_nan_is_missing(bundle):
+    x, _ = windows(1, seed=4)
+    with gw.Device(bundle) as device:
+        with pytest.raises(InputError, match=r"shape \(63, 2\)"):
+            device.answer(x[0, :63])
+        broken = x[0].astype(np.float32)
+        broken[3] = np.nan
+        with pytest.raises(gw.SensorError, match="missing"):
+            device.answer(broken)
+
+
+def test_blocks_are_settings_like_others(system):
+    assert clone(system).blocks == priced_blocks()
+    x, y = windows(60)
+    with pytest.raises(InputError, match="feature_costs beside blocks"):
+        gw.StagedCascade(blocks=priced_blocks(), feature_costs=[1.0]).fit(x, y)
+    with pytest.raises(InputError, match="one length"):
+        gw.StagedCascade(blocks=priced_blocks()).fit([[1, 2], [3]], y)
+    explained = system.explain(windows(1, seed=6)[0][0])
+    assert explained.steps[0].price == pytest.approx(
+        price_of({b for b in priced_blocks() if b.names[0] in explained.steps[0].acquired})
+    )
+
+
+def test_blocks_without_a_price_are_measured():
+    x, _ = windows(30)
+    blocks = [sig.Mean(sig.Channels()), sig.Statistics(sig.Channels())]
+    found = sig.SignalInput.from_windows(blocks, x)
+    assert all(step.price > 0 for step in found.graph.steps)
+    ticks = iter(range(10**6))
+    exact = sig.measured(blocks, x[:3], watts=2.0, clock=lambda: next(ticks) * 1e-6)
+    assert [b.price for b in exact] == pytest.approx([2.0, 2.0])
+    assert exact[0].source.price == pytest.approx(2.0)
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C compiler here (cc, gcc or clang)")
+def test_c_of_a_system_and_of_its_bundle_computes_and_decides_as_they_do(system, bundle, tmp_path):
+    of_bundle = to_c(bundle, tmp_path / "c", name="m")
+    of_system = to_c(system, tmp_path / "again", name="m", sample=windows(40, seed=5)[0])
+    assert of_system.signals == of_bundle.signals
+    done = subprocess.run(
+        ["make", "-s", "-C", of_bundle.folder, "test", "CFLAGS=-O0"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "m: 0 of 40 rows differ" in done.stdout
+    assert "features of 0 of 40 windows differ" in done.stdout
+    assert "0 more are decided otherwise" in done.stdout
+
+
+def test_people_read_blocks_and_what_each_step_costs(system, bundle, capsys):
+    assert "mean(acc)" in system.summary()
+    assert "mean(acc).x.mean" not in system.summary()
+    explained = system.explain(windows(1, seed=6)[0][0])
+    assert set(explained.steps[0].blocks) <= {b.label for b in priced_blocks()}
+    print_bundle(bundle.manifest)
+    shown = {line.split("  ")[0].strip(): line for line in capsys.readouterr().out.splitlines()}
+    graph = bundle.manifest.signal.graph
+    first = bundle.manifest.stages[0].inputs
+    for step in graph.steps:
+        price, *stage = shown[step.label].removeprefix(step.label).split()
+        assert float(price) == next(s.price for s in system.signal_input_.graph.steps if s == step)
+        if step.label in graph.with_inputs(graph.labels(first)):
+            assert stage == ["0"]
+
+
+def test_a_fleet_is_simulated_on_windows(system, bundle, tmp_path):
+    x, y = windows(200, seed=7)
+    report = gw.simulate(bundle, x, y, seconds=60, devices=2, workload="poisson:1/s", jobs=1).report
+    assert report.answers.lost == 0
+    assert report.feature_cost["system"] == pytest.approx(system.cost(x).mean(), rel=0.1)
+    np.savez(tmp_path / "windows.npz", X=x, y=y)
+    rows = Rows.load(str(tmp_path / "windows.npz"), bundle.manifest)
+    np.testing.assert_array_equal(rows.X, system.signal_input_.features(x))
+    with gw.Device(bundle) as device:  # a row of features stands for its window
+        for window, row in zip(x[:20], rows.X[:20], strict=True):
+            one, other = device.answer(window), device.answer(row)
+            assert (one.label, one.stage, one.cost) == (other.label, other.stage, other.cost)
+
+
+def test_verify_reads_windows_from_a_file(system, bundle, tmp_path):
+    x, y = windows(100, seed=8)
+    np.savez(tmp_path / "windows.npz", X=x, y=y)
+    report, found = check_data(bundle, str(tmp_path / "windows.npz"), "y")
+    assert report.agrees
+    assert found["accuracy"] == pytest.approx((system.predict(x) == y).mean())
+    assert found["cost"] == pytest.approx(system.cost(x).mean())
+
+
+def test_blocks_are_a_transformer_too():
+    x, y = windows(120, seed=9)
+    model = make_pipeline(gw.BlockFeatures(priced_blocks()), StandardScaler(), LogisticRegression())
+    assert cross_val_score(model, x, y, cv=3).mean() > 0.7
+    first = clone(model).fit(x, y)[0]
+    assert first.get_feature_names_out().tolist() == list(first.signal_input_.feature_names)
+    np.testing.assert_array_equal(first.transform(x), first.signal_input_.features(x))

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise.errors import InputError
+from gatewise_signals import Windower, cut_windows
+
+
+@given(
+    st.integers(1, 12),
+    st.integers(1, 20),
+    st.lists(st.integers(0, 9), max_size=30),
+    st.sampled_from([(), (3,)]),
+)
+def test_pieces_of_any_size_give_the_windows_of_the_whole(length, hop, pieces, channels):
+    total = sum(pieces)
+    signal = np.random.default_rng(0).integers(-99, 99, (total, *channels)).astype(np.int16)
+    expected, starts = cut_windows(signal, length, hop)
+    windower, found = Windower(length, hop, rate_hz=10.0), []
+    for piece, end in zip(pieces, np.cumsum(pieces), strict=True):
+        begin = end - piece
+        found += windower.push(signal[begin:end], time=5.0 + begin / 10.0)
+    assert [w.start for w in found] == starts.tolist()
+    assert all(w.time == pytest.approx(5.0 + w.start / 10.0) for w in found)
+    np.testing.assert_array_equal(
+        np.array([w.values for w in found]).reshape(expected.shape), expected
+    )
+    assert windower.gaps == 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=20))
+def test_no_window_spans_a_gap(pieces):
+    windower, time, number = Windower(5, 2, rate_hz=100.0), 0.0, 0
+    runs, found = [[]], []
+    for count, gap in pieces:
+        if gap:
+            time += 0.5
+            runs.append([])
+        samples = np.arange(number, number + count)
+        found += windower.push(samples, time)
+        runs[-1] += samples.tolist()
+        number, time = number + count, time + count / 100.0
+    whole = [w.tolist() for run in runs for w in cut_windows(run, 5, 2)[0]]
+    assert [w.values.tolist() for w in found] == whole
+    assert windower.gaps == sum(gap for _, gap in pieces[1:])
+    held = {s for w in found for s in w.values.tolist()}
+    last = [s for s in runs[-1] if s not in held]
+    assert windower.dropped == number - len(held) - len(last)
+
+
+def test_times_that_jitter_are_no_gap_and_those_that_go_back_are():
+    windower = Windower(4, rate_hz=10.0)
+    assert not windower.push([0, 1], time=0.0)
+    assert len(windower.push([2, 3], time=0.24)) == 1  # due at .2
+    assert windower.push([4, 5], time=0.0) == []
+    assert windower.gaps == 1
+
+
+def test_what_does_not_fit_is_refused():
+    for call in (
+        lambda: Windower(0), lambda: Windower(4, 0), lambda: Windower(4, rate_hz=0),
+        lambda: Windower(4, max_gap=0.5), lambda: Windower(4).push([1], time=0.0),
+        lambda: Windower(4).push([["a"]]), lambda: cut_windows(np.zeros((2, 2, 2)), 1),
+    ):  # fmt: skip
+        with pytest.raises(InputError):
+            call()
+    windower = Windower(4)
+    windower.push(np.zeros((2, 3)))
+    with pytest.raises(InputError, match="channels"):
+        windower.push(np.zeros((2, 2)))

@@ -1,0 +1,130 @@
+"""A high-cost model that no bundle carries, named for ``verify`` and ``simulate``."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import load_iris
+
+from gatewise.cli import main
+from gatewise_cloud import ModelError
+from gatewise_export import pack
+from gatewise_sim import simulate
+from gatewise_sim.experiment.scenario import Scenario
+from gatewise_sim.fleet.routes import Routes
+from gatewise_training import ConfidenceCascade
+from tests.support.mosquitto import needs_mosquitto
+
+pytestmark = pytest.mark.slow  # fits a model, starts processes
+
+MODULE = """
+import numpy as np
+
+def chances(X):
+    far = np.abs(X[:, 2:3] - np.array([[1.5, 4.3, 5.6]]))
+    chance = np.exp(-2.0 * far)
+    return chance / chance.sum(axis=1)[:, None]
+
+def turned(X): return chances(X)[:, [1, 2, 0]]
+"""
+BACKEND = "python:iris_backend:chances"
+NAMES = ("sepal_length", "sepal_width", "petal_length", "petal_width")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a module, a bundle that needs it, and a table; and the fitted system."""
+    folder = tmp_path_factory.mktemp("backend")
+    (folder / "iris_backend.py").write_text(MODULE)
+    sys.path.insert(0, str(folder))
+    x, species = load_iris(return_X_y=True)
+    frame = pd.DataFrame(x.astype(np.float32), columns=NAMES)
+    y = np.array(["setosa", "versicolor", "virginica"])[species]
+    system = ConfidenceCascade(BACKEND, random_state=0).fit(frame, y)
+    system.operating_point_ = max(system.frontier_.points, key=lambda p: p.offload_rate)
+    bundle = pack(system, folder / "bundle", sample=frame[::5])
+    frame.assign(species=y).to_csv(folder / "iris.csv", index=False)
+    yield folder, system, bundle, frame, y
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture
+def run(home, monkeypatch, capsys):
+    """A function that runs the command line in the folder: status, standard output and error."""
+    monkeypatch.chdir(home[0])
+
+    def call(*args):
+        capsys.readouterr()
+        return (main(list(args)), *capsys.readouterr())
+
+    return call
+
+
+def test_verify_runs_the_backend_on_sample_and_data(home, run):
+    _, system, _, frame, y = home
+    given = ("verify", "bundle", "--data", "iris.csv", "--target", "species")
+    status, out, err = run(*given)
+    assert (status, out) == (2, "")
+    assert "--backend python:module:attribute" in err
+    status, out, _ = run(*given, "--backend", BACKEND, "--json")
+    document = json.loads(out)
+    assert (status, document["agrees"]) == (0, True)
+    assert document["data"]["accuracy"] == np.mean(system.predict(frame) == y)
+    assert document["data"]["offload_rate"] == np.mean(system.offload(frame))
+    assert document["data"]["offload_rate"] > 0.1
+    assert f"probabilities of the sample, by {BACKEND}" in " ".join(document["checked"])
+
+
+def test_verify_finds_another_model_than_was_packed(home, run):
+    status, out, _ = run("verify", "bundle", "--backend", "python:iris_backend:turned", "--json")
+    document = json.loads(out)
+    assert (status, document["agrees"]) == (1, False)
+    assert document["sample"]["cloud_label_differences"] == 30
+
+
+@pytest.mark.parametrize(
+    ("backend", "why"),
+    [
+        ("model.onnx", "give python:module:attribute or the URL of a JSON service"),
+        ("http://h/v2/models/iris", "give python:module:attribute or the URL of a JSON service"),
+        ("python:iris_backend:absent", "cannot be imported"),
+        ("http://127.0.0.1:9/predict", "does not answer"),
+    ],
+)
+def test_what_is_no_backend_is_said_in_a_line(run, backend, why):
+    status, out, err = run("verify", "bundle", "--backend", backend)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert why in err
+
+
+def test_a_simulation_takes_the_backends_answers(home, run):
+    _, system, bundle, frame, y = home
+    routes = Routes.from_bundle(bundle, frame, backend=BACKEND)
+    assert system.classes_[routes.label].tolist() == system.predict(frame).tolist()
+    with pytest.raises(ModelError, match="--backend python:module:attribute"):
+        Routes.from_bundle(bundle, frame)
+    args = ("simulate", "bundle", "--data", "iris.csv", "--target", "species", "--no-baselines")
+    status, out, _ = run(*args, "--devices", "5", "--backend", BACKEND, "--json")
+    report = json.loads(out)
+    assert status == 0
+    assert f"--backend {BACKEND}" in report["command"]
+    assert report["answers"]["cloud"] > 0
+    assert report["accuracy"]["system"] == pytest.approx(np.mean(system.predict(frame) == y), 0.1)
+
+
+@needs_mosquitto
+def test_a_live_run_serves_the_backend(home, monkeypatch):
+    folder, _, bundle, frame, y = home
+    monkeypatch.chdir(folder)
+    scenario = Scenario(
+        engine="live", devices=4, seconds=5.0, workload="periodic:200ms", link="none",
+        baselines=False, backend=BACKEND,
+    )  # fmt: skip
+    report = simulate(bundle, frame, y, scenario=scenario).report
+    assert report.checked.compared > 50
+    assert not any(report.checked.differing.values())
+    assert report.to_dict()["answers"]["cloud"] > 10

@@ -1,0 +1,97 @@
+"""Hostile arrays: lazy stages and samples."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise_export.bundle.arrays import read_arrays, write_arrays
+from tests.support.hostile_bundles.good_bundle import FILES, Cases, F, Make, holding
+
+
+def arrays(file: str, **changed: Callable[[], NDArray[Any]] | None) -> Make:
+    """A file of arrays with some exchanged or, for None, left out."""
+
+    def content() -> bytes:
+        found = dict(read_arrays(FILES[file]))
+        found |= {name: make() for name, make in changed.items() if make is not None}
+        return write_arrays({n: a for n, a in found.items() if changed.get(n, a) is not None})
+
+    return holding(file, content)
+
+
+def at(name: str, place: int, value: int) -> Callable[[], NDArray[Any]]:
+    """An array of the lazy stage with one number changed."""
+
+    def change() -> NDArray[Any]:
+        array = read_arrays(FILES["stage_2.npz"])[name].copy()
+        array[place] = value
+        return array
+
+    return change
+
+
+def lying_header() -> bytes:
+    member = io.BytesIO()
+    header = {"descr": "<i4", "fortran_order": False, "shape": (1 << 40,)}
+    np.lib.format.write_array_header_1_0(member, header)
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        for name in read_arrays(FILES["stage_2.npz"]):
+            archive.writestr(f"{name}.npy", member.getvalue())
+    return content.getvalue()
+
+
+def pickled() -> bytes:
+    content = io.BytesIO()
+    np.savez(content, feature=np.array([{"a": 1}], object))
+    return content.getvalue()
+
+
+ARRAY_CASES: Cases = {
+    # lazy stages and samples
+    "cyclic lazy tree": (
+        arrays("stage_2.npz", left=at("left", 1, 0)),
+        r"stage_2\.npz: 'left' must point to a later node",
+    ),
+    "lazy tree with another feature": (
+        arrays("stage_2.npz", feature=at("feature", 0, 9)),
+        r"stage_2\.npz: 'feature' points outside",
+    ),
+    "npz bomb": (
+        arrays("stage_2.npz", feature=lambda: np.full(1 << 25, -1, np.int32)),
+        r"stage_2\.npz cannot be read: arrays larger than",
+    ),
+    "npz bomb of many arrays": (
+        arrays(
+            "stage_2.npz",
+            **dict.fromkeys(("feature", "threshold", "left"), lambda: np.zeros(7 << 20, F)),
+        ),
+        "arrays larger than",
+    ),
+    "npz with a header that lies": (
+        holding("stage_2.npz", lying_header),
+        r"stage_2\.npz cannot be read: .*not all there",
+    ),
+    "npz with a pickle": (
+        holding("stage_2.npz", pickled),
+        r"stage_2\.npz cannot be read: .*not plain numbers",
+    ),
+    "sample of the wrong shape": (
+        arrays("sample.npz", stage_1=lambda: np.zeros((12, 3), F)),
+        r"sample\.npz: 'stage_1' is float32",
+    ),
+    "sample without an array": (
+        arrays("sample.npz", bought_2=None),
+        r"sample\.npz lacks the array 'bought_2'",
+    ),
+    "sample bomb": (
+        arrays("sample.npz", X=lambda: np.zeros((1 << 23, 4), F)),
+        r"sample\.npz cannot be read: arrays larger than",
+    ),
+}

@@ -1,0 +1,197 @@
+"""Hostile files, archives and manifests."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.hostile_bundles.good_bundle import FILES, Cases, Make, document, write, zipped
+
+
+def swapped(*, agree: bool) -> Make:
+    """The first two stages in each other's place."""
+    names = ("stage_0.onnx", "stage_1.onnx")
+    return lambda path: write(
+        path, {a: FILES[b] for a, b in zip(names, names[::-1], strict=True)}, agree=agree
+    )
+
+
+def manifest(*where: Any) -> Make:
+    """A manifest with another value: keys and places that lead to it, and the value last."""
+    *steps, key, value = where
+
+    def make(path: Path) -> Path:
+        changed = found = document(FILES)
+        for step in steps:
+            found = found[step]
+        found[key] = value
+        return write(path, text=json.dumps(changed))
+
+    return make
+
+
+def manifest_text(edit: Callable[[str], str | bytes]) -> Make:
+    """A manifest with its text changed."""
+    return lambda path: write(path, text=edit(json.dumps(document(FILES))))
+
+
+def in_place_of_a_file(put: Callable[[Path], object]) -> Make:
+    """A directory in which the first stage's file is something else."""
+
+    def make(path: Path) -> Path:
+        file = write(path) / "stage_0.onnx"
+        file.rename(path.parent / "outside")
+        put(file)
+        return path
+
+    return make
+
+
+def bytes_changed(edit: Callable[[bytes], bytes]) -> Make:
+    """A zip file with its bytes changed."""
+
+    def make(path: Path) -> Path:
+        path = zipped(path)
+        path.write_bytes(edit(path.read_bytes()))
+        return path
+
+    return make
+
+
+def entry_added(entry: str | zipfile.ZipInfo, content: bytes, *without: str) -> Make:
+    """A zip file with one more entry, and perhaps without others."""
+
+    def make(path: Path) -> Path:
+        path = zipped(path, {n: c for n, c in FILES.items() if n not in without})
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.NameToInfo.clear()  # or it would warn of a double
+            archive.writestr(entry, content)
+        return path
+
+    return make
+
+
+def link_entry() -> zipfile.ZipInfo:
+    link = zipfile.ZipInfo("stage_0.onnx")
+    link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    return link
+
+
+def with_a_million_entries(content: bytes) -> bytes:
+    """As many entries as 40 MB hold; each would take half a kilobyte of memory."""
+    at = content.rfind(b"PK\x05\x06")
+    end = list(struct.unpack("<4s4H2LH", content[at : at + 22]))
+    entry = struct.pack("<4s6H3L5H2L", b"PK\1\2", 20, 20, 0, 0, 0, 33, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    filler = entry * 800_000
+    end[5] += len(filler)
+    return content[:at] + filler + struct.pack("<4s4H2LH", *end)
+
+
+def more_bytes_than_a_bundle_may_have(text: str) -> str:
+    found = json.loads(text)
+    for spec in found["files"].values():
+        spec["size"] = 1 << 30
+    for entry in found["stages"]:
+        entry["bytes"] = 1 << 30
+    return json.dumps(found)
+
+
+NO_FILE = {"sha256": "0" * 64, "size": 1}
+
+FILE_CASES: Cases = {
+    # paths and files
+    "path traversal in the manifest": (
+        manifest("files", "../../etc/passwd", NO_FILE),
+        "files: .*etc/passwd' is not",
+    ),
+    "absolute path in the manifest": (
+        manifest("stages", 0, "file", "/etc/passwd"),
+        r"stages\[0\]\.file: '/etc/passwd' is not a plain",
+    ),
+    "path traversal in the zip": (
+        entry_added("../stage_0.onnx", FILES["stage_0.onnx"], "stage_0.onnx"),
+        r"stage_0\.onnx is missing",
+    ),
+    "symlink": (
+        in_place_of_a_file(lambda file: file.symlink_to(file.parents[1] / "outside")),
+        r"stage_0\.onnx cannot be opened as a plain",
+    ),
+    "symlink in the zip": (
+        entry_added(link_entry(), b"/etc/passwd", "stage_0.onnx"),
+        r"stage_0\.onnx is not the file that was packed",
+    ),
+    "pipe": (in_place_of_a_file(os.mkfifo), r"stage_0\.onnx is not a plain file"),
+    "directory in place of a file": (
+        in_place_of_a_file(Path.mkdir),
+        r"stage_0\.onnx (is not a plain|cannot be)",
+    ),
+    "missing file": (in_place_of_a_file(lambda file: None), r"stage_0\.onnx is missing"),
+    "wrong hash": (
+        lambda path: write(path, {"stage_1.onnx": FILES["stage_1.onnx"][:-1] + b"!"}, agree=False),
+        r"stage_1\.onnx is not the file that was packed \(SHA-256 differs",
+    ),
+    "wrong size": (
+        lambda path: write(path, {"stage_1.onnx": FILES["stage_1.onnx"] + b"\0"}, agree=False),
+        r"stage_1\.onnx is not the file that was packed \(size differs",
+    ),
+    "swapped stages": (swapped(agree=False), "is not the file that was packed"),
+    "swapped stages with their true hashes": (
+        swapped(agree=True),
+        r"stage_0\.onnx is refused: .* inputs are",
+    ),
+    # zip files
+    "truncated zip": (bytes_changed(lambda content: content[:-30]), "is not a bundle|cut off"),
+    "zip cut in the middle": (
+        bytes_changed(lambda content: content[:700] + content[900:]),
+        "cannot be read|is not the file|is missing",
+    ),
+    "zip bomb": (
+        lambda path: zipped(path, FILES | {"stage_0.onnx": bytes(256 << 20)}),
+        r"stage_0\.onnx is not the file that was packed \(size differs",
+    ),
+    "zip bomb with its true size and hash": (
+        lambda path: zipped(path, FILES | {"stage_0.onnx": bytes(256 << 20)}, agree=True),
+        r"stage_0\.onnx is too large: 268435456 B",
+    ),
+    "zip with a million entries": (bytes_changed(with_a_million_entries), "entries is larger"),
+    "zip with another method": (
+        lambda path: zipped(path, compress_type=zipfile.ZIP_LZMA),
+        r"manifest\.json is compressed otherwise than by deflate",
+    ),
+    "duplicate zip entries": (
+        entry_added("stage_1.onnx", FILES["stage_1.onnx"]),
+        r"stage_1\.onnx stands in it twice",
+    ),
+    # manifests
+    "deep manifest": (manifest_text(lambda text: "[" * 300_000), "not readable JSON"),
+    "manifest of empty lists": (
+        manifest_text(lambda text: "[" + "[]," * 1_300_000 + "[]]"),
+        "lists and objects, more than",
+    ),
+    "manifest beyond its size": (
+        manifest_text(lambda text: b" " * (60 << 20)),
+        r"manifest\.json is larger than",
+    ),
+    "threshold that is no number": (
+        manifest_text(lambda text: text.replace("[0.5, 0.5,", "[0.5, NaN,")),
+        "NaN is not JSON",
+    ),
+    "infinite threshold": (
+        manifest_text(lambda text: text.replace("[0.5, 0.5,", "[0.5, 1e999,")),
+        r"operating_points\[0\]\.thresholds\[1\]: must be",
+    ),
+    "manifest with a key twice": (
+        manifest_text(lambda text: text[:-1] + ', "active": 0}'),
+        "key 'active' stands twice",
+    ),
+    "more bytes than a bundle may have": (
+        manifest_text(more_bytes_than_a_bundle_may_have),
+        "files: of more than 2147483648 B",
+    ),
+}

@@ -1,0 +1,77 @@
+"""Every step of signals, and random windows of all kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import gatewise_signals as sig
+
+RATE_HZ = 50.0
+CHANNELS = 3
+
+
+def signal_blocks(levels: int = 3) -> list[sig.Block]:
+    """One block of each kind, on windows of three channels and at least 16 samples."""
+    acc = sig.Channels("acc", (0, 1, 2), ("x", "y", "z"), 0.5)
+    one = sig.Channels("one", (1,))
+    spectrum = sig.Spectrum(acc, RATE_HZ)
+    mel = sig.MelSpectrogram(sig.Spectrogram(one, RATE_HZ, 16, 5), 4)
+    return [
+        sig.Mean(acc),
+        sig.Statistics(acc),
+        sig.Quantiles(acc),
+        sig.ZeroCrossings(acc),
+        sig.Autocorrelation(acc, (1, 3, 7)),
+        sig.WaveletEnergies(acc, levels),
+        sig.WaveletEnergies(acc, levels, "db4"),
+        sig.Tilt(acc),
+        sig.Statistics(sig.Magnitude(acc)),
+        sig.Statistics(sig.Jerk(acc, RATE_HZ)),
+        sig.Quantiles(sig.Resample(acc, 3)),
+        sig.BandPowers(sig.Spectrum(sig.Envelope(acc, 4), RATE_HZ / 4), (0.0, 2.0, 6.0)),
+        sig.BandPowers(spectrum, (0.0, 1.0, 1.25, 5.0, 25.0, 26.0)),
+        sig.SpectralMoments(spectrum),
+        sig.Goertzel(acc, RATE_HZ, (1.0, 5.0, 25.0)),
+        sig.MelEnergies(mel),
+        sig.Mfcc(mel, 3),
+    ]
+
+
+def random_window(rng: np.random.Generator, samples: int, channels: int) -> NDArray[Any]:
+    """A window as a device may read it: noise, constants, clipped, NaN, infinities, extremes."""
+    x = rng.normal(0, 10.0 ** rng.integers(-3, 6), (samples, channels))
+    kind = rng.integers(8)
+    if kind == 0:
+        x[:] = rng.normal(0, 1000, channels)
+    elif kind == 1:
+        x = np.clip(x, -np.abs(x).mean(), np.abs(x).mean()) if x.size else x
+    elif kind in (2, 3) and x.size:
+        strange = np.asarray([np.nan, np.inf, -np.inf, 3e38, -0.0, 1e-42])
+        x[rng.random(x.shape) < rng.random()] = rng.choice(strange)
+    elif kind == 4:
+        return rng.choice([-32768, 32767, 0], x.shape).astype(np.int16)
+    elif kind == 5:
+        x[:] = 0
+    dtype = rng.choice(["float64", "float32", "float16", "int16", "uint8", "int8"])
+    with np.errstate(all="ignore"):
+        return x.astype(dtype)
+
+
+def picture_blocks(source: sig.Picture) -> list[sig.Block]:
+    """One block of each kind, on pictures of at least 6 x 6 pixels."""
+    return [
+        sig.Thumbnail(source, 3, 5),
+        sig.BlockStatistics(source, 4, 2),
+        sig.GreyHistogram(source, 7, -10.0, 300.0),
+        sig.Edges(source, 2, 5),
+        sig.Edges(source, 3, 1, 8),
+    ]
+
+
+def random_picture(rng: np.random.Generator, *shape: int) -> NDArray[Any]:
+    """A picture of any type, with the same faults as :func:`random_window`."""
+    count = int(np.prod(shape))
+    return random_window(rng, count, 1).reshape(shape)

@@ -1,0 +1,50 @@
+"""A small system on windows of two channels, with blocks of the package and a function's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.linear_model import LogisticRegression
+
+import gatewise as gw
+import gatewise_signals as sig
+
+RATE_HZ = 50.0
+SAMPLES = 32
+
+
+def windows(n: int, seed: int = 0) -> tuple[NDArray[np.int16], NDArray[np.int_]]:
+    """Vibrations: class 1 has another level, class 2 another frequency."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    t = np.arange(SAMPLES) / RATE_HZ
+    hz = np.where(y == 2, 15.0, 5.0)[:, None]
+    wave = np.sin(2 * np.pi * (hz * t + rng.random((n, 1)))) + np.where(y == 1, 0.8, 0.0)[:, None]
+    two = np.stack([wave, wave[:, ::-1]], axis=2) + rng.normal(0, 0.5, (n, SAMPLES, 2))
+    return np.round(two * 1000).astype(np.int16), y
+
+
+def roughness(x: NDArray[Any]) -> NDArray[Any]:
+    """Mean size of the steps from sample to sample, per channel."""
+    return np.abs(np.diff(x.astype(np.float32), axis=1)).mean(axis=1)
+
+
+def make_window_bundle(folder: Path) -> Path:
+    """Fit and pack; the second stage reads the function's block, which costs more."""
+    x, y = windows(300)
+    two = sig.Channels("acc", (0, 1), ("x", "y"), price=1.0)
+    blocks = [
+        sig.Mean(two, price=1.0),
+        sig.Block.from_function(roughness, ["rough.x", "rough.y"], 20.0),
+        sig.BandPowers(sig.Spectrum(two, RATE_HZ, price=500.0), (0.0, 10.0, 25.0), price=5.0),
+    ]
+    system = gw.StagedCascade(
+        blocks=blocks, n_stages=2, effort="low", families=("linear",), random_state=0,
+        high_cost_model=LogisticRegression(max_iter=1000),
+    ).fit(x, y)  # fmt: skip
+    path = folder / "bundle"
+    gw.pack(system, path, sample=windows(30, seed=5)[0])
+    return path

@@ -1,0 +1,46 @@
+"""A table of wines with three classes, its prices, and changes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_wine
+
+COSTS = """\
+[features]
+alcohol = 1.0
+malic_acid = {own = 0.5, group = "lab"}
+ash = {own = 0.25, group = "lab"}
+magnesium = 2.0
+hue = 0.1
+
+[groups]
+lab = 1.5
+"""
+
+
+def wine() -> pd.DataFrame:
+    data = load_wine(as_frame=True)
+    frame = data.data[["alcohol", "malic_acid", "ash", "magnesium", "hue"]].copy()
+    frame["cultivar"] = np.array(["north", "middle", "south"])[data.target]
+    return frame
+
+
+def table(home: Path, edit: Callable[[pd.DataFrame], Any]) -> str:
+    frame = wine()
+    changed = edit(frame)
+    path = home / "bad.csv"
+    (frame if changed is None else changed).to_csv(path, index=False)
+    return str(path)
+
+
+def put(column: str, value: object) -> Callable[[pd.DataFrame], None]:
+    def edit(frame: pd.DataFrame) -> None:
+        frame[column] = frame[column].astype(object)
+        frame.loc[3, column] = value
+
+    return edit

@@ -1,0 +1,73 @@
+"""Groups and times of regressor and ranker: whole ones fit or validate, errors are theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise.errors import InputError
+from gatewise_training.cegb.ranker import CEGBRanker
+from gatewise_training.cegb.regressor import CEGBRegressor
+
+FEW = {"n_rounds": 15, "penalties": (0.02,), "max_loss": 0.2, "random_state": 0}
+
+
+def machines(n=300, k=12):
+    """Each machine's values have a level that its rows' first column gives away."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat([f"machine {i}" for i in range(k)], n // k)
+    level = np.repeat(rng.normal(size=k), n // k)
+    x = np.column_stack([level, rng.normal(size=(n, 3))])
+    return x, rng.normal(size=k).repeat(n // k) * 3 + x[:, 1], groups
+
+
+def test_whole_machines_are_held_out_and_errors_are_theirs():
+    x, y, groups = machines()
+    shuffled = CEGBRegressor(**FEW).fit(x, y)
+    grouped = CEGBRegressor(**FEW).fit(x, y, groups=groups)
+    point = grouped.operating_point_
+    assert point.validation_groups == 12
+    assert shuffled.operating_point_.validation_groups is None
+    best = [max(m.frontier_.points, key=lambda p: p.accuracy) for m in (shuffled, grouped)]
+    assert best[0].accuracy > best[1].accuracy + 0.3  # a machine that is new is not known
+    again = CEGBRegressor(**FEW).fit(x, y, groups=groups, sample_weight=(y > -9).astype(float))
+    np.testing.assert_array_equal(again.predict(x), grouped.predict(x))
+
+
+def test_the_last_fifth_validates_in_time():
+    x, y, _ = machines()
+    time = np.arange(300)[::-1]
+    model = CEGBRegressor(**FEW).fit(x, y, time=time)
+    early = CEGBRegressor(**FEW).fit(x[60:], y[60:], validation=(x[:60], y[:60]))
+    assert [p.accuracy for p in model.frontier_.points] == pytest.approx(
+        [p.accuracy for p in early.frontier_.points]
+    )
+
+
+def test_given_validation_rows_have_groups_of_their_own():
+    x, y, groups = machines()
+    new = groups >= "machine 7"
+    held = (x[new], y[new], groups[new])
+    model = CEGBRegressor(**FEW).fit(x[~new], y[~new], groups=groups[~new], validation=held)
+    assert model.operating_point_.validation_groups == 3
+    with pytest.raises(InputError, match="groups are known of training"):
+        CEGBRegressor(**FEW).fit(x[~new], y[~new], groups=groups[~new], validation=held[:2])
+    with pytest.raises(InputError, match="one value for each of the 300 rows"):
+        CEGBRegressor(**FEW).fit(x, y, groups=groups[:9])
+
+
+def test_queries_of_one_group_stay_together():
+    x, y, groups = machines()
+    qid, grade = np.arange(300) // 5, (y > np.median(y)).astype(int)
+    mixed = np.random.default_rng(1).permutation(300)
+    plain = CEGBRanker(**FEW).fit(x, grade, qid=qid)
+    grouped = CEGBRanker(**FEW).fit(x, grade, qid=qid, groups=groups)
+    other = CEGBRanker(**FEW).fit(x[mixed], grade[mixed], qid=qid[mixed], groups=groups[mixed])
+    assert plain.operating_point_.validation_groups is None
+    assert grouped.operating_point_.validation_groups == 12
+    assert other.operating_point_.validation_groups == 12
+    assert grouped.operating_point_.accuracy_error >= 0.0
+    with pytest.raises(InputError, match="two groups"):
+        CEGBRanker(**FEW).fit(x, grade, qid=qid, groups=np.arange(300) % 2)
+    with pytest.raises(InputError, match="not both"):
+        CEGBRanker(**FEW).fit(x, grade, qid=qid, groups=groups, validation=(x, grade, qid))

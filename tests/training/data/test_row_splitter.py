@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewise.errors import InputError
+from gatewise_training.data.row_splitter import RowSplitter
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=2, max_size=30),
+    seed=st.integers(0, 2**31 - 2),
+    in_time=st.booleans(),
+)
+def test_no_group_is_on_both_sides_of_any_split(sizes, seed, in_time):
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(rng.permutation(len(sizes)), sizes)
+    order = rng.permutation(len(groups))
+    y = rng.integers(0, 3, len(groups))
+    rows = RowSplitter.checked(len(groups), groups[order], groups[order] if in_time else None)
+    pairs = [*rows.folds(y, 5, seed), *rows.folds(None, 5, seed), rows.hold_out(y, 5, seed)]
+    pairs.append(rows.cut(rows.order(np.random.RandomState(0)), 1, 2))
+    for fit, unseen in pairs:
+        assert len(fit)
+        assert len(unseen)
+        assert not set(rows.groups[fit]) & set(rows.groups[unseen])
+        if in_time:
+            assert rows.time[fit].max() < rows.time[unseen].min()
+    blocks = rows.blocks(seed)
+    assert all(np.ptp(blocks[rows.groups == g]) == 0 for g in set(groups.tolist()))
+    if not in_time:  # every row is unseen once
+        unseen = np.concatenate([u for _, u in rows.folds(y, 5, seed)])
+        assert sorted(unseen) == list(range(len(groups)))
+
+
+def test_every_class_of_several_groups_is_in_all_fit_rows():
+    groups = np.repeat(np.arange(12), 10)
+    y = np.zeros(120, int)
+    y[[3, 113]] = 1  # a rare class in two groups
+    for seed in range(30):
+        for fit, _ in RowSplitter.checked(120, groups).folds(y, 5, seed):
+            assert set(y[fit]) == {0, 1}
+
+
+def test_rows_in_time_are_cut_where_time_changes():
+    days = pd.Series(pd.to_datetime(["2024-01-02", "2024-01-01", "2024-01-03"] * 4))
+    rows = RowSplitter.checked(12, time=days)
+    kept, last = rows.hold_out(np.zeros(12, int), 5, 0)
+    assert set(days[kept].dt.day) == {1, 2}
+    assert set(days[last].dt.day) == {3}
+    assert np.all(np.diff(rows.time[rows.order(None)]) >= 0)
+
+
+def test_the_error_of_a_mean_is_that_of_groups():
+    """As the definition has it: spread of the groups' means, when groups are of one size."""
+    rng = np.random.default_rng(0)
+    groups, shift = np.repeat(np.arange(30), 20), rng.normal(size=30)
+    values = shift[groups] + rng.normal(size=600)
+    rows = RowSplitter.checked(600, groups)
+    means = rows.group_means(values)
+    naive = values.std() / 600**0.5
+    error = rows.clustered_error((values - values.mean()) / 600)
+    assert error == pytest.approx(means.std(ddof=1) / 30**0.5, rel=0.03)  # t of 29: 1.02
+    assert error > 2.5 * naive
+    few = RowSplitter.checked(600, groups % 3)
+    by_hand = few.group_means(values).std(ddof=1) / 3**0.5
+    assert few.clustered_error((values - values.mean()) / 600) > 1.3 * by_hand  # t of 2
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"groups": [1, 2]},
+            r"groups must have one value for each of the 3 rows, not shape \(2,\)",
+        ),
+        ({"groups": ["a", "a", "a"]}, r"groups has one value only \('a'\)"),
+        ({"groups": ["a", None, "b"]}, r"groups is missing in row 1 \(1 row\(s\) in all\)"),
+        ({"time": [1.0, np.nan, 2.0]}, "time is missing in row 1"),
+        ({"time": ["10", "9", "8"]}, "time must hold numbers or dates, not text"),
+        ({"time": [5, 5, 5]}, r"time has one value only \(5\)"),
+    ],
+)
+def test_what_is_no_group_or_time_is_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        RowSplitter.checked(3, **given)
+
+
+def test_groups_that_run_side_by_side_have_no_order_in_time():
+    rows = RowSplitter.checked(6, groups=[0, 1, 0, 1, 0, 1], time=[1, 2, 3, 4, 5, 6])
+    with pytest.raises(InputError, match="give groups or time, not both"):
+        rows.hold_out(np.zeros(6, int), 5, 0)

@@ -1,0 +1,71 @@
+"""The compiled rounds of Adapt-GBRT against those on LightGBM."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewise_training import FeatureCosts
+from gatewise_training.adapt import gbrt
+from gatewise_training.adapt.gbrt import grow
+from gatewise_training.adapt.sample import Sample
+from gatewise_training.learners.growth_settings import Growth
+
+GROUPED = FeatureCosts(
+    [1.0, 0.5, 2.0, 1.0, 0.2], group=["a", "a", None, "b", "b"], shared={"a": 2.0, "b": 0.5}
+)
+
+
+def sample(n_classes, costs=None, n=900):
+    """Columns of few values, so that both engines have the same bins, and weights without ties."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 20, (n, 5)).astype(np.float32)
+    score = x[:, 0] + x[:, 1] * (x[:, 2] > 9) + rng.normal(0, 4, n)
+    y = np.digitize(score, np.quantile(score, np.arange(1, n_classes) / n_classes))
+    weight = rng.uniform(0.5, 1.5, n)
+    loss = rng.exponential(0.2, n)
+    return Sample(x, y, weight / weight.mean(), loss, n_classes, costs or FeatureCosts.uniform(5))
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("newton", [True, False])
+@pytest.mark.parametrize("leaves_and_depth", [(8, None), (31, 3)])
+def test_trees_are_those_of_lightgbm(n_classes, newton, leaves_and_depth, monkeypatch):
+    given = sample(n_classes)
+    leaves, depth = leaves_and_depth
+    growth = Growth(n_rounds=5, num_leaves=leaves, max_depth=depth, newton=newton)
+    settings = {"p_full": 0.4, "warm_up": 2, "seed": 0}
+    ours = grow(given, growth, 0.0, **settings)
+    monkeypatch.setattr(gbrt, "LARGE_ROWS", 0)
+    theirs = grow(given, growth, 0.0, **settings)
+    assert ours.n_trees == 5 * (theirs.n_outputs - 1) + 3
+    apart = np.abs(ours.margins(given.x) - theirs.margins(given.x)).max(axis=1)
+    assert (apart < 1e-3).mean() > 0.99  # LightGBM estimates a leaf's rows from its hessian
+
+
+@pytest.mark.parametrize("costs", [None, GROUPED], ids=["uniform", "grouped"])
+def test_a_feature_is_used_where_it_is_worth_its_price(costs, monkeypatch):
+    given = sample(2, costs)
+    growth = Growth(n_rounds=20, num_leaves=8)
+    used = [
+        set(grow(given, growth, gamma, p_full=0.3, warm_up=5, seed=0).used().tolist())
+        for gamma in (1.0, 0.05, 0.01, 0.0)
+    ]
+    assert used[0] == set()
+    assert used[0] < used[1] <= used[2] <= used[3] == set(range(5))
+    if costs is not None:  # on LightGBM all trees of one round may pay for a group
+        return
+    monkeypatch.setattr(gbrt, "LARGE_ROWS", 0)
+    theirs = grow(given, growth, 0.05, p_full=0.3, warm_up=5, seed=0)
+    assert set(theirs.used().tolist()) == used[1]
+
+
+def test_missing_values_go_where_they_gain_most():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 2)).astype(np.float32)
+    x[rng.random(600) < 0.3, 0] = np.nan
+    y = (np.isnan(x[:, 0]) | (x[:, 0] > 1)).astype(np.int64)
+    given = Sample(x, y, np.ones(600), np.full(600, 0.1), 2, FeatureCosts.uniform(2))
+    trees = grow(given, Growth(n_rounds=40, num_leaves=4), 0.0, p_full=None, seed=0)
+    assert ((trees.margins(x)[:, 0] > 0) == y).mean() > 0.98
+    np.testing.assert_array_equal(trees.margins(x), trees.run(x)[0])

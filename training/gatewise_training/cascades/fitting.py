@@ -1,0 +1,283 @@
+"""Fits of budgeted classifiers: candidates of a method, their thresholds, and the frontier.
+
+A method fits candidate cascades (:class:`.FittedStages`); thresholds and frontier are found here,
+in the shape of a scikit-learn classifier.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils import check_random_state
+from threadpoolctl import threadpool_limits
+
+from gatewise.console import progress
+from gatewise.costs import CloudPrices, CostsLike
+from gatewise.decision import labels, split
+from gatewise.prices import LARGEST_REQUEST, request_bytes
+from gatewise_training.cascades.base import BudgetedClassifier, class_details
+from gatewise_training.cascades.fit_problem import FittedStages, Problem
+from gatewise_training.data.input_checks import Table, check_training
+from gatewise_training.data.neighbouring_rows import warn_of_similar_neighbours
+from gatewise_training.data.validation_split import ValidationSplit, hold_back
+from gatewise_training.operating_points.candidate_points import CalibrationRecords
+from gatewise_training.operating_points.class_figures import ClassBounds, class_weights, emphases
+from gatewise_training.operating_points.frontier import Frontier
+from gatewise_training.operating_points.recall_check import warn_of_recall
+from gatewise_training.operating_points.thresholds import frontier_points
+
+Validation = tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, ArrayLike]
+"""Validation rows, their labels and, where rows have groups, their groups."""
+
+
+class TrainedClassifier(BudgetedClassifier):
+    """Base of the budgeted classifiers that fit their stages; see :class:`BudgetedClassifier`."""
+
+    # settings that a method need not have
+    cloud_prices: CloudPrices | None = None
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    guarantee: float | None = None
+
+    @abstractmethod
+    def _fit_candidates(self, problem: Problem) -> Sequence[FittedStages]:
+        """Fit the method's candidate cascades, the unpenalised one last."""
+
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        *,
+        validation: Validation | None = None,
+        groups: ArrayLike | None = None,
+        time: ArrayLike | None = None,
+    ) -> Self:
+        """Fit all models and find the whole frontier.
+
+        Shapes: `X` (n, n_features), `y` (n,), `sample_weight`, `groups` and `time` (n,).
+
+        `groups` names the subject, machine or recording of each row: whole groups fit or validate,
+        errors are those of groups, and so is a guarantee; `validation` is then ``(X_val, y_val,
+        groups_val)``. With `time` (numbers or dates) the earlier rows fit and the last fifth
+        validates. scikit-learn's own searches, ``GridSearchCV(...).fit(X, y, groups=g)``, pass
+        groups to their splitter alone: in each of their fits rows count as alike.
+        """
+        return self._fit(X, y, sample_weight, validation, groups=groups, time=time)
+
+    def _fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None,
+        validation: Validation | None,
+        high_cost_predictions: ArrayLike | None = None,
+        *,
+        groups: ArrayLike | None,
+        time: ArrayLike | None,
+    ) -> Self:
+        self._check_settings()
+        self._take_blocks(X)
+        first = None  # column of a raw window's first value
+        if hasattr(self, "signal_input_") and self.signal_input_.raw:
+            first = len(self.signal_input_.graph.feature_names)
+        table = check_training(
+            self,
+            X,
+            y,
+            sample_weight,
+            validation,
+            allow_missing=self.allow_missing,
+            high_cost_predictions=high_cost_predictions,
+            groups=groups,
+            time=time,
+        )
+        if table.validation is None and table.splitter.is_random:
+            warn_of_similar_neighbours(table.x[:, :first], table.y, stacklevel=3)
+        self.classes_ = table.classes
+        self._check_costs()
+        self.class_bounds_ = ClassBounds.from_mappings(
+            table.classes.tolist(), self.min_recall, self.min_precision
+        )
+        weights = class_weights(self.class_weight, table.y, table.classes)
+        self.cloud_prices_ = self.cloud_prices or CloudPrices()
+        if first is not None:
+            size = np.dtype(self.signal_input_.dtype).itemsize
+            self.cloud_prices_ = replace(self.cloud_prices_, item_size=size)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        calibration = None
+        if self.guarantee is not None:
+            table, calibration = hold_back(table, self.guarantee, seed)
+        plan = ValidationSplit.choose(
+            table.x, table.y, table.weight,
+            validation=table.validation, seed=seed, splitter=table.splitter,
+        )  # fmt: skip
+        self.class_weights_ = weights
+        if weights is not None:
+            plan = plan.with_class_weights(weights)
+        title = f"fit {type(self).__name__}"
+        # one thread a fit: more would mostly wait for each other, n_jobs is what spreads work
+        with threadpool_limits(1), progress(title, quiet=not self.verbose) as report:
+            problem = Problem(
+                plan, len(table.classes), self.feature_costs_, seed, self.n_jobs, report
+            )
+            cheaper = getattr(self, "high_cost_input", None) == "cheaper"
+            if first is None:
+                problem = of_stages = self._with_high_cost_model(problem, table, calibration)
+            elif cheaper:  # all read the columns before; those from there on may be carried
+                aside = calibration
+                if calibration is not None:
+                    aside = replace(calibration, x=calibration.x[:, :first])
+                of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
+                of_stages = self._with_high_cost_model(of_stages, table, aside)
+                problem = replace(of_stages, plan=problem.plan, costs=problem.costs)
+            else:  # stages read the columns before, the high-cost model those from there on
+                aside = calibration
+                if calibration is not None:
+                    aside = replace(calibration, x=calibration.x[:, first:])
+                found = self._with_high_cost_model(problem.of_high_cost_model(first), table, aside)
+                problem = problem.with_high_cost_model(found, first)
+                of_stages = problem.of_stages(first, self.signal_input_.graph.costs())
+            self.high_cost_model_ = problem.high_cost_model
+            candidates = self._fit_candidates(of_stages)
+            report(1, 1, "thresholds")
+            if cheaper and first is not None:
+                self._settle_cheaper(problem, candidates, calibration, first)
+            else:
+                self._settle(problem, candidates, calibration)
+        warn_of_recall(self)
+        return self
+
+    def _with_high_cost_model(
+        self, problem: Problem, table: Table, calibration: Table | None
+    ) -> Problem:
+        return problem
+
+    def _settle_cheaper(
+        self,
+        problem: Problem,
+        candidates: Sequence[FittedStages],
+        calibration: Table | None,
+        first: int,
+    ) -> None:
+        """Settle with requests of features, or of the window's columns, those from `first` on.
+
+        Requests carry what costs less at the operating point on validation rows, or within a budget
+        is right more often; calibration rows have no part in the choice.
+        """
+        signal, f0 = self.signal_input_, problem.high_cost_model
+        assert f0 is not None
+        features = copy.copy(self)
+        features.signal_input_ = replace(signal, raw=False)
+        features.n_features_in_ = first
+        features.cloud_prices_ = replace(self.cloud_prices_, item_size=4)
+        features._check_costs()
+        aside = calibration
+        if calibration is not None:
+            aside = replace(calibration, x=calibration.x[:, :first])
+        ways = [(features, problem.of_stages(first, features.feature_costs_), aside)]
+        size = request_bytes(signal.n_values, item_size=self.cloud_prices_.item_size)
+        read = [self.feature_names_[k] for k in f0.features]
+        if size <= LARGEST_REQUEST and not signal.functions_of(read):
+            window = copy.copy(self)
+            f0 = replace(f0, carried=np.arange(first, self.n_features_in_))
+            window.high_cost_model_ = f0
+            ways.append((window, replace(problem, high_cost_model=f0), calibration))
+        merits = []
+        for system, own, _ in ways:
+            system._settle(own, candidates, None)
+            point = system.operating_point_
+            merits.append((0.0 if self.budget is None else -point.accuracy, point.cost))
+        system, own, aside = ways[merits.index(min(merits))]
+        if aside is not None:
+            system._settle(own, candidates, aside)
+        self.__dict__.update(system.__dict__)
+
+    def _settle(
+        self, problem: Problem, candidates: Sequence[FittedStages], calibration: Table | None
+    ) -> None:
+        """Tune the thresholds of every candidate; keep those that reach the frontier."""
+        plan, f0 = problem.plan, problem.high_cost_model
+        rows = plan.validation_rows
+        x, y, weight, reference = (
+            plan.x[rows], plan.y[rows], plan.weight[rows], problem.high_cost_labels
+        )  # fmt: skip
+        if self.class_weights_ is not None:  # costs and rates are those of the rows as they come
+            weight = weight / self.class_weights_[y]
+        if reference is None:  # without a high-cost model, the last candidate's last stage
+            final = candidates[-1]
+            reference = labels(split(final.outputs[-1], final.stages[-1].score)[0])
+        splitter = plan.splitter.take(rows)
+        records = [
+            self._record(
+                c.stages, c.outputs, c.acquired_on(x), y, weight, reference,
+                problem.high_cost_probabilities, splitter,
+            )
+            for c in candidates
+        ]  # fmt: skip
+        bounds, last = self.class_bounds_, records[-1]
+        shares = np.bincount(y, weight, minlength=len(self.classes_)) / weight.sum()
+        further = emphases(shares, bounds)
+        points = [
+            point
+            for number, record in enumerate(records)
+            for point in frontier_points(record, chain=number, seed=problem.seed, emphases=further)
+        ]
+        stages = [candidate.stages for candidate in candidates]
+        kept = self._keep(
+            stages,
+            points,
+            reference_accuracy=float(np.average(last.correct[-1], weights=last.weights)),
+            every=calibration is not None,  # it may come to need any of the candidates
+            others=partial(Frontier.with_others, points=points, bounds=bounds) if further else None,
+            **class_details(last, self.classes_),
+        )
+        self.calibration_ = None
+        if calibration is not None:
+            x, y, weight = calibration.x, calibration.y, calibration.weight
+            chances = None
+            if f0 is None:
+                reference = labels(candidates[-1].stages[-1].run(x)[0])
+            elif problem.calibration_labels is not None:
+                reference = problem.calibration_labels
+            else:
+                reference, chances = f0.answers(x)
+            unseen = []
+            for cascade in stages:
+                outputs = [s.margins(x) for s in cascade]
+                acquired = [s.acquired(x) for s in cascade]
+                record = self._record(
+                    cascade, outputs, acquired, y, weight, reference, chances, calibration.splitter
+                )
+                unseen.append(record)
+            assert self.guarantee is not None
+            self.calibration_ = CalibrationRecords(tuple(records), tuple(unseen), self.guarantee)
+        # for the limits of gates, also under bounds that are given later
+        self._records = tuple(records[c] for c in kept) if further else None
+        self._limit_gates()
+        self.operating_point_ = self._pick()
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SingleModel(TrainedClassifier):
+    """Settings of models without a cloud; see :class:`StagedCascade`."""
+
+    feature_costs: CostsLike | None = field(default=None, kw_only=False)
+    budget: float | None = None
+    max_loss: float | None = 0.01
+    min_recall: Mapping[Any, float] | None = None
+    min_precision: Mapping[Any, float] | None = None
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    guarantee: float | None = None
+    allow_missing: bool = False
+    random_state: Any = None
+    n_jobs: int | None = None
+    verbose: int = 0

@@ -1,0 +1,76 @@
+"""A gate that is learned behind a fixed low-cost model: boosted trees on its margins.
+
+Adapt's gate with the low-cost model fixed: it finds the instances that the model gets wrong and
+the high-cost model right. Its trees become part of the low-cost model's graph.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.ensemble import HistGradientBoostingClassifier
+
+from gatewise.decision import stop_score
+from gatewise.errors import InputError
+from gatewise.models.graph_model import GraphModel
+from gatewise.models.stage import Stage
+from gatewise.models.trees import TreeEnsemble
+from gatewise_training.graphs.flat_forms import flat_trees
+from gatewise_training.graphs.graph_files import ML_DOMAIN, GraphTail
+from gatewise_training.graphs.tree_attributes import attributes_of
+
+LEAST_WRONG = 10
+"""Rows of each kind that a gate is learned from."""
+
+
+def with_learned_gate(
+    stage: Stage,
+    x: NDArray[np.float32],
+    margins: NDArray[np.float32],
+    wrong: NDArray[np.bool_],
+    columns: NDArray[np.intp],
+) -> Stage:
+    """Fit a gate and put it behind the stage's model; it reads margins and columns of the instance.
+
+    Shapes: `x` (n, n_features), `margins` (n, n_outputs) the stage's on these rows, `wrong` (n,)
+    whether it should have offloaded them.
+    """
+    if not isinstance(stage.model, GraphModel):
+        raise InputError(
+            "gate='learned' takes an ONNX file or a classifier that becomes one as "
+            "low_cost_model, no forest or boosted trees: they have gate='threshold'"
+        )
+    if not LEAST_WRONG <= int(wrong.sum()) <= len(wrong) - LEAST_WRONG:
+        raise InputError(
+            f"the low-cost model is wrong and the high-cost model right on {wrong.sum()} of "
+            f"{len(wrong)} rows: too few to learn a gate; give more rows, or gate='threshold'"
+        )
+    fitted = HistGradientBoostingClassifier(
+        max_iter=60, max_leaf_nodes=8, learning_rate=0.08, early_stopping=False, random_state=0
+    ).fit(np.column_stack([stop_score(margins), margins, x[:, columns]]), wrong)
+    trees = flat_trees(fitted)
+    assert trees is not None
+    return Stage(_appended(stage.model, trees[0], columns), stage.features, stage.link, "column")
+
+
+def _appended(model: GraphModel, gate: TreeEnsemble, columns: NDArray[np.intp]) -> GraphModel:
+    """Append the gate's trees; the last output is the gate's, negated."""
+    parts = GraphTail(model.content)
+    for node in parts.model.graph.node:
+        node.output[:] = ["gw_margins" if name == "margins" else name for name in node.output]
+    if model.n_outputs == 1:
+        score = parts.add("Abs", ["gw_margins"])
+    else:
+        largest = ["gw_margins", parts.value([2], np.int64)]
+        two = parts.add("TopK", largest, n_outputs=2, axis=1)
+        first, second = (
+            parts.add("Gather", [two, parts.value([i], np.int64)], axis=1) for i in (0, 1)
+        )
+        score = parts.add("Sub", [first, second])
+    given = [score, "gw_margins"]
+    if len(columns):
+        given.append(parts.add("Gather", ["x", parts.value(columns, np.int64)], axis=1))
+    read = parts.add("Concat", given, axis=1)
+    odds = parts.add("TreeEnsembleRegressor", [read], domain=ML_DOMAIN, **attributes_of(gate))
+    parts.add("Concat", ["gw_margins", parts.add("Neg", [odds])], "margins", axis=1)
+    return parts.finish(model.n_features, model.n_outputs + 1)

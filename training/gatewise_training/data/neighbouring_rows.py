@@ -1,0 +1,78 @@
+"""A warning where neighbouring rows are nearly the same, and nothing says which belong together."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from gatewise.errors import GroupsWarning
+
+SIMILAR = 0.5
+"""Ratio below which neighbours are too much alike for chance; rows in random order have 1."""
+
+LEAST_PAIRS = 100
+"""Pairs of neighbours that the ratio is taken of, at least."""
+
+MOST_ROWS, MOST_COLUMNS = 5000, 64
+"""Rows (the first ones) and columns that are looked at: milliseconds on any table."""
+
+
+def neighbour_ratio(x: NDArray[np.float32], y: NDArray[np.int64]) -> float | None:
+    """Compare how much neighbouring rows differ with how much any two of their class do.
+
+    Of ranks (Bartels, 1982), so that rare large values count as others do: the mean squared
+    difference of neighbours of one class, over that of two rows of this class at random; the median
+    over the columns. Files sorted by class have 1 as others do, windows that overlap by half 0.2.
+
+    Shapes: `x` (n, n_features), `y` (n,) class indices. None where there is too little to say.
+
+    >>> walk = np.cumsum(np.random.default_rng(0).normal(size=(500, 4)), axis=0)
+    >>> y = np.zeros(500, np.int64)
+    >>> neighbour_ratio(walk, y) < 0.1 < 0.9 < neighbour_ratio(walk[np.argsort(walk[:, 0] % 1)], y)
+    True
+    """
+    x, y = x[:MOST_ROWS], y[:MOST_ROWS]
+    if x.shape[1] > MOST_COLUMNS:
+        x = x[:, np.linspace(0, x.shape[1] - 1, MOST_COLUMNS).astype(np.intp)]
+    first = np.flatnonzero(y[1:] == y[:-1])
+    if len(first) < LEAST_PAIRS:
+        return None
+    ranks = stats.rankdata(np.nan_to_num(x, nan=-np.inf), axis=0)
+    pairs = np.bincount(y[first], minlength=int(y.max()) + 1)
+    expected = np.zeros(x.shape[1])
+    for c in np.flatnonzero(pairs):
+        expected += pairs[c] * 2.0 * ranks[y == c].var(axis=0, ddof=1)
+    found = ((ranks[first + 1] - ranks[first]) ** 2).sum(axis=0)
+    varied = expected > 0
+    return float(np.median(found[varied] / expected[varied])) if varied.any() else None
+
+
+def neighbour_remark(
+    x: NDArray[np.float32], y: NDArray[np.int64], *, ways: str = "groups= or time="
+) -> str | None:
+    """Say if neighbouring rows are nearly the same, as windows that overlap are; else None.
+
+    For rows without groups and times; `ways` is how to give them. Shapes: see
+    :func:`neighbour_ratio`.
+    """
+    ratio = neighbour_ratio(x, y)
+    if ratio is None or ratio >= SIMILAR:
+        return None
+    return (
+        f"rows next to each other differ {ratio:.2f} times as much as others of their class do: "
+        "windows that overlap, or rows of one subject, machine or recording. Shuffled, such rows "
+        "fit and validate, and accuracies and promises are too good; say what belongs together or "
+        f"in which order it came ({ways})"
+    )
+
+
+def warn_of_similar_neighbours(
+    x: NDArray[np.float32], y: NDArray[np.int64], *, stacklevel: int = 2
+) -> None:
+    """Warn with :func:`neighbour_remark`, if there is one."""
+    remark = neighbour_remark(x, y)
+    if remark is not None:
+        warnings.warn(remark, GroupsWarning, stacklevel=stacklevel + 1)

@@ -1,0 +1,274 @@
+"""Splits of rows into those that fit and those that validate: at random, by group or by time.
+
+Every split of a fit is made here, so that rows of one group (a subject, a machine, a recording)
+never stand on both sides of one, and of rows in time the earlier fit and the later validate.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+from sklearn.model_selection import StratifiedGroupKFold
+
+from gatewise.errors import InputError
+
+Rows = NDArray[np.intp]
+
+MOST_STRATIFIED = 2000
+"""Up to so many groups are dealt out by their classes; more are alike on average."""
+
+TRIES = 20
+"""Ways to deal out groups, until every class is on both sides."""
+
+BLOCKS = 6
+"""Parts that take turns at being left out where a model fits settings of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowSplitter:
+    """Rows, their groups or times, and all splits of them.
+
+    With both, groups stay whole and those that end last validate.
+    """
+
+    n: int
+    groups: NDArray[np.int64] | None = None  # (n,): numbers of groups
+    time: NDArray[np.int64] | None = None  # (n,): ranks of times
+
+    @classmethod
+    def checked(cls, n: int, groups: Any = None, time: Any = None) -> RowSplitter:
+        """Read the groups and times of `n` rows as a user gives them; InputError if they are none.
+
+        >>> RowSplitter.checked(3, groups=["b", "a", "b"]).groups
+        array([1, 0, 1])
+        """
+        ranks: dict[str, NDArray[np.int64] | None] = {"groups": None, "time": None}
+        for what, given in (("groups", groups), ("time", time)):
+            if given is None:
+                continue
+            try:
+                found, rank = np.unique(cls.values(what, given, n), return_inverse=True)
+            except TypeError:
+                raise InputError(f"{what} holds values that cannot be compared") from None
+            if len(found) < 2:
+                raise InputError(
+                    f"{what} has one value only ({found.tolist()[0]!r}): nothing is left to "
+                    f"validate on; give more, or leave {what} out"
+                )
+            ranks[what] = rank.astype(np.int64)
+        return cls(n, **ranks)
+
+    @staticmethod
+    def values(what: str, given: Any, n: int) -> NDArray[Any]:
+        """Check that there is one value for each row, and none is missing; numpy's type or text."""
+        values = np.asarray(given)
+        if values.shape != (n,):
+            raise InputError(
+                f"{what} must have one value for each of the {n} rows, not shape {values.shape}"
+            )
+        absent = [i for i, v in enumerate(values.tolist()) if v is None or v != v]
+        if values.dtype.kind in "mM":
+            absent = np.flatnonzero(np.isnat(values)).tolist()
+        if absent:
+            raise InputError(f"{what} is missing in row {absent[0]} ({len(absent)} row(s) in all)")
+        if what == "time" and any(isinstance(v, str) for v in values.tolist()):
+            raise InputError("time must hold numbers or dates, not text")
+        # names of several types are compared as text
+        return values.astype(str) if values.dtype.kind == "O" and what != "time" else values
+
+    @property
+    def is_random(self) -> bool:
+        """Whether there are neither groups nor times, and any row may stand on either side."""
+        return self.groups is None and self.time is None
+
+    @property
+    def n_groups(self) -> int | None:
+        """Number of groups among the rows; None where rows have no groups."""
+        return None if self.groups is None else self._units[1]
+
+    @cached_property
+    def _units(self) -> tuple[NDArray[np.int64], int]:
+        """What is never parted, group or time: the number of each row's, and how many there are."""
+        of_row = self.time if self.groups is None else self.groups
+        assert of_row is not None
+        values, unit = np.unique(of_row, return_inverse=True)
+        return unit.astype(np.int64), len(values)
+
+    def take(self, rows: Rows | NDArray[np.bool_]) -> RowSplitter:
+        """Get the splitter of some of the rows, in their order."""
+        if self.groups is None and self.time is None:
+            return RowSplitter(int(np.asarray(rows).sum()) if rows.dtype == bool else len(rows))
+        groups = None if self.groups is None else self.groups[rows]
+        time = None if self.time is None else self.time[rows]
+        some = groups if time is None else time
+        assert some is not None
+        return RowSplitter(len(some), groups, time)
+
+    # -- splits ----------------------------------------------------------------------------
+
+    def folds(
+        self, y: NDArray[np.int64] | None, k: int, seed: int
+    ) -> tuple[tuple[Rows, Rows], ...]:
+        """Make up to `k` folds, fit rows and unseen rows of each; none is empty.
+
+        With `y`, class indices of shape (n,), classes are spread evenly. In time every fold's rows
+        come behind those that fit it: folds of the later half.
+        """
+        if self.time is not None and self._units[1] > 1:
+            return self._in_time(k)
+        part = self._parts(y, k, seed)
+        pairs = ((np.flatnonzero(part != i), np.flatnonzero(part == i)) for i in range(k))
+        return tuple(pair for pair in pairs if len(pair[0]) and len(pair[1]))
+
+    def hold_out(self, y: NDArray[np.int64] | None, k: int, seed: int) -> tuple[Rows, Rows]:
+        """Hold one part of `k` out, in time the last: rows that are kept, rows held out."""
+        if self.time is not None:
+            kept, last = self.cut(self.order(None), k - 1, k)
+            return np.sort(kept), np.sort(last)
+        part = self._parts(y, k, seed)
+        return np.flatnonzero(part != 0), np.flatnonzero(part == 0)
+
+    def order(self, rng: np.random.RandomState | None) -> Rows:
+        """Order the rows for :meth:`cut`: at random, group after group, or in time."""
+        if self.groups is None and self.time is None:
+            assert rng is not None
+            return np.asarray(rng.permutation(self.n), np.intp)
+        unit, count = self._units
+        if self.time is None:
+            assert rng is not None
+            place = np.asarray(rng.permutation(count), np.int64)
+        else:
+            ends = np.zeros(count, np.int64)
+            np.maximum.at(ends, unit, self.time)
+            place = np.argsort(np.argsort(ends, kind="stable"), kind="stable")
+        return np.argsort(place[unit], kind="stable")
+
+    def cut(self, rows: Rows, part: int, whole: int) -> tuple[Rows, Rows]:
+        """Cut rows, in the order of :meth:`order`, behind `part` of `whole` of them.
+
+        The cut goes to the nearest place that parts no group or time.
+        """
+        at = part * len(rows) // whole
+        if self.is_random:
+            return rows[:at], rows[at:]
+        unit = self._units[0][rows]
+        places = 1 + np.flatnonzero(unit[1:] != unit[:-1])
+        if self.time is not None:
+            latest = np.maximum.accumulate(self.time[rows])
+            first = np.minimum.accumulate(self.time[rows][::-1])[::-1]
+            apart = latest[places - 1] < first[places]
+            if len(places) and not apart.any():
+                raise InputError(
+                    "groups overlap in time all along, so that no split leaves whole groups behind "
+                    "others: give groups or time, not both"
+                )
+            places = places[apart]
+        if not len(places):
+            raise InputError(f"{self._what} too few to part {len(rows)} rows: give more")
+        at = int(places[np.abs(places - at).argmin()])
+        return rows[:at], rows[at:]
+
+    def blocks(self, seed: int) -> NDArray[np.intp] | None:
+        """Number the parts that a model's own cross-validation leaves out in turn, shape (n,).
+
+        None where rows are alike. In time they are stretches of it, so that neighbours stay
+        together.
+        """
+        if self.is_random:
+            return None
+        unit, count = self._units
+        if self.time is None:
+            return self._dealt(None, min(BLOCKS, count), seed)
+        order = self.order(None)
+        block = np.empty(self.n, np.intp)
+        block[order] = np.arange(self.n) * BLOCKS // self.n
+        starts = np.full(count, BLOCKS, np.intp)
+        np.minimum.at(starts, unit, block)
+        return starts[unit]
+
+    @property
+    def _what(self) -> str:
+        return "different times are" if self.groups is None else "groups are"
+
+    def _in_time(self, k: int) -> tuple[tuple[Rows, Rows], ...]:
+        order, pairs = self.order(None), []
+        ends = [self.cut(order, k + i, 2 * k)[0] for i in range(k)] + [order]
+        for now, after in pairwise(ends):
+            if len(after) > len(now):
+                pairs.append((np.sort(now), np.sort(after[len(now) :])))
+        return tuple(pairs)
+
+    def _parts(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
+        """Deal rows or groups out to `k` parts, shape (n,)."""
+        if self.groups is not None:
+            return self._dealt(y, k, seed)
+        if y is not None:
+            return strata(y, k, seed)
+        return np.random.default_rng(seed).permutation(self.n) % k
+
+    def _dealt(self, y: NDArray[np.int64] | None, k: int, seed: int) -> NDArray[np.intp]:
+        """Deal whole groups out; every class in several groups is to be in several parts."""
+        unit, count = self._units
+        k = min(k, count)
+        if k < 2:
+            raise InputError(f"{count} group(s) are too few to fit and validate a model")
+        truth = np.zeros(self.n, np.int64) if y is None else y
+        pairs = np.unique(np.stack([truth, unit]), axis=1)[0]
+        common = [c for c in np.unique(truth).tolist() if np.sum(pairs == c) > 1]
+        part = np.empty(self.n, np.intp)
+        for attempt in range(TRIES):
+            if count > MOST_STRATIFIED or np.bincount(truth).max() < k:
+                part = (np.random.default_rng(seed + attempt).permutation(count) % k)[unit]
+            else:
+                deal = StratifiedGroupKFold(k, shuffle=True, random_state=(seed + attempt) % 2**32)
+                with warnings.catch_warnings():  # of a class with fewer rows than parts
+                    warnings.simplefilter("ignore", UserWarning)
+                    for i, (_, rows) in enumerate(deal.split(truth, truth, unit)):
+                        part[rows] = i
+            if all(np.ptp(part[truth == c]) for c in common):
+                break
+        return part
+
+    # -- errors of means -------------------------------------------------------------------
+
+    def group_means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Average values over the rows of each group; shapes (..., n), (..., n_groups)."""
+        assert self.groups is not None
+        which, count = self._units
+        counts = np.bincount(which, minlength=count)
+        order = np.argsort(which, kind="stable")
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        means: NDArray[np.float64] = np.add.reduceat(values[..., order], starts, axis=-1) / counts
+        return means
+
+    def clustered_error(self, parts: NDArray[np.float64]) -> float:
+        """Standard error of a mean by groups; of what each row adds to its deviation, shape (n,).
+
+        Groups are few: the error is widened so that one of it covers as much as one standard error
+        of a normal distribution does (Student's t).
+        """
+        if self.groups is None or self._units[1] < 2:
+            return 0.0
+        which, count = self._units
+        sums = np.bincount(which, parts)
+        error = float(np.sqrt(count / (count - 1) * (sums**2).sum()))
+        return error * float(stats.t.ppf(stats.norm.cdf(1.0), count - 1))
+
+
+def strata(y: NDArray[np.int64], k: int, seed: int) -> NDArray[np.intp]:
+    """Deal the rows of each class out to k parts; the classes take turns at starting."""
+    rng = np.random.default_rng(seed)
+    part = np.empty(len(y), np.intp)
+    start = 0
+    for c in np.unique(y):
+        rows = rng.permutation(np.flatnonzero(y == c))
+        part[rows] = (start + np.arange(len(rows))) % k
+        start += len(rows)
+    return part

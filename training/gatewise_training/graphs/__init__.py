@@ -1,0 +1,1 @@
+"""Given classifiers as flat trees or ONNX graphs."""

@@ -1,0 +1,308 @@
+"""A given ONNX classifier over flat rows: the form of its outputs, its margins and its answers.
+
+Graphs come in many forms: labels and probabilities (skl2onnx), probabilities alone, logits alone
+(networks), labels alone. The form is found by running some rows, or given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewise import _onnxruntime
+from gatewise.decision import Link, labels, probabilities
+from gatewise.errors import InputError, one_line
+from gatewise.models.graph_model import GraphModel
+from gatewise_training.graphs.graph_files import GraphTail, read_graph
+
+Scores = Literal["probabilities", "logits", "labels"]
+
+BATCH = 256
+"""Rows of a run: the values inside a network grow with them, and out of the caches."""
+
+RANDOM_ROWS = 32
+"""Rows on which the form is found where none are given."""
+
+ALONE = 4
+"""Rows that are run alone, too: a graph must not mix the rows of a batch."""
+
+LEAST = 1e-30
+"""A probability of 0 becomes this, so that its logarithm is finite."""
+
+
+@dataclass(frozen=True, eq=False)
+class OnnxModel:
+    """An ONNX file with what it does not say itself.
+
+    Parameters
+    ----------
+    source : path or bytes
+    classes : sequence, optional
+        Labels of the graph's columns, in their order. By default those that the file names (a
+        JSON list under "classes" in its metadata, or ZipMap's keys), or else 0, 1, ...
+    scores : {"probabilities", "logits", "labels"}, optional
+        What the graph gives. By default it is found by running rows: scores of every row that are
+        at least 0 and add up to 1 are probabilities, others logits.
+
+    Examples
+    --------
+    ``StagedCascade(OnnxModel("network.onnx", classes=["cat", "dog"], scores="logits"))``
+    """
+
+    source: str | Path | bytes
+    classes: Sequence[Any] | None = None
+    scores: Scores | None = None
+
+
+class GraphForm(NamedTuple):
+    """How a classifier's graph is to be read.
+
+    `label` and `score` are places among the outputs, None where there is none. `columns` is the
+    number of score columns; one column is of the second of two classes. `names` are the labels of
+    the columns; `positions` says that the label output holds places among them, not the labels
+    themselves.
+    """
+
+    scores: Scores
+    label: int | None
+    score: int | None
+    columns: int
+    names: tuple[Any, ...] | None = None
+    positions: bool = True
+
+    @property
+    def n_classes(self) -> int:
+        """Number of the graph's own classes; 0 where it gives labels alone without names."""
+        return 2 if self.columns == 1 else self.columns or len(self.names or ())
+
+    @property
+    def link(self) -> Link:
+        """Link from logits to probabilities."""
+        return "sigmoid" if self.columns == 1 else "softmax"
+
+
+class FormedGraph:
+    """A given graph over flat rows, and its form.
+
+    `model` is an ONNX file with one input tensor of numbers, for instances of any `shape`; errors
+    call it `what`. The form is found on `x`, float32 (n, n_values), or on random numbers. `content`
+    is the graph with the input ``x``. InputError if it is no such file, takes instances of another
+    shape, onnxruntime does not run it, or it gives nothing that can be read.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | bytes | OnnxModel,
+        shape: tuple[int, ...],
+        what: str,
+        x: NDArray[np.float32] | None = None,
+    ) -> None:
+        given = model if isinstance(model, OnnxModel) else OnnxModel(model)
+        self._what, self._wanted, self._n_values = what, given.scores, math.prod(shape)
+        graph, names = read_graph(given.source, shape, what)
+        self.content: bytes = graph.SerializeToString(deterministic=True)
+        rows = x
+        if rows is None:
+            rng = np.random.default_rng(0)
+            rows = rng.standard_normal((RANDOM_ROWS, self._n_values)).astype(np.float32)
+        self.form, values = self._found_form(np.ascontiguousarray(rows[:BATCH]))
+        label, score = self.form.label, self.form.score
+        if x is not None and score is not None and not np.isfinite(values[score]).all():
+            raise InputError(f"{what} gives scores that are not finite on the rows")
+        self._found_labels = set() if label is None else set(values[label].ravel().tolist())
+        text = any(isinstance(c, str) for c in self._found_labels)
+        if given.classes is not None:
+            names = np.asarray(given.classes).tolist()
+        if names is None:
+            self.form = self.form._replace(positions=not text)
+        else:
+            numbers = all(type(c) in (int, float) for c in names)
+            self.form = self._with_names(names, positions=not (text or numbers))
+
+    def named(self, classes: Sequence[Any]) -> GraphForm:
+        """Get its form, with these labels of its columns where it names none itself."""
+        if self.form.names is not None:
+            return self.form
+        return self._with_names(classes, self._found_labels <= set(range(len(classes))))
+
+    def margins_model(self, order: NDArray[np.int64] | None) -> tuple[GraphModel, Link]:
+        """Make the graph from rows to margins, and their link to probabilities.
+
+        Probabilities become margins as their logarithms: the softmax of the margins is what the
+        graph gives. `order` gives the column of each class where it is another than the graph's.
+        Raises InputError if it gives labels alone.
+        """
+        form = self.form
+        if form.score is None:
+            raise InputError(
+                f"{self._what} gives labels alone; a gate needs its probabilities or logits: "
+                "export the graph with that output"
+            )
+        parts = GraphTail(self.content)
+        scores = parts.add("Cast", [parts.model.graph.output[form.score].name], to=1)
+        scores = parts.add("Reshape", [scores, parts.value([-1, form.columns], np.int64)])
+        if order is not None and form.columns > 1:
+            scores = parts.add("Gather", [scores, parts.value(order, np.int64)], axis=1)
+        if form.scores == "probabilities":
+            given, least = scores, parts.value(LEAST)
+            scores = parts.add("Log", [parts.add("Max", [given, least])])
+            if form.columns == 1:
+                rest = parts.add("Sub", [parts.value(1.0), given])
+                rest = parts.add("Log", [parts.add("Max", [rest, least])])
+                scores = parts.add("Sub", [scores, rest])
+        turned = order is not None and form.columns == 1
+        parts.add("Neg" if turned else "Identity", [scores], "margins")
+        return parts.finish(self._n_values, form.columns), form.link
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _found_form(self, x: NDArray[np.float32]) -> tuple[GraphForm, list[Any]]:
+        """Find out on some rows what the outputs are; the form without names, and the outputs."""
+        try:
+            session = _onnxruntime.session(self.content)
+            values = session.run(None, {"x": x})
+            alone = [session.run(None, {"x": x[i : i + 1]}) for i in range(min(ALONE, len(x)))]
+        except Exception as error:  # onnxruntime's own errors share no base
+            raise InputError(
+                f"{self._what}: onnxruntime does not run it on instances of this shape, one or "
+                f"many at a time: {one_line(error)}; export it with a free first dimension"
+            ) from error
+        names = [output.name for output in session.get_outputs()]
+        label, score = self._places(names, values, len(x))
+        for k in (label, score):
+            if k is not None and not _is_by_row(values[k], [outputs[k] for outputs in alone]):
+                raise InputError(
+                    f"{self._what}: the output {names[k].removeprefix('g_')!r} of a batch is not "
+                    "that of its rows; export it with a free first dimension"
+                )
+        if score is None:
+            return GraphForm("labels", label, None, 0), values
+        scores = _matrix(values[score])
+        kind = self._wanted or _kind(scores)
+        if kind == "logits" and scores.shape[1] == 2 and (scores[:, 0] == -scores[:, 1]).all():
+            # a decision function and its negative, as skl2onnx writes it: softmax would double it
+            self._keep_second_column(score)
+            return GraphForm(kind, label, score, 1), values
+        return GraphForm(kind, label, score, scores.shape[1]), values
+
+    def _places(self, names: list[str], values: list[Any], n: int) -> tuple[int | None, int | None]:
+        """Places of labels and scores among the outputs."""
+        rows = [k for k, v in enumerate(values) if np.shape(v)[:1] == (n,) and hasattr(v, "dtype")]
+        labels_ = [k for k in rows if values[k].dtype.kind != "f" and values[k].size == n]
+        scores = [k for k in rows if values[k].dtype.kind == "f"]
+        if len(scores) > 1:
+            shown = ", ".join(names[k].removeprefix("g_") for k in scores)
+            scores = [k for k in scores if any(w in names[k].lower() for w in ("prob", "logit"))]
+            if not scores:
+                raise InputError(
+                    f"{self._what} has several outputs of scores ({shown}); keep one of them"
+                )
+        if self._wanted == "labels":
+            scores = []
+        if (not scores and not labels_) or (not scores and self._wanted not in (None, "labels")):
+            shown = ", ".join(
+                f"{name} {getattr(v, 'dtype', 'table')} {np.shape(v)}"
+                for name, v in zip(names, values, strict=True)
+            )
+            raise InputError(
+                f"{self._what} must give {self._wanted or 'labels, probabilities or logits'}, one "
+                f"row an instance; its outputs are [{shown}]"
+            )
+        return next(iter(labels_), None), next(iter(scores), None)
+
+    def _keep_second_column(self, place: int) -> None:
+        """Let an output have the second of two columns alone."""
+        parts = GraphTail(self.content)
+        output = parts.model.graph.output[place]
+        scores = parts.add("Reshape", [output.name, parts.value([-1, 2], np.int64)])
+        output.name = parts.add("Gather", [scores, parts.value([1], np.int64)], axis=1)
+        self.content = parts.model.SerializeToString(deterministic=True)
+
+    def _with_names(self, names: Sequence[Any], positions: bool) -> GraphForm:
+        form = self.form
+        if form.columns and form.n_classes != len(names):
+            if form.label is None or self._wanted is not None:
+                raise InputError(
+                    f"{self._what} gives scores of {form.n_classes} classes; named are {len(names)}"
+                )
+            # scores of pairs of classes, say: the labels alone can be read
+            form = form._replace(scores="labels", score=None, columns=0)
+        return form._replace(names=tuple(names), positions=positions)
+
+
+def _is_by_row(values: NDArray[Any], alone: list[NDArray[Any]]) -> bool:
+    """Whether rows run alone give what they give in a batch."""
+    for i, one in enumerate(alone):
+        row = values[i : i + 1]
+        if one.shape != row.shape:
+            return False
+        if row.dtype.kind == "f":
+            if not np.allclose(row, one, rtol=1e-3, atol=1e-4, equal_nan=True):
+                return False
+        elif not (row == one).all():
+            return False
+    return True
+
+
+def _kind(scores: NDArray[np.float32]) -> Scores:
+    """Whether rows of scores are probabilities; those that are not finite say nothing."""
+    chances = scores[np.isfinite(scores).all(axis=1)].astype(np.float64)
+    inside = bool(((chances > -1e-6) & (chances < 1 + 1e-6)).all())
+    fits = scores.shape[1] == 1 or bool((np.abs(chances.sum(axis=1) - 1.0) < 1e-3).all())
+    return "probabilities" if inside and fits else "logits"
+
+
+# -- answers -------------------------------------------------------------------------------
+
+
+def graph_answer(
+    content: bytes, form: GraphForm, x: NDArray[np.float32]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Get each row's place among the graph's own classes, and probabilities, in one run."""
+    session = _session(content)
+    parts = [
+        session.run(None, {"x": np.ascontiguousarray(x[start : start + BATCH])})
+        for start in range(0, max(len(x), 1), BATCH)
+    ]
+    position = None
+    if form.label is not None:
+        position = _positions(np.concatenate([outputs[form.label] for outputs in parts]), form)
+        if form.score is None:
+            return position, np.eye(form.n_classes)[position]
+    assert form.score is not None
+    scores = _matrix(np.concatenate([outputs[form.score] for outputs in parts]))
+    if form.scores == "logits":
+        chances = probabilities(scores, form.link)
+    else:
+        if form.columns == 1:
+            scores = np.column_stack([np.float32(1) - scores, scores])
+        chances = scores.astype(np.float64)
+    return labels(scores) if position is None else position, chances
+
+
+@cache
+def _session(content: bytes) -> Any:
+    """Get the session on a graph; made again in each process, since sessions are not pickled."""
+    return _onnxruntime.session(content)
+
+
+def _matrix(scores: NDArray[Any]) -> NDArray[np.float32]:
+    return scores.astype(np.float32).reshape(len(scores), -1)
+
+
+def _positions(found: NDArray[Any], form: GraphForm) -> NDArray[np.int64]:
+    """Places among the graph's own classes of the labels that it gave."""
+    known = range(form.n_classes) if form.positions else form.names or ()
+    place = {name: i for i, name in enumerate(known)}
+    values, where = np.unique(found.ravel(), return_inverse=True)
+    unknown = [label for label in values.tolist() if label not in place]
+    if unknown:
+        raise InputError(f"the graph gives label {unknown[0]!r}, which is not among its classes")
+    return np.array([place[label] for label in values.tolist()], np.int64)[where]

@@ -1,0 +1,243 @@
+"""Given ONNX files as graphs over rows of numbers, which nodes can be put behind.
+
+What is inside stays as it is. Nodes before it bring a row of values into the shape and type of its
+input; what others append turns its outputs into those that a stage or a worker has.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gatewise.errors import InputError, one_line
+from gatewise.models.graph_model import GraphModel
+
+if TYPE_CHECKING:
+    import onnx
+
+Shape = tuple[int, ...]
+
+ML_DOMAIN = "ai.onnx.ml"
+ML_OPSET = 3  # skl2onnx and onnxruntime on devices agree on no later one
+
+
+def read_graph(
+    source: str | Path | bytes, shape: Shape, what: str
+) -> tuple[onnx.ModelProto, list[Any] | None]:
+    """Read and check a file; get its graph and the labels of the classes that it names.
+
+    The graph has one input ``x``, float32 (n, n_values), for instances of this shape; there are no
+    ZipMap nodes, no shapes of inner values and no texts in it. `what` is the model's name in
+    errors.
+    """
+    import onnx
+
+    if not isinstance(source, bytes):
+        path = Path(source)
+        if not path.is_file():
+            raise InputError(f"{what}: file {path} does not exist")
+        source = path.read_bytes()
+    try:
+        model = onnx.load_model_from_string(source)
+        outside = [
+            t.name for t in _tensors(model.graph) if t.data_location == onnx.TensorProto.EXTERNAL
+        ]
+        if not outside:
+            onnx.checker.check_model(model)
+    except Exception as error:  # protobuf's DecodeError is not public
+        raise InputError(f"{what} is not a usable ONNX file: {one_line(error)}") from error
+    if outside:
+        raise InputError(f"{what} keeps {outside[0]!r} in another file; save it as one")
+    strange = {o.domain for o in model.opset_import} - {"", "ai.onnx", ML_DOMAIN}
+    if strange or model.functions:
+        raise InputError(
+            f"{what} uses operators that onnxruntime alone does not have "
+            f"({', '.join(sorted(strange)) or 'functions'})"
+        )
+    model = onnx.compose.add_prefix(model, "g_")
+    del model.graph.value_info[:]
+    model.graph.doc_string = ""
+    names = _named_classes(model, what)
+    return _with_flat_input(model, shape, what), names
+
+
+def _tensors(graph: onnx.GraphProto) -> list[onnx.TensorProto]:
+    found = list(graph.initializer)
+    for node in graph.node:
+        for attribute in node.attribute:
+            found += [attribute.t, *attribute.tensors]
+        for inner in inner_graphs(node):
+            found += _tensors(inner)
+    return found
+
+
+def inner_graphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """Bodies of a node that loops or branches."""
+    single = [a.g for a in node.attribute if a.HasField("g")]
+    return single + [g for a in node.attribute for g in a.graphs]
+
+
+def _named_classes(model: onnx.ModelProto, what: str) -> list[Any] | None:
+    """Labels of the classes in the metadata or in a ZipMap, which is taken out."""
+    text = next((p.value for p in model.metadata_props if p.key == "classes"), None)
+    try:
+        classes = None if text is None else list(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise InputError(f'{what}: its metadata "classes" must be a JSON list') from error
+    graph = model.graph
+    for node in [n for n in graph.node if n.op_type == "ZipMap"]:
+        for attribute in node.attribute:
+            words = [s.decode() for s in attribute.strings]
+            classes = classes or words or list(attribute.ints) or None
+        for output in graph.output:
+            if output.name == node.output[0]:
+                output.name = node.input[0]
+                output.ClearField("type")
+                output.type.tensor_type.elem_type = 1
+        graph.node.remove(node)
+    return classes
+
+
+def _with_flat_input(model: onnx.ModelProto, shape: Shape, what: str) -> onnx.ModelProto:
+    """Put nodes before a graph that make its input of ``x``, float32 (n, n_values)."""
+    from onnx import TensorProto, helper
+
+    graph = model.graph
+    known = {t.name for t in graph.initializer}
+    inputs = [i for i in graph.input if i.name not in known]
+    if len(inputs) != 1 or not inputs[0].type.HasField("tensor_type"):
+        shown = ", ".join(i.name.removeprefix("g_") for i in inputs)
+        raise InputError(f"{what} must have one input, a tensor; it has [{shown}]")
+    kind = inputs[0].type.tensor_type.elem_type
+    if kind not in (1, 2, 3, 4, 5, 6, 7, 10, 11, 12, 13):
+        raise InputError(f"{what}'s input must be numbers, not {TensorProto.DataType.Name(kind)}")
+    dims = [
+        d.dim_value if d.HasField("dim_value") and d.dim_value > 0 else None
+        for d in inputs[0].type.tensor_type.shape.dim
+    ]
+    wanted, order = _layout(dims, shape, what)
+    nodes, value = [], "x"
+    if kind != 1:
+        nodes.append(helper.make_node("Cast", [value], ["gw_cast"], to=kind))
+        value = "gw_cast"
+    held: Shape = shape if order is not None else wanted
+    if held != (math.prod(shape),):
+        graph.initializer.append(helper.make_tensor("gw_shape", 7, [1 + len(held)], [-1, *held]))
+        nodes.append(helper.make_node("Reshape", [value, "gw_shape"], ["gw_shaped"]))
+        value = "gw_shaped"
+    if order is not None:
+        nodes.append(helper.make_node("Transpose", [value], ["gw_layout"], perm=order))
+        value = "gw_layout"
+    nodes.append(helper.make_node("Identity", [value], [inputs[0].name]))
+    body, kept = list(graph.node), [i for i in graph.input if i.name in known]
+    del graph.node[:], graph.input[:]
+    graph.node.extend([*nodes, *body])
+    source = helper.make_tensor_value_info("x", 1, ["n", math.prod(shape)])
+    graph.input.extend([source, *kept])
+    for output in graph.output:  # what it says of their shapes is found out by running it
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.ClearField("shape")
+    return model
+
+
+def _layout(
+    dims: list[int | None], shape: Shape, what: str
+) -> tuple[Shape, tuple[int, ...] | None]:
+    """Shape that an instance has for the graph, and how its axes move, if they do.
+
+    >>> _layout([None, 1, 8, 8], (8, 8), "model")
+    ((1, 8, 8), None)
+    >>> _layout([None, 3, 32, 32], (32, 32, 3), "model")
+    ((3, 32, 32), (0, 3, 1, 2))
+    """
+    own, size = dims[1:], math.prod(shape)
+    solid = [d for d in own if d != 1]
+    plain = [d for d in shape if d != 1]
+    if len(own) == 1 and own[0] in (None, size):
+        return (size,), None
+    if len(own) == len(shape) and all(d in (None, s) for d, s in zip(own, shape, strict=True)):
+        return shape, None
+    if len(solid) == len(plain) and all(d in (None, p) for d, p in zip(solid, plain, strict=True)):
+        found = iter(plain)
+        return tuple(1 if d == 1 else next(found) for d in own), None
+    if len(shape) == 3 and len(own) == 3:
+        for axes, order in (((2, 0, 1), (0, 3, 1, 2)), ((1, 2, 0), (0, 2, 3, 1))):
+            moved = tuple(shape[a] for a in axes)
+            if all(d in (None, m) for d, m in zip(own, moved, strict=True)):
+                return moved, order
+    if len(shape) == 1 and None not in own and math.prod(d or 0 for d in own) == size:
+        return tuple(d or 0 for d in own), None
+    shown = ", ".join("n" if d is None else str(d) for d in own)
+    raise InputError(f"{what} takes instances of shape ({shown}), the rows have {shape}")
+
+
+class GraphTail:
+    """Nodes behind a graph; :meth:`finish` leaves out all that the margins do not depend on."""
+
+    def __init__(self, content: bytes) -> None:
+        import onnx
+
+        self.model = onnx.load_model_from_string(content)
+        taken = [name for node in self.model.graph.node for name in node.output]
+        self._made = sum(name.startswith("gw_") for name in taken)  # names of an earlier tail
+
+    def add(
+        self, kind: str, inputs: list[str], name: str = "", n_outputs: int = 1, **attributes: Any
+    ) -> str:
+        """Add a node, and return the name of its first output."""
+        from onnx import helper
+
+        domain = attributes.get("domain", "")
+        if domain and domain not in {o.domain for o in self.model.opset_import}:
+            self.model.opset_import.append(helper.make_opsetid(domain, ML_OPSET))
+        made = name or f"gw_{self._made}_{len(self.model.graph.node)}"
+        outputs = [made, *(f"{made}_{k}" for k in range(1, n_outputs))]
+        self.model.graph.node.append(helper.make_node(kind, inputs, outputs, **attributes))
+        return made
+
+    def value(self, numbers: Any, dtype: Any = np.float32) -> str:
+        """Add a constant, and return its name."""
+        from onnx import numpy_helper
+
+        name = f"gw_{self._made}_value_{len(self.model.graph.initializer)}"
+        array = np.asarray(numbers, dtype)
+        self.model.graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    def finish(self, n_features: int, n_outputs: int) -> GraphModel:
+        """Declare ``margins``, float32 (n, n_outputs), as the one output, and check the graph."""
+        import onnx
+        from onnx import helper
+
+        graph = self.model.graph
+        del graph.output[:], self.model.metadata_props[:]
+        graph.output.append(helper.make_tensor_value_info("margins", 1, ["n", n_outputs]))
+        if not any(inner_graphs(node) for node in graph.node):
+            _keep_used(graph)
+        for node in graph.node:
+            node.name = node.doc_string = ""
+        graph.name = "given"
+        self.model.opset_import.sort(key=lambda opset: opset.domain)
+        onnx.checker.check_model(self.model)
+        content = self.model.SerializeToString(deterministic=True)
+        return GraphModel(content, n_features, n_outputs)
+
+
+def _keep_used(graph: onnx.GraphProto) -> None:
+    """Leave out nodes and constants that no output depends on."""
+    used = {output.name for output in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if used & set(node.output):
+            used |= set(node.input)
+            kept.append(node)
+    constants = [t for t in graph.initializer if t.name in used]
+    inputs = [i for i in graph.input if i.name in used | {"x"}]
+    del graph.node[:], graph.initializer[:], graph.input[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(constants)
+    graph.input.extend(inputs)
